@@ -17,12 +17,14 @@ from streamfl.runtime.dealing import added, dealt_over
 from streamfl.runtime.input_topics import is_fact, unread_of
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
 from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.state.table import StateTable
 
 __all__ = ["ChangelogContents", "look_at_deleted", "look_at_offsets", "look_at_standing", "look_at_state", "look_at_tables"]
 
 # The longest time to read a topic. A worker reads all of it at its start, but the user of a check should not wait that long.
 READING_SECONDS = 30.0
 EXAMPLES = 3
+REMEDY = "run the release that wrote it, restore the topic from a copy, or start over"
 
 
 @dataclass
@@ -55,12 +57,17 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
     for topic in _existing(bus, channels.changelogs.values()):
         records: dict[int, Record] = {}
         begun: set[int] = set()
-        whole = _read(bus, topic, records, begun, remembered if topic in own else ChangelogContents())
+        unknown: set[bytes] = set()
+        state = configured.kind.state if topic in own & {*channels.own_changelogs.values()} else StateTable()
+        whole = _read(bus, topic, records, begun, state, unknown, remembered if topic in own else ChangelogContents())
         if topic in own and (begun or not whole):
             remembered.nothing = False
         remembered.whole &= whole
         limit = "" if whole else f", as far as {READING_SECONDS:g} s allow"
-        if topic in channels.own_changelogs.values():
+        if unknown:
+            text = f"{counted(len(unknown), 'key')} that a {configured.kind.name} does not know, such as {min(unknown)!r}"
+            yield Finding(f"state in {topic}", False, text, REMEDY)
+        elif topic in channels.own_changelogs.values():
             yield _judged(configured, bus, channels, topic, records, begun, limit)
         else:
             detail = "used, whichever federation wrote it" if begun else "none yet"
@@ -127,8 +134,7 @@ def _judged(
         try:
             wrong, others = differences(state_settings, records[partition])
         except ConfigurationError as error:
-            remedy = "run the release that wrote it, restore the topic from a copy, or start over"
-            return Finding(check, False, str(error), remedy)
+            return Finding(check, False, str(error), REMEDY)
         before = dealt_over(records[partition])
         if before and before != partitions:
             topic_read = next(iter(channels.inputs.values())).topic
@@ -146,8 +152,19 @@ def _judged(
     return Finding(check, True, detail)
 
 
-def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int], remembered: ChangelogContents) -> bool:
-    """Fill in the last record of settings of each partition, and the partitions with state. False: the time was too short."""
+def _read(
+    bus: Bus,
+    topic: str,
+    records: dict[int, Record],
+    begun: set[int],
+    state: StateTable,
+    unknown: set[bytes],
+    remembered: ChangelogContents,
+) -> bool:
+    """Fill in the last record of settings of each partition, the partitions with state, and the keys that ``state`` does not have.
+
+    False: the time was too short.
+    """
     deadline = time.monotonic() + READING_SECONDS
     for record in bus.read(topic):
         if is_settings(record):
@@ -156,6 +173,10 @@ def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int], rem
             remembered.note_position(record)
         elif record.value is not None:
             begun.add(record.partition)
+            if not state.has(record.key or b""):
+                unknown.add(record.key or b"")
+        else:
+            unknown.discard(record.key or b"")
         if time.monotonic() > deadline:
             return False
     return True

@@ -22,6 +22,7 @@ from streamfl.configuration.settings_mistakes import explained, unknown
 from streamfl.configuration.urls import check_url
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import installed_systems
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = [
     "BusSection",
@@ -44,7 +45,17 @@ ENVIRONMENT_PREFIX = "STREAMFL_"
 NESTED_DELIMITER = "__"
 
 
-class Section(BaseModel):
+class _Copied(BaseModel):
+    """Copies without values that were computed from others (``functools.cached_property``): the copy may have other settings."""
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = super().model_copy(update=update, deep=deep)
+        for name in vars(copied).keys() - type(self).model_fields.keys():
+            del vars(copied)[name]
+        return copied
+
+
+class Section(_Copied):
     """A table of the settings file: unknown keys are mistakes, and nothing changes once it is read.
 
     A validator that looks at several keys begins its message with the name of one of them, followed by a space.
@@ -79,7 +90,8 @@ class FederationSection(Section):
     """The first part of the names of the federation's topics."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
     """The seed of the random streams: members with the same seed draw the same numbers."""
-    members: str | None = Field(default=None, min_length=1)
+    # The sender of each message is checked anyway.
+    members: Annotated[str | None, CHANGEABLE] = Field(default=None, min_length=1)
     """The file with the members' names and public keys, which `streamfl members` makes. Set it together with identity.key_file.
     Left out: anybody who may write to a topic can speak for every member that writes there."""
 
@@ -166,7 +178,7 @@ class TracingSection(Section):
         return value
 
 
-class RoleSettings(BaseSettings):
+class RoleSettings(_Copied, BaseSettings):
     """The sections that every role has; a system's settings add their own.
 
     The constructor reads only its arguments; :func:`load_settings` adds file and environment.

@@ -11,6 +11,7 @@ from streamfl.configuration.settings import Section
 from streamfl.dp_frank_wolfe.learning.blocks import SamplingName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedAcross
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["MOST_COLUMNS", "MOST_ROWS", "PARTY", "SERVER", "DPFrankWolfeSettings"]
 
@@ -46,10 +47,10 @@ class RowWindowSection(Section):
     fits: int = Field(default=1, ge=1, le=1_000_000)
     """Number of fits that an entity may take part in over its life. The budget is divided by this. What predictions leave of
     serving.share may pay for more."""
-    limit: int = Field(default=1_000_000, ge=2, le=10_000_000)
+    limit: Annotated[int, CHANGEABLE] = Field(default=1_000_000, ge=2, le=10_000_000)
     """Most entities that wait for a fit. Beyond it, new ones are refused. The server's has to be as large as any party's:
     entities that parties announce beyond it come into no window."""
-    patience_seconds: float = Field(default=600.0, gt=0, le=1e6, allow_inf_nan=False)
+    patience_seconds: Annotated[float, CHANGEABLE] = Field(default=600.0, gt=0, le=1e6, allow_inf_nan=False)
     """Seconds that the server waits for a party's answer before it goes on without that party."""
 
 
@@ -82,13 +83,15 @@ class BudgetSection(Section):
     """Each party's share of the budget, by name. The sum is at most 1. Left out: equal shares."""
     insecure_test_noise: bool = False
     """For tests. `true`: noise comes from federation.seed, which others know, so that a run can be repeated. No promise holds."""
-    secret_file: str | None = None
+    # The file may be moved to another place. Its content is compared.
+    secret_file: Annotated[str | None, CHANGEABLE] = None
     """Party only: a file with at least 32 bytes that nobody else knows. Noise is drawn from them."""
     ledger: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+$", max_length=64)
     """Party only: the name of the ledger of its source data. Use the same name in every federation that learns from them."""
-    ledger_file: str | None = None
+    # The file may be moved to another place. Its content is compared.
+    ledger_file: Annotated[str | None, CHANGEABLE] = None
     """Party only: the file that `streamfl ledger init` makes. The party notes each release there before it sends it."""
-    ledger_limit: int = Field(default=1_000_000, ge=1, le=100_000_000)
+    ledger_limit: Annotated[int, CHANGEABLE] = Field(default=1_000_000, ge=1, le=100_000_000)
     """Party only: most entities that the ledger has room for. The party releases nothing about further entities."""
 
     @property

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from streamfl.configuration.secrets import read_secret
-from streamfl.contract.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.figures import COUNTS
@@ -28,22 +30,22 @@ from streamfl.records.samples import SampleReader
 from streamfl.roles.message_fragments import Limits, decoded_in_fragments
 from streamfl.roles.partitioned_role import Outbox, PartitionedRole
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
 
-_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 # Most messages in parts that wait in a partition. Each sender has at most two under way.
 UNDER_WAY = 256
 PART_SECONDS = 86_400.0
 
 
 def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any) -> PartitionedRole[Any]:
-    decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
+    decode = {name: one.decode for name, one in _table(settings).channels.inputs.items()}
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # A message put together from parts is decoded like a single record.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return PartitionedRole(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM.refusals, **options)
+    return PartitionedRole(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM, **options)
 
 
 # ---- a party
@@ -129,109 +131,59 @@ def _decoder(settings: DPFrankWolfeSettings) -> Callable[[Record], Any]:
     return lambda record: own.decode(record.value)
 
 
-def _sender(message: Any) -> str:
-    name: str = message.sender
-    return name
-
-
-def _for_nobody(_message: Any) -> None:
-    """Always None: the server's messages speak for no party."""
-
-
-def _releases(settings: DPFrankWolfeSettings, party: str) -> str:
-    return f"{settings.federation.name}.{party}.releases"
-
-
-def _asks(settings: DPFrankWolfeSettings, party: str) -> str:
-    return f"{settings.federation.name}.{party}.asks"
-
-
-def _channels(settings: DPFrankWolfeSettings) -> Channels:
-    return _server_channels(settings) if settings.role.kind == SERVER else _party_channels(settings)
-
-
-def _server_channels(settings: DPFrankWolfeSettings) -> Channels:
-    decode, federation = decoded_in_fragments(_decoder(settings)), settings.federation
-    releases, asks, served = {}, {}, {}
-    for party in federation.parties:
-        topic = _releases(settings, party)
-        releases[f"releases/{party}"] = Input(topic, decode, makes_room=True, sender=Sender(PARTY, _sender))
-        asks[f"asks/{party}"] = _asks(settings, party)
-    if settings.serving.mode != "off":
-        served["predictions"] = f"{federation.name}.predictions"
-    return Channels(
-        inputs=releases,
-        outputs={**asks, "model": f"{federation.name}.model", **served},
-        changelogs={"state": f"{settings.member}.state"},
-        receivers={f"asks/{party}": Receiver(PARTY, party) for party in federation.parties},
-        signed=("model",),
-        times=timed(settings.predictions),
-    )
-
-
-def _party_channels(settings: DPFrankWolfeSettings) -> Channels:
+def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
+    """The channels of DP Frank-Wolfe. All entities are rows of one table, so each topic but the users' has one partition."""
+    federation, serving, predictions = settings.federation, settings.serving.mode, settings.predictions
     decode = decoded_in_fragments(_decoder(settings))
-    state = {"state": f"{settings.member}.state"}
-    own, samples, labels = (
-        settings.required_party(),
-        settings.required_samples("a party"),
-        settings.required_labels("a party"),
-    )
-    reader = SampleReader(samples.samples)
-    label_reader = LabelReader(labels, None)
-    return Channels(
-        inputs={
-            "samples": Input(samples.topic, readable_sample(reader), strict=reader.decode),
-            "labels": Input(labels.topic, readable_label(label_reader), strict=label_reader.decode),
-            "asks": Input(_asks(settings, own), decode, makes_room=True, sender=Sender(SERVER, _for_nobody)),
-        },
-        outputs={"releases": _releases(settings, own)},
-        changelogs={**state, "ledger": _ledger_topic(settings)},
-        receivers={"releases": Receiver(SERVER)},
-        party=own,
-        lasting=("ledger",),
-    )
-
-
-def _ledger_topic(settings: DPFrankWolfeSettings) -> str:
-    return f"{_ledger_name(settings)}.ledger"
-
-
-def _topics(settings: DPFrankWolfeSettings) -> list[TopicSpec]:
-    """What users write, what members send one another and changelogs have one partition: all entities are rows of one table."""
-    channels, users = _channels(settings), [one.topic for one in (settings.samples, settings.labels) if one is not None]
-    between = [one.topic for one in channels.inputs.values() if one.topic not in users]
-    between += [topic for name, topic in channels.outputs.items() if name not in _FOR_USERS]
-    lasting = [channels.changelogs[name] for name in channels.lasting]
-    served = {name: topic for name, topic in channels.outputs.items() if name in _FOR_USERS}
-    return [
-        *(TopicSpec(topic, 1, compacted=False, users=True, caution=_OWN, reason=_ONE_TABLE) for topic in users),
-        *(
-            TopicSpec(topic, 1, compacted=False, caution=_caution(settings, topic), reason=_ONE_TABLE)
-            for topic in between
+    one = partial(Channel, partitions=1, reason=_ONE_TABLE)
+    own = SERVER if settings.role.kind == SERVER else settings.required_party()
+    state = partial(one, links={(own, own): f"{settings.member}.state"}, name="state", state=True)
+    rows = [
+        one(
+            name="releases",
+            links={(party, SERVER): f"{federation.name}.{party}.releases" for party in federation.parties},
+            from_each=True,
+            decode=decode,
+            claimed_sender=lambda message: message.sender,
+            makes_room=True,
+            caution=_EXACT if serving == "exact" else "",
         ),
-        *(TopicSpec(topic, None, compacted=name == "model") for name, topic in served.items()),
-        TopicSpec(
-            f"{settings.member}.state",
-            1,
-            compacted=True,
-            preferred=_SMALL_SEGMENTS,
-            caution=_OWN if settings.role.kind == PARTY else "",
-            reason=_ONE_TABLE,
+        one(
+            name="asks",
+            links={(SERVER, party): f"{federation.name}.{party}.asks" for party in federation.parties},
+            to_each=True,
+            decode=decode,
+            makes_room=True,
         ),
-        *(
-            TopicSpec(topic, 1, compacted=True, preferred=_SMALL_SEGMENTS, caution=_LEDGER, reason=_ONE_TABLE)
-            for topic in lasting
-        ),
-        TopicSpec(settings.dead_letters, None, compacted=False),
+        Channel(name="model", links={(SERVER, USER): f"{federation.name}.model"}, compacted=True, signed=True),
     ]
+    if serving != "off":
+        topic = f"{federation.name}.predictions"
+        rows.append(Channel(name="predictions", links={(SERVER, USER): topic}, time_of=timed(predictions)))
+    if own == SERVER:
+        return ChannelTable(own, [*rows, state()], dict.fromkeys(federation.parties, PARTY))
+    samples, labels = settings.required_samples("a party"), settings.required_labels("a party")
+    reader, label_reader, from_user = SampleReader(samples.samples), LabelReader(labels, None), partial(one, caution=_OWN)
+    rows = [
+        from_user(
+            name="samples", links={(USER, own): samples.topic}, decode=readable_sample(reader), strict=reader.decode
+        ),
+        from_user(
+            name="labels", links={(USER, own): labels.topic}, decode=readable_label(label_reader), strict=label_reader.decode
+        ),
+        *rows,
+        state(caution=_OWN),
+        one(
+            name="ledger",
+            links={(own, own): f"{_ledger_name(settings)}.ledger"},
+            state=True,
+            lasting=True,
+            caution=_LEDGER,
+        ),
+    ]
+    return ChannelTable(own, rows, dict.fromkeys(federation.parties, PARTY))
 
 
-def _caution(settings: DPFrankWolfeSettings, topic: str) -> str:
-    return _EXACT if settings.serving.mode == "exact" and topic.endswith(".releases") else ""
-
-
-_FOR_USERS = ("model", "predictions")
 _EXACT = 'with serving.mode = "exact" whoever reads it can solve for the party\'s columns: grant Read to nobody but the server'
 _ONE_TABLE = "for all entities are rows of one table"
 _OWN = "rows or labels in plain numbers, which epsilon does not cover: labels are for the parties, all else for this party alone"
@@ -239,22 +191,11 @@ _LEDGER = (
     "all releases, by entity: grant Read and Write only to this party; it belongs to the data and outlives the federation, so "
     "never delete it"
 )
-_MAY_CHANGE = {
-    "federation.members",
-    "window.patience_seconds",
-    "window.limit",
-    "privacy.ledger_limit",
-    # These files may be moved to another place. Their content is compared.
-    "privacy.secret_file",
-    "privacy.ledger_file",
-    "samples.format",
-    "labels.format",
-}
 
 
 def _state_settings(settings: DPFrankWolfeSettings) -> StateSettings:
     sections = ["federation", "party", "samples", "labels", "window", "bounds", "privacy", "learning", "serving"]
-    return StateSettings.of(by_key(settings, sections), _MAY_CHANGE, _LAYOUT)
+    return StateSettings.of(by_key(settings, sections), changeable_keys(DPFrankWolfeSettings, settings.role.kind), _LAYOUT)
 
 
 # A release that knows layout 1 would go on with a centred window under another plan, and has no means or intercepts. One that knows
@@ -269,8 +210,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         name=name,
         settings=DPFrankWolfeSettings,
         build=build,
-        channels=_channels,
-        topics=_topics,
+        table=_table,
         state_settings=_state_settings,
     )
     for name, build in _BUILD.items()

@@ -10,6 +10,7 @@ from streamfl.configuration.settings import Section
 from streamfl.fdskl.messages import CARRIED_BYTES, MOST_RANGES
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedPredictions
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["FEWEST_ENTITIES", "WORKER", "FdsklSettings"]
 
@@ -67,58 +68,58 @@ class KernelLearningSection(Section):
 
     loss: Literal["logistic", "square", "smooth-hinge"] = "logistic"
     """The loss: `square` for numbers, `logistic` or `smooth-hinge` for labels 0 and 1. Only the active party uses it."""
-    positive_weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    positive_weight: Annotated[float, CHANGEABLE] = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     """Weight of a label 1 against a label 0. Above 1 the model finds more of the 1s where they are rare, and predictions are above
     their share. Only the active party uses it."""
     kernel: Literal["gaussian", "laplacian", "matern"] = "gaussian"
     """The kernel: how similar two entities are at a given distance."""
     matern_nu: float = Field(default=1.5, ge=0.5, le=50, allow_inf_nan=False)
     """Smoothness of the kernel `matern`."""
-    bandwidth: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
+    bandwidth: Annotated[float | None, CHANGEABLE] = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     """The kernel's bandwidth: the distance at which entities stop being similar. Left out: the median distance between entities,
     measured by masked sums before the first feature is drawn, times bandwidth_multiplier."""
-    bandwidth_multiplier: float = Field(default=0.7, ge=1e-3, le=1e3, allow_inf_nan=False)
+    bandwidth_multiplier: Annotated[float, CHANGEABLE] = Field(default=0.7, ge=1e-3, le=1e3, allow_inf_nan=False)
     """Factor of the median distance, where bandwidth is left out."""
-    solver: Literal["newton", "sgd"] = "newton"
+    solver: Annotated[Literal["newton", "sgd"], CHANGEABLE] = "newton"
     """How coefficients are learnt. `newton`: one block of features at a time is solved for over the window. `sgd`: the paper's
     stochastic gradient."""
-    features_limit: int = Field(default=2048, ge=1, le=MOST_FEATURES)
+    features_limit: Annotated[int, CHANGEABLE] = Field(default=2048, ge=1, le=MOST_FEATURES)
     """Most random features kept, rounded down to whole blocks. New ones beyond it replace the oldest."""
     block_features: int = Field(default=128, ge=1, le=MOST_FEATURES)
     """Random features in a block. An iteration has one block with `sgd`, `visits` blocks with `newton`."""
-    block_instances: int = Field(default=256, ge=1, le=1_000_000)
+    block_instances: Annotated[int, CHANGEABLE] = Field(default=256, ge=1, le=1_000_000)
     """New labels that start an iteration."""
-    first_instances: int = Field(default=32, ge=1, le=1_000_000)
+    first_instances: Annotated[int, CHANGEABLE] = Field(default=32, ge=1, le=1_000_000)
     """With `newton`: labels that start the first iteration. Each later one takes as many new labels as all before it together, up
     to block_instances."""
-    window: int = Field(default=20_000, ge=1, le=10_000_000)
+    window: Annotated[int, CHANGEABLE] = Field(default=20_000, ge=1, le=10_000_000)
     """With `newton`: number of labelled entities that are learnt from, the latest ones."""
-    visits: int = Field(default=4, ge=1, le=1_000)
+    visits: Annotated[int, CHANGEABLE] = Field(default=4, ge=1, le=1_000)
     """With `newton`: blocks of features in an iteration. They are new until features_limit features are kept; then the kept ones
     are solved for again in turn."""
-    sweeps: int | None = Field(default=None, ge=1, le=1_000_000)
+    sweeps: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1, le=1_000_000)
     """With `newton`: turns after which, on average, new features replace a block. Set it for a stream that drifts: the model
     forgets what no longer holds. Left out: never."""
-    cache_bytes: int = Field(default=268_435_456, ge=0)
+    cache_bytes: Annotated[int, CHANGEABLE] = Field(default=268_435_456, ge=0)
     """Memory, in bytes, for features of a partition's labelled entities at the active party. Features that do not fit are asked for
     in each iteration."""
     columns_share: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
     """Probability that a random feature looks at a column. Below 1 the model is a sum over few columns at a time, which suits many
     tables. A feature that looks at one column shows it to the active party, up to scale and shift."""
-    regularisation: float = Field(default=1e-5, gt=0, le=1e6, allow_inf_nan=False)
+    regularisation: Annotated[float, CHANGEABLE] = Field(default=1e-5, gt=0, le=1e6, allow_inf_nan=False)
     """Strength of the penalty: lambda of lambda |f|^2 / 2."""
-    step: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    step: Annotated[float, CHANGEABLE] = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     """With `sgd`: the step size gamma. gamma times regularisation has to be below 1."""
-    step_rule: Literal["constant", "horizon", "inverse"] = "constant"
+    step_rule: Annotated[Literal["constant", "horizon", "inverse"], CHANGEABLE] = "constant"
     """With `sgd`: the step size over time. `constant`: gamma. `horizon`: log(T) / (lambda T) with T = horizon, at most gamma.
     `inverse`: gamma / (1 + lambda gamma t) at iteration t."""
-    horizon: int | None = Field(default=None, ge=2, le=2**53)
+    horizon: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=2, le=2**53)
     """With step_rule = "horizon": the number of iterations of the whole run."""
-    catch_up_samples: int = Field(default=64, ge=0)
+    catch_up_samples: Annotated[int, CHANGEABLE] = Field(default=64, ge=0)
     """Unread records at or below which the active party has caught up. Until then, after its start or after too much waited, it
     predicts an entity once the labels of the entities before it are learnt. 0: it predicts a history at once, with the model as it
     is."""
-    catch_up_patience_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
+    catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
     """Seconds that a backlog waits while learning makes no progress, for instance because a party is away. Then the active party
     predicts without waiting, until there is a new version of the model."""
 
@@ -151,38 +152,39 @@ class AggregationSection(Section):
     mask: Literal["one-time", "paper", "none"] = "one-time"
     """How the parts of a sum are hidden. `one-time`: by numbers that cancel in the sum and are never used twice. `paper` and `none`
     are for study."""
-    study: bool = False
+    study: Annotated[bool, CHANGEABLE] = False
     """Whether the masks `paper` and `none` are allowed on a bus other than memory. The page of this system says what they show."""
     frequencies: Literal["private", "shared"] = "private"
     """What a party draws its part of the random features from. `private`: from a secret of its own. `shared`: from federation.seed,
     so that others can compute it."""
-    secret_file: str | None = None
+    # The state remembers a digest of the secret and refuses another one.
+    secret_file: Annotated[str | None, CHANGEABLE] = None
     """A file with at least 32 secret bytes, from which private frequencies are drawn. Left out: the party makes a secret at its
     first start and keeps it in its state. Old features mean nothing with another secret, so a state that was made with another one
     is refused."""
     circle_bits: Literal[32, 64] = 32
     """Bits of a number in a partial sum. 32: a phase is exact to 4e-9."""
-    round_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
+    round_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
     """Seconds after which an incomplete round is abandoned and asked again. More than alignment.reply_seconds."""
-    rounds_in_flight: int = Field(default=16, ge=1, le=1_000)
+    rounds_in_flight: Annotated[int, CHANGEABLE] = Field(default=16, ge=1, le=1_000)
     """Most rounds of a partition under way at a time. Each is one record of every party."""
 
 
 class EntityAlignmentSection(Section):
     """How long entities are remembered and waited for."""
 
-    reply_seconds: float = Field(default=10.0, gt=0, le=1e6, allow_inf_nan=False)
+    reply_seconds: Annotated[float, CHANGEABLE] = Field(default=10.0, gt=0, le=1e6, allow_inf_nan=False)
     """Seconds that a party waits for its own columns when it is asked for an entity. Then their mean stands in."""
-    expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=86_400.0, gt=0, allow_inf_nan=False)
     """Seconds without news of an entity after which it is forgotten. Set it above the longest delay of labels."""
-    limit: int = Field(default=100_000, ge=1)
+    limit: Annotated[int, CHANGEABLE] = Field(default=100_000, ge=1)
     """Most entities remembered per partition. When it is full the oldest is forgotten. With `newton` at least
     learning.window."""
-    revise: bool = True
+    revise: Annotated[bool, CHANGEABLE] = True
     """Whether the active party predicts an entity again when a party has new columns of it and no label has come."""
-    linger_ms: float = Field(default=20.0, ge=0, le=60_000, allow_inf_nan=False)
+    linger_ms: Annotated[float, CHANGEABLE] = Field(default=20.0, ge=0, le=60_000, allow_inf_nan=False)
     """Milliseconds for which the active party gathers entities, to predict them in one round."""
-    patience_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    patience_seconds: Annotated[float, CHANGEABLE] = Field(default=600.0, gt=0, allow_inf_nan=False)
     """Seconds of abandoned or unanswered rounds after which a party is not ready."""
 
 
@@ -195,7 +197,7 @@ class StandardisationSection(Section):
     """How unusual columns are treated. `auto`: a column with a few numbers far from all others is first put through arcsinh, which
     is a logarithm for large numbers of either sign and leaves small ones as they are; a rare flag is kept near the usual value.
     `none`: mean and deviation alone."""
-    first_entities: int = Field(default=1024, ge=2, le=1_000_000)
+    first_entities: Annotated[int, CHANGEABLE] = Field(default=1024, ge=2, le=1_000_000)
     """Samples of a partition from which a party computes its columns' scale, which is then frozen. Nothing else is computed from
     columns before. Fewer do if the labels of the first iteration are there, or a round waits, and alignment.reply_seconds have
     passed."""
@@ -204,12 +206,12 @@ class StandardisationSection(Section):
 class InputPrivacySection(Section):
     """Limits on what a party shows of its columns: noise before they are projected, which costs accuracy; a number of features."""
 
-    input_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    input_norm: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """B, the norm to which an entity's standardised columns are shortened. It belongs to input_noise."""
-    input_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    input_noise: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """Standard deviation of the noise on each column; from 1e-6 to 100,000 times B. Needs aggregation.secret_file."""
 
-    features_per_entity: int | None = Field(default=None, ge=1)
+    features_per_entity: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
     """Most random features that a party answers for one entity in its whole life, where members have keys. Then the mean stands in,
     as for an unknown entity. At least twice learning.features_limit. Left out: eight times that, or 16,384 if that is more."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -12,12 +12,15 @@ import numpy as np
 from scipy.special import expit
 
 from streamfl.configuration.secrets import read_secret
-from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
+from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.encoding.wire import Codec, fingerprint
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.learning.iteration import LearningSettings
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
+from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
+from streamfl.fdskl.state import STATE
 from streamfl.fdskl.sums.contributions import InputNoise, KernelSettings
 from streamfl.fdskl.sums.pending_sums import STAGES
 from streamfl.fdskl.sums.sums import OFF, SUM
@@ -33,15 +36,13 @@ from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
 
 # The scale of all columns is remembered as one record, with 80 bytes a column.
 MOST_COLUMNS = 12_000
-_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
-# Kinds of messages that parties receive. `_read` says which of them a party does.
-_INBOXES: Mapping[str, Codec[Any]] = {"incarnations": INCARNATION, "rounds": ROUND, "sums": PARTIAL_SUM, "revisions": REVISION}
 _CAUTION = {
     "paper": "with aggregation.mask = \"paper\" readers learn differences of a party's columns: grant Read to nobody but the party",
     "none": "with aggregation.mask = \"none\" readers learn a party's phases: grant Read to nobody but the party",
@@ -201,70 +202,61 @@ def _sign(label: float) -> float:
     return 2.0 * label - 1.0
 
 
-def _sender(message: Any) -> str:
-    name: str = message.sender
-    return name
-
-
-def _decoder(codec: Codec[Any]) -> Callable[[Record], Any]:
-    return lambda record: codec.decode(record.value)
-
-
-def _heard(settings: FdsklSettings) -> list[str]:
-    """Kinds of messages that others may send to this party."""
-    if len(settings.federation.parties) == 1:
-        return []
-    actives, own = settings.federation.active_parties, settings.required_party()
-    asked = ["rounds"] if actives != [own] else []
-    return ["incarnations", *asked, "sums", *(["revisions"] if own == actives[0] else [])]
-
-
-def _read(settings: FdsklSettings) -> list[str]:
-    """Kinds of messages that this party reads. A leaf reads no sums, for no party is below it."""
-    number = settings.federation.parties.index(settings.required_party())
-    leaf = not any(tree.children[number] for tree in trees_of(settings).values())
-    return [kind for kind in _heard(settings) if kind != "sums" or not leaf]
-
-
-def _said(settings: FdsklSettings) -> dict[str, list[str]]:
-    """Kinds of messages that this party sends, and the names of the parties that each goes to."""
-    own = settings.required_party()
-    others = [name for name in settings.federation.parties if name != own]
-    number = settings.federation.parties.index(own)
-    parents = {tree.parent[number] for tree in trees_of(settings).values()} - {None}
-    said = {
-        "incarnations": others,
-        "sums": [settings.federation.parties[parent] for parent in sorted(one for one in parents if one is not None)],
-    }
-    predicts = settings.federation.active_party
-    return said | ({"rounds": others} if settings.is_active else {}) | ({"revisions": [predicts]} if own != predicts else {})
-
-
-def _channels(settings: FdsklSettings) -> Channels:
+def _table(settings: FdsklSettings) -> ChannelTable:
+    """The channels of FDSKL. A topic between parties belongs to its reader: FEDERATION.READER.NAME."""
     own, samples = settings.required_party(), settings.required_samples(f"a {WORKER}")
-    federation = settings.federation.name
-    inputs = {"samples": Input(samples.topic, SampleReader(samples.samples).decode)}
-    if settings.is_active:
-        labels = settings.required_labels("the active party")
-        square = settings.learning.loss == "square"
-        decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
-        inputs["labels"] = Input(labels.topic, decode if square else _checked(decode))
-    for kind in _read(settings):
-        topic = f"{federation}.{own}.{kind}"
-        inputs[kind] = Input(topic, _decoder(_INBOXES[kind]), makes_room=True, sender=Sender(WORKER, _sender))
-    outputs = {f"{kind}/{to}": f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names}
-    receivers = {f"{kind}/{to}": Receiver(WORKER, to) for kind, names in _said(settings).items() for to in names}
+    federation, parties, actives = settings.federation.name, settings.federation.parties, settings.federation.active_parties
+    predicts = settings.federation.active_party
+    pairs = [(writer, reader) for writer in parties for reader in parties if writer != reader]
+    trees = trees_of(settings).values()
+    sums = {(parties[child], parties[parent]) for tree in trees for child, parent in enumerate(tree.parent) if parent is not None}
+
+    def between(name: str, codec: Codec[Any], links: Iterable[tuple[str, str]]) -> Channel:
+        return Channel(
+            name=name,
+            links={(writer, reader): f"{federation}.{reader}.{name}" for writer, reader in links},
+            decode=lambda record: codec.decode(record.value),
+            to_each=True,
+            claimed_sender=lambda message: message.sender,
+            makes_room=True,
+            like="samples",
+            caution=_CAUTION.get(settings.aggregation.mask, ""),
+        )
+
+    rows = [
+        Channel(name="samples", links={(USER, own): samples.topic}, decode=SampleReader(samples.samples).decode),
+        *([_labels(settings)] if settings.is_active else []),
+        between("incarnations", INCARNATION, pairs),
+        between("rounds", ROUND, [(writer, reader) for writer, reader in pairs if writer in actives]),
+        between("sums", PARTIAL_SUM, sorted(sums)),
+        between("revisions", REVISION, [(writer, reader) for writer, reader in pairs if reader == predicts]),
+        Channel(
+            name="predictions",
+            links={(predicts, USER): f"{federation}.predictions"},
+            time_of=timed(settings.predictions),
+        ),
+        Channel(name="state", links={(own, own): f"{settings.member}.state"}, state=True, like="samples"),
+    ]
     if log := _log(settings):
-        inputs["turns"] = Input(log, decode_signed(load_identity(settings)), makes_room=True, signed=True)
-        outputs["turns"] = log
-    return Channels(
-        inputs=inputs,
-        outputs=outputs | ({"predictions": f"{federation}.predictions"} if own == settings.federation.active_party else {}),
-        changelogs={"state": f"{settings.member}.state"},
-        receivers=receivers,
-        party=own,
-        times=timed(settings.predictions),
-    )
+        # The topic that orders the iterations of several active parties.
+        turns = Channel(
+            name="turns",
+            links={(writer, reader): log for writer in actives for reader in actives},
+            decode=decode_signed(load_identity(settings)),
+            signed_within=True,
+            makes_room=True,
+            like="samples",
+            caution=_CAUTION.get(settings.aggregation.mask, ""),
+        )
+        rows.append(turns)
+    return ChannelTable(own, rows, dict.fromkeys(parties, WORKER))
+
+
+def _labels(settings: FdsklSettings) -> Channel:
+    labels, square = settings.required_labels("the active party"), settings.learning.loss == "square"
+    read = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
+    own = settings.required_party()
+    return Channel(name="labels", links={(USER, own): labels.topic}, decode=read if square else _checked(read), like="samples")
 
 
 def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
@@ -284,79 +276,6 @@ def _log(settings: FdsklSettings) -> str | None:
     return f"{settings.federation.name}.turns" if shared else None
 
 
-def _between(settings: FdsklSettings) -> list[str]:
-    """The topics between parties that this party reads or writes."""
-    federation, own = settings.federation.name, settings.required_party()
-    heard = [f"{federation}.{own}.{kind}" for kind in _read(settings)]
-    said = [f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names]
-    log = _log(settings)
-    return list(dict.fromkeys((*heard, *said, *([] if log is None else [log]))))
-
-
-def _topics(settings: FdsklSettings) -> list[TopicSpec]:
-    federation = settings.federation.name
-    caution = _CAUTION.get(settings.aggregation.mask, "") if len(settings.federation.parties) > 1 else ""
-    labels = [settings.required_labels("the active party").topic] if settings.is_active else []
-    users = [settings.required_samples(f"a {WORKER}").topic, *labels]
-    predicts = settings.required_party() == settings.federation.active_party
-    predictions = [TopicSpec(f"{federation}.predictions", None, compacted=False)] if predicts else []
-    return [
-        *(TopicSpec(topic, None, compacted=False, users=True) for topic in users),
-        *(TopicSpec(topic, None, compacted=False, caution=caution) for topic in _between(settings)),
-        *predictions,
-        TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
-        TopicSpec(settings.dead_letters, None, compacted=False),
-    ]
-
-
-def _partitioned_like(settings: FdsklSettings) -> dict[str, str]:
-    """An entity's records, messages and state lie in the partition of the same number at all parties."""
-    like = settings.required_samples(f"a {WORKER}").topic
-    labels = [settings.required_labels("the active party").topic] if settings.is_active else []
-    return dict.fromkeys((*labels, *_between(settings), f"{settings.member}.state"), like)
-
-
-_MAY_CHANGE = {
-    # Which member may write for which party is checked with each message.
-    "federation.members",
-    "learning.bandwidth",
-    "learning.bandwidth_multiplier",
-    "learning.positive_weight",
-    "learning.solver",
-    "learning.features_limit",
-    "learning.block_instances",
-    "learning.first_instances",
-    "learning.window",
-    "learning.visits",
-    "learning.sweeps",
-    "learning.cache_bytes",
-    "learning.regularisation",
-    "learning.step",
-    "learning.step_rule",
-    "learning.horizon",
-    "learning.catch_up_samples",
-    "learning.catch_up_patience_seconds",
-    "aggregation.study",
-    # The state remembers a digest of the secret and refuses another one.
-    "aggregation.secret_file",
-    "aggregation.round_seconds",
-    "aggregation.rounds_in_flight",
-    "alignment.reply_seconds",
-    "alignment.expiry_seconds",
-    "alignment.limit",
-    "alignment.revise",
-    "alignment.linger_ms",
-    "alignment.patience_seconds",
-    "standardisation.first_entities",
-    "privacy.input_norm",
-    "privacy.input_noise",
-    "privacy.features_per_entity",
-    "samples.keyed_by_entity",
-    "samples.format",
-    "labels.format",
-}
-
-
 def _state_settings(settings: FdsklSettings) -> StateSettings:
     """Settings that a party's state was made with: of its columns, its features, and what the active party has learnt."""
     content = by_key(
@@ -366,7 +285,7 @@ def _state_settings(settings: FdsklSettings) -> StateSettings:
     if not settings.is_active:
         # Only the active party uses these keys. Another party's file may have them.
         content = {key: value for key, value in content.items() if key not in ("learning.loss", "learning.block_features")}
-    return StateSettings.of(content, _MAY_CHANGE)
+    return StateSettings.of(content, changeable_keys(FdsklSettings, WORKER))
 
 
 def _begins_anew(settings: FdsklSettings) -> bool:
@@ -379,10 +298,10 @@ ROLES: dict[str, RoleKind[Any]] = {
         name=WORKER,
         settings=FdsklSettings,
         build=_build,
-        channels=_channels,
-        topics=_topics,
+        table=_table,
         state_settings=_state_settings,
-        partitioned_like=_partitioned_like,
         begins_anew=_begins_anew,
+        state=STATE,
+        metrics=(PartyMetrics, ActiveMetrics),
     )
 }

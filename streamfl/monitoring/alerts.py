@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from streamfl.contract.measurement import Metric
 from streamfl.monitoring.pages import anchor
-from streamfl.monitoring.promql import lag_by_partition
+from streamfl.monitoring.promql import chosen_series, lag_by_partition
+from streamfl.monitoring.shared_metrics import SharedMetrics
 
 __all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "gets_records", "increased", "member_sum", "rules", "runbook", "stopped"]
 
@@ -50,15 +52,15 @@ def member_sum(expression: str, *labels: str) -> str:
     return f"sum by ({', '.join((MEMBER, *labels))}) ({expression})"
 
 
-def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str:
-    """Growth of one of streamfl's counters within the last ``minutes``, summed like :func:`member_sum`.
+def increased(counter: Metric | str, minutes: int, *labels: str, chosen: str = "", **values: str | tuple[str, ...]) -> str:
+    """Growth of a counter within the last ``minutes``, summed like :func:`member_sum`.
 
-    chosen: a selector of series, in braces.
+    values: only series with these values of the counter's own labels.
 
-    >>> increased("dead_letters_total", 15).partition(" or ")[2]
-    'increase(streamfl_dead_letters_total[15m]))'
+    >>> increased(SharedMetrics.labels, 15).partition(" or ")[2]
+    'increase(streamfl_labels_total[15m]))'
     """
-    name = f"streamfl_{counter}{chosen}"
+    name = chosen_series(counter, **values) + chosen
     # increase() ignores what a worker counted before its first scrape. The expression looks back an hour: a worker that was
     # unreachable for a while is not a new one.
     born = f"({name} unless last_over_time({name}[1h] offset {minutes}m))"
@@ -67,10 +69,10 @@ def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str
 
 def gets_records(minutes: int) -> str:
     """A member of a vertical federation got samples or labels within the last minutes."""
-    return f"({increased('samples_total', minutes)} > 0 or {increased('labels_total', minutes)} > 0)"
+    return f"({increased(SharedMetrics.samples, minutes)} > 0 or {increased(SharedMetrics.labels, minutes)} > 0)"
 
 
-def stopped(counter: str, *while_growing: str) -> str:
+def stopped(counter: Metric | str, *while_growing: Metric | str) -> str:
     """A counter that usually grows has stopped: it grew in 19 of 20 earlier intervals, and not in the last three.
 
     The intervals are five minutes, an hour and a day: a daily counter has stopped after three days, one that grows each second
@@ -78,7 +80,7 @@ def stopped(counter: str, *while_growing: str) -> str:
 
     while_growing: other counters. At least one of them has to keep growing; none: no condition.
 
-    >>> stopped("labels_total").count(" or ")
+    >>> stopped(SharedMetrics.labels).count(" or ")
     2
     """
     found = []
@@ -90,8 +92,8 @@ def stopped(counter: str, *while_growing: str) -> str:
     return " or ".join(found)
 
 
-def _grown(counter: str, time: str) -> str:
-    return member_sum(f"increase(streamfl_{counter}[{time}])")
+def _grown(counter: Metric | str, time: str) -> str:
+    return member_sum(f"increase({chosen_series(counter)}[{time}])")
 
 
 LAG = member_sum(lag_by_partition(MEMBER))
@@ -153,7 +155,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflSamplesGone",
-        stopped("samples_total"),
+        stopped(SharedMetrics.samples),
         0,
         "warning",
         "{{ $labels.group }} gets no samples any more.",
@@ -163,7 +165,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflLabelsGone",
-        stopped("labels_total", "samples_total", "embeddings_total"),
+        stopped(SharedMetrics.labels, SharedMetrics.samples, SharedMetrics.embeddings),
         0,
         "critical",
         "{{ $labels.group }} gets samples and no labels any more.",
@@ -179,7 +181,8 @@ WORKER_ALERTS = (
         "warning",
         "{{ $labels.group }} refused records: {{ $labels.reason }}.",
         "These records had no effect. They are in the dead-letter topic and can be sent back once the cause is fixed.",
-        "streamfl dead-letters CONFIG shows them with the reason, and with --replay sends them back.",
+        "streamfl dead-letters CONFIG shows them with the reason, and with --replay sends them back. What each reason means, and "
+        "what to do, is in the section Refused records of this page and of the system's page.",
     ),
     Alert(
         "StreamflDeletedUnread",

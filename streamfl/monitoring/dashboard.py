@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from streamfl.monitoring.promql import lag_by_partition
+from streamfl.contract.measurement import Metric
+from streamfl.monitoring.promql import chosen_series, lag_by_partition
 
 __all__ = ["CHOICES", "SCRAPED", "Dashboard", "Panel", "PanelKind", "Query", "growth", "lag", "mean_over_time", "rate", "series"]
 
@@ -24,38 +25,32 @@ PanelKind = Literal["timeseries", "stat", "bargauge"]
 Unit = Literal["short", "ops", "Bps", "s", "bytes", "percentunit", "none"]
 
 
-def series(metric: str, *roles: str) -> str:
-    """The series of one of streamfl's metrics, for the workers that the viewer has chosen.
+def series(metric: Metric | str, *roles: str, **labels: str | tuple[str, ...]) -> str:
+    """The series of a metric, for the workers that the viewer has chosen.
 
-    roles: only workers with these roles; none: all.
+    roles: only workers with these roles; none: all. labels: only series with these values of the metric's own labels.
 
-    >>> series("labels_total").partition("{")[0]
+    >>> from streamfl.monitoring.shared_metrics import SharedMetrics
+    >>> series(SharedMetrics.labels).partition("{")[0]
     'streamfl_labels_total'
-    >>> series("labels_total", "vafl-coordinator").endswith(',role=~"vafl-coordinator"}')
+    >>> series(SharedMetrics.labels, "vafl-coordinator").endswith(',role=~"vafl-coordinator"}')
     True
     """
-    own = f',role=~"{"|".join(roles)}"' if roles else ""
-    return f"streamfl_{metric}{{{CHOSEN}{own}}}"
+    own = [f'role=~"{"|".join(roles)}"'] if roles else []
+    return chosen_series(metric, CHOSEN, *own, **labels)
 
 
-def rate(counter: str, *roles: str) -> str:
-    """The growth of one of streamfl's counters per second; roles as in :func:`series`.
-
-    >>> rate("labels_total").endswith("[$__rate_interval])")
-    True
-    """
-    return f"rate({series(counter, *roles)}[$__rate_interval])"
+def rate(counter: Metric | str, *roles: str, **labels: str | tuple[str, ...]) -> str:
+    """The growth of a counter per second; roles and labels as in :func:`series`."""
+    return f"rate({series(counter, *roles, **labels)}[$__rate_interval])"
 
 
-def growth(counter: str, *roles: str) -> str:
-    """How much one of streamfl's counters grew over the time range of the dashboard; roles as in :func:`series`.
+def growth(counter: Metric | str, *roles: str, **labels: str | tuple[str, ...]) -> str:
+    """How much a counter grew over the time range of the dashboard; roles and labels as in :func:`series`.
 
     For tiles, which have one value. The counter itself would not do: it starts again at 0 with its process.
-
-    >>> growth("labels_total").endswith("[$__range])")
-    True
     """
-    return f"increase({series(counter, *roles)}[$__range])"
+    return f"increase({series(counter, *roles, **labels)}[$__range])"
 
 
 def lag() -> str:
@@ -63,7 +58,7 @@ def lag() -> str:
     return lag_by_partition("group", f"{{{CHOSEN}}}")
 
 
-def mean_over_time(sums: str, counts: str, *roles: str) -> str:
+def mean_over_time(sums: Metric | str, counts: Metric | str, *roles: str) -> str:
     """Mean of the values in the latest interval, from two counters: the sum of the values and their number.
 
     It is correct for any number of workers, across restarts and over any time range.

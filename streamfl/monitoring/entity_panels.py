@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from streamfl.monitoring.dashboard import Panel, Query, rate
+from streamfl.monitoring.shared_metrics import SharedMetrics
 
 __all__ = ["SCORED", "loss_tile"]
 
-SCORED = f"(sum({rate('scored_total')}) > 0)"
+SCORED = f"(sum({rate(SharedMetrics.scored)}) > 0)"
 
 
 def loss_tile(remedy: str) -> Panel:
@@ -17,8 +18,8 @@ def loss_tile(remedy: str) -> Panel:
         "is empty with the square loss.",
         "short",
         (
-            Query(f"sum({rate('loss_sum_total')}) / {SCORED}", "loss"),
-            Query(f"sum({rate('right_predictions_total')}) / {SCORED}", "accuracy"),
+            Query(f"sum({rate(SharedMetrics.loss_sum)}) / {SCORED}", "loss"),
+            Query(f"sum({rate(SharedMetrics.right_predictions)}) / {SCORED}", "accuracy"),
         ),
         minimum=None,
         kind="stat",

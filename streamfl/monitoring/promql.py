@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["lag_by_partition"]
+from streamfl.contract.measurement import Metric
+
+__all__ = ["chosen_series", "lag_by_partition"]
+
+
+def chosen_series(metric: Metric | str, *matchers: str, **labels: str | tuple[str, ...]) -> str:
+    """The metric's series that match: see :meth:`streamfl.contract.measurement.Metric.where`."""
+    if isinstance(metric, Metric):
+        return metric.where(*matchers, **labels)
+    return f"streamfl_{metric}{{{','.join(matchers)}}}" if matchers else f"streamfl_{metric}"
 
 
 def lag_by_partition(labels: str, chosen: str = "") -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from streamfl.monitoring.dashboard import CHOSEN, Dashboard, Panel, Query, growth, rate, series
-from streamfl.monitoring.worker_panels import BY_WORKER, lag_tile, refused_tile, worker_panels, workers_tile
+from streamfl.monitoring.shared_metrics import SharedMetrics
+from streamfl.monitoring.worker_panels import by_worker, lag_tile, refused_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD"]
 
@@ -13,11 +14,6 @@ STARTED = series("start_time_seconds")
 def process(metric: str) -> str:
     """One of the process metrics of Prometheus' client."""
     return f"process_{metric}{{{CHOSEN}}}"
-
-
-def by_worker(expression: str, of: str = "sum") -> Query:
-    """A line for each worker. of: the aggregation of a worker's series."""
-    return Query(f"{of} by (group, instance) ({expression})", BY_WORKER)
 
 
 def took(histogram: str, share: float, legend: str) -> Query:
@@ -77,7 +73,7 @@ RUNNING = (
         "Restarts by worker",
         "Number of restarts of each worker within the last half hour.",
         "short",
-        (by_worker(f"changes({STARTED}[30m])", "max"),),
+        (by_worker(f"changes({STARTED}[30m])", of="max"),),
         remedy="If a worker starts more than three times in half an hour: it fails for the same reason each time. Look at its exit "
         "code and the last line of its log.",
     ),
@@ -85,7 +81,7 @@ RUNNING = (
         "Seconds since the start",
         "How long each worker has run.",
         "s",
-        (by_worker(f"time() - {STARTED}", "min"),),
+        (by_worker(f"time() - {STARTED}", of="min"),),
         remedy="If a line falls to 0 although nobody restarted the worker: it ended by itself. Its log says why.",
     ),
 )
@@ -148,7 +144,7 @@ WAITED = (
         "Rounds that timed out",
         "Rounds a second that were not complete in time, at members that wait for others.",
         "ops",
-        (Query(f"sum by (group) ({rate('timed_out_rounds_total')})", "{{group}}"),),
+        (Query(f"sum by (group) ({rate(SharedMetrics.timed_out_rounds)})", "{{group}}"),),
         remedy="If it continues: a member is absent or too slow. Look for one without commits, or with a growing lag.",
         width=12,
     ),
@@ -159,7 +155,7 @@ RESOURCES = (
         "Memory",
         "Memory of each worker's process, as the operating system counts it. Not available on macOS and Windows.",
         "bytes",
-        (by_worker(process("resident_memory_bytes"), "max"),),
+        (by_worker(process("resident_memory_bytes"), of="max"),),
         remedy="If it keeps growing: compare it with the limits on waiting records in the settings. If it comes near the "
             "container's limit: raise that limit, or give each worker fewer partitions.",
     ),

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from streamfl.monitoring.dashboard import SCRAPED, Panel, Query, growth, lag, rate, series
+from streamfl.monitoring.shared_metrics import SharedMetrics
 
-__all__ = ["BY_WORKER", "SEEN", "UP", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
+__all__ = ["BY_WORKER", "SEEN", "UP", "by_worker", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
 
 # Prometheus keeps trying to scrape a worker that is gone. For an hour such a worker counts as expected.
 SEEN = f"last_over_time({series('ready')}[1h])"
 UP = f"up{{{SCRAPED}}}"
 # Legend of a worker's line.
 BY_WORKER = "{{group}} {{instance}}"
+
+
+def by_worker(expression: str, what: str = "", *, label: str = "", of: str = "sum") -> Query:
+    """A line for each worker, and for each value of this label. what: begins the legend. of: how the series are aggregated."""
+    legend = f"{what}, {BY_WORKER}" if what else BY_WORKER
+    if label:
+        return Query(f"{of} by (group, instance, {label}) ({expression})", f"{legend} {{{{{label}}}}}")
+    return Query(f"{of} by (group, instance) ({expression})", legend)
 
 
 def workers_tile(width: int = 4) -> Panel:
@@ -37,7 +46,7 @@ def samples_tile(*roles: str, width: int = 4) -> Panel:
         "Samples a second now",
         "Samples a second that the workers read.",
         "ops",
-        (Query(f"sum({rate('samples_total', *roles)})", "samples"),),
+        (Query(f"sum({rate(SharedMetrics.samples, *roles)})", "samples"),),
         kind="stat",
         width=width,
         remedy="If it is 0 although samples are written: look at the lag. If the lag grows, /readyz of the workers says what is "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,9 +17,12 @@ from streamfl.records.header_propagation import FollowedPredictions
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
+from streamfl.state.changeable import CHANGEABLE, Changeable
 from streamfl.state.state_settings import shown
 
 __all__ = [
+    "CLIENT",
+    "SERVER",
     "ChallengersSection",
     "DriftSection",
     "ExpertsSection",
@@ -40,21 +43,23 @@ FOREIGN_KEYS: dict[str, dict[str, set[str]]] = {
     "paper": {"learning": {"server_step"}, "kernels": {"views"}, "experts": {"local", "river", "mixtures"}, "drift": {"detector"}},
     "default": {"learning": {"horizon", "regularisation", "shared_directions"}, "kernels": {"families", "smoothness"}},
 }
-OWN_TOPICS = ("predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters")
+CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
+OWN_TOPICS = ("predictions", "updates", "model", f"{CLIENT}.state", f"{SERVER}.state", "dead-letters")
 
 
 class PofmklFederation(FederationSection):
     """Who learns together. All members need the same values."""
 
-    clients: int = Field(ge=1, le=1_000_000)
+    clients: Annotated[int, CHANGEABLE] = Field(ge=1, le=1_000_000)
     """K, the number of clients. No more than this are remembered. With `paper` the server divides by it."""
     shards: int = Field(default=1, ge=1, le=10_000)
     """Partitions of the topics with updates and model. Each holds some of the kernels, so this many server workers can share the
     work. At most the number of kernels."""
-    features: list[str] | int | None = None
+    # A federation may name them later. A client's samples.features must stay, and the fingerprint guards what was learnt.
+    features: Annotated[list[str] | int | None, CHANGEABLE] = None
     """The inputs of a sample: their names, in the same order for all members, or their number if they come as one list. A new
     server needs it. A server that began without it goes on with the number it learnt from."""
-    client_expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    client_expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=86_400.0, gt=0, allow_inf_nan=False)
     """Idle seconds after which a client is forgotten if a new one needs its place. The server counts from its last update, a worker
     of clients from its last sample, by the newest time in any of its partitions."""
 
@@ -78,42 +83,44 @@ class LearningSection(Section):
 
     preset: Literal["default", "paper"] = "default"
     """The learner. `default`: the recommended one. `paper`: exactly the paper's; other keys set what it leaves open."""
-    staleness: Literal["lockstep", "bounded", "async"] = "async"
+    # Rounds and updates are both counted up, so the model's version goes on.
+    staleness: Annotated[Literal["lockstep", "bounded", "async"], CHANGEABLE] = "async"
     """How far a client may run ahead of the model. `async`: live records never wait. `bounded`: max_staleness labels on one model
     version. `lockstep`: in rounds, as in the paper; the default with `paper`. The server and the clients need the same."""
-    max_staleness: int | None = Field(default=None, ge=1)
+    max_staleness: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
     """The most labels that a client learns on one model version. Required with `bounded`, refused otherwise."""
-    catch_up_samples: int = Field(default=4, ge=0, le=1_000_000)
+    catch_up_samples: Annotated[int, CHANGEABLE] = Field(default=4, ge=0, le=1_000_000)
     """With `async`: the most labels that a client learns on one model version while it has a backlog, because its topic has a
     history or it was away. It then waits for the model to advance. It begins with one label, and gets one more after every 8. 0: it
     learns a backlog at once, with the model as it is. Live records never wait."""
-    catch_up_patience_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, ge=0, allow_inf_nan=False)
     """With `async`: seconds that clients with a backlog wait for a new version of the model. After that they learn alone, until
     one comes."""
     precision: Literal["float32", "float64"] = "float32"
     """Number type of features and parameters. Weights and sums are always float64."""
     loss: Literal["square", "logistic"] = "square"
     """The loss. `logistic` is for labels 0 and 1: predictions are the probability of 1."""
-    server_step: Literal["least-squares", "gradient", "adagrad"] = "least-squares"
+    # The step is in the server's state only.
+    server_step: Annotated[Literal["least-squares", "gradient", "adagrad"], Changeable(at=CLIENT)] = "least-squares"
     """With the preset `default`: the optimiser that the server applies to updates."""
-    learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
+    learning_rate: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
     """eta, the step size. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`. `least-squares` has
     none."""
-    horizon: int = Field(default=1000, ge=1, le=10**15)
+    horizon: Annotated[int, CHANGEABLE] = Field(default=1000, ge=1, le=10**15)
     """With `paper`: T, the expected number of samples of a client."""
-    regularisation: float = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
+    regularisation: Annotated[float, CHANGEABLE] = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
     """With `paper`: lambda, the weight of the L2 penalty."""
-    exploration: float | None = Field(default=None, ge=0, le=1)
+    exploration: Annotated[float | None, CHANGEABLE] = Field(default=None, ge=0, le=1)
     """xi, the uniform share when the kernels to send are drawn (equation 8). Left out: 0.2, or 1 with `paper`."""
     features_per_kernel: int = Field(default=100, ge=1, le=100_000)
     """D, random frequencies per kernel. Kernels x D x inputs x 8 bytes may be 4 GiB at most."""
     shared_directions: bool = False
     """With `paper`: whether kernels of one family share directions, scaled by bandwidth. It saves computation, but the draws are no
     longer independent."""
-    round_timeout_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    round_timeout_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Seconds that a lockstep round waits for silent clients. The first round waits for all of federation.clients, a later one for
     those that took part in the round before. After a client missed a round, the server waits for it again once it takes part."""
-    upload_interval_ms: int = Field(default=1000, ge=1, le=86_400_000)
+    upload_interval_ms: Annotated[int, CHANGEABLE] = Field(default=1000, ge=1, le=86_400_000)
     """With `paper` and `bounded` or `async`: milliseconds after which a client sends an open upload even without a new model. The
     preset `default` sends each upload at once."""
 
@@ -194,9 +201,10 @@ class DriftSection(Section):
 class UplinkSection(Section):
     """How much a client may send. Neither set: 5 kernels per sample, or with preset = "paper" all kernels in every upload."""
 
-    budget_bytes_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    budget_bytes_per_second: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """Limit for one client, in bytes as sent, with key, headers and framing. Never exceeded."""
-    kernels_per_upload: int | None = Field(default=None, ge=1)
+    # With 1 or 2 kernels the default bandwidths differ; bandwidths must stay.
+    kernels_per_upload: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
     """M, the most kernels in an upload."""
 
     @model_validator(mode="after")

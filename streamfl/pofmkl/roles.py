@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.dealt import Dealt
-from streamfl.contract.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.encoding.wire import LONGEST_KEY, ROOM, fingerprint
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
@@ -19,7 +20,7 @@ from streamfl.pofmkl.client.client_record import client_of
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
@@ -51,7 +52,6 @@ __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
 log = logging.getLogger(__name__)
 
-CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
 # Seconds, and rounds that time out, without a new model after which a client is not ready.
 SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 
@@ -61,8 +61,6 @@ MOST_TIMES = 1000
 
 # The model topic is compacted. Superseded parameters stay for a while, so that a reader that lags still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
-# Kafka never compacts the active segment. With the default size, a worker would read up to 1 GiB of it at every start.
-_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 # A round's timeout is measured on one clock, the broker's.
 _UPDATE_OPTIONS = {"message.timestamp.type": "LogAppendTime"}
 
@@ -305,81 +303,64 @@ def _client_of(message: Sample | Label | Update) -> str:
     return message.client
 
 
-def _client_channels(settings: PofmklSettings) -> Channels:
-    name, samples = settings.federation.name, _samples(settings)
-    inputs = {"samples": Input(samples.topic, SampleReader(samples, fills_means=True).decode, client=_client_of)}
-    if settings.labels is not None:
-        inputs["labels"] = Input(settings.labels.topic, LabelReader(settings.labels, samples.label_range).decode, client=_client_of)
-    return Channels(
-        inputs=inputs,
-        tables={"model": Input(f"{name}.model", decode_model_record, signed=True)},
-        outputs={"predictions": f"{name}.predictions", "updates": f"{name}.updates"},
-        changelogs={"state": settings.state_topic},
-        receivers={"updates": Receiver(SERVER)},
-        times=timed(settings.predictions),
-        dealt=Dealt(client_of, key_writer(samples)),
-    )
+def _client_table(settings: PofmklSettings) -> ChannelTable:
+    name, samples, labels = settings.federation.name, _samples(settings), settings.labels
+    from_user = partial(Channel, client=_client_of)
+    decode = SampleReader(samples, fills_means=True).decode
+    rows = [from_user(name="samples", links={(USER, CLIENT): samples.topic}, decode=decode)]
+    if labels is not None:
+        decode_label = LabelReader(labels, samples.label_range).decode
+        rows.append(from_user(name="labels", links={(USER, CLIENT): labels.topic}, decode=decode_label, like="samples"))
+    rows += [
+        Channel(name="predictions", links={(CLIENT, USER): f"{name}.predictions"}, time_of=timed(settings.predictions)),
+        *_shared_channels(settings),
+        Channel(
+            name="state",
+            links={(CLIENT, CLIENT): settings.state_topic},
+            state=True,
+            like="samples",
+            dealt=Dealt(client_of, key_writer(samples)),
+        ),
+    ]
+    return ChannelTable(CLIENT, rows)
 
 
-def _server_channels(settings: PofmklSettings) -> Channels:
-    name = settings.federation.name
-    return Channels(
-        inputs={"updates": Input(f"{name}.updates", _decode_update, sender=Sender(CLIENT, _client_of))},
-        outputs={},
-        changelogs={"state": f"{name}.pofmkl-server.state", "model": f"{name}.model"},
-        published=("model",),
-    )
+def _server_table(settings: PofmklSettings) -> ChannelTable:
+    topic, shards = f"{settings.federation.name}.pofmkl-server.state", settings.federation.shards
+    state = Channel(name="state", links={(SERVER, SERVER): topic}, state=True, partitions=shards, reason=_SHARDS)
+    # The state is restored before the model, which is checked against it.
+    return ChannelTable(SERVER, [state, *_shared_channels(settings)])
 
 
 _SHARDS = "as federation.shards says"
 
 
-def _shared_topics(settings: PofmklSettings) -> list[TopicSpec]:
-    name, shards = settings.federation.name, settings.federation.shards
+def _shared_channels(settings: PofmklSettings) -> list[Channel]:
+    name, one = settings.federation.name, partial(Channel, partitions=settings.federation.shards, reason=_SHARDS)
     return [
-        TopicSpec(f"{name}.updates", shards, compacted=False, options=_UPDATE_OPTIONS, reason=_SHARDS),
-        TopicSpec(f"{name}.model", shards, compacted=True, options=_MODEL_OPTIONS, preferred=_SMALL_SEGMENTS, reason=_SHARDS),
-        TopicSpec(f"{name}.dead-letters", None, compacted=False),
+        one(
+            name="updates",
+            links={(CLIENT, SERVER): f"{name}.updates"},
+            decode=_decode_update,
+            claimed_sender=_client_of,
+            options=_UPDATE_OPTIONS,
+        ),
+        one(
+            name="model",
+            links={(SERVER, CLIENT): f"{name}.model"},
+            decode=decode_model_record,
+            whole=True,
+            published=True,
+            signed_within=True,
+            options=_MODEL_OPTIONS,
+        ),
     ]
-
-
-def _client_topics(settings: PofmklSettings) -> list[TopicSpec]:
-    name = settings.federation.name
-    users = [_samples(settings).topic, *([] if settings.labels is None else [settings.labels.topic])]
-    return [
-        *(TopicSpec(topic, None, compacted=False, users=True) for topic in users),
-        TopicSpec(f"{name}.predictions", None, compacted=False),
-        TopicSpec(settings.state_topic, None, compacted=True, preferred=_SMALL_SEGMENTS),
-        *_shared_topics(settings),
-    ]
-
-
-def _server_topics(settings: PofmklSettings) -> list[TopicSpec]:
-    name = settings.federation.name
-    shards = settings.federation.shards
-    state = TopicSpec(f"{name}.pofmkl-server.state", shards, compacted=True, preferred=_SMALL_SEGMENTS, reason=_SHARDS)
-    return [state, *_shared_topics(settings)]
-
-
-def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
-    topic = _samples(settings).topic
-    like = {settings.state_topic: topic}
-    return like if settings.labels is None else like | {settings.labels.topic: topic}
 
 
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        RoleKind(
-            CLIENT,
-            PofmklSettings,
-            _build_client,
-            _client_channels,
-            _client_topics,
-            client_state_settings,
-            _client_partitions,
-            begins_anew=True,
-        ),
-        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_state_settings, begins_anew=True),
+        RoleKind(CLIENT, PofmklSettings, _build_client, _client_table, client_state_settings, begins_anew=True),
+        RoleKind(SERVER, PofmklSettings, _build_server, _server_table, server_state_settings, begins_anew=True),
     )
 }

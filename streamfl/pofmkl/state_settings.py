@@ -1,49 +1,19 @@
-"""The settings that the state of POF-MKL's roles depends on, and those that may change.
+"""The settings that the state of POF-MKL's roles depends on.
 
-A setting that is not listed here as free to change must stay the same. That holds for new settings too.
+What was learnt stays valid when clients learn and send more, less or faster: the parameters are sums of steps of any size, and K
+scales only later steps.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["client_state_settings", "federation_settings", "pace_settings", "server_state_settings"]
 
-# How often, how much and how fast clients learn and send from now on. What was learnt so far stays valid: the parameters are sums
-# of steps of any size, and K scales only later steps. Rounds and updates are both counted up, so the model's version goes on under
-# another staleness.
-_PACE = {
-    "federation.clients",
-    "federation.client_expiry_seconds",
-    # Members are checked with each message.
-    "federation.members",
-    # A federation may name them later. A client's samples.features must stay, and the fingerprint guards what was learnt.
-    "federation.features",
-    "learning.staleness",
-    "learning.max_staleness",
-    "learning.catch_up_samples",
-    "learning.catch_up_patience_seconds",
-    "learning.learning_rate",
-    "learning.horizon",
-    "learning.regularisation",
-    "learning.exploration",
-    "learning.round_timeout_seconds",
-    "learning.upload_interval_ms",
-    "uplink.budget_bytes_per_second",
-    # With 1 or 2 kernels the default bandwidths differ; bandwidths must stay.
-    "uplink.kernels_per_upload",
-}
-# Free at a client. Once records are numbers, their format does not matter. The server's step is not in the client's state.
-_CLIENTS_OWN = {
-    "samples.format",
-    "labels.format",
-    "labels.expiry_seconds",
-    "labels.limit",
-    "learning.server_step",
-}
 # Must be the same at all members: the fingerprint is made of these.
 _FEDERATION = {
     "federation.name",
@@ -73,7 +43,7 @@ def client_state_settings(settings: PofmklSettings) -> StateSettings:
     stream: the stored positions, names and target belong to the old one.
     """
     content = _effective(settings, ("federation", "samples", "labels", "learning", "kernels", "experts", "drift", "uplink"))
-    free = _PACE | _CLIENTS_OWN
+    free = changeable_keys(PofmklSettings, CLIENT)
     if settings.samples is not None:
         # The number of inputs, however they are given.
         content["samples.dimension"] = settings.samples.width
@@ -94,7 +64,8 @@ def client_state_settings(settings: PofmklSettings) -> StateSettings:
 
 def server_state_settings(settings: PofmklSettings) -> StateSettings:
     """The settings that the server's state depends on: its parameters and the state of its step."""
-    return StateSettings.of(_effective(settings, ("federation", "learning", "kernels", "uplink")), _PACE)
+    content = _effective(settings, ("federation", "learning", "kernels", "uplink"))
+    return StateSettings.of(content, changeable_keys(PofmklSettings, SERVER))
 
 
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:

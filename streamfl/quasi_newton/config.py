@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import cached_property
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from streamfl.configuration.settings import Section
-from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
-from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
+from streamfl.encoding.wire import fingerprint
+from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds, kinds
+from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS, agreed_key
 from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method
+from streamfl.quasi_newton.learning.own_columns import PRODUCTS
+from streamfl.quasi_newton.rows.batches import least_batch
+from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method, most_columns
 from streamfl.quasi_newton.scoring.scorecard import ScoreScale
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedPredictions
+from streamfl.records.samples import SampleReader
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings", "link_files"]
 
@@ -69,17 +75,17 @@ class CurvatureLearningSection(Section):
     """Iterations from one curvature pair to the next."""
     regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     """The L2 penalty: lambda in lambda |w|^2 / 2, without the intercept."""
-    learning_rate: float = Field(default=DescentSettings().learning_rate, gt=0, le=1e6, allow_inf_nan=False)
+    learning_rate: Annotated[float, CHANGEABLE] = Field(default=DescentSettings().learning_rate, gt=0, le=1e6, allow_inf_nan=False)
     """The factor that each step is multiplied by."""
-    largest_step: float = Field(default=DescentSettings().largest_step, gt=0, le=1e6, allow_inf_nan=False)
+    largest_step: Annotated[float, CHANGEABLE] = Field(default=DescentSettings().largest_step, gt=0, le=1e6, allow_inf_nan=False)
     """Largest Euclidean length of a step. With one or two batches the limit grows, up to ten times this, while it shortens each
     step and losses fall."""
-    freeze_below: float = Field(default=DescentSettings().freeze_below, ge=0, allow_inf_nan=False)
+    freeze_below: Annotated[float, CHANGEABLE] = Field(default=DescentSettings().freeze_below, ge=0, allow_inf_nan=False)
     """No curvature pairs are taken while the losses of two epochs in a row differ by less than this."""
-    tolerance: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
+    tolerance: Annotated[float, CHANGEABLE] = Field(default=1e-5, ge=0, allow_inf_nan=False)
     """The training ends when the losses of two epochs in a row differ by less than this. With one or two batches: when those of
     three in a row differ by less than a tenth of it."""
-    epochs: int = Field(default=20, ge=1, le=100_000)
+    epochs: Annotated[int, CHANGEABLE] = Field(default=20, ge=1, le=100_000)
     """Most epochs of a training. Left out: 20, or as many as 400 iterations take, so that few batches converge, too."""
     min_batch: int = Field(default=256, ge=1, le=100_000)
     """Fewest entities of a batch. A smaller one is refused, and one smaller than 20 times a party's columns."""
@@ -96,7 +102,7 @@ class CurvatureLearningSection(Section):
     """Largest size of a party's inner product. One beyond it ends the training."""
 
     @property
-    def learning(self) -> DescentSettings:
+    def descent(self) -> DescentSettings:
         """These settings as the arithmetic takes them."""
         return DescentSettings(
             optimiser=self.optimiser,
@@ -118,21 +124,33 @@ class EncryptionSection(Section):
 
     precision: Literal["paillier", "plain"] = "paillier"
     """The encryption scheme. `plain`: the same messages without encryption, for study and for tables."""
-    study: bool = False
+    study: Annotated[bool, CHANGEABLE] = False
     """Whether `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
-    key_bits: int = Field(default=2048, ge=SMALLEST_BITS, le=LARGEST_BITS, multiple_of=STEP_BITS)
+    key_bits: Annotated[int, CHANGEABLE] = Field(default=2048, ge=SMALLEST_BITS, le=LARGEST_BITS, multiple_of=STEP_BITS)
     """Length of the coordinator's key in bits."""
-    key_fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
+    # A training under the old key ends, and begins again under the new one.
+    key_fingerprint: Annotated[str | None, CHANGEABLE] = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
     """SHA-256 of the coordinator's public key: 64 hexadecimal digits, as `streamfl keys` shows them."""
-    key_file: str | None = None
+    key_file: Annotated[str | None, CHANGEABLE] = None
     """The file with the coordinator's private keys. Only the coordinator has it."""
     secret_file: str | None = None
     """A file with at least 32 bytes that nobody but this party knows. All randomness that hides its numbers is drawn from it."""
-    link_secret_file: str | dict[str, str] | None = None
+    # What was sealed with the old secret stays sealed with it. A mask that cannot be found again gives a number out of bounds.
+    link_secret_file: Annotated[str | dict[str, str] | None, CHANGEABLE] = None
     """A file with at least 32 bytes that a host shares with the guest and with nobody else. At a guest with several hosts: a table
     with a file for each host."""
     mask_gradients: bool = True
     """Whether this party hides its gradients from the coordinator. `false`: the coordinator sees them."""
+
+
+    @property
+    def encrypted(self) -> bool:
+        return self.precision == "paillier"
+
+    @cached_property
+    def agreed_key(self) -> bytes:
+        """The only key that a party accepts, as :func:`digest_of` returns it; empty if nothing is encrypted."""
+        return agreed_key(self.key_fingerprint or "", self.key_bits) if self.encrypted else b""
 
 
 class PrivateAlignmentSection(Section):
@@ -142,23 +160,29 @@ class PrivateAlignmentSection(Section):
     """How names are compared. `intersection`: private set intersection; neither of two parties learns a name that it does not have.
     `keyed-hash`: quicker, but the other party can try out names, some 600,000 a second with one core, and so find all that this
     party has."""
-    entities: int = Field(default=1000, ge=1, le=1_000_000)
+    entities: Annotated[int, CHANGEABLE] = Field(default=1000, ge=1, le=1_000_000)
     """Entities that a party must know before the first training. The guest counts those with labels, held-out ones included. At
     least learning.batch."""
-    settle_seconds: float = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
+    settle_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
     """Seconds that a party waits after that, so that all have the same entities. Records older than this on arrival are a history:
     then the wait starts at the last of them, and takes 20 times as long at most."""
     limit: int = Field(default=200_000, ge=1, le=1_000_000)
     """Most entities kept: beyond it the oldest is forgotten. No other party may have more. All batches together have no more
     entities than this: the oldest batch is forgotten as a whole."""
-    held_out: float = Field(default=0.1, ge=0, le=0.5, allow_inf_nan=False)
+    # Entities of a batch stay in it, and held-out entities join no batch.
+    held_out: Annotated[float, CHANGEABLE] = Field(default=0.1, ge=0, le=0.5, allow_inf_nan=False)
     """Share of the guest's entities that is never learnt from. They measure how good a model is, and calibrate its
     probabilities."""
-    expiry_seconds: float = Field(default=2_592_000.0, gt=0, le=1e9, allow_inf_nan=False)
+    expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=2_592_000.0, gt=0, le=1e9, allow_inf_nan=False)
     """Seconds after which an entity is forgotten whose columns and label have not changed. Then it joins no batch and is predicted
     no longer. A batch keeps the rows that it has."""
-    patience_seconds: float = Field(default=3_600.0, gt=0, allow_inf_nan=False)
+    patience_seconds: Annotated[float, CHANGEABLE] = Field(default=3_600.0, gt=0, allow_inf_nan=False)
     """Seconds to wait for another member. A member that has waited longer reports not ready."""
+
+
+    @property
+    def hashed(self) -> bool:
+        return self.method == "keyed-hash"
 
 
 class RetrainingSection(Section):
@@ -168,10 +192,10 @@ class RetrainingSection(Section):
     freeze_below, tolerance or epochs. Each failure in a row doubles the wait.
     """
 
-    every_seconds: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+    every_seconds: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
     """Seconds from the end of a training to the next one. Left out: there is one training, and another only after one that failed.
     Weights go on from the last model; batches stay as they are, and new entities fill new ones."""
-    entities: int | None = Field(default=None, ge=1, le=1_000_000)
+    entities: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1, le=1_000_000)
     """New entities with columns and labels that the guest needs before the next training. Left out: learning.batch."""
 
 
@@ -191,17 +215,17 @@ class ScoringSection(Section):
     """Whether entities are scored. `false`: a model is learnt and no entity is scored."""
     quantum: float = Field(default=1 / 64, ge=2**-20, le=1, allow_inf_nan=False)
     """The unit that a host's part of an output is rounded to. The larger it is, the less a host shows of its columns."""
-    interval_seconds: float = Field(default=5.0, gt=0, le=1e6, allow_inf_nan=False)
+    interval_seconds: Annotated[float, CHANGEABLE] = Field(default=5.0, gt=0, le=1e6, allow_inf_nan=False)
     """Fewest seconds between two questions of the guest to a host."""
-    versions: int = Field(default=10, ge=0, le=1_000_000)
+    versions: Annotated[int, CHANGEABLE] = Field(default=10, ge=0, le=1_000_000)
     """Versions of the model that a host answers for, in all. A guest that has as many as there are columns can solve for them."""
-    calibration_entities: int = Field(default=100, ge=2, le=1_000_000)
+    calibration_entities: Annotated[int, CHANGEABLE] = Field(default=100, ge=2, le=1_000_000)
     """Held-out entities, with both labels among them, that the guest needs before it publishes probabilities."""
-    base_points: float = Field(default=ScoreScale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False)
+    base_points: Annotated[float, CHANGEABLE] = Field(default=ScoreScale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False)
     """The score at odds of base_odds to one against label 1. Read by the guest."""
-    base_odds: float = Field(default=ScoreScale().base_odds, gt=0, le=1e6, allow_inf_nan=False)
+    base_odds: Annotated[float, CHANGEABLE] = Field(default=ScoreScale().base_odds, gt=0, le=1e6, allow_inf_nan=False)
     """Odds to one against label 1 at which the score is base_points. Read by the guest."""
-    doubling: float = Field(default=ScoreScale().doubling, gt=0, le=1e6, allow_inf_nan=False)
+    doubling: Annotated[float, CHANGEABLE] = Field(default=ScoreScale().doubling, gt=0, le=1e6, allow_inf_nan=False)
     """Points that double these odds. Read by the guest, and by `streamfl scorecard` at every party: the same at all."""
 
     @property
@@ -223,6 +247,70 @@ class QuasiNewtonSettings(VerticalSettings):
     retraining: RetrainingSection = Field(default_factory=RetrainingSection)
 
     @property
+    def is_guest(self) -> bool:
+        return self.role.kind == GUEST
+
+    @cached_property
+    def columns(self) -> int:
+        """The columns of this party."""
+        return SampleReader(self.required_samples("a party").samples).dimension
+
+    @property
+    def new_entities(self) -> int:
+        """New entities that another training needs."""
+        return self.retraining.entities or self.learning.batch
+
+    @property
+    def most_batches(self) -> int:
+        """Most batches of a training."""
+        return self.alignment.limit // self.learning.batch
+
+    @cached_property
+    def least_batch(self) -> int:
+        """Rows with which a batch is large enough for any columns that preprocessing may make: half of a whole batch, or more.
+
+        At most half of the entities are held out, so as many entities as a whole batch has are enough.
+        """
+        columns, whole = most_columns(self.preprocessing.method, self.columns) + self.is_guest, self.learning.batch
+        return min(whole, max((whole + 1) // 2, least_batch(columns, self.learning.min_batch)))
+
+    @property
+    def products(self) -> FixedPoint:
+        """The kind of inner products that are summed over the parties."""
+        return PRODUCTS.sum_of(len(self.federation.parties))
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A hash of what all members need alike."""
+        federation, learning = self.federation, self.learning
+        return fingerprint(
+            "quasi-newton",
+            federation.name,
+            federation.seed,
+            tuple(federation.parties),
+            federation.guest_party,
+            learning.batch,
+            # These limits keep parties from finding out labels, and are only as strong as at the member with the weakest ones.
+            learning.min_batch,
+            learning.min_support,
+            learning.largest_leverage,
+            learning.memory,
+            learning.curvature_every,
+            learning.regularisation,
+            learning.input_bound,
+            learning.output_bound,
+            self.encryption.precision,
+            self.scoring.enabled,
+            self.scoring.quantum,
+            self.alignment.method,
+            self.alignment.limit,
+        )
+
+    def linked(self, other: str, name: str) -> str:
+        """The topic of the channel ``name`` between this party and another: the guest and a host, whose name the topic has."""
+        return f"{self.federation.name}.{other if self.is_guest else self.own_party}.{name}"
+
+    @cached_property
     def kinds(self) -> Kinds:
         """The fixed-point kinds of the numbers in messages."""
         learning = self.learning
@@ -300,7 +388,7 @@ class QuasiNewtonSettings(VerticalSettings):
                 f"alignment.entities = {alignment.entities}: learning.batch = {learning.batch} to alignment.limit = "
                 f"{alignment.limit} is expected"
             )
-        if alignment.limit // learning.batch > MOST_BATCHES:
+        if self.most_batches > MOST_BATCHES:
             raise ValueError(
                 f"alignment.limit = {alignment.limit}: at most {MOST_BATCHES} times learning.batch = {learning.batch} is expected"
             )

@@ -15,6 +15,7 @@ from streamfl.records.paths import FieldPath
 from streamfl.records.rekey import AssembledTopic, RekeyedTopic
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
 
@@ -58,7 +59,7 @@ class EntitySamplesSection(AssembledTopic):
     """Length of the list, if features names one field. Not needed if features lists fields."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Divisor of every number; choose it so that inputs are about one. `streamfl simulate --format json` reports a good value."""
-    keyed_by_entity: bool = True
+    keyed_by_entity: Annotated[bool, CHANGEABLE] = True
     """With [privacy]: an entity is refused outside the partition that Kafka's default partitioner (murmur2) gives its name, because
     each partition has its own ledger. Set `false` if your producer chooses partitions in another way, always the same for an
     entity. Then nothing is checked, and an entity in two partitions costs twice what the metrics show."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -127,9 +127,9 @@ def time_in(headers: Headers) -> float | None:
     return None
 
 
-def timed(section: FollowedPredictions | FollowedAcross) -> Mapping[str, Callable[[Headers], float | None]]:
-    """For the channels of a role that predicts: functions from headers to the time of a prediction's record."""
-    return {"predictions": time_in} if section.event_time else {}
+def timed(section: FollowedPredictions | FollowedAcross) -> Callable[[Headers], float | None] | None:
+    """The time of a prediction's record, found in its headers; None: the time of writing."""
+    return time_in if section.event_time else None
 
 
 def time_header(seconds: float) -> tuple[str, bytes]:

@@ -34,8 +34,8 @@ class InputWatch:
         self._last_outside = 0.0
         self._learnt = False
         self._told = 0
-        # By reason: when a mistake was last seen, counted in samples and labels, and the text.
-        self._found: dict[str, tuple[int, str]] = {}
+        # By reason: when a mistake was last seen, counted in samples and labels, and what is said about it.
+        self._found: dict[str, tuple[int, OperatorNotice]] = {}
         self._said: set[str] = set()
         # The partitions that samples came in, and the labels by partition.
         self._sampled: set[int] = set()
@@ -44,8 +44,8 @@ class InputWatch:
     def sample(self, partition: int, client: str, label: float | None) -> None:
         """A sample came, whether it is accepted or not. label: in the learner's unit."""
         self._samples += 1
-        self._sampled.add(partition)
         if self._place.get(client) != partition:
+            self._sampled.add(partition)
             self._moved(partition, client)
         if label is not None:
             self._pairs += 1
@@ -78,7 +78,7 @@ class InputWatch:
     @property
     def disorder(self) -> str | None:
         """Why samples or labels are in the wrong partition, if that was seen lately."""
-        return next((text for at, text in self._found.values() if self._seen - at < LATEST), None)
+        return next((notice.text for at, notice in self._found.values() if self._seen - at < LATEST), None)
 
     def trouble(self, learnt: Callable[[], bool]) -> str | None:
         """What keeps the clients from learning as they should. learnt: whether any client ever learnt; called only if needed."""
@@ -86,13 +86,13 @@ class InputWatch:
 
     def notices(self, learnt: Callable[[], bool]) -> Iterable[OperatorNotice]:
         """What was found since the last call, each kind once, and how many labels were outside their range."""
-        found = {reason: text for reason, (_, text) in self._found.items()}
+        found = {reason: notice for reason, (_, notice) in self._found.items()}
         if (nothing := self._nothing_to_learn(learnt)) is not None:
-            found["no_labels"] = nothing
+            # It depends on the state too: whether anything was ever learnt.
+            found["no_labels"] = OperatorNotice("no_labels", nothing)
         for reason in sorted(found.keys() - self._said):
             self._said.add(reason)
-            # no_labels depends on the state too: whether anything was ever learnt.
-            yield OperatorNotice(reason, found[reason], of_records=reason != "no_labels")
+            yield found[reason]
         if self._outside > self._told:
             self._told = self._outside
             shown = self._low + self._last_outside * (self._high - self._low)
@@ -136,7 +136,7 @@ class InputWatch:
         )
 
     def _find(self, reason: str, text: str) -> None:
-        self._found[reason] = self._seen, text
+        self._found[reason] = self._seen, OperatorNotice(reason, text, of_records=True)
 
     def _nothing_to_learn(self, learnt: Callable[[], bool]) -> str | None:
         if self._pairs or self._samples < ENOUGH:

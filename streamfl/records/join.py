@@ -215,11 +215,12 @@ class LabelJoin:
             if count > self._told[stage, why]:
                 came = count - self._told[stage, why]
                 self._told[stage, why] = count
-                one, other = ("samples", "label") if stage is _Stage.SAMPLE else ("labels", "sample")
+                reason = "samples_without_label" if stage is _Stage.SAMPLE else "labels_without_sample"
+                one, _, other = reason.split("_")
                 expired = why == "expired"
                 cause = f"after {self.expiry:g} s (labels.expiry_seconds)" if expired else f"for labels.limit = {self.limit}"
                 yield OperatorNotice(
-                    f"{one}_without_{other}",
+                    reason,
                     f"{came} {one} were forgotten {cause} without their {other}: check that both topics have the same keys, and "
                     "that samples.sample_id and labels.sample_id give a sample the same name",
                 )

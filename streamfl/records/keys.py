@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import Field
@@ -23,6 +24,8 @@ WITHOUT_KEY = (
     "topic keyed by it"
 )
 _WIDTHS = {"int32": 4, "int64": 8}
+# Names of the latest keys, so that a key that comes again is not decoded again.
+KEPT_NAMES = 8_192
 
 
 class KeySection(TopicSection):
@@ -45,14 +48,20 @@ def key_reader(section: KeySection, setting: str) -> Callable[[bytes | None], st
         raise ConfigurationError(
             f'{setting}.key_field has no meaning with {setting}.key = "{kind}": leave it out or set key = "json"'
         )
+    if kind == "json":
+        # Its keys may be long, so they are not kept.
+        return _json_reader(section.key_field)
+    # The same clients write again and again.
+    return lru_cache(maxsize=KEPT_NAMES)(_reader_of(kind))
+
+
+def _reader_of(kind: str) -> Callable[[bytes | None], str]:
     if kind == "text":
         return _text
     if kind == "hex":
         return _hex
     if kind == "uuid":
         return _uuid
-    if kind == "json":
-        return _json_reader(section.key_field)
     width = _WIDTHS[kind]
 
     def number(key: bytes | None) -> str:

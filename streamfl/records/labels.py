@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, cast
+from typing import Annotated, Any, Literal, Protocol, cast
 
 import msgspec
 from pydantic import Field
@@ -16,6 +16,7 @@ from streamfl.records.keys import KeySection, key_reader, remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.rekey import RekeyedTopic
 from streamfl.records.sample_fields import fits_a_struct, label_in, name_at
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection"]
 
@@ -33,9 +34,9 @@ class LabelsSection(RekeyedTopic):
     """The field with the label, in the range of samples.label_range."""
     label_as: Literal["number"] | None = None
     """`number`: text that is a number, such as "21.5", counts as a label. Left out: only a number does."""
-    expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=86_400.0, gt=0, allow_inf_nan=False)
     """Seconds that a sample waits for its label, and a label for its sample. A label that comes twice is recognised for as long."""
-    limit: int = Field(default=1_000, ge=1)
+    limit: Annotated[int, CHANGEABLE] = Field(default=1_000, ge=1)
     """Most samples, labels and learnt pairs kept per client. When it is full the client's oldest is forgotten."""
 
     def remembered(self) -> dict[str, Any]:

@@ -10,15 +10,21 @@ from streamfl.contract.role import Headers, Record
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.records.header_propagation import LONGEST_HEADERS, Carry
 from streamfl.state.changelog import ChangedParts
+from streamfl.state.table import StateRow
 
-__all__ = ["PendingHeaders"]
+__all__ = ["HEADERS", "PendingHeaders"]
 
-KEY = b"headers/"
+HEADERS = StateRow(
+    "headers/NAME",
+    "The headers that the prediction will have (`predictions.headers`).",
+    "When the sample comes, if it has such headers. Deleted with the prediction.",
+    "As many as entities that may wait. When it is full the oldest is forgotten.",
+)
 _decode = msgspec.msgpack.Decoder(Annotated[Headers, msgspec.Meta(max_length=LONGEST_HEADERS)]).decode
 
 
 class PendingHeaders:
-    """The owner of ``headers/NAME``: the headers that a sample's prediction will have. A sample without headers takes no room.
+    """The headers that samples' predictions will have. A sample without headers takes no room.
 
     carry: from a sample's record to the headers to keep.
     limit: most names. When it is full the oldest is forgotten.
@@ -32,6 +38,7 @@ class PendingHeaders:
 
     def __init__(self, parts: ChangedParts, carry: Carry, limit: int) -> None:
         self._parts = parts
+        self._kept = parts.named(HEADERS, check_name, bytes, self._restore)
         self._carry = carry
         self._limit = limit
         self._headers: dict[str, Headers] = {}
@@ -44,7 +51,7 @@ class PendingHeaders:
         self.forget(name)
         if headers:
             self._headers[name] = headers
-            self._parts.remember(KEY + name.encode(), headers)
+            self._kept.remember(name, msgspec.msgpack.encode(headers))
             if len(self._headers) > self._limit:
                 self.forget(next(iter(self._headers)))
 
@@ -53,11 +60,14 @@ class PendingHeaders:
 
     def forget(self, name: str) -> None:
         if self._headers.pop(name, None) is not None:
-            self._parts.forget(KEY + name.encode())
+            self._kept.forget(name)
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore headers; False if the key is another owner's."""
-        if not key.startswith(KEY):
+        """Restore headers, for roles that ask their owners in turn; False if the key is another owner's."""
+        if not key.startswith(HEADERS.prefix):
             return False
-        self._headers[check_name(key.removeprefix(KEY))] = _decode(value)
+        self._parts.restore(key, value)
         return True
+
+    def _restore(self, name: str, value: bytes) -> None:
+        self._headers[name] = _decode(value)

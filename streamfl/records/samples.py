@@ -134,10 +134,11 @@ class SampleReader:
         value = record.value
         if value is None:
             raise without_value(self._format, "a sample")
-        if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
+        key_size = len(record.key or b"")
+        if (size := len(value) + key_size) > MAXIMUM_BYTES:
             raise PeerError("oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
-        if len(record.key or b"") > LONGEST_KEY:
-            raise PeerError("oversized", f"a sample's key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted")
+        if key_size > LONGEST_KEY:
+            raise PeerError("oversized", f"a sample's key of {key_size} bytes, at most {LONGEST_KEY} are accepted")
         fields, section = self._fields, self._section
         if self._decode is None:
             client, identity, features, given = fields.read(value)

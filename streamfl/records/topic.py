@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from streamfl.configuration.settings import RoleSettings, Section
 from streamfl.records.csv_layout import Decimal
 from streamfl.records.fields import TopicName
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["RecordSettings", "RegistrySection", "TopicSection"]
 
@@ -68,7 +69,8 @@ class TopicSection(Section):
 
     topic: TopicName
     """Your own topic, not one of the federation's."""
-    format: str = "json"
+    # Once records are numbers, their format does not matter.
+    format: Annotated[str, CHANGEABLE] = "json"
     """Format of the records: `json`, `json-schema`, `msgpack`, `avro`, `protobuf`, `csv`, `debezium`, or any installed
     format."""
     schema_file: str | None = Field(default=None, min_length=1)

@@ -6,14 +6,17 @@ messages, so their roles have all metrics.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from random import Random
 
+from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.measurement import declared
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import System, load
 from streamfl.monitoring.pages import table
+from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.metrics import Described, describe
@@ -29,13 +32,17 @@ HEADING = ("metric", "kind", "labels", "meaning")
 def role_metrics(system: System) -> dict[str, dict[str, Described]]:
     """The metrics of each role of a system, by role kind and name. Where the text depends on a setting, the first text is used."""
     found: dict[str, dict[str, Described]] = {kind: {} for kind in system.kinds}
+    kinds: Mapping[str, RoleKind[RoleSettings]] = load(system.roles)
+    for name, kind in kinds.items():
+        described = [Described(str(one), one.kind, tuple(one.labels), one.help) for one in declared(*kind.metrics)]
+        found[name] = {one.name: one for one in described}
     proof = installed_proofs().get(system.name)
-    for target in _roles(proof) if proof and proof.fuzz else ():
+    for target in _roles(proof) if proof and proof.fuzz and not any(found.values()) else ():
         # Sends good messages to the role, because metrics about learning exist only after some.
         target.finish()
-        for one in target.role.measure():
-            described = describe(one)
-            found[target.settings.role.kind].setdefault(described.name, described)
+        for measured in target.role.measure():
+            one = describe(measured)
+            found[target.settings.role.kind].setdefault(one.name, one)
     return found
 
 

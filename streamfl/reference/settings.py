@@ -16,10 +16,12 @@ from pydantic_core import PydanticUndefined
 from streamfl.contract.system import System, load
 from streamfl.monitoring.pages import table
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import Changeable
 
 __all__ = ["section_text", "sections", "settings_section"]
 
 HEADING = ("key", "type", "default", "allowed", "meaning")
+CHANGEABLE_TEXT = "*Changeable.*"
 WORDS: dict[object, str] = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "table"}
 ENDS = {"ge": "from {}", "gt": "above {}", "le": "up to {}", "lt": "below {}"}
 
@@ -30,7 +32,11 @@ def settings_section(system: System) -> str:
     parts = []
     for settings in dict.fromkeys(kinds[name].settings for name in system.kinds):
         roles = ", ".join(f"`{name}`" for name in system.kinds if kinds[name].settings is settings)
-        parts.append(f"Each role has its own TOML file: {roles}. A default of *required* means that there is none.")
+        parts.append(
+            f"Each role has its own TOML file: {roles}. A default of *required* means that there is none. {CHANGEABLE_TEXT} A role "
+            "goes on with its state when the key has another value; without this mark a state that was made with another value is "
+            "refused, unless the key only says how something is reached, logged or shown."
+        )
         parts += [section_text(heading, section) for heading, section in sections(settings).items()]
     return "\n\n".join(parts)
 
@@ -66,7 +72,8 @@ def section_text(heading: str, section: type[BaseModel]) -> str:
     name = heading.strip("[]")
     rows = []
     for key, field in section.model_fields.items():
-        meaning = " ".join((field.description or "").split())
+        changeable = [CHANGEABLE_TEXT] if any(isinstance(one, Changeable) for one in field.metadata) else []
+        meaning = " ".join([*(field.description or "").split(), *changeable])
         rows.append((f"`{name}.{field.alias or key}`", _type(field.annotation), _default(field), _allowed(field), meaning))
     return f"### Section {heading}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{table(HEADING, rows)}"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.dealt import Dealt
-from streamfl.contract.role import Channels, ConfigurationError, Input, TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.records.formats import Format, format_of
 from streamfl.records.header_propagation import FollowedPredictions, carried
 from streamfl.records.keys import KeySection, key_reader, key_writer
@@ -90,33 +91,31 @@ def _stream(settings: RoleSettings, name: str) -> Stream:
 def rekey_kind(name: str) -> RoleKind[Any]:
     """The role kind of `streamfl rekey` for one of ``STREAMS``. It takes the role's settings, with another consumer group."""
 
-    def channels(settings: RoleSettings) -> Channels:
-        stream = _stream(settings, name)
-        source, outputs = Input(stream.source.topic, _decoder(stream)), {"keyed": stream.target.topic}
-        # Positions are stored here too: Kafka forgets a group's offsets, and all records would be written a second time.
-        state = {"state": f"{settings.group}.state"}
-        # Rows are keyed by their client's name as it is, whatever the new records' keys are.
-        dealt = Dealt(client_of, str.encode)
-        if stream.assemble is None:
-            return Channels({"source": source}, outputs, state, dealt=dealt)
-        pieces = f"{settings.group}.pieces"
-        inputs = {"source": source, "pieces": Input(pieces, decode_row, client=lambda row: row.client)}
-        return Channels(inputs, outputs | {"pieces": pieces}, state, dealt=dealt)
+    kind = f"rekey-{name}"
 
-    def topics(settings: RoleSettings) -> Sequence[TopicSpec]:
+    def table(settings: RoleSettings) -> ChannelTable:
         stream = _stream(settings, name)
-        users = [TopicSpec(stream.source.topic, None, compacted=False, users=True)]
-        # The section's own topic is ours to make here: nobody else writes it.
-        own = [TopicSpec(topic, None, compacted=False) for topic in (stream.target.topic, settings.dead_letters)]
-        own.append(TopicSpec(f"{settings.group}.state", None, compacted=True, preferred={"segment.bytes": "67108864"}))
+        rows = [
+            Channel(name="source", links={(USER, kind): stream.source.topic}, decode=_decoder(stream)),
+            # The section's own topic is ours to make here: nobody else writes it.
+            Channel(name="keyed", links={(kind, USER): stream.target.topic}),
+            # Positions are stored here too: Kafka forgets a group's offsets, and all records would be written a second time.
+            # Rows are keyed by their client's name as it is, whatever the new records' keys are.
+            Channel(
+                name="state",
+                links={(kind, kind): f"{settings.group}.state"},
+                state=True,
+                like="source",
+                dealt=Dealt(client_of, str.encode),
+            ),
+        ]
         if stream.assemble is not None:
-            own.append(TopicSpec(f"{settings.group}.pieces", None, compacted=False))
-        return [*users, *own]
-
-    def partitioned_like(settings: RoleSettings) -> dict[str, str]:
-        stream = _stream(settings, name)
-        owned = ("state",) if stream.assemble is None else ("pieces", "state")
-        return {f"{settings.group}.{own}": stream.source.topic for own in owned}
+            topic = f"{settings.group}.pieces"
+            pieces = Channel(
+                name="pieces", links={(kind, kind): topic}, decode=decode_row, client=lambda row: row.client, like="source"
+            )
+            rows.insert(2, pieces)
+        return ChannelTable(kind, rows)
 
     def state_settings(settings: RoleSettings) -> StateSettings:
         stream = _stream(settings, name)
@@ -134,7 +133,7 @@ def rekey_kind(name: str) -> RoleKind[Any]:
     def build(settings: RoleSettings) -> Rekeying:
         return _build(settings, name)
 
-    return RoleKind(f"rekey-{name}", RoleSettings, build, channels, topics, state_settings, partitioned_like, begins_anew=True)
+    return RoleKind(kind, RoleSettings, build, table, state_settings, begins_anew=True)
 
 
 def _build(settings: RoleSettings, name: str) -> Rekeying:

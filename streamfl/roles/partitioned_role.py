@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from streamfl.contract.refusals import REASONS
+from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import (
     Decode,
     Headers,
@@ -26,6 +26,7 @@ from streamfl.contract.role import (
     StateChange,
     Work,
 )
+from streamfl.contract.system import System
 from streamfl.roles.message_fragments import Limits, LongMessages
 from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
@@ -121,8 +122,7 @@ class PartitionedRole(Generic[One]):
     decode: the decoder of each input whose messages may come in several records.
     limits: bounds of these messages.
     patience: seconds that an answer may be owed before the member is not ready.
-    counted: the counters of the member, by name, with a text for the operator. refusals: the system's own reasons for refusing
-    messages.
+    counted: the counters of the member, by name, with a text for the operator. system: its reasons for refusals and notices.
     kept_apart: by the name of a further changelog, the changes that a task wants written there and not to its other state.
     """
 
@@ -136,18 +136,18 @@ class PartitionedRole(Generic[One]):
         patience: float,
         kind: str,
         counted: Mapping[str, str],
-        refusals: Iterable[str],
+        system: System,
         kept_apart: Mapping[str, Callable[[One], Iterable[tuple[bytes, bytes | None]]]] | None = None,
     ) -> None:
         self.kind = kind
         self._kept_apart = kept_apart or {}
         self._counted = counted
-        self._reasons = {*REASONS, *refusals}
+        self._reasons = {*REFUSALS, *system.refusals}
         self._make = make
         self._tasks: dict[int, One] = {}
         self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS, limits)
         self._clock_guard = ClockGuard()
-        self._notices = Notices()
+        self._notices = Notices(system.notices)
         self._reply_deadline = ReplyDeadline(patience)
         self._queue: deque[Received] = deque()
         # For each work under way: its partition, the message that asked for it, and the function that takes the result.

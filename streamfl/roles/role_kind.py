@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from streamfl.contract.channel_table import ChannelTable
 from streamfl.contract.role import Channels, Role, TopicSpec
 from streamfl.state.state_settings import StateSettings
+from streamfl.state.table import StateTable
 
 if TYPE_CHECKING:
     from streamfl.configuration.settings import RoleSettings
@@ -17,28 +19,37 @@ __all__ = ["RoleKind"]
 Settings = TypeVar("Settings", bound="RoleSettings")
 
 
-def _any_number(_settings: RoleSettings) -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True)
 class RoleKind(Generic[Settings]):
     """A role as ``[role] kind = "<name>"`` names it.
 
-    settings: the class of its configuration file. build: makes the role, with no partition open. channels: the topics behind its
-    channel names. topics: the topics that it needs. state_settings: the settings that are remembered beside its state.
-    partitioned_like: by topic, the name of another topic that has as many partitions. begins_anew: whether `streamfl reset` may
-    delete its state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
+    settings: the class of its configuration file. build: makes the role, with no partition open. table: its channels, one row
+    each. state_settings: the settings that are remembered beside its state. begins_anew: whether `streamfl reset` may delete its
+    state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
+    state: what it remembers, one row a key.
+    metrics: classes that declare what it measures.
     """
 
     name: str
     settings: type[Settings]
     build: Callable[[Settings], Role]
-    channels: Callable[[Settings], Channels]
-    topics: Callable[[Settings], Sequence[TopicSpec]]
+    table: Callable[[Settings], ChannelTable]
     state_settings: Callable[[Settings], StateSettings]
-    partitioned_like: Callable[[Settings], Mapping[str, str]] = _any_number
     begins_anew: bool | Callable[[Settings], bool] = False
+    state: StateTable = field(default_factory=StateTable)
+    metrics: tuple[type, ...] = ()
+
+    def channels(self, settings: Settings) -> Channels:
+        """The topics behind the role's channel names."""
+        return self.table(settings).channels
+
+    def topics(self, settings: Settings) -> Sequence[TopicSpec]:
+        """The topics that the role needs."""
+        return self.table(settings).topics(settings.dead_letters)
+
+    def partitioned_like(self, settings: Settings) -> Mapping[str, str]:
+        """By topic, the name of another topic that has as many partitions."""
+        return self.table(settings).partitioned_like
 
     def may_begin_anew(self, settings: Settings) -> bool:
         """Whether the role may be reset under these settings."""

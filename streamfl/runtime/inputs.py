@@ -110,7 +110,7 @@ class Inputs:
         read: dict[TopicPartition, int] = {}
         repeated: set[TopicPartition] = set()
         held: set[TopicPartition] = set()
-        positions = self._tasks.positions
+        positions, forwards = self._tasks.positions, self._tasks.dealing.forwards
         for record in records:
             place = (record.topic, record.partition)
             if place in held:
@@ -127,7 +127,8 @@ class Inputs:
                     if isinstance(message, Fragment):
                         raise PeerError("malformed", "messages on this input are never sent in parts")
                     self._check_place(record, source.keyed_by(message))
-                self._send_on(source, message, record, pending)
+                if forwards:
+                    self._send_on(source, message, record, pending)
                 batch.append(Received(channel, message, record))
             except IgnoredRecord as passed:
                 pending.passed_over[passed.reason] += 1
@@ -139,7 +140,8 @@ class Inputs:
                 self._awaited = str(awaited)
                 session.seek(*place, record.offset)
                 continue
-            self._held.pop(place, None)
+            if self._held:
+                self._held.pop(place, None)
             pending.records += 1
             positions[place] = pending.step.positions[place] = record.offset + 1
         if repeated:

@@ -93,4 +93,4 @@ def _as_others_name_it(place: Headers, error: PeerError, text: bytes) -> Headers
 
 
 def _size(records: Sequence[Outgoing]) -> int:
-    return sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    return sum([len(record.key or b"") + len(record.value or b"") for record in records])

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from streamfl.contract.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
+from streamfl.contract.role import Channels, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,
@@ -88,9 +88,13 @@ class Worker:
         self.metrics = metrics or Metrics()
         self.metrics.measure = self.measure
         self.lag = Lag(bus, subscription)
-        self._journal = Journal(log.warning, monotonic)
+        self._journal = Journal(log.warning, monotonic, refusals=self.metrics.refusals)
         self._progress = ProgressLine(progress_seconds, monotonic)
         self._channels, self._bus, self._subscription = channels, bus, subscription
+        # By output: its topic, the seal of its records, and what finds their time.
+        self._routes = {
+            name: (topic, channels.seals.get(name), channels.times.get(name)) for name, topic in channels.outputs.items()
+        }
         self._clock = clock
         self._commit_interval = commit_interval
         self._restore_seconds = restore_seconds
@@ -288,9 +292,16 @@ class Worker:
     def _answer(self, replies: Sequence[Send | Rejection | Work], pending: PendingStep) -> list[Work]:
         """Put the role's messages and rejections into ``pending``; returns the work that it asks for."""
         work: list[Work] = []
+        routes, outputs = self._routes, pending.step.outputs
         for reply in replies:
             if isinstance(reply, Send):
-                pending.step.outputs.append(self._outgoing(reply))
+                # Written out, because it is done for every message.
+                topic, seal, time_of = routes[reply.channel]
+                key, value, partition, headers = reply.key, reply.value, reply.partition, reply.headers
+                at = None if time_of is None else time_of(headers)
+                if seal is not None:
+                    headers += seal(key, value, partition)
+                outputs.append(Outgoing(topic, key, value, partition, headers, at))
             elif isinstance(reply, Rejection):
                 self._inputs.reject(reply.received.record, reply.error, pending)
             else:
@@ -330,14 +341,6 @@ class Worker:
         self.health.went_round()
         if self._meanwhile.revoked:
             raise _GivenUp
-
-    def _outgoing(self, send: Send) -> Outgoing:
-        channels, headers = self._channels, send.headers + self._headers(send.channel, send.key, send.value, send.partition)
-        at = channels.times[send.channel](send.headers) if send.channel in channels.times else None
-        return Outgoing(channels.outputs[send.channel], send.key, send.value, send.partition, headers, at)
-
-    def _headers(self, channel: str, key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
-        return self._channels.seals[channel](key, value, partition) if channel in self._channels.seals else ()
 
     def _count(self, pending: PendingStep) -> None:
         self.metrics.taken(pending.records, pending.repeated, pending.passed_over)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -11,18 +12,25 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import decode_array, encode_array
+from streamfl.state.table import StateRow
 
-__all__ = ["ChangedParts", "changed_chunks", "restore_chunk"]
+__all__ = ["ChangedParts", "NamedParts", "changed_chunks", "restore_chunk"]
 
 # Well below the largest record, one megabyte.
 CHUNK_BYTES = 512 * 1024
+
+Name = TypeVar("Name", str, int)
+Content = TypeVar("Content")
 
 
 class ChangedParts:
     """The parts of one partition's state that changed since the last commit, in the order of their last writing.
 
     The owners of state in a partition share one object, each with its own keys. So a compacted changelog restores all parts in the
-    order in which they were written last.
+    order in which they were written last. An owner registers each of its rows in the role's table, with :meth:`single` or
+    :meth:`named`.
+
+    whose: the member in the text of a refusal.
 
     >>> parts = ChangedParts()
     >>> parts.remember(b"entity/a", (1.0, 2))
@@ -34,11 +42,48 @@ class ChangedParts:
     []
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whose: str = "this party") -> None:
+        self._whose = whose
         self._changed: dict[bytes, Any] = {}
+        # By key, or prefix with its slash: takes the rest of the key, and the value.
+        self._restore: dict[bytes, Callable[[bytes, bytes], None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._changed)
+
+    def single(self, row: StateRow, content: type[Content], restore: Callable[[Content], None]) -> Callable[[Content], None]:
+        """Register a row that is one part. Returns a function that remembers its value.
+
+        content: the type of the value, in MessagePack; bytes: the value as it is.
+        restore: called with a restored value. It raises PeerError or ValueError for one that cannot have been written.
+        """
+        decode = _decoder(content)
+        self._register(row, lambda name, value: restore(decode(value)))
+        return partial(self.remember, row.prefix)
+
+    def named(
+        self, row: StateRow, name: Callable[[bytes], Name], content: type[Content], restore: Callable[[Name, Content], None]
+    ) -> NamedParts[Name, Content]:
+        """Register a row of parts that have names.
+
+        name: decodes a name: ``check_name`` or ``int``.
+        content, restore: as in :meth:`single`.
+        """
+        decode = _decoder(content)
+        self._register(row, lambda rest, value: restore(name(rest), decode(value)))
+        return NamedParts(self, row.prefix)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        """Let the owner of a part restore it. PeerError for a key that no owner has registered."""
+        kind, _, name = key.partition(b"/")
+        restore = self._restore.get(key) or self._restore.get(kind + b"/")
+        if restore is None:
+            raise PeerError("malformed", f"state {key!r} is not of {self._whose}")
+        restore(name, value)
+
+    def _register(self, row: StateRow, restore: Callable[[bytes, bytes], None]) -> None:
+        assert row.prefix not in self._restore, f"{row.key} has two owners"
+        self._restore[row.prefix] = restore
 
     def remember(self, key: bytes, value: Any) -> None:
         """Set the value of the part ``key``.
@@ -58,6 +103,26 @@ class ChangedParts:
         changed, self._changed = self._changed, {}
         encode = msgspec.msgpack.encode
         return [(key, value if value is None or isinstance(value, bytes) else encode(value)) for key, value in changed.items()]
+
+
+class NamedParts(Generic[Name, Content]):
+    """Writes the parts of a row."""
+
+    def __init__(self, parts: ChangedParts, prefix: bytes) -> None:
+        self._parts = parts
+        self._prefix = prefix
+
+    def remember(self, name: Name, content: Content) -> None:
+        """As :meth:`ChangedParts.remember`."""
+        self._parts.remember(self._prefix + str(name).encode(), content)
+
+    def forget(self, name: Name) -> None:
+        """Delete a part."""
+        self._parts.forget(self._prefix + str(name).encode())
+
+
+def _decoder(content: type[Content]) -> Callable[[bytes], Content]:
+    return content if issubclass(content, bytes) else msgspec.msgpack.Decoder(content).decode
 
 
 def changed_chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[bytes, bytes]]:

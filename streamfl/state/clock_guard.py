@@ -89,4 +89,4 @@ def time_written_by(now: float, timestamp: float) -> float:
     >>> time_written_by(7.0, 5.0), time_written_by(7.0, 9.0)
     (5.0, 7.0)
     """
-    return min(time_written(timestamp, now), now)
+    return timestamp if 0 < timestamp < now else now

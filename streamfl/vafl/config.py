@@ -11,6 +11,7 @@ from streamfl.encoding.wire import ROOM
 from streamfl.learning.optimisers import OptimiserName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedAcross
+from streamfl.state.changeable import CHANGEABLE
 from streamfl.vafl.functions.networks import Activation
 
 __all__ = ["VaflSettings"]
@@ -56,7 +57,8 @@ class EmbeddingSection(Section):
     """Activation of the hidden layers."""
     bias: bool = True
     """Whether layers have a constant term."""
-    standardise: bool | None = None
+    # A partition keeps the choice that it began with.
+    standardise: Annotated[bool | None, CHANGEABLE] = None
     """`true`: each input is standardised by the mean and deviation of its column so far, and clipped at 3 deviations; an entity's
     inputs together have a norm of about 1. Left out: `true`, but `false` with embedding.model, and with privacy.embedding_norm,
     where each entity would change the embeddings of the others. A partition goes on as it began."""
@@ -93,35 +95,36 @@ class VerticalLearningSection(Section):
     most 41,496."""
     optimiser: OptimiserName | None = None
     """The optimiser. `sgd-decay` uses learning_rate / k at step k. Left out: `adagrad`, or `sgd` with privacy.gradient_noise."""
-    learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
+    learning_rate: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
     """The learning rate eta. Left out: 0.03; with `adagrad` 0.1 for a head, and with standardised inputs 0.5 for a linear embedding
     or 0.1 for a network. With loss `square` these are 0.05, 0.1 and 0.05, so set learning.loss at the parties, too.
     """
-    batch_size: int | None = Field(default=None, ge=1, le=10_000)
+    batch_size: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1, le=10_000)
     """Gradients per step of a party; entities per step of the coordinator. Left out: 16, but fewer where a party has fewer entities
     under way, so that each label makes a step where labels come at once; with privacy.gradient_noise always 16. The coordinator
     begins with 1 per step, and adds one every 64 steps."""
-    regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
+    regularisation: Annotated[float, CHANGEABLE] = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     """lambda of the penalty lambda |theta|^2 / 2."""
-    in_flight: int | None = Field(default=None, ge=1)
+    in_flight: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
     """Party: the most entities between their embedding and the step on their gradient; further ones wait. At least batch_size if
     that is set, or 16 with privacy.gradient_noise. Left out: any number."""
-    catch_up_samples: int = Field(default=64, ge=0)
+    catch_up_samples: Annotated[int, CHANGEABLE] = Field(default=64, ge=0)
     """Party without in_flight: the most entities between their embedding and its gradient while more samples than this are unread,
     such as a history at the start. Raised to batch_size if lower. 0: the whole history is sent at once, with the model as it is.
     """
-    catch_up_patience_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
+    catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
     """Party: seconds that a party with a backlog waits for a gradient. Then it goes on without waiting, until a gradient comes
     within this time after its embedding."""
-    wait_for: int = Field(default=1, ge=1)
+    wait_for: Annotated[int, CHANGEABLE] = Field(default=1, ge=1)
     """Coordinator: new embeddings of an entity needed before it is learnt from. The number of parties: synchronous."""
-    quorum: int | None = Field(default=None, ge=1)
+    quorum: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
     """Coordinator: the number of parties that must have sent an embedding of an entity before it is learnt from. After
     alignment.reply_seconds fewer are enough. Left out: all parties."""
-    max_staleness: int | None = Field(default=None, ge=0)
+    max_staleness: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=0)
     """Coordinator: D, the most steps that a party may be known to have taken since an embedding. The coordinator asks for a newer
     embedding before it computes a gradient from an older one. Left out: no limit."""
-    seeded_start: bool = False
+    # A partition keeps the start that it remembers.
+    seeded_start: Annotated[bool, CHANGEABLE] = False
     """`true`: first parameters are drawn from federation.seed, so others can compute them, and with them features. `false`: from a
     secret of this member, made at the first start or derived from privacy.secret_file. A partition keeps the start that it
     remembers."""
@@ -130,56 +133,56 @@ class VerticalLearningSection(Section):
 class AlignmentSection(Section):
     """When embeddings of an entity are used, and how long they are kept."""
 
-    quorum: int = Field(default=1, ge=1)
+    quorum: Annotated[int, CHANGEABLE] = Field(default=1, ge=1)
     """Coordinator: the number of parties that must have sent an embedding of an entity before it is predicted."""
-    revise: bool = True
+    revise: Annotated[bool, CHANGEABLE] = True
     """Coordinator: whether an entity is predicted again with every further embedding before its label."""
-    expiry_seconds: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
+    expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=3600.0, gt=0, allow_inf_nan=False)
     """Seconds without a message after which an entity is forgotten. A party forgets an entity whose gradient has not come, so set
     this to the longest delay of labels."""
-    limit: int = Field(default=100_000, ge=1)
+    limit: Annotated[int, CHANGEABLE] = Field(default=100_000, ge=1)
     """Most entities remembered per partition. When it is full the oldest is forgotten."""
-    reply_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    reply_seconds: Annotated[float, CHANGEABLE] = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Coordinator: seconds that it waits for a newer embedding that it asked for, or for learning.quorum once an entity has its
     label. Then a missing party counts as absent for that entity, and learning.quorum waits for it again only once it keeps up."""
-    requests: int = Field(default=4, ge=0)
+    requests: Annotated[int, CHANGEABLE] = Field(default=4, ge=0)
     """How often the coordinator may ask for a newer embedding of an entity, and the party send it, until the entity comes to the
     party again. At one request more the party forgets the entity. Best the same at all members."""
-    patience_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    patience_seconds: Annotated[float, CHANGEABLE] = Field(default=600.0, gt=0, allow_inf_nan=False)
     """Seconds of silence before a member is not ready: a party that sends embeddings and gets no gradient, or a coordinator that
     gets nothing of one party while others' embeddings or labels come. Set it to the longest delay of labels."""
-    keep: bool = False
+    keep: Annotated[bool, CHANGEABLE] = False
     """Coordinator: whether entities stay remembered after they were learnt from, for histories that are replayed."""
 
 
 class PrivacySection(Section):
     """A party's noise on embeddings and steps, and its budget; the coordinator's noise on gradients, and its budget."""
 
-    embedding_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    embedding_norm: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """C, the Euclidean norm of an embedding; needs embedding_noise."""
-    normalise: bool = True
+    normalise: Annotated[bool, CHANGEABLE] = True
     """Whether every embedding is scaled to the norm C, or only longer ones are shortened to it."""
-    embedding_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    embedding_noise: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """c, the standard deviation of the noise on each number of an embedding; from 1e-6 to 100,000 times C."""
-    gradient_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    gradient_norm: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """S, the norm to which an entity's share of a step is clipped; needs gradient_noise."""
-    gradient_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    gradient_noise: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """sigma, the standard deviation of the noise on each step, in units of S; from 1e-6 to 100,000."""
-    hidden_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    hidden_noise: Annotated[float, CHANGEABLE] = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Standard deviation of uniform noise inside the activations of hidden layers. No protection is claimed for it."""
-    budget_mu: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    budget_mu: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """The mu of Gaussian differential privacy that no entity may exceed; nothing is sent that would exceed it. A party's budget is
     for its features, with gradient_noise. The coordinator's is for its labels, with reply_noise. A budget too small to learn from
     any entity is refused."""
-    without_noise: bool = False
+    without_noise: Annotated[bool, CHANGEABLE] = False
     """`true`: a member that has sent with noise goes on without. Its claim about mu ends, and that cannot be taken back. With
     `false` such a member does not start when its noise is no longer configured."""
-    secret_file: str | None = None
+    secret_file: Annotated[str | None, CHANGEABLE] = None
     """A file with at least 32 bytes that nobody else knows. All noise, and first parameters, are drawn from it. It is refused if
     other users may read it (`chmod 600`), or if it is too regular to be a secret."""
-    ledger_limit: int = Field(default=1_000_000, ge=1)
+    ledger_limit: Annotated[int, CHANGEABLE] = Field(default=1_000_000, ge=1)
     """Most entities per partition in the ledger of what was sent, or released of their labels. Nothing is sent of others."""
-    reply_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    reply_noise: Annotated[float, CHANGEABLE] = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Coordinator: standard deviation of the noise on gradients, which otherwise reveal the label; 0, or from 1e-6 to 100,000."""
 
     @model_validator(mode="after")

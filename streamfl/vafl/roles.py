@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from streamfl.configuration.secrets import read_secret
-from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
+from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.encoding.wire import ROOM, fingerprint
 from streamfl.records.header_propagation import timed
 from streamfl.records.labels import Label, LabelReader
@@ -23,13 +24,12 @@ from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.functions.models import dtype_of, embedding_function, head, output_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
+from streamfl.vafl.metrics import CoordinatorMetrics, LabelMetrics, PartyMetrics, ScoreMetrics
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.state_settings import coordinator_state_settings, party_state_settings
 
 __all__ = ["ROLES"]
-
-_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 
 
 def _fingerprint(settings: VaflSettings) -> int:
@@ -212,8 +212,8 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
     return decode_within_range
 
 
-def _party_channels(settings: VaflSettings) -> Channels:
-    own, samples = settings.member, settings.required_samples("a vafl-party")
+def _party_table(settings: VaflSettings) -> ChannelTable:
+    own, samples = settings.required_party(), settings.required_samples("a vafl-party")
     # Each partition has a ledger of its own. In another partition an entity's whole budget could be spent again.
     checked = settings.privacy.embedding_norm is not None and samples.keyed_by_entity
     if checked and samples.entity is None and samples.key != "text":
@@ -221,57 +221,58 @@ def _party_channels(settings: VaflSettings) -> Channels:
             f'samples.keyed_by_entity: which partition is an entity\'s own is known where its name is the key as text, not with '
             f'samples.key = "{samples.key}"; set it to false if your producer puts an entity into one partition always'
         )
-    return Channels(
-        inputs={
-            "samples": Input(samples.topic, SampleReader(samples.samples).decode, keyed_by=_entity if checked else None),
-            "gradients": Input(f"{own}.gradients", _decode_reply, makes_room=True, sender=Sender(COORDINATOR, _for_nobody)),
-        },
-        outputs={"embeddings": f"{own}.embeddings"},
-        changelogs={"state": f"{own}.state"},
-        receivers={"embeddings": Receiver(COORDINATOR)},
-        party=settings.required_party(),
-    )
+    rows = [
+        Channel(
+            name="samples",
+            links={(USER, own): samples.topic},
+            decode=SampleReader(samples.samples).decode,
+            keyed_by=_entity if checked else None,
+        ),
+        *_between(settings, "samples"),
+        Channel(name="state", links={(own, own): f"{settings.member}.state"}, state=True, like="samples"),
+    ]
+    return ChannelTable(own, rows, _kinds(settings))
 
 
-def _for(party: str) -> Callable[[Any], str]:
-    return lambda _message: party
-
-
-def _for_nobody(_message: Any) -> None:
-    """The coordinator sends its own messages, for no party."""
-
-
-def _coordinator_channels(settings: VaflSettings) -> Channels:
+def _coordinator_table(settings: VaflSettings) -> ChannelTable:
     name, labels = settings.federation.name, settings.required_labels("a vafl-coordinator")
-    parties = settings.federation.parties
-    return Channels(
-        inputs={
-            "labels": Input(labels.topic, _decode_label(settings)),
-            **{
-                f"embeddings/{party}": Input(f"{name}.{party}.embeddings", _decode_embedding, sender=Sender(PARTY, _for(party)))
-                for party in parties
-            },
-        },
-        outputs={
-            "predictions": f"{name}.predictions",
-            **{f"gradients/{party}": f"{name}.{party}.gradients" for party in parties},
-        },
-        changelogs={"state": f"{settings.member}.state"},
-        receivers={f"gradients/{party}": Receiver(PARTY, party) for party in parties},
-        times=timed(settings.predictions),
-    )
+    rows = [
+        Channel(name="labels", links={(USER, COORDINATOR): labels.topic}, decode=_decode_label(settings)),
+        *_between(settings, "labels"),
+        Channel(
+            name="predictions",
+            links={(COORDINATOR, USER): f"{name}.predictions"},
+            time_of=timed(settings.predictions),
+            caution=_caution(settings),
+        ),
+        Channel(name="state", links={(COORDINATOR, COORDINATOR): f"{settings.member}.state"}, state=True, like="labels"),
+    ]
+    return ChannelTable(COORDINATOR, rows, _kinds(settings))
 
 
-def _between(settings: VaflSettings, party: str) -> list[str]:
-    return [f"{settings.federation.name}.{party}.{direction}" for direction in ("embeddings", "gradients")]
+def _kinds(settings: VaflSettings) -> dict[str, str]:
+    return dict.fromkeys(settings.federation.parties, PARTY)
 
 
-def _party_topics(settings: VaflSettings) -> list[TopicSpec]:
+def _between(settings: VaflSettings, like: str) -> list[Channel]:
+    """The channels between parties and coordinator. An entity's messages are in its partition of the user's topic ``like``."""
+    name, parties = settings.federation.name, settings.federation.parties
     return [
-        TopicSpec(settings.required_samples("a vafl-party").topic, None, compacted=False, users=True),
-        *(TopicSpec(topic, None, compacted=False) for topic in _between(settings, settings.required_party())),
-        TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
-        TopicSpec(settings.dead_letters, None, compacted=False),
+        Channel(
+            name="embeddings",
+            links={(party, COORDINATOR): f"{name}.{party}.embeddings" for party in parties},
+            from_each=True,
+            decode=_decode_embedding,
+            like=like,
+        ),
+        Channel(
+            name="gradients",
+            links={(COORDINATOR, party): f"{name}.{party}.gradients" for party in parties},
+            to_each=True,
+            decode=_decode_reply,
+            makes_room=True,
+            like=like,
+        ),
     ]
 
 
@@ -286,38 +287,24 @@ def _caution(settings: VaflSettings) -> str:
     return f"{', and '.join(told)}: grant Read to those who may know that, or set {fewer}alignment.quorum = {count}"
 
 
-def _coordinator_topics(settings: VaflSettings) -> list[TopicSpec]:
-    return [
-        TopicSpec(settings.required_labels("a vafl-coordinator").topic, None, compacted=False, users=True),
-        *(TopicSpec(topic, None, compacted=False) for party in settings.federation.parties for topic in _between(settings, party)),
-        TopicSpec(f"{settings.federation.name}.predictions", None, compacted=False, caution=_caution(settings)),
-        TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
-        TopicSpec(settings.dead_letters, None, compacted=False),
-    ]
-
-
-def _partitioned_like(settings: VaflSettings) -> dict[str, str]:
-    """Topic to user's topic: an entity's embeddings, gradients, label and state are in partitions of the same number."""
-    if settings.role.kind == PARTY:
-        like, parties = settings.required_samples("a vafl-party").topic, [settings.required_party()]
-    else:
-        like, parties = settings.required_labels("a vafl-coordinator").topic, settings.federation.parties
-    topics = [topic for party in parties for topic in _between(settings, party)]
-    return dict.fromkeys((*topics, f"{settings.member}.state"), like)
-
-
-_kind = partial(RoleKind[VaflSettings], settings=VaflSettings, partitioned_like=_partitioned_like)
+_kind = partial(RoleKind[VaflSettings], settings=VaflSettings)
 
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        _kind(name=PARTY, build=_build_party, channels=_party_channels, topics=_party_topics, state_settings=party_state_settings),
+        _kind(
+            name=PARTY,
+            build=_build_party,
+            table=_party_table,
+            state_settings=party_state_settings,
+            metrics=(PartyMetrics,),
+        ),
         _kind(
             name=COORDINATOR,
             build=_build_coordinator,
-            channels=_coordinator_channels,
-            topics=_coordinator_topics,
+            table=_coordinator_table,
             state_settings=coordinator_state_settings,
+            metrics=(CoordinatorMetrics, ScoreMetrics, LabelMetrics),
         ),
     )
 }

@@ -83,7 +83,7 @@ class Server:
     def _make(self) -> PartitionedRole[ServerTask]:
         settings = ServerSettings(self.public, self.codec)
         limits = Limits(self.settings.message_bytes + HEADER_BYTES, 16, 16, 100.0)
-        role = PartitionedRole(lambda outbox: ServerTask(settings, outbox), {}, limits, 60.0, SERVER, COUNTS, SYSTEM.refusals)
+        role = PartitionedRole(lambda outbox: ServerTask(settings, outbox), {}, limits, 60.0, SERVER, COUNTS, SYSTEM)
         role.open(0)
         return role
 

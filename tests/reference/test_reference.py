@@ -7,13 +7,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from streamfl.contract.measurement import declared
 from streamfl.contract.system import System, installed_systems, load
 from streamfl.reference import pages
 from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.reference.settings import sections
+from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import installed_proofs
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +78,27 @@ def test_every_metric_says_what_it_means(system: System) -> None:
     for name, one in worker_metrics().items():
         assert one.help, name
         assert set(one.labels) <= {"reason", "topic", "partition", "work"}, name
+
+
+@pytest.mark.parametrize("system", FUZZED, ids=lambda system: system.name)
+def test_what_is_measured_is_declared(system: System) -> None:
+    """Protects pages, dashboards and alerts, which are written from declarations: a role measures what its kind declares, no more
+    and no less, and no label has another value.
+    """
+    known = {kind: {one.name: one for one in declared(*role.metrics)} for kind, role in load(system.roles).items() if role.metrics}
+    measured: dict[str, set[str]] = {kind: set() for kind in known}
+    for name, make in load(PROOFS[system.name].fuzz).targets(Random(0)).items():
+        target = make(name)
+        if not isinstance(target, RoleTarget) or target.settings.role.kind not in known:
+            continue
+        target.finish()
+        for one in target.role.measure():
+            metric = known[target.settings.role.kind][one.name]
+            measured[target.settings.role.kind].add(one.name)
+            assert (one.kind, one.help, one.headline) == (metric.kind, metric.help, metric.headline), one.name
+            assert [label for label, _ in one.labels] == [*metric.labels], one.name
+            assert all(value in (metric.labels[label] or [value]) for label, value in one.labels), one
+    assert measured == {kind: {*names} for kind, names in known.items()}
 
 
 def test_a_page_is_written_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, BlockReader, checksum
-from making import MAKER_CHANNELS, BlockMaker, make_block, make_piece
+from blocks import BLOCK_TOPICS, LIMITS, BlockReader, checksum, decode_block
+from making import BlockMaker, decode_order, make_block, make_piece
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import Channels, Role, StateChange, TopicSpec, Work
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
+from streamfl.contract.role import StateChange, TopicSpec, Work
 from streamfl.contract.seeding import rng_for
-from streamfl.roles.message_fragments import LongMessages
+from streamfl.roles.message_fragments import LongMessages, decoded_in_fragments
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime import kinds
 from streamfl.runtime.bus import Bus
@@ -35,12 +36,18 @@ TOPICS = [
     TopicSpec("made", 2, compacted=True),
     TopicSpec(DEAD_LETTERS, 1, compacted=False),
 ]
-ROLES: dict[str, tuple[type[Role], Channels]] = {"maker": (BlockMaker, MAKER_CHANNELS), "reader": (BlockReader, BLOCK_CHANNELS)}
+ROWS = [
+    Channel(name="orders", links={(USER, "maker"): "orders"}, decode=decode_order),
+    Channel(name="blocks", links={("maker", "reader"): "blocks"}, decode=decoded_in_fragments(decode_block)),
+    Channel(name="checksums", links={("reader", USER): "checksums"}),
+    Channel(name="made", links={("maker", "maker"): "made"}, state=True),
+    Channel(name="state", links={("reader", "reader"): "state"}, state=True),
+]
 
 
 def kind(name: str) -> RoleKind[RoleSettings]:
-    role, channels = ROLES[name]
-    return RoleKind(name, RoleSettings, lambda _: role(), lambda _: channels, lambda _: TOPICS, lambda _: StateSettings())
+    role = BlockMaker if name == "maker" else BlockReader
+    return RoleKind(name, RoleSettings, lambda _: role(), lambda _: ChannelTable(name, ROWS), lambda _: StateSettings())
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +74,7 @@ class Orders:
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
         # With so few records in a step, every message is divided over two steps.
-        return {name: (2, settings(name, self.guarantee, 2)) for name in ROLES}
+        return {name: (2, settings(name, self.guarantee, 2)) for name in ("maker", "reader")}
 
     def prepare(self, worker: Worker) -> None:
         """Nothing to change."""

@@ -13,18 +13,15 @@ from streamfl.cli.check_inputs import look_at_inputs
 from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.preflight import Configured, inspect_topics
 from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import (
-    Channels,
-    Input,
     Measurement,
     OperatorNotice,
     PeerError,
     Received,
-    Receiver,
     Record,
     Rejection,
     Send,
-    Sender,
     StateChange,
     TopicSpec,
 )
@@ -50,25 +47,23 @@ def entity(message: tuple[str, int]) -> str:
     return message[0]
 
 
-CHANNELS = Channels(
-    inputs={
-        "columns": Input("my-columns", decode, keyed_by=entity, client=entity),
-        "labels": Input("my-labels", decode, makes_room=True, keyed_by=entity, client=entity),
-        "sums": Input("toy.sums", decode, makes_room=True, sender=Sender("passive", lambda message: "passive")),
-    },
-    outputs={"asked": "toy.asked"},
-    changelogs={"state": "toy.active.state"},
-    receivers={"asked": Receiver("passive")},
-    party="active",
-)
-TOPICS = [
-    TopicSpec("my-columns", None, compacted=False, users=True),
-    TopicSpec("my-labels", None, compacted=False, users=True),
-    TopicSpec("toy.sums", None, compacted=False),
-    TopicSpec("toy.asked", None, compacted=False),
-    TopicSpec("toy.active.state", None, compacted=True),
-    TopicSpec("toy.dead-letters", 1, compacted=False),
+_ROWS = [
+    Channel(name="columns", links={(USER, "active"): "my-columns"}, decode=decode, keyed_by=entity, client=entity),
+    Channel(
+        name="labels",
+        links={(USER, "active"): "my-labels"},
+        decode=decode,
+        makes_room=True,
+        keyed_by=entity,
+        client=entity,
+        like="columns",
+    ),
+    Channel(name="sums", links={("passive", "active"): "toy.sums"}, decode=decode, makes_room=True, like="columns"),
+    Channel(name="asked", links={("active", "passive"): "toy.asked"}, decode=decode, like="columns"),
+    Channel(name="state", links={("active", "active"): "toy.active.state"}, state=True, like="columns"),
 ]
+TABLE = ChannelTable("active", _ROWS, {"active": "active", "passive": "passive"})
+CHANNELS, TOPICS = TABLE.channels, TABLE.topics("toy.dead-letters")
 LIKE = dict.fromkeys(("my-labels", "toy.sums", "toy.asked", "toy.active.state"), "my-columns")
 
 
@@ -141,10 +136,8 @@ KIND = RoleKind(
     "active",
     settings=RoleSettings,
     build=lambda _: ActiveParty(),
-    channels=lambda _: CHANNELS,
-    topics=lambda _: TOPICS,
+    table=lambda _: TABLE,
     state_settings=lambda _: StateSettings(),
-    partitioned_like=lambda _: LIKE,
 )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from streamfl.configuration.settings import FederationSection, RoleSettings
 from streamfl.records.samples import SamplesSection
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["KIND", "RunningMeanFederation", "RunningMeanSettings"]
 
@@ -15,7 +18,7 @@ KIND = "running-mean"
 class RunningMeanFederation(FederationSection):
     """Who is there."""
 
-    clients: int = Field(default=100, ge=1, le=100_000)
+    clients: Annotated[int, CHANGEABLE] = Field(default=100, ge=1, le=100_000)
     """The most clients of one partition; samples of others are refused."""
 
 

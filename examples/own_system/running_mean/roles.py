@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from running_mean.config import KIND, RunningMeanSettings
 from running_mean.role import RunningMean
-from streamfl.contract.role import Channels, Input, TopicSpec
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
@@ -22,30 +21,19 @@ def _build(settings: RunningMeanSettings) -> RunningMean:
     return RunningMean(settings.federation.clients, SampleReader(settings.samples).original)
 
 
-def _channels(settings: RunningMeanSettings) -> Channels:
-    return Channels(
-        inputs={"samples": Input(settings.samples.topic, SampleReader(settings.samples).decode, client=_client_of)},
-        outputs={"predictions": settings.predictions},
-        changelogs={"state": settings.state},
-    )
-
-
-def _topics(settings: RunningMeanSettings) -> Sequence[TopicSpec]:
-    return [
-        TopicSpec(settings.samples.topic, None, compacted=False, users=True),
-        TopicSpec(settings.predictions, None, compacted=False),
-        TopicSpec(settings.state, None, compacted=True),
-        TopicSpec(settings.dead_letters, None, compacted=False),
+def _table(settings: RunningMeanSettings) -> ChannelTable:
+    read = SampleReader(settings.samples).decode
+    rows = [
+        Channel(name="samples", links={(USER, KIND): settings.samples.topic}, decode=read, client=_client_of),
+        Channel(name="predictions", links={(KIND, USER): settings.predictions}),
+        Channel(name="state", links={(KIND, KIND): settings.state}, state=True, like="samples"),
     ]
+    return ChannelTable(KIND, rows)
 
 
 def _state_settings(settings: RunningMeanSettings) -> StateSettings:
-    may_change = {"federation.clients", "federation.members", "samples.format"}
-    return StateSettings.of(by_key(settings, ("federation", "samples")), may_change)
+    content = by_key(settings, ("federation", "samples"))
+    return StateSettings.of(content, changeable_keys(RunningMeanSettings, KIND))
 
 
-def _partitioned_like(settings: RunningMeanSettings) -> Mapping[str, str]:
-    return {settings.state: settings.samples.topic}
-
-
-ROLES = {KIND: RoleKind(KIND, RunningMeanSettings, _build, _channels, _topics, _state_settings, _partitioned_like)}
+ROLES = {KIND: RoleKind(KIND, RunningMeanSettings, _build, _table, _state_settings)}

@@ -104,8 +104,7 @@ class ServerTask:
         # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
         self._manifests = ValueFragments(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
-            text = 'serving.mode = "exact": parts of predictions come without noise, which epsilon does not cover'
-            outbox.notices.say("exact", text)
+            outbox.notices.say("exact")
 
     @property
     def window(self) -> int:

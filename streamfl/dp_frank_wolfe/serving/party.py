@@ -78,8 +78,7 @@ class Serving:
         if self._private:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
         else:
-            text = 'serving.mode = "exact": parts of predictions are sent without noise, which epsilon does not cover'
-            task.outbox.notices.say("exact", text)
+            task.outbox.notices.say("exact")
 
     @property
     def wake_at(self) -> float | None:

@@ -8,11 +8,10 @@ import msgspec
 
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import Count
+from streamfl.fdskl.state import TURNS
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["IterationQueue"]
-
-KEY = b"turns"
 
 
 class _Place(msgspec.Struct, array_like=True):
@@ -39,12 +38,12 @@ class _Record(msgspec.Struct, array_like=True):
 class IterationQueue:
     """The queue of one partition, as far as the log was read. Its first party has the turn. No other changes the model meanwhile.
 
-    parts: where it is remembered, as ``turns``.
+    parts: where it is remembered.
     actives: the active parties' numbers. own: this party's.
     """
 
     def __init__(self, parts: ChangedParts, actives: Sequence[int], own: int) -> None:
-        self._parts = parts
+        self._remember = parts.single(TURNS, _Record, self.restore)
         self._actives = tuple(actives)
         self._own = self._actives.index(own)
         self._record = _Record(heard=[0] * len(actives))
@@ -102,8 +101,7 @@ class IterationQueue:
         self._record.queue.pop(0)
         self._changed()
 
-    def restore(self, value: bytes) -> None:
-        record = msgspec.msgpack.decode(value, type=_Record)
+    def restore(self, record: _Record) -> None:
         count = len(self._actives)
         places = [one.party for one in record.queue]
         if len(record.heard) != count or len(set(places)) < len(places) or max(places, default=0) >= count:
@@ -113,4 +111,4 @@ class IterationQueue:
         self._record = record
 
     def _changed(self) -> None:
-        self._parts.remember(KEY, self._record)
+        self._remember(self._record)

@@ -13,6 +13,7 @@ from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count, encode_array
 from streamfl.fdskl.predicting.prequential_totals import PrequentialTotals
+from streamfl.fdskl.state import LABELLED, LABELS, OUTPUTS
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["LabelledEntities"]
@@ -51,14 +52,14 @@ class _Chunk:
 class LabelledEntities:
     """The last ``limit`` labelled entities, the one that was labelled longest ago first.
 
-    Remembered as ``labelled/NAME``, ``outputs/CHUNK`` and ``labels``.
-
     parts: where they are remembered.
     limit: most entities kept.
     """
 
     def __init__(self, parts: ChangedParts, limit: int) -> None:
-        self._parts = parts
+        self._kept_entities = parts.named(LABELLED, check_name, _Labelled, self.restore)
+        self._kept_outputs = parts.named(OUTPUTS, int, bytes, self.restore_outputs)
+        self._remember_counts = parts.single(LABELS, _Counts, self.restore_counts)
         self._limit = limit
         self._entities: dict[str, _Labelled] = {}
         self._chunks: dict[int, _Chunk] = {}
@@ -99,7 +100,7 @@ class LabelledEntities:
     def score(self, loss: float, label: float) -> None:
         """Count the loss of a prediction. A call of :meth:`add` with its label follows."""
         self._counts.totals.score(loss, label)
-        self._parts.remember(b"labels", self._counts)
+        self._remember_counts(self._counts)
 
     def add(self, entity: str, label: float, output: float = math.nan, known: int = 0) -> None:
         """Add a label. Its entity becomes the youngest; beyond the limit the oldest is forgotten.
@@ -115,13 +116,13 @@ class LabelledEntities:
             self._clear(before.number)
         number = self._counts.labels
         self._entities[entity] = one = _Labelled(label, number)
-        self._parts.remember(b"labelled/" + entity.encode(), one)
+        self._kept_entities.remember(entity, one)
         chunk, place = self._place(number)
         chunk.outputs[place], chunk.known[place] = output, known
         self._touch(number)
         self._counts.labels += 1
         self._counts.fresh += 1
-        self._parts.remember(b"labels", self._counts)
+        self._remember_counts(self._counts)
         # More than one, after the limit was lowered.
         while len(self._entities) > self._limit:
             self.forget(next(iter(self._entities)))
@@ -129,7 +130,7 @@ class LabelledEntities:
     def use(self, count: int) -> None:
         """An iteration has learnt from ``count`` fresh labels."""
         self._counts.fresh -= min(count, self._counts.fresh)
-        self._parts.remember(b"labels", self._counts)
+        self._remember_counts(self._counts)
 
     def latest(self, count: int) -> list[str]:
         """The ``count`` entities that were labelled last, in that order."""
@@ -180,7 +181,7 @@ class LabelledEntities:
 
     def forget(self, entity: str) -> None:
         number = self._entities.pop(entity).number
-        self._parts.forget(b"labelled/" + entity.encode())
+        self._kept_entities.forget(entity)
         self._clear(number)
 
     def flush(self) -> None:
@@ -188,26 +189,24 @@ class LabelledEntities:
         for number in self._touched:
             if (chunk := self._chunks.get(number)) is not None:
                 content = encode_array(chunk.outputs) + chunk.known.tobytes()
-                self._parts.remember(b"outputs/%d" % number, content)
+                self._kept_outputs.remember(number, content)
         self._touched = {}
 
-    def restore(self, name: bytes, value: bytes) -> None:
-        one = msgspec.msgpack.decode(value, type=_Labelled)
+    def restore(self, entity: str, one: _Labelled) -> None:
         check_within(one.label, -LARGEST_OUTPUT, LARGEST_OUTPUT, "a label")
-        self._entities[check_name(name)] = one
+        self._entities[entity] = one
         self._in_order = False
 
-    def restore_outputs(self, name: bytes, value: bytes) -> None:
+    def restore_outputs(self, number: int, value: bytes) -> None:
         if len(value) != CHUNK * 9:
             raise PeerError("malformed", f"outputs of {len(value)} bytes are remembered, {CHUNK * 9} are expected")
-        chunk = self._chunks[int(name)] = _Chunk()
+        chunk = self._chunks[number] = _Chunk()
         chunk.outputs[:] = np.frombuffer(value, "<f8", CHUNK)
         chunk.known[:] = np.frombuffer(value, np.uint8, CHUNK, 8 * CHUNK)
         given = chunk.outputs[~np.isnan(chunk.outputs)]
         check_within(given, -LARGEST_OUTPUT, LARGEST_OUTPUT, "outputs")
 
-    def restore_counts(self, value: bytes) -> None:
-        counts = msgspec.msgpack.decode(value, type=_Counts)
+    def restore_counts(self, counts: _Counts) -> None:
         if counts.fresh > counts.labels:
             raise PeerError("malformed", f"{counts.fresh} labels of {counts.labels} are remembered as not learnt from")
         self._counts = counts
@@ -239,7 +238,7 @@ class LabelledEntities:
         oldest = min(next(iter(self._entities.values())).number if self._entities else self._counts.labels, self._counts.labels)
         for gone in [one for one in self._chunks if one < oldest // CHUNK]:
             del self._chunks[gone]
-            self._parts.forget(b"outputs/%d" % gone)
+            self._kept_outputs.forget(gone)
         if number // CHUNK in self._chunks:
             self._touch(number)
 

@@ -18,6 +18,7 @@ from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.fdskl.config import MOST_FEATURES
 from streamfl.fdskl.learning.doubly_stochastic import SMALLEST_SCALE
 from streamfl.fdskl.messages import LARGEST_BANDWIDTH, SMALLEST_BANDWIDTH, FeatureRange
+from streamfl.fdskl.state import ALPHAS, MODEL
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Expansion", "KernelModel"]
@@ -76,7 +77,7 @@ class _Record(msgspec.Struct, array_like=True):
 
 
 class KernelModel:
-    """Random features in blocks, the oldest first; remembered as ``model`` and ``alphas/BLOCK``.
+    """Random features in blocks, the oldest first.
 
     parts: where it is remembered.
     block: features of a block, R.
@@ -84,7 +85,8 @@ class KernelModel:
     """
 
     def __init__(self, parts: ChangedParts, block: int, limit: int) -> None:
-        self._parts = parts
+        self._remember = parts.single(MODEL, _Record, self.restore)
+        self._kept_alphas = parts.named(ALPHAS, int, bytes, self.restore_alphas)
         self.block = block
         self.limit = limit // block * block
         self._record = _Record()
@@ -158,7 +160,7 @@ class KernelModel:
         record = self._record
         number = record.first // self.block
         if self._alphas.pop(number, None) is not None:
-            self._parts.forget(b"alphas/%d" % number)
+            self._kept_alphas.forget(number)
         record.first += self.block
         record.dropped += self.block
         self._changed()
@@ -178,7 +180,7 @@ class KernelModel:
         with np.errstate(over="ignore"):
             self._alphas[number] = np.clip(np.nan_to_num(alphas / self._record.scale), -LARGEST_ALPHA, LARGEST_ALPHA)
         self._record.next = max(self._record.next, block.first + self.block)
-        self._parts.remember(b"alphas/%d" % number, encode_array(self._alphas[number]))
+        self._kept_alphas.remember(number, encode_array(self._alphas[number]))
         self._changed()
 
     def decay_to(self, scale: float) -> None:
@@ -187,7 +189,7 @@ class KernelModel:
         if scale < SMALLEST_SCALE:
             for number, alphas in self._alphas.items():
                 self._alphas[number] = alphas * scale
-                self._parts.remember(b"alphas/%d" % number, encode_array(self._alphas[number]))
+                self._kept_alphas.remember(number, encode_array(self._alphas[number]))
             self._record.scale = 1.0
         self._changed()
 
@@ -223,8 +225,7 @@ class KernelModel:
         self._record.cursor += count
         self.end_iteration()
 
-    def restore(self, value: bytes) -> None:
-        record = msgspec.msgpack.decode(value, type=_Record)
+    def restore(self, record: _Record) -> None:
         if record.first > record.next or record.first % self.block or record.next % self.block:
             raise PeerError("malformed", f"features {record.first} to {record.next} are remembered, in blocks of {self.block}")
         if not SMALLEST_BANDWIDTH <= record.bandwidth <= LARGEST_BANDWIDTH and (record.next or record.bandwidth):
@@ -233,15 +234,15 @@ class KernelModel:
             raise PeerError("malformed", f"{record.next - record.first} features are remembered, {MOST_FEATURES} are kept at most")
         self._record, self._expansion = record, None
 
-    def restore_alphas(self, name: bytes, value: bytes) -> None:
+    def restore_alphas(self, number: int, value: bytes) -> None:
         alphas = decode_array(value, np.float64, (self.block,), "alphas")
         check_within(alphas, -LARGEST_ALPHA, LARGEST_ALPHA, "alphas")
-        self._alphas[int(name)] = alphas
+        self._alphas[number] = alphas
         self._expansion = None
 
     def _changed(self) -> None:
         self._expansion = None
-        self._parts.remember(b"model", self._record)
+        self._remember(self._record)
 
 
 def _merged(numbers: list[int], block: int) -> tuple[FeatureRange, ...]:

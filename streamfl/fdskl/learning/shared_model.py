@@ -42,7 +42,7 @@ class SharedModel:
         self.queue = IterationQueue(partition.parts, settings.actives, settings.own)
         sums = partition.sums
         self.outputs = sums.outputs = OwnOutputs(
-            model, rounds, settings.bits // 8, sums.try_again, lambda key: sums.pending.give_up(key, "version")
+            model, rounds, settings.bits // 8, sums.try_again, lambda key: sums.pending.abandon(key, "version")
         )
 
     def take_turn(self, message: Turn) -> bool:

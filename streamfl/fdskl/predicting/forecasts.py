@@ -8,10 +8,11 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.encoding.changelog_checks import Time, check_name
+from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
+from streamfl.fdskl.state import FORECAST
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.clock_guard import overdue, set_back
+from streamfl.state.expiring_entries import ExpiringEntries
 
 __all__ = ["EntityForecast", "Forecasts"]
 
@@ -40,8 +41,8 @@ class EntityForecast(msgspec.Struct, array_like=True, gc=False):
     offset: Count = 0
 
 
-class Forecasts:
-    """The forecasts of a partition, the one that changed longest ago first. Remembered as ``forecast/NAME``.
+class Forecasts(ExpiringEntries[EntityForecast]):
+    """The forecasts of a partition, the one that changed longest ago first.
 
     parts: where they are remembered.
     expiry: seconds without a change after which a forecast is forgotten.
@@ -50,11 +51,7 @@ class Forecasts:
     """
 
     def __init__(self, parts: ChangedParts, expiry: float, limit: int, forgotten: dict[str, int]) -> None:
-        self._parts = parts
-        self._expiry = expiry
-        self._limit = limit
-        self._forgotten = forgotten
-        self._forecasts: dict[str, EntityForecast] = {}
+        super().__init__(parts, FORECAST, EntityForecast, expiry, limit, forgotten)
         # Entities to predict that nobody was asked for in this life.
         self._gathered: dict[str, None] = {}
         # Entities to predict that nobody is to be asked for yet, in the order of their topic.
@@ -63,12 +60,6 @@ class Forecasts:
         self._awaited = 0
         self.on_forget: Callable[[str], None] = lambda _entity: None
         """Called with each entity whose forecast is forgotten."""
-
-    def __len__(self) -> int:
-        return len(self._forecasts)
-
-    def get(self, entity: str) -> EntityForecast | None:
-        return self._forecasts.get(entity)
 
     @property
     def awaited(self) -> int:
@@ -83,16 +74,11 @@ class Forecasts:
     @property
     def gathered_since(self) -> float | None:
         """Since when the first of these waits."""
-        return self._forecasts[next(iter(self._gathered))].since if self._gathered else None
-
-    @property
-    def wake_at(self) -> float | None:
-        """When the oldest expires."""
-        return next(iter(self._forecasts.values())).since + self._expiry if self._forecasts else None
+        return self._entries[next(iter(self._gathered))].since if self._gathered else None
 
     def is_asked_for(self, entity: str) -> bool:
         """Whether the parties were asked for the entity, and have not answered."""
-        found = self._forecasts.get(entity)
+        found = self._entries.get(entity)
         return found is not None and found.awaited and entity not in self._gathered and entity not in self._held
 
     def want(self, entity: str, now: float, offset: int = 0, held: bool = False) -> None:
@@ -100,9 +86,9 @@ class Forecasts:
 
         An entity that waits already keeps its place. Otherwise one that comes all the time would delay all others.
         """
-        if (found := self._forecasts.get(entity)) is not None and found.awaited:
+        found = self._entries.get(entity) or EntityForecast(now)
+        if found.awaited:
             return
-        found = self._take(entity) or EntityForecast(now)
         self._awaited += 1
         found.awaited, found.since, found.offset = True, now, offset
         if held:
@@ -136,12 +122,12 @@ class Forecasts:
 
     def has_label(self, entity: str) -> bool:
         """Whether the label of an entity that waits has come."""
-        return self._forecasts[entity].label is not None
+        return self._entries[entity].label is not None
 
     def hold_all(self) -> None:
         """Hold back all entities that nobody was asked for."""
-        for entity in sorted(self._gathered, key=lambda one: self._forecasts[one].offset):
-            self._hold(entity, self._forecasts[entity])
+        for entity in sorted(self._gathered, key=lambda one: self._entries[one].offset):
+            self._hold(entity, self._entries[entity])
         self._gathered = {}
 
     def let_go(self, entity: str) -> None:
@@ -161,11 +147,9 @@ class Forecasts:
 
     def predicted(self, entity: str, output: float, version: int, parties: int, now: float) -> EntityForecast | None:
         """Store a prediction and count it in ``revision``. Returns None if no prediction is waited for any more."""
-        found = self._forecasts.get(entity)
+        found = self._entries.get(entity)
         if found is None or not found.awaited:
             return None
-        # The forecast that is written last is the youngest.
-        del self._forecasts[entity]
         found.awaited, found.since = False, now
         self._awaited -= 1
         found.output, found.version, found.parties = output, version, parties
@@ -175,7 +159,7 @@ class Forecasts:
 
     def keep_label(self, entity: str, label: float, now: float) -> None:
         """Keep a label that came before the prediction."""
-        found = self._take(entity) or EntityForecast(now)
+        found = self._entries.get(entity) or EntityForecast(now)
         self._held_with_label += entity in self._held and found.label is None
         found.label, found.since = label, now
         if entity in self._gathered:
@@ -184,45 +168,19 @@ class Forecasts:
             self._gathered[entity] = None
         self._put(entity, found)
 
-    def forget(self, entity: str) -> None:
-        if entity in self._held:
-            self._drop_held(entity)
-        found = self._forecasts.pop(entity)
-        self._awaited -= found.awaited
-        self._gathered.pop(entity, None)
-        self._parts.forget(b"forecast/" + entity.encode())
-        self.on_forget(entity)
+    def forget(self, name: str) -> None:
+        if name in self._held:
+            self._drop_held(name)
+        self._awaited -= self._entries[name].awaited
+        self._gathered.pop(name, None)
+        super().forget(name)
+        self.on_forget(name)
 
-    def expire(self, now: float) -> None:
-        for entity in overdue(self._forecasts, self._expiry, now):
-            reason = "no_label" if self._forecasts[entity].label is None else "no_columns"
-            self.forget(entity)
-            self._forgotten[reason] += 1
-
-    def set_back(self, now: float) -> None:
-        """The clock was ahead: set later times back to ``now``."""
-        for entity in set_back(self._forecasts, now):
-            self._remember(entity, self._forecasts[entity])
-
-    def restore(self, name: bytes, value: bytes) -> None:
-        found = msgspec.msgpack.decode(value, type=EntityForecast)
-        entity = check_name(name)
-        self._take(entity)
-        self._forecasts[entity] = found
-        if found.awaited:
+    def restore(self, name: str, entry: EntityForecast) -> None:
+        super().restore(name, entry)
+        if entry.awaited:
             self._awaited += 1
-            self._gathered[entity] = None
+            self._gathered[name] = None
 
-    def _take(self, entity: str) -> EntityForecast | None:
-        """Take the entity's forecast out: it comes back as the youngest."""
-        return self._forecasts.pop(entity, None)
-
-    def _put(self, entity: str, forecast: EntityForecast) -> None:
-        self._forecasts[entity] = forecast
-        self._remember(entity, forecast)
-        if len(self._forecasts) > self._limit:
-            self.forget(next(iter(self._forecasts)))
-            self._forgotten["displaced"] += 1
-
-    def _remember(self, entity: str, forecast: EntityForecast) -> None:
-        self._parts.remember(b"forecast/" + entity.encode(), forecast)
+    def reason(self, entry: EntityForecast, why: str) -> str:
+        return why if why == "displaced" else "no_label" if entry.label is None else "no_columns"

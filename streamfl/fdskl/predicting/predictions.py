@@ -147,7 +147,7 @@ class EntityPredictor:
             if found is None:
                 continue
             self._catch_up.predicted(entity, self._last_now)
-            self._figures.counts["predictions"] += 1
+            self._figures.predictions += 1
             prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
             content, headers = self._active.encode(prediction), self._partition.pending_headers.of(entity)
             self._sends.append(Send("predictions", entity.encode(), content, self._partition.partition, headers))

@@ -10,6 +10,7 @@ import msgspec
 from streamfl.contract.role import Measurement
 from streamfl.encoding.wire import Count
 from streamfl.fdskl.learning.losses import MarginLoss
+from streamfl.fdskl.metrics import ActiveMetrics
 
 __all__ = ["PrequentialTotals", "measure_totals", "of_no_use"]
 
@@ -58,14 +59,9 @@ def of_no_use(totals: PrequentialTotals, what: MarginLoss) -> str | None:
 def measure_totals(totals: Iterable[PrequentialTotals], what: MarginLoss) -> Iterator[Measurement]:
     """The sums over all partitions of a worker. They move with their partitions. what: the loss."""
     totals = list(totals)
-    life = "over the partitions' whole lifetime, whichever worker had them"
     labels, loss = sum(one.labels for one in totals), sum(one.loss for one in totals)
     constant = sum(what.of_constant(one.labels, one.total, one.squares) for one in totals)
-    yield Measurement("lifetime_labels", "gauge", f"Labels of entities that had been predicted, {life}", labels)
-    yield Measurement("lifetime_loss", "gauge", f"Sum of the loss of these predictions, {life}", loss)
-    text = f"Sum of the loss of each partition's best constant in hindsight, for the same labels, {life}"
-    yield Measurement("lifetime_best_constant_loss", "gauge", text, constant)
-    text = (
-        f"Loss of the predictions minus that of each partition's best constant, {life}; below 0 the model is better than a constant"
-    )
-    yield Measurement("regret", "gauge", text, loss - constant)
+    yield ActiveMetrics.lifetime_labels(labels)
+    yield ActiveMetrics.lifetime_loss(loss)
+    yield ActiveMetrics.lifetime_best_constant_loss(constant)
+    yield ActiveMetrics.regret(loss - constant)

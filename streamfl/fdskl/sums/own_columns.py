@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.encoding.changelog_checks import Amount, Time, check_name, check_within
+from streamfl.encoding.changelog_checks import Amount, Time, check_within
 from streamfl.encoding.wire import Count, decode_array
 from streamfl.fdskl.messages import FeatureRange
+from streamfl.fdskl.state import ENTITY
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.clock_guard import overdue, set_back
+from streamfl.state.expiring_entries import ExpiringEntries
 
 __all__ = ["OwnColumns"]
 
@@ -48,8 +49,8 @@ class _Entity(msgspec.Struct, array_like=True, gc=False):
         self.first, self.end = min(self.first, one.first), max(self.end, end)
 
 
-class OwnColumns:
-    """The entities of a partition, the one whose columns came longest ago first. Remembered as ``entity/NAME``.
+class OwnColumns(ExpiringEntries[_Entity]):
+    """The entities of a partition, the one whose columns came longest ago first.
 
     parts: where they are remembered.
     count: columns of an entity.
@@ -68,52 +69,36 @@ class OwnColumns:
         forgotten: dict[str, int],
         features: int | None = None,
     ) -> None:
-        self._parts = parts
+        super().__init__(parts, ENTITY, _Entity, expiry, limit, forgotten)
         self._count = count
-        self._expiry = expiry
-        self._limit = limit
         self._features = features
-        self._forgotten = forgotten
-        self._entities: dict[str, _Entity] = {}
-        self._in_order = True
-
-    def __len__(self) -> int:
-        return len(self._entities)
 
     def knows(self, entity: str) -> bool:
         """Whether the entity's columns are here."""
-        found = self._entities.get(entity)
+        found = self._entries.get(entity)
         return found is not None and bool(found.columns)
 
     def is_spent(self, entity: str) -> bool:
         """Whether the entity has reached its limit of features."""
-        found = self._entities.get(entity)
+        found = self._entries.get(entity)
         return found is not None and self._features is not None and found.features >= self._features
-
-    @property
-    def wake_at(self) -> float | None:
-        """When the oldest expires."""
-        self._sort()
-        return next(iter(self._entities.values())).since + self._expiry if self._entities else None
 
     def put(self, entity: str, columns: bytes, now: float) -> bool:
         """Store an entity's columns. Returns whether others were answered without columns of it, or with different ones."""
-        found = self._entities.pop(entity, None)
+        found = self._entries.get(entity)
         late = found is not None and found.asked and found.columns != columns
         kept = _Entity(now, columns, False) if found is None else found
         kept.since, kept.columns, kept.asked = now, columns, kept.asked and not late
-        self._entities[entity] = kept
-        self._parts.remember(b"entity/" + entity.encode(), kept)
-        self._make_room()
+        self._put(entity, kept)
         return late
 
     def ask(self, entity: str, now: float, told: Sequence[FeatureRange] = (), bandwidth: float | None = None) -> None:
         """Note that the entity's columns, or their mean, went into a sum. told: the features that were answered. bandwidth: that
         they were drawn with; None: the first.
         """
-        found = self._entities.get(entity)
+        found = self._entries.get(entity)
         if found is None:
-            found = self._entities[entity] = _Entity(now, b"", False)
+            found = self._entries[entity] = _Entity(now, b"", False)
         before = found.asked, found.features
         found.asked = True
         if self._features is not None:
@@ -121,48 +106,19 @@ class OwnColumns:
                 found.tell(one, bandwidth)
         if (found.asked, found.features) == before:
             return
-        self._parts.remember(b"entity/" + entity.encode(), found)
+        self._remembered.remember(entity, found)
         self._make_room()
 
     def rows(self, entities: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Columns of these entities, (n, count), 0 where they are not known; and whether they are known, (n,)."""
-        found = [self._entities.get(entity) for entity in entities]
+        found = [self._entries.get(entity) for entity in entities]
         known = np.array([one is not None and bool(one.columns) for one in found], np.bool_)
         empty = bytes(8 * self._count)
         content = b"".join(one.columns if one is not None and one.columns else empty for one in found)
         return np.frombuffer(content, "<f8").reshape(len(entities), self._count).astype(np.float64), known
 
-    def expire(self, now: float) -> None:
-        self._sort()
-        for entity in overdue(self._entities, self._expiry, now):
-            self._forget(entity, "expired")
-
-    def set_back(self, now: float) -> None:
-        """The clock was ahead: set later times back to ``now``."""
-        self._sort()
-        for entity in set_back(self._entities, now):
-            self._parts.remember(b"entity/" + entity.encode(), self._entities[entity])
-
-    def restore(self, name: bytes, value: bytes) -> None:
-        entity = msgspec.msgpack.decode(value, type=_Entity)
-        if entity.columns:
-            columns = decode_array(entity.columns, np.float64, (self._count,), "columns")
+    def restore(self, name: str, entry: _Entity) -> None:
+        if entry.columns:
+            columns = decode_array(entry.columns, np.float64, (self._count,), "columns")
             check_within(columns, -LARGEST_NUMBER, LARGEST_NUMBER, "columns")
-        self._entities[check_name(name)] = entity
-        self._in_order = False
-
-    def _make_room(self) -> None:
-        if len(self._entities) > self._limit:
-            self._sort()
-            self._forget(next(iter(self._entities)), "displaced")
-
-    def _sort(self) -> None:
-        """Restored entities come in the order in which they were last written, which also happens when they are asked for."""
-        if not self._in_order:
-            self._entities = dict(sorted(self._entities.items(), key=lambda item: item[1].since))
-            self._in_order = True
-
-    def _forget(self, entity: str, reason: str) -> None:
-        del self._entities[entity]
-        self._parts.forget(b"entity/" + entity.encode())
-        self._forgotten[reason] += 1
+        super().restore(name, entry)

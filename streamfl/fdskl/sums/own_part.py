@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.messages import DISTANCES, KNOWN, PHASES
+from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.sums.contributions import Contributions, numbers_of
 from streamfl.fdskl.sums.masks import CHECK_WORDS
 from streamfl.fdskl.sums.own_columns import OwnColumns
@@ -16,7 +17,6 @@ from streamfl.fdskl.sums.pending_sums import SUM, PendingSum
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.fdskl.worker.answered import Answered
-from streamfl.fdskl.worker.figures import WorkerFigures
 from streamfl.fdskl.worker.settings import WorkerSettings
 
 __all__ = ["OFF", "OwnPart"]
@@ -31,7 +31,7 @@ class OwnPart:
     settings: of the party.
     partition: its number.
     columns, standardisation, secret, answered: the owners of what goes in.
-    figures: for the operator.
+    metrics: for the operator.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class OwnPart:
         standardisation: Standardisation,
         secret: Secret,
         answered: Answered,
-        figures: WorkerFigures,
+        metrics: PartyMetrics,
     ) -> None:
         self._settings = settings
         self._partition = partition
@@ -50,7 +50,7 @@ class OwnPart:
         self._standardisation = standardisation
         self._secret = secret
         self.answered = answered
-        self._figures = figures
+        self._metrics = metrics
         self._contributions: Contributions | None = None
 
     @property
@@ -89,7 +89,7 @@ class OwnPart:
             rows = outputs
         elif announced.purpose != KNOWN:
             rows = self._standardisation.apply(rows, known)
-            self._figures.counts["imputed"] += int((~known).sum())
+            self._metrics.imputed += int((~known).sum())
         parts = self.contributions
         numbers = parts.numbers(announced, pending.identity, secrets, rows)
         pending.answered = True

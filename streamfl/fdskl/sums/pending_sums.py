@@ -114,21 +114,21 @@ class PendingSums:
         if pending is None:
             pending = self._rounds[key] = PendingSum(now, total)
             if len(self._rounds) > self._limit:
-                self.give_up(next(iter(self._rounds)), "displaced")
+                self.abandon(next(iter(self._rounds)), "displaced")
         return pending
 
     def end(self, key: Key) -> None:
         """Forget a round whose sums were sent on or opened."""
         del self._rounds[key]
 
-    def give_up(self, key: Key, reason: str) -> None:
+    def abandon(self, key: Key, reason: str) -> None:
         self._abandon(key, self._rounds.pop(key), reason)
 
-    def give_up_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
+    def abandon_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
         """Give up every round except those of the incarnation ``but``. root: only rounds that this active party asks."""
         for key, pending in list(self._rounds.items()):
             if key[0] != but and root in (None, self.root_of(pending)):
-                self.give_up(key, reason)
+                self.abandon(key, reason)
 
     def root_of(self, pending: PendingSum) -> int:
         """The active party that asks, where the round's sums end."""
@@ -138,7 +138,7 @@ class PendingSums:
         """Give up rounds whose first message came ``seconds`` ago or earlier."""
         for key, pending in list(self._rounds.items()):
             if pending.since + seconds <= now:
-                self.give_up(key, "timeout")
+                self.abandon(key, "timeout")
 
     def set_back(self, now: float) -> None:
         """The clock was ahead: set later times back to ``now``."""

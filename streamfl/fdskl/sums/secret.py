@@ -7,6 +7,7 @@ import hashlib
 import msgspec
 
 from streamfl.contract.role import PeerError
+from streamfl.fdskl.state import SECRET
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Secret"]
@@ -22,7 +23,7 @@ class _Record(msgspec.Struct, array_like=True):
 
 
 class Secret:
-    """32 bytes, remembered as ``secret``. If a file has them, only their digest is remembered.
+    """32 bytes. If a file has them, only their digest is remembered.
 
     parts: where it is remembered.
     value: from the file, or new.
@@ -30,7 +31,7 @@ class Secret:
     """
 
     def __init__(self, parts: ChangedParts, value: bytes, is_given: bool) -> None:
-        self._parts = parts
+        self._remember = parts.single(SECRET, _Record, self.restore)
         self.value = value
         self._is_given = is_given
         self._remembered = False
@@ -39,11 +40,10 @@ class Secret:
         """Remember the secret: from now on features of the partition are drawn from it."""
         if not self._remembered:
             self._remembered = True
-            self._parts.remember(b"secret", _Record(b"" if self._is_given else self.value, _digest(self.value)))
+            self._remember(_Record(b"" if self._is_given else self.value, _digest(self.value)))
 
-    def restore(self, value: bytes) -> None:
+    def restore(self, record: _Record) -> None:
         """Restore the secret. PeerError if the features were drawn from another one than the file has."""
-        record = msgspec.msgpack.decode(value, type=_Record)
         self._remembered = True
         if record.secret and not self._is_given:
             if len(record.secret) != SECRET_BYTES or _digest(record.secret) != record.digest:

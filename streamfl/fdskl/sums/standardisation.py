@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import Count, decode_array, encode_array
+from streamfl.fdskl.state import COLUMNS
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts
 
@@ -141,7 +142,7 @@ class _Remembered(msgspec.Struct, array_like=True):
 
 
 class Standardisation:
-    """Moments of a party's columns, which are frozen once enough entities were seen. Remembered as ``columns``.
+    """Moments of a party's columns, which are frozen once enough entities were seen.
 
     They are frozen at the ``first``-th sample of the partition, so reading the samples again gives the same moments.
 
@@ -156,7 +157,7 @@ class Standardisation:
     def __init__(
         self, parts: ChangedParts, count: int, wanted: bool, first: int, patience: float, auto: bool = True
     ) -> None:
-        self._parts = parts
+        self._write = parts.single(COLUMNS, _Remembered, self.restore)
         self._wanted = wanted
         self._first = first
         self._patience = patience
@@ -204,8 +205,7 @@ class Standardisation:
         found[~known] = 0.0
         return found
 
-    def restore(self, value: bytes) -> None:
-        kept = msgspec.msgpack.decode(value, type=_Remembered)
+    def restore(self, kept: _Remembered) -> None:
         moments = decode_array(kept.moments, np.float64, self._moments.shape, "moments")
         counts, means, second, third, fourth = moments
         check_within(counts, 0.0, kept.count, "counts of columns")
@@ -218,4 +218,4 @@ class Standardisation:
         self.seen, self.frozen, self._moments = kept.count, kept.frozen or not self._wanted, moments.copy()
 
     def _remember(self) -> None:
-        self._parts.remember(b"columns", _Remembered(self.seen, encode_array(self._moments), self.frozen))
+        self._write(_Remembered(self.seen, encode_array(self._moments), self.frozen))

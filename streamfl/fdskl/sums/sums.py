@@ -21,6 +21,7 @@ from streamfl.fdskl.messages import (
     Round,
     identity_of,
 )
+from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.sums.contributions import LARGEST_PART
 from streamfl.fdskl.sums.issued_rounds import asked_by
 from streamfl.fdskl.sums.masks import checked
@@ -28,7 +29,6 @@ from streamfl.fdskl.sums.own_part import OFF, OwnPart
 from streamfl.fdskl.sums.pending_sums import STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.received_rounds import ReceivedRounds
 from streamfl.fdskl.sums.standardisation import Standardisation
-from streamfl.fdskl.worker.figures import WorkerFigures
 from streamfl.fdskl.worker.peers import Peers
 from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.roles.notices import Notices
@@ -37,10 +37,6 @@ __all__ = ["OFF", "SUM", "Collector", "Sums"]
 
 # Most rounds under way at a party, in multiples of rounds_in_flight.
 PENDING = 4
-TOO_LARGE = (
-    f"a round is not answered, because this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
-    "learning.step or a larger learning.regularisation"
-)
 
 
 class Collector(Protocol):
@@ -73,7 +69,7 @@ class Sums:
     partition: its number.
     peers, own_part, standardisation: the owners of what goes into a sum.
     sends: list to which messages to send are added.
-    figures, notices: for the operator.
+    metrics, notices: for the operator.
     """
 
     def __init__(
@@ -84,7 +80,7 @@ class Sums:
         own_part: OwnPart,
         standardisation: Standardisation,
         sends: list[Send],
-        figures: WorkerFigures,
+        metrics: PartyMetrics,
         notices: Notices,
     ) -> None:
         self._settings = settings
@@ -93,12 +89,12 @@ class Sums:
         self.own_part = own_part
         self._standardisation = standardisation
         self._sends = sends
-        self._figures = figures
+        self._metrics = metrics
         self._notices = notices
         actives = len(settings.actives)
         # With several active parties each also has rounds of outputs under way, and of the phases for them.
         most = PENDING * settings.rounds_in_flight * (1 if actives == 1 else 2 * actives)
-        self.pending = PendingSums(settings.own, settings.trees, most, self._given_up)
+        self.pending = PendingSums(settings.own, settings.trees, most, self._abandon)
         self.collector: Collector | None = None
         self.outputs: Outputs | None = None
         self._received = ReceivedRounds()
@@ -123,12 +119,12 @@ class Sums:
     def party_began(self, party: int, number: int) -> None:
         """A party has begun another life: give up the rounds that name another one."""
         if party in self._settings.actives:
-            self.pending.give_up_all("incarnation", but=number, root=party)
+            self.pending.abandon_all("incarnation", but=number, root=party)
         self.try_again()
         for key, pending in self.pending.announced():
             assert pending.announced is not None
             if pending.announced.incarnations[party] != number:
-                self.pending.give_up(key, "incarnation")
+                self.pending.abandon(key, "incarnation")
 
     def try_again(self) -> None:
         """More is known than before: answer the rounds that waited for it."""
@@ -143,20 +139,20 @@ class Sums:
             self.own_part.answered.check(message)
         key = message.incarnations[root], message.number
         if message.incarnations[settings.own] != self._peers.incarnation.number:
-            self._figures.ignored["old_incarnation"] += 1
+            self._metrics.ignored_messages["old_incarnation"] += 1
             self._peers.is_mistaken(now)
             return
         identity = identity_of(content, settings.federation, self._partition)
         if root != settings.own and (self._received.is_crowded(key) or self._received.is_another(key, identity)):
             # If two rounds had one name, one would be shut out. A round that cannot be noted could be answered twice.
             self._received.forget()
-            self.pending.give_up_all("incarnation")
+            self.pending.abandon_all("incarnation")
             self._peers.begin_anew()
             return
         if not self._received.note(key, identity):
-            self._figures.ignored["round_again"] += 1
+            self._metrics.ignored_messages["round_again"] += 1
             return
-        self._figures.counts["rounds"] += 1
+        self._metrics.rounds += 1
         pending = self.pending.begin(key, now)
         pending.total = SUM + STAGES * settings.actives.index(root)
         pending.announced = message
@@ -167,7 +163,7 @@ class Sums:
             try:
                 self._add(key, pending, one)
             except PeerError as error:
-                self._figures.ignored["wrong_early_sum"] += 1
+                self._metrics.ignored_messages["wrong_early_sum"] += 1
                 self._notices.say("wrong_early_sum", str(error))
         if message.purpose == OUTPUTS and self.outputs is not None:
             self.outputs.want(key, message)
@@ -182,17 +178,17 @@ class Sums:
         pending = self.pending.get(key)
         if pending is None:
             if key in self._received:
-                self._figures.ignored["late_sum"] += 1
+                self._metrics.ignored_messages["late_sum"] += 1
                 return
             total = message.stage - message.stage % STAGES + SUM
             if self._settings.own == self._settings.trees[total].root:
                 # The party that announces rounds knows all of its own.
-                self._figures.ignored["old_incarnation"] += 1
+                self._metrics.ignored_messages["old_incarnation"] += 1
                 return
             pending = self.pending.begin(key, now, total)
         if pending.announced is None:
             if any((one.sender, one.stage) == (message.sender, message.stage) for one in pending.early):
-                self._figures.ignored["sum_again"] += 1
+                self._metrics.ignored_messages["sum_again"] += 1
             else:
                 pending.early.append(message)
             return
@@ -264,7 +260,7 @@ class Sums:
                 outputs = found
             if not (np.abs(outputs) <= LARGEST_PART).all():
                 # The asking party gives the round up when its time is over. If it did so at once, it would ask again at once.
-                self._notices.say("range", TOO_LARGE)
+                self._notices.say("range")
                 return
         self.own_part.put_into(pending, self._peers.pair_secrets(pending.announced.incarnations), outputs, self._last_now)
         self._go_on(key, pending)
@@ -274,9 +270,9 @@ class Sums:
             raise PeerError("topology", f"a sum of stage {message.stage}, which the round does not have")
         size, dtype = self.own_part.size(pending, message.stage)
         if self.pending.add(pending, self.party_of(message.sender), message, size, dtype):
-            self._figures.counts["sums_received"] += 1
+            self._metrics.sums_received += 1
         else:
-            self._figures.ignored["sum_again"] += 1
+            self._metrics.ignored_messages["sum_again"] += 1
 
     def _go_on(self, key: Key, pending: PendingSum) -> None:
         """Send on the sums that are complete. The party that asked opens the sum when all its stages are complete."""
@@ -314,8 +310,8 @@ class Sums:
             )
         )
         pending.sent.add(stage)
-        self._figures.counts["sums_sent"] += 1
-        self._figures.counts["sums_sent_bytes"] += len(content)
+        self._metrics.sums_sent += 1
+        self._metrics.sums_sent_bytes += len(content)
         self._send(f"sums/{settings.parties[parent]}", content)
 
     def _open(self, key: Key, pending: PendingSum, stages: list[int]) -> None:
@@ -326,29 +322,26 @@ class Sums:
         self.pending.end(key)
         total = checked(sums.values)
         if total is None:
-            self._given_up(key, pending, "masks")
+            self._abandon(key, pending, "masks")
             return
         for stage in stages:
             if stage != pending.total and (masks := pending.stage(stage).values) is not None:
                 own = self.own_part.contributions.owners(pending.announced) == stage - OFF
                 total = total.reshape(len(pending.announced.entities), -1).copy()
                 total[:, own] -= masks[: int(own.sum())]
-        self._figures.counts["sums_opened"] += 1
+        self._metrics.sums_opened += 1
         assert self.collector is not None
         self.collector.complete(key, total.ravel(), sums.known)
 
-    def _given_up(self, key: Key, pending: PendingSum, reason: str) -> None:
-        self._figures.abandoned[reason] += 1
-        missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
-        names = ", ".join(self._settings.parties[number] for number in missing[:8])
-        texts = {
-            "timeout": f"a round was not complete in {self._settings.round_seconds:g} s; no part came from {names or 'nobody'}",
-            "incarnation": "a round was given up because a party restarted",
-            "masks": "the masks of a round did not cancel: a part was damaged, or belongs to another round. The sum was not used",
-            "displaced": "a round was given up because too many are open: is a party below this one absent?",
-            "version": "a round was given up because it asks for an old version of the model. It is repeated",
-        }
-        self._notices.say(f"round_{reason}", texts[reason])
+    def _abandon(self, key: Key, pending: PendingSum, reason: str) -> None:
+        self._metrics.abandoned_rounds[reason] += 1
+        text = None
+        if reason == "timeout":
+            self._metrics.timed_out_rounds += 1
+            missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
+            names = ", ".join(self._settings.parties[number] for number in missing[:8])
+            text = f"a round was not complete in {self._settings.round_seconds:g} s; no part came from {names or 'nobody'}"
+        self._notices.say(f"round_{reason}", text)
         if self.outputs is not None:
             self.outputs.drop(key)
         if self.collector is not None:

@@ -1,15 +1,14 @@
 """The alerts of kernel federations."""
 
+from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
 from streamfl.monitoring.alerts import Alert, increased, stopped
 
 __all__ = ["ALERTS"]
 
-MASKS = '{reason="masks"}'
-
 ALERTS = (
     Alert(
         "StreamflMasksDoNotFit",
-        f"{increased('abandoned_rounds_total', 60, chosen=MASKS)} > 0",
+        f"{increased(PartyMetrics.abandoned_rounds, 60, reason='masks')} > 0",
         0,
         "warning",
         "Masks of {{ $labels.federation }} do not cancel.",
@@ -18,17 +17,17 @@ ALERTS = (
     ),
     Alert(
         "StreamflRowsDropped",
-        f"{increased('rows_dropped_total', 60)} > 0",
+        f"{increased(ActiveMetrics.rows_dropped, 60)} > 0",
         30,
         "warning",
         "{{ $labels.group }} leaves labelled entities out: a party has forgotten their columns.",
         "The window that is learnt from is smaller than intended.",
-        "streamfl_forgotten_entities_total of the parties shows which party forgets, and why: raise that party's "
+        f"{PartyMetrics.forgotten_entities} of the parties shows which party forgets, and why: raise that party's "
         "alignment.limit, or lower learning.window.",
     ),
     Alert(
         "StreamflIterationsStand",
-        stopped("iterations_total", "samples_total"),
+        stopped(ActiveMetrics.iterations, PartyMetrics.samples),
         0,
         "critical",
         "{{ $labels.group }} gets samples but has stopped learning.",
@@ -38,7 +37,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflPredictedUntrained",
-        f"{increased('predictions_total', 60)} > 0 and {increased('iterations_total', 7 * 24 * 60)} == 0",
+        f"{increased(ActiveMetrics.predictions, 60)} > 0 and {increased(ActiveMetrics.iterations, 7 * 24 * 60)} == 0",
         60,
         "warning",
         "{{ $labels.group }} predicts with a model that has learnt nothing for a week.",
@@ -47,7 +46,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflRoundsAbandoned",
-        f"{increased('abandoned_rounds_total', 15, 'reason')} > 10",
+        f"{increased(PartyMetrics.abandoned_rounds, 15, 'reason')} > 10",
         15,
         "warning",
         "{{ $labels.group }} gives up rounds: {{ $labels.reason }}.",

@@ -1,8 +1,9 @@
 """The dashboard of kernel federations: loss, lag, abandoned rounds, what is forgotten, what is broken."""
 
+from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
 from streamfl.monitoring.entity_panels import loss_tile
-from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.worker_panels import by_worker, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 
@@ -14,7 +15,7 @@ TILES = (
         "Regret per sample now",
         "Loss of the predictions minus that of each partition's best constant in hindsight, per label, over the whole lifetime.",
         "short",
-        (Query(f"sum({series('regret')}) / (sum({series('lifetime_labels')}) > 0)", "regret"),),
+        (Query(f"sum({series(ActiveMetrics.regret)}) / (sum({series(ActiveMetrics.lifetime_labels)}) > 0)", "regret"),),
         minimum=None,
         kind="stat",
         width=3,
@@ -25,7 +26,7 @@ TILES = (
         "Rounds given up",
         "Rounds that were given up, in the time range. They are repeated.",
         "none",
-        (Query(f"sum({growth('abandoned_rounds_total')})", "rounds"),),
+        (Query(f"sum({growth(PartyMetrics.abandoned_rounds)})", "rounds"),),
         kind="stat",
         width=3,
         remedy="If it grows: a party is slow or absent. Abandoned rounds, below, says why.",
@@ -49,7 +50,7 @@ DASHBOARD = Dashboard(
                 "Mean loss of the predictions made before the label, over the last minutes. It should fall; if it rises, the "
                 "stream has changed faster than learning.window and learning.sweeps forget.",
                 "short",
-                (Query(f"sum({rate('loss_sum_total')}) / sum({rate('scored_total')})", "all partitions"),),
+                (Query(f"sum({rate(ActiveMetrics.loss_sum)}) / sum({rate(ActiveMetrics.scored)})", "all partitions"),),
                 minimum=None,
                 remedy="If it rises and stays up: shorten learning.window or learning.sweeps, so that old samples count less.",
             ),
@@ -57,7 +58,7 @@ DASHBOARD = Dashboard(
                 "Accuracy before the label",
                 "Share of those predictions that were correct. Empty with the square loss.",
                 "percentunit",
-                (Query(f"sum({rate('right_predictions_total')}) / sum({rate('scored_total')})", "all partitions"),),
+                (Query(f"sum({rate(ActiveMetrics.right_predictions)}) / sum({rate(ActiveMetrics.scored)})", "all partitions"),),
                 maximum=1,
                 remedy="If it is no better than the share of the more frequent label: the columns say nothing about it, or "
                     "parties' entities do not match.",
@@ -67,7 +68,7 @@ DASHBOARD = Dashboard(
                 "Loss of the predictions minus that of each partition's best constant in hindsight, per label, over the "
                 "federation's lifetime. Below 0 the model is better than a constant; it should fall.",
                 "short",
-                (Query(f"sum({series('regret')}) / sum({series('lifetime_labels')})", "all partitions"),),
+                (Query(f"sum({series(ActiveMetrics.regret)}) / sum({series(ActiveMetrics.lifetime_labels)})", "all partitions"),),
                 minimum=None,
                 remedy="If it is above 0 after many labels: the columns say little about the label, or a party's are missing. A "
                     "constant would be as good.",
@@ -79,9 +80,9 @@ DASHBOARD = Dashboard(
                 "Predictions made, labels that came, and labels of entities that had been predicted.",
                 "ops",
                 (
-                    Query(f"sum({rate('predictions_total')})", "predictions"),
-                    Query(f"sum({rate('labels_total')})", "labels"),
-                    Query(f"sum({rate('scored_total')})", "scored"),
+                    Query(f"sum({rate(ActiveMetrics.predictions)})", "predictions"),
+                    Query(f"sum({rate(ActiveMetrics.labels)})", "labels"),
+                    Query(f"sum({rate(ActiveMetrics.scored)})", "scored"),
                 ),
                 remedy="If predictions fall behind: a party is absent, and predictions need all parties. If few labels are "
                     "scored: their keys differ from the entities'.",
@@ -90,7 +91,7 @@ DASHBOARD = Dashboard(
                 "Iterations a second",
                 "Iterations of learning at the active party.",
                 "ops",
-                (Query(f"sum({rate('iterations_total')})", "all partitions"),),
+                (Query(f"sum({rate(ActiveMetrics.iterations)})", "all partitions"),),
                 remedy="If it does not change while labels come: a party is absent, or too few entities have both columns and a "
                     "label.",
             ),
@@ -102,8 +103,8 @@ DASHBOARD = Dashboard(
                 "at 0, and nothing is learnt or predicted without it.",
                 "ops",
                 (
-                    Query(f"sum({rate('rounds_announced_total')})", "announced"),
-                    Query(f"sum by (group, instance) ({rate('rounds_total')})", "took part, {{group}} {{instance}}"),
+                    Query(f"sum({rate(ActiveMetrics.rounds_announced)})", "announced"),
+                    by_worker(rate(PartyMetrics.rounds), "took part"),
                 ),
                 remedy="If a party is at 0: start it again. Until then rounds are given up and repeated.",
             ),
@@ -114,9 +115,7 @@ DASHBOARD = Dashboard(
                 "members' configurations differ.",
                 "ops",
                 (
-                    Query(
-                        f"sum by (group, instance, reason) ({rate('abandoned_rounds_total')})", "{{group}} {{instance}} {{reason}}"
-                    ),
+                    by_worker(rate(PartyMetrics.abandoned_rounds), label="reason"),
                 ),
                 remedy="If timeout: look at the slowest party's processor and lag. If masks: compare the members' "
                     "configurations, and check who may write to their topics.",
@@ -125,7 +124,7 @@ DASHBOARD = Dashboard(
                 "Bytes of sums a second",
                 "Bytes of masked sums that each party sends.",
                 "Bps",
-                (Query(f"sum by (group, instance) ({rate('sums_sent_bytes_total')})", "{{group}} {{instance}}"),),
+                (by_worker(rate(PartyMetrics.sums_sent_bytes)),),
                 remedy="If a party sends none while rounds continue: the others refuse its messages. Look at their dead letters.",
             ),
         ),
@@ -135,8 +134,8 @@ DASHBOARD = Dashboard(
                 "Features that are kept, and those that were dropped for newer ones since the model began.",
                 "short",
                 (
-                    Query(f"max({series('features')})", "kept"),
-                    Query(f"max({series('features_dropped')})", "dropped"),
+                    Query(f"max({series(ActiveMetrics.features)})", "kept"),
+                    Query(f"max({series(ActiveMetrics.features_dropped)})", "dropped"),
                 ),
                 remedy="If dropped grows fast: features are dropped before they have learnt much. Raise learning.features_limit "
                 "or learning.sweeps.",
@@ -147,8 +146,8 @@ DASHBOARD = Dashboard(
                 "alignment.expiry_seconds.",
                 "short",
                 (
-                    Query(f"sum({series('labelled_entities')})", "learnt from"),
-                    Query(f"sum({rate('rows_dropped_total')})", "left out a second"),
+                    Query(f"sum({series(ActiveMetrics.labelled_entities)})", "learnt from"),
+                    Query(f"sum({rate(ActiveMetrics.rows_dropped)})", "left out a second"),
                 ),
                 remedy="If many are left out: raise that party's alignment.expiry_seconds, so that it keeps columns as long as "
                 "labels need.",
@@ -157,7 +156,7 @@ DASHBOARD = Dashboard(
                 "Incomplete entities",
                 "Labelled entities that the active party's first iteration still waits for. 0 once there is a model.",
                 "short",
-                (Query(f"sum by (group, instance) ({series('missing_entities')})", "{{group}} {{instance}}"),),
+                (by_worker(series(PartyMetrics.missing_entities)),),
                 remedy="If it stays above 0 while labels come: keys of labels and samples differ, or samples do not come.",
             ),
         ),
@@ -167,8 +166,8 @@ DASHBOARD = Dashboard(
                 "Pending predictions, and open rounds at each party. Both should return to zero.",
                 "short",
                 (
-                    Query(f"sum({series('awaited_predictions')})", "predictions"),
-                    Query(f"sum by (group, instance) ({series('pending_rounds')})", "rounds, {{group}} {{instance}}"),
+                    Query(f"sum({series(ActiveMetrics.awaited_predictions)})", "predictions"),
+                    by_worker(series(PartyMetrics.pending_rounds), "rounds"),
                 ),
                 remedy="If it only grows: more comes than the slowest party can answer. Look for the party with open rounds.",
             ),
@@ -178,9 +177,9 @@ DASHBOARD = Dashboard(
                 "privacy.features_per_entity features are among these. Also entities whose new columns came after the request.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('imputed_total')})", "mean used, {{group}} {{instance}}"),
-                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", "limit reached, {{group}} {{instance}}"),
-                    Query(f"sum by (group, instance) ({rate('revisions_sent_total')})", "came later, {{group}} {{instance}}"),
+                    by_worker(rate(PartyMetrics.imputed), "mean used"),
+                    by_worker(rate(PartyMetrics.spent_entities), "limit reached"),
+                    by_worker(rate(PartyMetrics.revisions_sent), "came later"),
                 ),
                 remedy="If the mean is used often: that party's samples come late or not at all, or its keys differ. If many "
                     "entities have reached the limit: ask the active party why it requests this many features.",
@@ -191,11 +190,8 @@ DASHBOARD = Dashboard(
                 "entries that were dropped for newer ones.",
                 "ops",
                 (
-                    Query(
-                        f"sum by (group, instance, reason) ({rate('forgotten_entities_total')})",
-                        "columns, {{group}} {{instance}} {{reason}}",
-                    ),
-                    Query(f"sum by (reason) ({rate('forgotten_forecasts_total')})", "predictions, {{reason}}"),
+                    by_worker(rate(PartyMetrics.forgotten_entities), "columns", label="reason"),
+                    Query(f"sum by (reason) ({rate(ActiveMetrics.forgotten_forecasts)})", "predictions, {{reason}}"),
                 ),
                 remedy="If no_label although labels come: keys differ, or labels take longer than alignment.expiry_seconds.",
             ),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError, Send
+from streamfl.contract.role import Send
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.learning.due import Due
 from streamfl.fdskl.learning.feature_cache import FeatureCache
@@ -53,7 +53,7 @@ class ActivePartition:
         self._active = active
         self._partition = partition
         self._figures = figures
-        self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
+        self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten_forecasts)
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
         self.due = Due(settings, learning, self.labelled, self.model, partition.standardisation, partition.notices)
@@ -107,7 +107,7 @@ class ActivePartition:
 
     def take_label(self, entity: str, label: float, now: float) -> None:
         """Learn from a label, or keep it until its entity can be learnt from."""
-        self._figures.counts["labels"] += 1
+        self._figures.labels += 1
         self.catch_up.rest -= 1
         label = self._active.label_of(label)
         found = self.forecasts.get(entity)
@@ -257,13 +257,13 @@ class ActivePartition:
         return NewtonIteration(learning, self.model, self.labelled, self.cache, self._count_dropped)
 
     def _count_dropped(self, count: int) -> None:
-        self._figures.counts["rows_dropped"] += count
+        self._figures.rows_dropped += count
 
     def _begin_iteration(self) -> bool:
         """Close an iteration that has ended, and begin the next if it is due. Returns whether one began."""
         if self._iteration is not None and self._iteration.ended:
             if not isinstance(self._iteration, BandwidthSearch):
-                self._figures.counts["iterations"] += 1
+                self._figures.iterations += 1
                 if (told := of_no_use(self.labelled.totals, self._active.learning.loss)) is not None:
                     self._partition.notices.say("worse_than_mean", told)
             if isinstance(self._iteration, SharedSgdIteration):
@@ -311,31 +311,9 @@ class ActivePartition:
                 list(question.entities),
             )
             content = ROUND.encode(message)
-            self._figures.counts["rounds_announced"] += 1
+            self._figures.rounds_announced += 1
             for name in settings.parties:
                 if name != settings.name:
                     self._sends.append(Send(f"rounds/{name}", None, content, partition.partition))
             partition.sums.take_round(message, content, self._last_now)
         return asked
-
-    # ---- state
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        """Restore one part. Raises PeerError or ValueError for impossible state."""
-        kind, _, name = key.partition(b"/")
-        if key == b"model":
-            self.model.restore(value)
-        elif key == b"turns" and self.shared is not None:
-            self.shared.queue.restore(value)
-        elif key == b"labels":
-            self.labelled.restore_counts(value)
-        elif kind == b"alphas":
-            self.model.restore_alphas(name, value)
-        elif kind == b"labelled":
-            self.labelled.restore(name, value)
-        elif kind == b"outputs":
-            self.labelled.restore_outputs(name, value)
-        elif kind == b"forecast":
-            self.forecasts.restore(name, value)
-        else:
-            raise PeerError("malformed", f"state {key!r} is not of this party")

@@ -5,11 +5,10 @@ This does not keep the columns from a party that may ask for phases. It makes as
 
 from __future__ import annotations
 
-import msgspec
-
 from streamfl.contract.role import PeerError
 from streamfl.fdskl.messages import DISTANCES, PHASES, Round
-from streamfl.fdskl.worker.figures import WorkerFigures
+from streamfl.fdskl.metrics import PartyMetrics
+from streamfl.fdskl.state import RESCALED
 from streamfl.fdskl.worker.peers import Peers
 from streamfl.roles.notices import Notices
 from streamfl.state.changelog import ChangedParts
@@ -20,11 +19,6 @@ __all__ = ["Answered"]
 FARTHEST = 4.0
 # Rounds of distances that a federation may need: one, and repetitions of those abandoned, or lost with the active party's state.
 MANY_DISTANCES = 16
-SPENT = (
-    "an entity has released privacy.features_per_entity features, so its mean is used from now on. If features are replaced "
-    "(learning.sweeps, or the solver sgd) and entities are kept for long, raise that limit; otherwise ask the active party why "
-    "it requests this many"
-)
 
 
 class Answered:
@@ -38,17 +32,17 @@ class Answered:
     peers: of the partition.
     draws_anew: whether features of another bandwidth are drawn anew, as private ones are.
     refuses: whether too much is refused; False: it is only reported, because without keys a stranger may have asked first.
-    figures, notices: for the operator.
+    metrics, notices: for the operator.
     """
 
     def __init__(
-        self, parts: ChangedParts, peers: Peers, draws_anew: bool, refuses: bool, figures: WorkerFigures, notices: Notices
+        self, parts: ChangedParts, peers: Peers, draws_anew: bool, refuses: bool, metrics: PartyMetrics, notices: Notices
     ) -> None:
-        self._parts = parts
+        self._remember = parts.single(RESCALED, bool, self._restore)
         self._peers = peers
         self._draws_anew = draws_anew
         self._refuses = refuses
-        self._figures = figures
+        self._metrics = metrics
         self._notices = notices
         self._rescaled = False
 
@@ -67,7 +61,7 @@ class Answered:
             "different scale their phases reveal projections of this party's columns. If the model starts over with this "
             "bandwidth, start over at this party too (streamfl reset)"
         )
-        self._figures.counts["implausible_bandwidths"] += 1
+        self._metrics.implausible_bandwidths += 1
         self._notices.say("implausible_bandwidth", text)
         if self._refuses:
             raise PeerError("implausible", text)
@@ -89,12 +83,12 @@ class Answered:
             self._peers.answered()
         elif asked.purpose == PHASES and asked.bandwidth != answers.bandwidth and self._draws_anew and not self._rescaled:
             self._rescaled = True
-            self._parts.remember(b"rescaled", self._rescaled)
+            self._remember(self._rescaled)
 
     def spent(self) -> None:
         """Count and report that an entity was asked for that has reached its limit of features."""
-        self._figures.counts["spent_entities"] += 1
-        self._notices.say("spent_entity", SPENT)
+        self._metrics.spent_entities += 1
+        self._notices.say("spent_entity")
 
-    def restore(self, value: bytes) -> None:
-        self._rescaled = msgspec.msgpack.decode(value, type=bool)
+    def _restore(self, rescaled: bool) -> None:
+        self._rescaled = rescaled

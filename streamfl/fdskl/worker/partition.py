@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import numpy as np
 
 from streamfl.contract.role import Record, Send
 from streamfl.encoding.wire import VERSION, Count
 from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
+from streamfl.fdskl.metrics import PartyMetrics
+from streamfl.fdskl.state import LIFE
 from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.fdskl.sums.own_part import OwnPart
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.fdskl.sums.sums import Sums
 from streamfl.fdskl.worker.answered import Answered
-from streamfl.fdskl.worker.figures import WorkerFigures
 from streamfl.fdskl.worker.peers import Peers
 from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.records.pending_headers import PendingHeaders
@@ -40,21 +39,21 @@ class WorkerPartition:
 
     settings: of the party.
     partition: its number.
-    figures: of all partitions.
+    metrics: of all partitions.
     notices: for the operator.
     """
 
-    def __init__(self, settings: WorkerSettings, partition: int, figures: WorkerFigures, notices: Notices) -> None:
+    def __init__(self, settings: WorkerSettings, partition: int, metrics: PartyMetrics, notices: Notices) -> None:
         self._settings = settings
         self.partition = partition
-        self._figures = figures
+        self._metrics = metrics
         self.notices = notices
         self.parts = ChangedParts()
         count = len(settings.columns)
         self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
         most = settings.features_per_entity
-        self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, figures.forgotten, most)
-        self.answered = Answered(self.parts, self.peers, not settings.shared, not settings.is_open, figures, notices)
+        self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, metrics.forgotten_entities, most)
+        self.answered = Answered(self.parts, self.peers, not settings.shared, not settings.is_open, metrics, notices)
         self.standardisation = Standardisation(
             self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
         )
@@ -62,15 +61,16 @@ class WorkerPartition:
         # One more: a sample's headers are kept before the oldest forecast is forgotten for its own.
         self.pending_headers = PendingHeaders(self.parts, settings.carry, settings.limit + 1)
         self._life = _SentRevisions()
+        self._remember_life = self.parts.single(LIFE, _SentRevisions, self._restore_life)
         self._sends: list[Send] = []
         self.sums = Sums(
             settings,
             partition,
             self.peers,
-            OwnPart(settings, partition, self.columns, self.standardisation, self.secret, self.answered, figures),
+            OwnPart(settings, partition, self.columns, self.standardisation, self.secret, self.answered, metrics),
             self.standardisation,
             self._sends,
-            figures,
+            metrics,
             notices,
         )
 
@@ -99,7 +99,7 @@ class WorkerPartition:
 
     def take_sample(self, sample: Sample, record: Record, now: float) -> bool:
         """Take an entity's own columns. Returns whether others were answered with older ones, or without."""
-        self._figures.counts["samples"] += 1
+        self._metrics.samples += 1
         entity, columns = sample.client, np.array(sample.features, np.float64)
         self.pending_headers.came(entity, record)
         self.standardisation.see(columns, now)
@@ -114,8 +114,8 @@ class WorkerPartition:
             # An epoch from a clock far ahead would be refused until that time comes.
             life.epoch = max(1, epoch_at(now))
         life.sequence += 1
-        self.parts.remember(b"life", life)
-        self._figures.counts["revisions_sent"] += 1
+        self._remember_life(life)
+        self._metrics.revisions_sent += 1
         message = Revision(VERSION, settings.fingerprint, settings.name, life.epoch, life.sequence, entity)
         self._send(f"revisions/{settings.parties[settings.root]}", REVISION.encode(message))
 
@@ -127,7 +127,7 @@ class WorkerPartition:
         """
         party = self.sums.party_of(message.sender)
         if self.peers.was_heard(party, message):
-            self._figures.ignored["incarnation_again"] += 1
+            self._metrics.ignored_messages["incarnation_again"] += 1
             return
         known = self.peers.knows(party, message.number)
         began = self.peers.hear(party, message)
@@ -186,28 +186,5 @@ class WorkerPartition:
     def _send(self, channel: str, content: bytes) -> None:
         self._sends.append(Send(channel, None, content, self.partition))
 
-    # ---- state
-
-    def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
-        return iter(self.parts.changed_state())
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore one part. Returns False for a part of another owner. Raises PeerError or ValueError for impossible state."""
-        kind, _, name = key.partition(b"/")
-        if key == b"columns":
-            self.standardisation.restore(value)
-        elif key == b"secret":
-            self.secret.restore(value)
-        elif key == b"rescaled":
-            self.answered.restore(value)
-        elif key == b"told":
-            self.peers.restore_told(value)
-        elif key == b"life":
-            self._life = msgspec.msgpack.decode(value, type=_SentRevisions)
-        elif kind == b"entity":
-            self.columns.restore(name, value)
-        elif kind == b"peer":
-            self.peers.restore(name, value)
-        else:
-            return self.pending_headers.restore(key, value)
-        return True
+    def _restore_life(self, life: _SentRevisions) -> None:
+        self._life = life

@@ -10,6 +10,7 @@ from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Amount
 from streamfl.encoding.wire import Count
 from streamfl.fdskl.messages import Incarnation
+from streamfl.fdskl.state import PEER, TOLD
 from streamfl.fdskl.sums.masks import OwnIncarnation, life_number
 from streamfl.roles.received_numbers import NumberRange, check_numbers, note, was_heard
 from streamfl.state.changelog import ChangedParts
@@ -17,7 +18,6 @@ from streamfl.state.changelog import ChangedParts
 __all__ = ["PUBLIC_BYTES", "GivenAnswers", "Peers"]
 
 PUBLIC_BYTES = 32
-KEY = b"peer/"
 # Lives of a party that are remembered. Its messages may be written twice, or by a process that has lost the partition, so the last
 # one received need not be the current life.
 MOST_LIVES = 8
@@ -56,7 +56,7 @@ class _Told(msgspec.Struct, array_like=True):
 
 
 class Peers:
-    """The parties of a federation as one of them knows them in a partition. Remembered as ``peer/NUMBER`` and ``told``.
+    """The parties of a federation as one of them knows them in a partition.
 
     The party's own incarnation begins with the object and is never remembered: after a restart nobody, not even the party itself,
     can compute the earlier masks.
@@ -67,7 +67,8 @@ class Peers:
     """
 
     def __init__(self, parts: ChangedParts, names: Sequence[str], own: int, entropy: Callable[[], bytes]) -> None:
-        self._parts = parts
+        self._kept_peers = parts.named(PEER, int, _Peer, self.restore)
+        self._remember_told = parts.single(TOLD, _Told, self._restore_told)
         self._names = names
         self._own = own
         self._peers: dict[int, _Peer] = {}
@@ -140,7 +141,7 @@ class Peers:
         known = self._peers.get(party)
         if known is not None and known.lives and known.lives[-1].number == message.number:
             note(known.tellings, message.number, message.telling)
-            self._parts.remember(KEY + b"%d" % party, known)
+            self._kept_peers.remember(party, known)
             return False
         try:
             secret = self.incarnation.pair_secret(message.public)
@@ -155,7 +156,7 @@ class Peers:
         peer.lives = peer.lives[-MOST_LIVES:]
         self._is_complete = None
         note(peer.tellings, message.number, message.telling)
-        self._parts.remember(KEY + b"%d" % party, peer)
+        self._kept_peers.remember(party, peer)
         return True
 
     def pair_secrets(self, numbers: Sequence[int]) -> Mapping[int, bytes]:
@@ -176,7 +177,7 @@ class Peers:
         if was_heard(peer.revisions, epoch, sequence):
             return False
         note(peer.revisions, epoch, sequence)
-        self._parts.remember(KEY + b"%d" % party, peer)
+        self._kept_peers.remember(party, peer)
         return True
 
     @property
@@ -188,7 +189,7 @@ class Peers:
         """Count an announcement of this life to a party. Returns the number of the announcement."""
         before = self._told.telling if self._told.number == self.incarnation.number else 0
         self._told = _Told(self.incarnation.number, before + 1, self._told.answers)
-        self._parts.remember(b"told", self._told)
+        self._remember_told(self._told)
         return self.incarnation.telling(self._told.telling)
 
     @property
@@ -198,7 +199,7 @@ class Peers:
 
     def answered(self) -> None:
         """Remember :attr:`answers`, which have changed."""
-        self._parts.remember(b"told", self._told)
+        self._remember_told(self._told)
 
     def is_mistaken(self, now: float) -> None:
         """A party takes another life for the current one: the next tick announces this one to all again."""
@@ -211,15 +212,13 @@ class Peers:
         self._secrets.clear()
         self._is_complete = None
 
-    def restore(self, name: bytes, value: bytes) -> None:
-        party = int(name)
+    def restore(self, party: int, peer: _Peer) -> None:
         if not 0 <= party < len(self._names) or party == self._own:
             raise PeerError("malformed", f"peer {party} is remembered, there are {len(self._names)} parties, from 0")
-        peer = msgspec.msgpack.decode(value, type=_Peer)
         if any(len(life.public) != PUBLIC_BYTES for life in peer.lives):
             raise PeerError("malformed", f"peer {party} is remembered with a key that is none")
         self._peers[party] = peer
         self._is_complete = None
 
-    def restore_told(self, value: bytes) -> None:
-        self._told = msgspec.msgpack.decode(value, type=_Told)
+    def _restore_told(self, told: _Told) -> None:
+        self._told = told

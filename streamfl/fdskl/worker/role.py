@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.fdskl import SYSTEM
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
+from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.active_settings import ActiveSettings
-from streamfl.fdskl.worker.figures import ActiveFigures, WorkerFigures
+from streamfl.fdskl.worker.figures import ActiveFigures
 from streamfl.fdskl.worker.partition import WorkerPartition
 from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.records.labels import Label
@@ -29,10 +31,6 @@ __all__ = ["FdsklWorker"]
 NOBODY_ANSWERS = (
     "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log says about abandoned "
     "rounds"
-)
-NO_KEYS = (
-    "federation.members is not set: anybody who may write to the parties' topics can intervene between two parties and remove "
-    "the masks from their messages. Give the members keys, see docs/identity.md"
 )
 
 
@@ -54,10 +52,10 @@ class FdsklWorker:
         self.active = active
         self._kind = kind
         self._clock_guard = ClockGuard()
-        self._notices = Notices()
+        self._notices = Notices(SYSTEM.notices)
         if settings.is_open:
-            self._notices.say("no_keys", NO_KEYS)
-        self._figures = WorkerFigures()
+            self._notices.say("no_keys")
+        self._metrics = PartyMetrics()
         self._active_figures = ActiveFigures(None)
         if active is not None:
             self._active_figures = ActiveFigures(active.learning.loss, active.prediction_of(1.0) - active.prediction_of(0.0))
@@ -124,7 +122,7 @@ class FdsklWorker:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        task = self._tasks[partition] = WorkerPartition(self.settings, partition, self._figures, self._notices)
+        task = self._tasks[partition] = WorkerPartition(self.settings, partition, self._metrics, self._notices)
         if self.active is not None:
             self._actives[partition] = ActivePartition(self.settings, self.active, task, self._active_figures)
 
@@ -189,27 +187,24 @@ class FdsklWorker:
         for partition, task in self._tasks.items():
             if partition in self._actives:
                 self._actives[partition].labelled.flush()
-            for key, value in task.changed_state():
+            for key, value in task.parts.changed_state():
                 yield StateChange("state", partition, key, value)
 
     def restore(self, change: StateChange) -> None:
         if change.value is None:
             return
         try:
-            if self._tasks[change.partition].restore(change.key, change.value):
-                return
-            if change.partition not in self._actives:
-                raise PeerError("malformed", f"state {change.key!r} is not of this party")
-            self._actives[change.partition].restore(change.key, change.value)
+            self._tasks[change.partition].parts.restore(change.key, change.value)
         except (msgspec.DecodeError, ValueError) as error:
             raise PeerError("malformed", f"the party's state: {error}") from None
 
     def measure(self) -> Iterable[Measurement]:
         tasks, actives = self._tasks.values(), self._actives.values()
-        yield from self._figures.measure(sum(len(task.columns) for task in tasks), sum(len(task.sums.pending) for task in tasks))
+        yield from self._metrics.measure_counts()
+        yield PartyMetrics.entities(sum(len(task.columns) for task in tasks))
+        yield PartyMetrics.pending_rounds(sum(len(task.sums.pending) for task in tasks))
         if self.active is not None:
-            text = "Labelled entities that the first iteration still waits for, of all partitions"
-            yield Measurement("missing_entities", "gauge", text, sum(active.due.missing_at_first for active in actives), (), True)
+            yield PartyMetrics.missing_entities(sum(active.due.missing_at_first for active in actives))
             yield from self._active_figures.measure(
                 [active.labelled.totals for active in actives],
                 sum(active.forecasts.awaited for active in actives),
@@ -239,7 +234,7 @@ class FdsklWorker:
         if isinstance(message, Turn):
             assert active is not None
             if not active.take_turn(message):
-                self._figures.ignored["turn_again"] += 1
+                self._metrics.ignored_messages["turn_again"] += 1
             return
         if message.fingerprint != self.settings.fingerprint:
             raise PeerError("configuration", ANOTHER)
@@ -255,7 +250,7 @@ class FdsklWorker:
             assert active is not None
             at = time_written(received.record.timestamp, now)
             if not active.take_revision(message, at, now):
-                self._figures.ignored["revision_again"] += 1
+                self._metrics.ignored_messages["revision_again"] += 1
 
     def _go_on(self, partition: int) -> None:
         if (active := self._actives.get(partition)) is not None:
@@ -264,8 +259,7 @@ class FdsklWorker:
     @property
     def _ended(self) -> int:
         """Sums sent or opened so far."""
-        counts = self._figures.counts
-        return counts["sums_sent"] + counts["sums_opened"]
+        return self._metrics.sums_sent + self._metrics.sums_opened
 
     def _look(self, ended: int, tick: bool, now: float) -> None:
         """Watch how long answers have been missing."""

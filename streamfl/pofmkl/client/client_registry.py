@@ -66,6 +66,7 @@ class ClientRegistry:
     def __init__(self, learner: Learner, budgets: Budgets, seed: int, limit: int, expiry: float) -> None:
         self.limit = limit
         self.expiry = expiry
+        self._step = expiry / STEPS_OF_EXPIRY
         self.expired = 0
         self._learner = learner
         self._budgets = budgets
@@ -136,8 +137,9 @@ class ClientRegistry:
         """Note that a client's sample was written at ``written_at``; returns the client. None, and no change, if unregistered."""
         client = self._clients.get(key)
         if client is not None:
-            reached = self.reached(key[0], written_at)
-            self._reached[key[0]] = reached
+            reached = self._reached[key[0]]
+            if not reached or written_at >= reached + self._step:
+                self._reached[key[0]] = reached = written_at
             if client.record.seen_at != reached:
                 client.record.seen_at = reached
                 self._touched[key] = client
@@ -172,7 +174,7 @@ class ClientRegistry:
     def reached(self, partition: int, written_at: float) -> float:
         """The newest time of the partition's samples, with one written at ``written_at``, in coarse steps."""
         reached = self._reached[partition]
-        return written_at if not reached or written_at >= reached + self.expiry / STEPS_OF_EXPIRY else reached
+        return written_at if not reached or written_at >= reached + self._step else reached
 
     def register(self, key: ClientKey, now: float) -> Client:
         """Register a new client."""

@@ -253,7 +253,9 @@ class Uploads:
         """End these uploads and send what they gathered."""
         if not uploads:
             return []
-        rows = [row for upload in uploads for row in upload.step_rows]
+        rows: list[int] = []
+        for upload in uploads:
+            rows += upload.step_rows
         content = encode_array(np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self._learner.dtype))
         sends: list[Send] = []
         start = 0
@@ -262,13 +264,13 @@ class Uploads:
             self._open.pop(client.key, None)
             client.uploading = False
             self._registry.touch(client)
-            end = start + self._row_bytes * len(upload.step_rows)
-            steps = [content[first : first + self._row_bytes] for first in range(start, end, self._row_bytes)]
-            start = end
-            if not steps:
+            kernels = len(upload.step_rows)
+            steps = content[start : start + self._row_bytes * kernels]
+            start += len(steps)
+            if not kernels:
                 continue
             if client.bucket is not None:
-                client.bucket.sent(client.cost.bytes_for(len(steps)), now)
+                client.bucket.sent(client.cost.bytes_for(kernels), now)
             # Not only at a tick: there is none while many records are unread.
             self._registry.renew_epoch(client, now)
             client.record.sequence += 1
@@ -278,13 +280,17 @@ class Uploads:
         self._steps.give_back(rows)
         return sends
 
-    def _add_updates(self, upload: Upload, steps: list[bytes], sends: list[Send]) -> None:
-        """Add a message for each shard with kernels in the upload, in lockstep for every shard."""
+    def _add_updates(self, upload: Upload, steps: bytes, sends: list[Send]) -> None:
+        """Add a message for each shard with kernels in the upload, in lockstep for every shard. steps: of its kernels."""
         record, made = upload.client.record, upload.record
-        name, shards = record.name.encode(), len(self._model.versions)
+        name, shards, size = record.name.encode(), len(self._model.versions), self._row_bytes
         for shard in range(shards):
-            chosen = [index for index, kernel in enumerate(made.kernels) if kernel % shards == shard]
-            if not chosen and not self._staleness_policy.lockstep:
+            kernels, own = tuple(made.kernels), steps
+            if shards > 1:
+                chosen = [index for index, kernel in enumerate(kernels) if kernel % shards == shard]
+                kernels = tuple([kernels[index] for index in chosen])
+                own = b"".join([steps[size * index : size * (index + 1)] for index in chosen])
+            if not kernels and not self._staleness_policy.lockstep:
                 continue
             update = Update(
                 version=VERSION,
@@ -295,8 +301,8 @@ class Uploads:
                 sequence=record.sequence,
                 model_version=made.versions[shard],
                 samples=made.samples,
-                kernels=tuple([made.kernels[index] for index in chosen]),
-                steps=b"".join([steps[index] for index in chosen]),
+                kernels=kernels,
+                steps=own,
             )
             self._catch_up.sent(upload.client, shard)
             value = UPDATE.encode(update)

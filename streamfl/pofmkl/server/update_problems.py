@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from streamfl.contract.role import Measurement
+from streamfl.pofmkl import SYSTEM
 from streamfl.roles.notices import Notices
 
 __all__ = ["UpdateProblems"]
@@ -19,10 +20,10 @@ class UpdateProblems:
     def __init__(self) -> None:
         self.applied = self.superseded = self.timed_out_rounds = self.expired_clients = self.mended = self.bounded = 0
         self.staleness = 0.0
-        self.notices = Notices()
+        self.notices = Notices(SYSTEM.notices)
         self._ignored = dict.fromkeys(("late", "duplicate", "empty"), 0)
 
-    def say(self, reason: str, text: str) -> None:
+    def say(self, reason: str, text: str | None = None) -> None:
         self.notices.say(reason, text)
 
     def ignore(self, reason: str, text: str) -> None:

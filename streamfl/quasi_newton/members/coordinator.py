@@ -9,26 +9,25 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from streamfl.contract.role import Measurement, PeerError
-from streamfl.encoding.wire import VERSION, Codec, Count, encode_array
-from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.encoding.wire import VERSION, Count, encode_array
+from streamfl.quasi_newton.config import MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.bignum import to_bytes
-from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.encryption.key_file import OTHER_KEY
-from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, digest_of
+from streamfl.quasi_newton.encryption.keys import digest_of
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
-from streamfl.quasi_newton.learning.descent import Descent, DescentSettings, DescentState
+from streamfl.quasi_newton.learning.descent import Descent, DescentState
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.learning.taylor import loss_from_products
 from streamfl.quasi_newton.members.background_tasks import Opening, opened, request
 from streamfl.quasi_newton.members.figures import TrafficCounter, measured_place
+from streamfl.quasi_newton.members.given import CoordinatorGiven
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     COORDINATOR_NAME,
@@ -45,7 +44,7 @@ from streamfl.quasi_newton.messages import (
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
 
-__all__ = ["CoordinatorSettings", "CoordinatorTask"]
+__all__ = ["CoordinatorTask"]
 
 # Phases. GATHERING waits for parties to be ready, ALIGNING for their rows, ROUND for a round's uploads.
 GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
@@ -53,25 +52,6 @@ GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
 # needs the loss.
 UNTOLD = 0.0
 NOWHERE = RandomnessContext("", "", "", 0, "")
-
-
-@dataclass(frozen=True)
-class CoordinatorSettings:
-    """parties: their names. key: None if nothing is encrypted. most_batches: most batches of a run."""
-
-    federation: str
-    parties: tuple[str, ...]
-    guest: str
-    fingerprint: int
-    learning: DescentSettings
-    kinds: Kinds
-    key: PaillierPrivateKey | None
-    most_batches: int
-    codec: Codec[Message]
-
-    @property
-    def products(self) -> FixedPoint:
-        return PRODUCTS.sum_of(len(self.parties))
 
 
 class _Run(msgspec.Struct, array_like=True):
@@ -99,13 +79,14 @@ class _Run(msgspec.Struct, array_like=True):
 class CoordinatorTask:
     """The state machine of the coordinator's partition."""
 
-    def __init__(self, settings: CoordinatorSettings, outbox: Outbox) -> None:
+    def __init__(self, settings: QuasiNewtonSettings, given: CoordinatorGiven, outbox: Outbox) -> None:
         self.settings = settings
+        self.given = given
         self.outbox = outbox
         self.traffic = TrafficCounter()
         self.parts = ChangedParts()
         self.run = _Run()
-        self.descent = Descent(settings.learning)
+        self.descent = Descent(settings.learning.descent)
 
     @property
     def wake_at(self) -> float | None:
@@ -127,7 +108,7 @@ class CoordinatorTask:
 
     @property
     def awaited(self) -> str | None:
-        parties = self.settings.parties
+        parties = self.settings.federation.parties
         if self.run.run or len(self.run.ready) == len(parties):
             return None
         away = ", ".join(name for name in parties if name not in self.run.ready)
@@ -202,18 +183,19 @@ class CoordinatorTask:
     def _begin_if_all_are_ready(self) -> None:
         """Begin a run once every party is ready under this coordinator's key. No message is lost while parties change their key."""
         run, settings = self.run, self.settings
-        if self.owed or [run.ready.get(party) for party in settings.parties] != [self._key] * len(settings.parties):
+        parties = settings.federation.parties
+        if self.owed or [run.ready.get(party) for party in parties] != [self._key] * len(parties):
             return
         self.run = _Run(run.run + 1, ALIGNING, key=self._key)
-        self.descent = Descent(settings.learning)
-        for name in settings.parties:
+        self.descent = Descent(settings.learning.descent)
+        for name in settings.federation.parties:
             self._say(name, "begin", content_of(Begin(self._modulus)))
         self._remember()
 
     def _look_at_key(self) -> None:
         """Fail a run that began under another key: it cannot go on after a restart with this one."""
         if self.owed and self.run.key != self._key:
-            self._fail(OTHER_KEY, self.settings.parties)
+            self._fail(OTHER_KEY, self.settings.federation.parties)
 
     def _take_joined(self, party: str, message: Message) -> None:
         run = self.run
@@ -239,7 +221,7 @@ class CoordinatorTask:
             return
         if message.run > self.run.run:
             raise PeerError("implausible", f"run {message.run} has failed: nothing led to it")
-        others = [name for name in self.settings.parties if name != party]
+        others = [name for name in self.settings.federation.parties if name != party]
         self._fail(f"{party!r} could not continue, see its log", others)
 
     def _fail(self, text: str, told: Sequence[str]) -> None:
@@ -269,7 +251,7 @@ class CoordinatorTask:
             return
         kind = settings.kinds.curvature if run.round % 2 else settings.kinds.gradients
         # The guest's product has the labels' column last, but not in a round for curvature.
-        count = run.joined[party] + (party == settings.guest and run.round % 2 == 0)
+        count = run.joined[party] + (party == settings.federation.guest_party and run.round % 2 == 0)
         self._scheme.check(message.content, self._scheme.units(count, kind), kind)
         self._open(message.content, lambda residues: self._tell_opened(party, digest, residues))
 
@@ -285,7 +267,7 @@ class CoordinatorTask:
             self._repeated()
             return
         self._check_round(party, message)
-        if party != settings.guest or len(run.opened) < len(settings.parties):
+        if party != settings.federation.guest_party or len(run.opened) < len(settings.federation.parties):
             raise PeerError("implausible", f"sums of {party!r} before all gradients of round {run.round}")
         pairs = self.descent.pairs
         count = 4 * pairs + 4 if run.round % 2 else 2 * pairs + 2
@@ -298,12 +280,13 @@ class CoordinatorTask:
             numbers = self._scheme.opened(residues, count, self.settings.products, NOWHERE, b"")
             products = PRODUCTS.decode(np.array(numbers, dtype=object))
             check = self.descent.check_pair if run.round % 2 else self.descent.check_step
-            check(products, len(self.settings.parties) * self.settings.kinds.inner_products.bound)
+            check(products, len(self.settings.federation.parties) * self.settings.kinds.inner_products.bound)
         except PeerError as error:
             # These sums are decrypted. If the coordinator waited for others instead, the guest could have vector after vector
             # decrypted.
             self.outbox.counts["implausible_openings"] += 1
-            self._fail(f"the sums of {self.settings.guest!r} are none: {error.text}", self.settings.parties)
+            federation = self.settings.federation
+            self._fail(f"the sums of {federation.guest_party!r} are none: {error.text}", federation.parties)
             return
         if run.round % 2:
             offered = products.reshape(2, -1)
@@ -345,7 +328,7 @@ class CoordinatorTask:
 
     def _open(self, content: bytes, then: Any) -> None:
         self.outbox.counts["decryptions"] += 1
-        key = self.settings.key
+        key = self.given.private_key
         p, q = (b"", b"") if key is None else (to_bytes(prime, key.public.bits // 16) for prime in (key.p, key.q))
         self.outbox.ask(opened, request(Opening(p, q, content)), then)
 
@@ -353,7 +336,7 @@ class CoordinatorTask:
 
     @property
     def _modulus(self) -> bytes:
-        return b"" if self.settings.key is None else self.settings.key.public.to_bytes()
+        return b"" if self.given.private_key is None else self.given.private_key.public.to_bytes()
 
     @functools.cached_property
     def _key(self) -> bytes:
@@ -368,12 +351,12 @@ class CoordinatorTask:
         message = Message(
             VERSION, settings.fingerprint, COORDINATOR_NAME, run.run, run.round, kind, run.alignment, content
         )
-        size = self.outbox.send(f"decisions/{party}", records_of(settings.codec, message))
+        size = self.outbox.send(f"decisions/{party}", records_of(self.given.codec, message))
         if kind in ("opened", "step"):
             self.traffic.add(run.run, run.round // 2, 0, size)
 
     def _say_all(self, step: StepDecision) -> None:
-        for party in self.settings.parties:
+        for party in self.settings.federation.parties:
             self._say(party, "step", content_of(step))
 
     def _repeated(self) -> None:

@@ -6,10 +6,12 @@ import msgspec
 
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import VERSION
+from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.encryption.scheme import scheme_of
 from streamfl.quasi_newton.members.figures import TrafficCounter
-from streamfl.quasi_newton.members.party_settings import ALIGNING, PartySettings, TrainingProgress
+from streamfl.quasi_newton.members.given import PartyGiven
+from streamfl.quasi_newton.members.training_progress import ALIGNING, TrainingProgress
 from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
@@ -23,9 +25,10 @@ VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
 class MessageExchange:
     """The owner of ``progress``. Every message belongs to a place in a training, and is accepted only at that place."""
 
-    def __init__(self, parts: ChangedParts, settings: PartySettings, outbox: Outbox) -> None:
+    def __init__(self, parts: ChangedParts, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
         self._parts = parts
         self._settings = settings
+        self._given = given
         self._outbox = outbox
         self.progress = TrainingProgress()
         self.traffic = TrafficCounter()
@@ -40,11 +43,11 @@ class MessageExchange:
     def message(self, kind: str, content: bytes, alignment: bytes | None = None) -> Message:
         settings, progress = self._settings, self.progress
         known = progress.alignment if alignment is None else alignment
-        return Message(VERSION, settings.fingerprint, settings.own, progress.run, progress.round, kind, known, content)
+        return Message(VERSION, settings.fingerprint, settings.required_party(), progress.run, progress.round, kind, known, content)
 
     def _send(self, channel: str, message: Message, content: bytes) -> None:
         """Send and count a message. content: as it was before sealing, to count its ciphertexts."""
-        size = self._outbox.send(channel, records_of(self._settings.codec, message))
+        size = self._outbox.send(channel, records_of(self._given.codec, message))
         if message.kind in VECTORS:
             ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
             self._outbox.counts["ciphertexts_sent"] += ciphertexts
@@ -57,21 +60,23 @@ class MessageExchange:
     def tell(self, channel: str, other: str, kind: str, content: bytes) -> None:
         """Seal a message and send it to another party."""
         settings = self._settings
-        self._send(channel, seal(self.message(kind, b""), content, settings.links[other], settings.link_topics[other][0]), content)
+        topic = settings.linked(other, "residuals" if settings.is_guest else "outputs")
+        self._send(channel, seal(self.message(kind, b""), content, self._given.links[other], topic), content)
 
     def unsealed(self, other: str, message: Message) -> bytes:
         """The content of another party's message, unsealed. PeerError if that party did not send it."""
         settings = self._settings
-        return unseal(message, other, settings.links[other], settings.link_topics[other][1])
+        topic = settings.linked(other, "outputs" if settings.is_guest else "residuals")
+        return unseal(message, other, self._given.links[other], topic)
 
     def place(self, kind: str) -> RandomnessContext:
         settings, progress = self._settings, self.progress
-        return RandomnessContext(settings.federation, str(progress.run), settings.own, progress.round, kind)
+        return RandomnessContext(settings.federation.name, str(progress.run), settings.required_party(), progress.round, kind)
 
     def session(self, host: str, run: int | None = None) -> bytes:
         """The name of the alignment with a host. run: its number; None: the present run."""
         number = self.progress.run if run is None else run
-        return msgspec.msgpack.encode((self._settings.federation, number, self._settings.guest, host))
+        return msgspec.msgpack.encode((self._settings.federation.name, number, self._settings.federation.guest_party, host))
 
     def remember(self) -> None:
         self._parts.remember(KEY, self.progress)

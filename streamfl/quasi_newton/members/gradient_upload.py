@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from streamfl.quasi_newton.members.background_tasks import Kind, Multiplying, Product, multiplied, read_product, request
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import OPENING
+from streamfl.quasi_newton.members.training_progress import OPENING
 
 __all__ = ["ask_for_product", "upload_product"]
 
@@ -27,7 +27,7 @@ def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then
         Kind.of(rounds.upload_kind),
         party.exchange.place("residuals"),
         party.exchange.place("gradient"),
-        party.settings.masked,
+        party.settings.encryption.mask_gradients,
     )
     party.outbox.ask(multiplied, request(content), lambda result: then(read_product(result)))
 

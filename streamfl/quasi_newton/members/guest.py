@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.learning.taylor import residuals
@@ -20,8 +21,9 @@ from streamfl.quasi_newton.members.background_tasks import (
     read_alignment,
     request,
 )
+from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
-from streamfl.quasi_newton.members.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
+from streamfl.quasi_newton.members.training_progress import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS
 from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
 from streamfl.quasi_newton.rows.alignment import check_answer
 from streamfl.quasi_newton.rows.batches import FrozenBatches
@@ -42,18 +44,19 @@ KNOWN = b"\1"
 class GuestTask(ScoringParty):
     """The state machine of the guest's partition."""
 
-    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
-        super().__init__(settings, outbox)
+    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
+        super().__init__(settings, given, outbox)
         self.scoring: GuestScoring = GuestScoring(self)
         # Sized for the longest key, because the remembered vectors may be under another key than the settings'.
         vector = settings.learning.batch * LARGEST_BITS // 4
         dots = (4 * settings.learning.memory + 4) * LARGEST_BITS // 4
         # By host: the places of the own names among its points; vectors and inner products of a round, after run and round.
-        self._common = {host: ValueFragments(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
+        hosts = settings.federation.hosts
+        self._common = {host: ValueFragments(self.parts, f"common/{host}", 1 + 4 * settings.alignment.limit) for host in hosts}
         # By host: the fewest rows of a batch that are enough for it, 8 bytes.
-        self._least = {host: ValueFragments(self.parts, f"least/{host}", 8) for host in settings.hosts}
-        self._outputs = {host: ValueFragments(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
-        self._dots = {host: ValueFragments(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
+        self._least = {host: ValueFragments(self.parts, f"least/{host}", 8) for host in hosts}
+        self._outputs = {host: ValueFragments(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in hosts}
+        self._dots = {host: ValueFragments(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in hosts}
         # The own products of the round, until those of all hosts have come.
         self._products = ValueFragments(self.parts, "products", dots)
 
@@ -94,7 +97,7 @@ class GuestTask(ScoringParty):
         self.freeze()
         for fragments in self._heard:
             fragments.clear()
-        for host in self.settings.hosts:
+        for host in self.settings.federation.hosts:
             content = request(self.aligning(host, self.exchange.session(host), self.rows.candidates))
             self.outbox.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
 
@@ -109,7 +112,7 @@ class GuestTask(ScoringParty):
             return
         answer: FirstAnswer = read_content(self.exchange.unsealed(host, message), FirstAnswer)
         names = self.rows.candidates
-        check_answer(answer.own, answer.twice, len(names), self.settings.most)
+        check_answer(answer.own, answer.twice, len(names), self.settings.alignment.limit)
         content = self.aligning(host, self.exchange.session(host), names, answer.own, answer.twice)
         self.outbox.ask(matched, request(content), lambda result: self._keep_common(host, answer.least, result))
 
@@ -131,7 +134,7 @@ class GuestTask(ScoringParty):
             fragments.clear()
         common = np.logical_and.reduce([one != NOT_COMMON for one in places.values()])
         size = rows.batches.size_with(int(common.sum()), max(settings.least_batch, *least))
-        batches = FrozenBatches(size, settings.seed)
+        batches = FrozenBatches(size, settings.federation.seed)
         filled = batches.add(names[number] for number in np.flatnonzero(common))[: rows.batches.room]
         if not rows.batches.room:
             self.outbox.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no further ones will be")
@@ -151,7 +154,7 @@ class GuestTask(ScoringParty):
     # ---- rounds
 
     def begin_round(self) -> None:
-        if all(self._of_round(self._outputs[host]) for host in self.settings.hosts):
+        if all(self._of_round(self._outputs[host]) for host in self.settings.federation.hosts):
             self._add_outputs()
 
     def _take_outputs(self, host: str, message: Message) -> None:
@@ -183,11 +186,11 @@ class GuestTask(ScoringParty):
         own = self.rounds.own_numbers()
         if not self.rounds.for_curvature:
             own = residuals(own, kinds.labels.encode(self.rounds.signs))
-        vectors = [self._of_round(self._outputs[host]) for host in settings.hosts]
+        vectors = [self._of_round(self._outputs[host]) for host in settings.federation.hosts]
         ask_for_product(self, vectors, numbers_to_bytes(own.tolist()), self._tell_residuals)
 
     def _tell_residuals(self, product: Product) -> None:
-        for host in self.settings.hosts:
+        for host in self.settings.federation.hosts:
             self._outputs[host].clear()
             self.exchange.tell(f"residuals/{host}", host, "residuals", product.hidden)
         upload_product(self, product)
@@ -219,7 +222,7 @@ class GuestTask(ScoringParty):
         settings = self.settings
         if self.progress.phase != ADDING or not all(self._dots.values()):
             return
-        vectors = [self._of_round(self._dots[host]) for host in settings.hosts]
+        vectors = [self._of_round(self._dots[host]) for host in settings.federation.hosts]
         kind, place = Kind.of(settings.products), self.exchange.place("sums")
         content = Adding(self.rounds.hidden, vectors, self._products.content, kind, place)
         self.outbox.ask(added, request(content), self._tell_sums)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.members.background_tasks import (
     Encrypting,
@@ -13,8 +14,9 @@ from streamfl.quasi_newton.members.background_tasks import (
     encrypted,
     request,
 )
+from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
-from streamfl.quasi_newton.members.party_settings import ALIGNING, DECIDING, FAILED, OUTPUTS, PartySettings
+from streamfl.quasi_newton.members.training_progress import ALIGNING, DECIDING, FAILED, OUTPUTS
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, FirstAnswer, Message, content_of, numbers_of, read_content
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
@@ -29,13 +31,14 @@ __all__ = ["HostTask"]
 class HostTask(ScoringParty):
     """The state machine of a host's partition."""
 
-    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
-        super().__init__(settings, outbox)
+    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
+        super().__init__(settings, given, outbox)
+        self._guest = settings.federation.guest_party
         self.scoring: HostScoring = HostScoring(self)
         # The guest's points that came before the coordinator began the run, after the run's number.
-        self._asked = ValueFragments(self.parts, "asked", 8 + settings.most * POINT_BYTES)
+        self._asked = ValueFragments(self.parts, "asked", 8 + settings.alignment.limit * POINT_BYTES)
         # The run's number, and names in the order of the points that the guest has.
-        self._order = ValueFragments(self.parts, "order", 16 + settings.most * NAME_BYTES)
+        self._order = ValueFragments(self.parts, "order", 16 + settings.alignment.limit * NAME_BYTES)
 
     def restore(self, key: bytes, value: bytes) -> None:
         if not (self._asked.restore(key, value) or self._order.restore(key, value)):
@@ -63,8 +66,8 @@ class HostTask(ScoringParty):
             return
         if message.run > progress.run + 1 or message.round:
             raise PeerError("implausible", f"an alignment for run {message.run} after run {progress.run}")
-        points = read_content(self.exchange.unsealed(self.settings.guest, message), Blinded).points
-        check_points(points, self.settings.most)
+        points = read_content(self.exchange.unsealed(self._guest, message), Blinded).points
+        check_points(points, self.settings.alignment.limit)
         if self._asked.content[:8] == message.run.to_bytes(8, "big"):
             # One question a run: with any number of questions the guest could try every possible name.
             self.exchange.repeated()
@@ -83,7 +86,8 @@ class HostTask(ScoringParty):
     def _answer(self, points: bytes, *, early: bool = False) -> None:
         """early: whether the points came in an earlier message than the present one."""
         settings = self.settings
-        content = request(self.aligning(settings.guest, self.exchange.session(settings.own), self.table.candidates(), points))
+        session = self.exchange.session(settings.required_party())
+        content = request(self.aligning(self._guest, session, self.table.candidates(), points))
         self.outbox.ask(aligned, content, lambda result: self._tell_answer(result, early))
 
     def _tell_answer(self, result: bytes, early: bool) -> None:
@@ -96,7 +100,7 @@ class HostTask(ScoringParty):
         self._order.write(msgspec.msgpack.encode((self.progress.run, order)))
         # An earlier release does not know FirstAnswer, so it is sent only before the first batch.
         answer = Answer(own, twice) if self.rows.batches.count else FirstAnswer(own, twice, self.settings.least_batch)
-        self.exchange.tell("outputs", self.settings.guest, "answer", content_of(answer))
+        self.exchange.tell("outputs", self._guest, "answer", content_of(answer))
 
     def _take_aligned(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
@@ -110,7 +114,7 @@ class HostTask(ScoringParty):
                 return
             if not self.exchange.is_present(message, ALIGNING):
                 return
-        content: Aligned = read_content(self.exchange.unsealed(settings.guest, message), Aligned)
+        content: Aligned = read_content(self.exchange.unsealed(self._guest, message), Aligned)
         names = names_at(numbers_of(content.places, "<u4"), order)
         batches = self.rows.batches
         size = batches.size_with(len(names), settings.least_batch)
@@ -138,11 +142,11 @@ class HostTask(ScoringParty):
     def begin_round(self) -> None:
         numbers = numbers_to_bytes(self.rounds.own_numbers().tolist())
         content = request(Encrypting(self.rounds.hidden, self.exchange.place("outputs"), numbers))
-        self.outbox.ask(encrypted, content, lambda vector: self.exchange.tell("outputs", self.settings.guest, "outputs", vector))
+        self.outbox.ask(encrypted, content, lambda vector: self.exchange.tell("outputs", self._guest, "outputs", vector))
 
     def _take_residuals(self, message: Message) -> None:
         kinds, rounds = self.settings.kinds, self.rounds
-        vector = self.exchange.unsealed(self.settings.guest, message)
+        vector = self.exchange.unsealed(self._guest, message)
         rounds.scheme.check(vector, len(rounds.matrix), kinds.changes_sum if rounds.for_curvature else kinds.residuals)
         ask_for_product(self, [vector], b"", lambda product: upload_product(self, product))
 
@@ -151,4 +155,4 @@ class HostTask(ScoringParty):
         self.exchange.remember()
         kind = Kind.of(self.settings.products)
         content = request(Encrypting(self.rounds.hidden, self.exchange.place("dots"), numbers_to_bytes(products), kind))
-        self.outbox.ask(encrypted, content, lambda vector: self.exchange.tell("outputs", self.settings.guest, "dots", vector))
+        self.outbox.ask(encrypted, content, lambda vector: self.exchange.tell("outputs", self._guest, "dots", vector))

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from streamfl.contract.role import Measurement, PeerError
-from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.quasi_newton.config import MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds
 from streamfl.quasi_newton.encryption.key_file import MOST_KEYS, OTHER_KEY
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey, digest_of
@@ -17,7 +17,11 @@ from streamfl.quasi_newton.learning.iterates import Iterates
 from streamfl.quasi_newton.members.background_tasks import Aligning, read_alignment
 from streamfl.quasi_newton.members.exchange import MessageExchange
 from streamfl.quasi_newton.members.figures import FAR_OUT, measured_place
-from streamfl.quasi_newton.members.party_settings import (
+from streamfl.quasi_newton.members.given import PartyGiven
+from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
+from streamfl.quasi_newton.members.rounds import TrainingRounds
+from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
+from streamfl.quasi_newton.members.training_progress import (
     ALIGNING,
     DECIDING,
     FAILED,
@@ -26,12 +30,8 @@ from streamfl.quasi_newton.members.party_settings import (
     OUTPUTS,
     READY,
     TRAINED,
-    PartySettings,
     TrainingProgress,
 )
-from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.members.rounds import TrainingRounds
-from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     Begin,
@@ -62,29 +62,36 @@ IMPLAUSIBLE = (
 class PartyTask:
     """The state machine of a party's partition. Subclasses have the parts of guest and host."""
 
-    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
         self.settings = settings
+        self.given = given
         self.outbox = outbox
         self.parts = ChangedParts()
-        self.exchange = MessageExchange(self.parts, settings, outbox)
+        self.exchange = MessageExchange(self.parts, settings, given, outbox)
         self.progress = self.exchange.progress
-        self.is_held_out = HeldOut(settings.secret, settings.held_out if settings.is_guest else 0.0)
+        self.is_held_out = HeldOut(given.secret, settings.alignment.held_out if settings.is_guest else 0.0)
         self.rows = TrainingRows(
             self.parts,
-            settings.most,
+            settings.alignment.limit,
             settings.learning.batch,
             settings.columns,
             settings.kinds.inputs,
-            settings.min_support,
-            settings.secret,
+            settings.learning.min_support,
+            given.secret,
             outbox.counts,
-            largest=settings.largest_leverage,
+            largest=settings.learning.largest_leverage,
             intercept=settings.is_guest,
         )
         self.table = EntityTable(
-            self.parts, settings.columns, settings.is_guest, settings.expiry, settings.most, outbox.counts, self._is_taken
+            self.parts,
+            settings.columns,
+            settings.is_guest,
+            settings.alignment.expiry_seconds,
+            settings.alignment.limit,
+            outbox.counts,
+            self._is_taken,
         )
-        self.rounds = TrainingRounds(self.parts, settings, self.progress, self.rows)
+        self.rounds = TrainingRounds(self.parts, settings, given, self.progress, self.rows)
         self.readiness = Readiness(self.parts, settings, self.progress, self.table, self.rows.batches)
         self._latest = LatestModel(self.parts)
         self._now = 0.0
@@ -143,9 +150,9 @@ class PartyTask:
             self.readiness.look(now)
         elif self.progress.phase != READY:
             self.progress.again = True
-        self.progress.told = [*self.progress.told, self.settings.key][-MOST_KEYS:]
+        self.progress.told = [*self.progress.told, self.settings.encryption.agreed_key][-MOST_KEYS:]
         self.exchange.remember()
-        self.exchange.upload("ready", content_of(Ready(self.table.complete, self.settings.key)))
+        self.exchange.upload("ready", content_of(Ready(self.table.complete, self.settings.encryption.agreed_key)))
 
     def restore(self, key: bytes, value: bytes) -> None:
         owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.exchange)
@@ -211,8 +218,8 @@ class PartyTask:
     def aligning(self, other: str, session: bytes, names: list[str], theirs: bytes = b"", twice: bytes = b"") -> Aligning:
         """The request for a background task of the alignment with another party. theirs, twice: as far as they have come."""
         settings = self.settings
-        key = settings.links[other].alignment_key if settings.hashed else b""
-        return Aligning(settings.secret, session, names, settings.most, theirs, twice, key)
+        key = self.given.links[other].alignment_key if settings.alignment.hashed else b""
+        return Aligning(self.given.secret, session, names, settings.alignment.limit, theirs, twice, key)
 
     def points_of_both(self, result: bytes, early: str = "") -> tuple[Any, ...] | None:
         """The own points, the guest's points blinded by both, and names in the order of the own; None if early points are refused.
@@ -245,7 +252,7 @@ class PartyTask:
     def join(self, alignment: bytes) -> None:
         """Prepare the rows of the run's batches, report them to the coordinator, and begin the first round."""
         settings, progress, rows = self.settings, self.progress, self.rows
-        preparation = rows.prepare(settings.method)
+        preparation = rows.prepare(settings.preprocessing.method)
         columns = len(preparation.kept) + settings.is_guest
         progress.alignment, progress.batches = alignment, rows.batches.count
         if rows.preparation is None and (left_out := preparation.results - len(preparation.kept)):
@@ -254,7 +261,7 @@ class PartyTask:
             self.fail(f"{columns} columns: 1 to {MOST_COLUMNS} are expected")
             return
         try:
-            check_batch(rows.batches.size, columns, settings.min_batch)
+            check_batch(rows.batches.size, columns, settings.learning.min_batch)
         except ValueError as error:
             self.fail(f"learning.batch: {error}")
             return
@@ -266,8 +273,8 @@ class PartyTask:
             )
             return
         rows.fix(preparation)
-        context = msgspec.msgpack.encode((settings.federation, progress.run, settings.own))
-        start = secret_start(settings.secret, context, columns) if self.trained is None else self.trained.weights
+        context = msgspec.msgpack.encode((settings.federation.name, progress.run, settings.required_party()))
+        start = secret_start(self.given.secret, context, columns) if self.trained is None else self.trained.weights
         self.rounds.begin(inputs, far, start)
         if muted:
             self.outbox.counts["muted_rows"] += muted
@@ -336,13 +343,14 @@ class PartyTask:
         if message.run != progress.run + 1 or not progress.has_said:
             raise PeerError("implausible", f"run {message.run} begins after run {progress.run}, which this party is not ready for")
         begin: Begin = read_content(message.content, Begin)
-        if settings.encrypted and digest_of(begin.key) != settings.key and digest_of(begin.key) in progress.told:
+        encryption, key = settings.encryption, digest_of(begin.key)
+        if encryption.encrypted and key != encryption.agreed_key and key in progress.told:
             # This party reported ready before its configuration changed. The others wait for it, so it has to tell them.
             progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
             self.fail(OTHER_KEY)
             return
-        if settings.encrypted:
-            PaillierPublicKey.from_bytes(begin.key, settings.key_bits, settings.key_fingerprint)
+        if encryption.encrypted:
+            PaillierPublicKey.from_bytes(begin.key, encryption.key_bits, encryption.key_fingerprint or "")
         elif begin.key:
             raise PeerError("configuration", ANOTHER)
         self.progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))

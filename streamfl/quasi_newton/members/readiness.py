@@ -11,8 +11,9 @@ import msgspec
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.identity.keys import derive
+from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.keys import digest_of
-from streamfl.quasi_newton.members.party_settings import FAILED, GATHERING, READY, TRAINED, PartySettings, TrainingProgress
+from streamfl.quasi_newton.members.training_progress import FAILED, GATHERING, READY, TRAINED, TrainingProgress
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.state.changelog import ChangedParts
@@ -71,7 +72,12 @@ class Readiness:
     """
 
     def __init__(
-        self, parts: ChangedParts, settings: PartySettings, progress: TrainingProgress, table: EntityTable, batches: LearntBatches
+        self,
+        parts: ChangedParts,
+        settings: QuasiNewtonSettings,
+        progress: TrainingProgress,
+        table: EntityTable,
+        batches: LearntBatches,
     ) -> None:
         self._parts = parts
         self._settings = settings
@@ -79,7 +85,8 @@ class Readiness:
         self._table = table
         self._batches = batches
         self._since = _Since()
-        learning = settings.learning
+        self._settle = settings.alignment.settle_seconds
+        learning = settings.learning.descent
         limits = learning.tolerance, learning.epochs, learning.iterations
         changeable = learning.learning_rate, learning.largest_step, learning.freeze_below, *limits
         self._tried_with = hashlib.blake2b(msgspec.msgpack.encode(changeable), digest_size=16).digest()
@@ -90,18 +97,18 @@ class Readiness:
         phase, settings, since = self._progress.phase, self._settings, self._since
         # State of an earlier release has no ``enough``.
         begun = since.enough or self._table.latest
-        settled = min(max(begun, since.old) + settings.settle, begun + MOST_WAITS * settings.settle)
+        settled = min(max(begun, since.old) + self._settle, begun + MOST_WAITS * self._settle)
         if self._progress.has_said:
-            return since.ended if self._progress.told[-1:] != [settings.key] else None
+            return since.ended if self._progress.told[-1:] != [settings.encryption.agreed_key] else None
         if phase == GATHERING:
             return settled if self._knows_enough else None
         if phase not in (TRAINED, FAILED):
             return None
         if not settings.is_guest or (phase == FAILED and self.has_other_key):
             return since.ended
-        scheduled = None if settings.every is None else since.ended + settings.every
+        scheduled = None if settings.retraining.every_seconds is None else since.ended + settings.retraining.every_seconds
         if phase == TRAINED:
-            return scheduled if since.fresh >= settings.more else None
+            return scheduled if since.fresh >= settings.new_entities else None
         if not (self._batches or self._knows_enough):
             return None
         if since.tried_with != self._tried_with:
@@ -109,13 +116,13 @@ class Readiness:
         if not since.fresh:
             return None
         # Without this wait, a cause that new entities do not remove would start a new alignment for each entity that comes.
-        rest = math.ldexp(settings.settle, min(since.failures - 1, MOST_DOUBLINGS))
+        rest = math.ldexp(self._settle, min(since.failures - 1, MOST_DOUBLINGS))
         return max(since.ended + rest, settled if scheduled is None else min(settled, scheduled))
 
     @property
     def _knows_enough(self) -> bool:
         """Whether the party knows alignment.entities entities, and those that are not held out are enough for a batch."""
-        return self._table.known >= self._settings.entities and self._table.complete >= self._settings.least_batch
+        return self._table.known >= self._settings.alignment.entities and self._table.complete >= self._settings.least_batch
 
     @property
     def awaited(self) -> str | None:
@@ -126,12 +133,12 @@ class Readiness:
         if progress.phase != GATHERING or self._batches:
             return None
         wanted = "columns and a label" if settings.is_guest else "columns"
-        told = f"knows {table.known:,} of {settings.entities:,} entities with {wanted} (alignment.entities)"
-        if table.known < settings.entities:
+        told = f"knows {table.known:,} of {settings.alignment.entities:,} entities with {wanted} (alignment.entities)"
+        if table.known < settings.alignment.entities:
             return told
         if table.complete < settings.least_batch:
             return f"{told}: {table.complete:,} of {settings.least_batch:,} that a batch needs, because the others are held out"
-        return f"{told}: begins {settings.settle:g} s after that, or after the last of a history (alignment.settle_seconds)"
+        return f"{told}: begins {self._settle:g} s after that, or after the last of a history (alignment.settle_seconds)"
 
     @property
     def missing(self) -> int:
@@ -139,12 +146,12 @@ class Readiness:
         if self._progress.phase != GATHERING or self._batches:
             return 0
         settings, table = self._settings, self._table
-        return max(0, settings.entities - table.known, settings.least_batch - table.complete)
+        return max(0, settings.alignment.entities - table.known, settings.least_batch - table.complete)
 
     @property
     def has_other_key(self) -> bool:
         """Whether the latest run began under a key that the party no longer takes."""
-        return digest_of(self._progress.modulus) not in (b"", self._settings.key)
+        return digest_of(self._progress.modulus) not in (b"", self._settings.encryption.agreed_key)
 
     def came(self, now: float, written: float, *, fresh: bool = False) -> None:
         """An entity's columns or label came. written: the record's time. fresh: whether a training may take one more entity now."""
@@ -152,7 +159,7 @@ class Readiness:
             self._since.fresh += 1
             self._remember()
         self.look(now)
-        if self._since.enough and written < now - self._settings.settle and self._since.old != now:
+        if self._since.enough and written < now - self._settle and self._since.old != now:
             self._since.old = now
             self._remember()
 

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import decode_array, encode_array
+from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.learning.iterates import Iterates
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS, check_sums, loss_product
 from streamfl.quasi_newton.learning.taylor import residuals
 from streamfl.quasi_newton.members.background_tasks import Own
-from streamfl.quasi_newton.members.party_settings import OUTPUTS, TRAINED, PartySettings, TrainingProgress
+from streamfl.quasi_newton.members.given import PartyGiven
+from streamfl.quasi_newton.members.training_progress import OUTPUTS, TRAINED, TrainingProgress
 from streamfl.quasi_newton.messages import StepDecision
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
 from streamfl.state.changelog import ChangedParts
@@ -30,21 +32,29 @@ Bools = NDArray[np.bool_]
 class TrainingRounds:
     """The rounds of one party. Holds the iterates and moves the progress from round to round."""
 
-    def __init__(self, parts: ChangedParts, settings: PartySettings, progress: TrainingProgress, rows: TrainingRows) -> None:
+    def __init__(
+        self,
+        parts: ChangedParts,
+        settings: QuasiNewtonSettings,
+        given: PartyGiven,
+        progress: TrainingProgress,
+        rows: TrainingRows,
+    ) -> None:
         self._settings = settings
+        self._given = given
         self._progress = progress
         self._rows = rows
         self._signs: Floats | None = None
-        self.iterates = Iterates(parts, settings.learning, settings.kinds, settings.is_guest)
+        self.iterates = Iterates(parts, settings.learning.descent, settings.kinds, settings.is_guest)
 
     @property
     def scheme(self) -> Scheme:
-        return scheme_of(self._progress.modulus, self._settings.secret if self._progress.modulus else b"")
+        return scheme_of(self._progress.modulus, self._given.secret if self._progress.modulus else b"")
 
     @property
     def hidden(self) -> Own:
         """The modulus and the secret that background tasks need to hide numbers."""
-        return Own(self._progress.modulus, self._settings.secret)
+        return Own(self._progress.modulus, self._given.secret)
 
     @property
     def for_curvature(self) -> bool:
@@ -117,7 +127,7 @@ class TrainingRounds:
 
     def check(self, numbers: list[int]) -> None:
         """PeerError with reason out_of_bounds if no members within the public bounds can have produced the decrypted numbers."""
-        kinds, others = self._settings.kinds, len(self._settings.hosts)
+        kinds, others = self._settings.kinds, len(self._settings.federation.hosts)
         if self.for_curvature:
             own, reach = self.own_numbers(), others * kinds.changes.largest
         elif self._settings.is_guest:

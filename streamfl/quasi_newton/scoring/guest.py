@@ -78,18 +78,20 @@ class GuestScoring(Scoring):
     def __init__(self, party: PartyTask) -> None:
         super().__init__(party)
         settings = party.settings
-        self._hosts = settings.hosts
-        self._lines = {host: ScoringLink(settings, party.outbox, f"questions/{host}", host, host) for host in settings.hosts}
-        self._sessions = {host: _Session() for host in settings.hosts}
+        self._hosts = settings.federation.hosts
+        self._lines = {
+            host: ScoringLink(settings, party.given, party.outbox, f"questions/{host}", host, host) for host in self._hosts
+        }
+        self._sessions = {host: _Session() for host in self._hosts}
         # Entities of the present question; then the chosen ones, in the order of the places.
-        most = 5 + settings.most * NAME_BYTES
-        self._sought = {host: ValueFragments(party.parts, f"sought/{host}", most) for host in settings.hosts}
-        self.scores = Scores(party.parts, party.table, len(settings.hosts))
+        most = 5 + settings.alignment.limit * NAME_BYTES
+        self._sought = {host: ValueFragments(party.parts, f"sought/{host}", most) for host in self._hosts}
+        self.scores = Scores(party.parts, party.table, len(self._hosts))
         self._fitted: Calibrated | None = None
         # Cached held-out figures, after what they were computed from: every scrape asks for them, and they take a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         self._labels = Rhythm()
-        self._pending_headers = PendingHeaders(party.parts, settings.scoring.carry, settings.most)
+        self._pending_headers = PendingHeaders(party.parts, party.given.carry, settings.alignment.limit)
         party.table.on_forget = self._forget
 
     # ---- what the runtime asks
@@ -227,7 +229,7 @@ class GuestScoring(Scoring):
 
     def _take_found(self, host: str, found: ScoringAnswer) -> None:
         names = self._names(host)
-        check_answer(found.own, found.twice, len(names), self._party.settings.most)
+        check_answer(found.own, found.twice, len(names), self._party.settings.alignment.limit)
         content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
         self._party.outbox.ask(matched, request(content), lambda result: self._choose(host, result))
 
@@ -250,7 +252,7 @@ class GuestScoring(Scoring):
             raise PeerError("alignment", "other entities were chosen")
         if len(numbers) != len(names):
             raise PeerError("shape", f"points of {len(numbers)} entities answer {len(names)}")
-        largest = math.floor(self._bound / self._settings.quantum + 0.5)
+        largest = math.floor(self._bound / self._settings.scoring.quantum + 0.5)
         if (np.abs(numbers[numbers != NO_POINTS]) > largest).any():
             raise PeerError("out_of_bounds", f"a part of an output is beyond learning.output_bound = {self._bound:g}")
         place = self._hosts.index(host)
@@ -274,7 +276,7 @@ class GuestScoring(Scoring):
             points = self.scores.points(name)
             there_is_one = NO_POINTS not in points and abs(output) <= self._bound
             self._counts["unscored_entities"] += not there_is_one
-            total = output + self._settings.quantum * sum(points)
+            total = output + self._settings.scoring.quantum * sum(points)
             self.scores.complete(name, total if there_is_one else None, name not in learnt)
 
     # ---- questions
@@ -283,11 +285,11 @@ class GuestScoring(Scoring):
         """When the next question to a host is due; None if there is nothing to ask."""
         session, settings = self._sessions[host], self._settings
         if session.phase == ASKED:
-            return session.since + settings.patience
+            return session.since + settings.alignment.patience_seconds
         entities = len(self.scores.open(self._hosts.index(host)))
         if session.phase != IDLE or not entities:
             return None
-        wait = max(settings.interval, SECONDS_AN_ENTITY * entities)
+        wait = max(settings.scoring.interval_seconds, SECONDS_AN_ENTITY * entities)
         if self._party.table.latest < session.since:
             wait *= 2 ** min(session.fruitless, MOST_DOUBLINGS)
         return session.since + wait
@@ -314,7 +316,7 @@ class GuestScoring(Scoring):
 
     def _may_calibrate(self) -> bool:
         judged = self.scores.judged
-        enough = self.calibration is None and len(judged) >= self._settings.calibration
+        enough = self.calibration is None and len(judged) >= self._settings.scoring.calibration_entities
         return enough and len(set(judged.values())) == 2
 
     def _calibrate(self) -> None:
@@ -335,9 +337,9 @@ class GuestScoring(Scoring):
         names = sorted(self.scores.pending(told))[:PUBLISHED_AT_ONCE]
         outputs = [self.scores.output(name) for name in names]
         revisions = [self.scores.publish(name, told) for name in names]
-        predictions = predictions_of(names, outputs, revisions, self._model.version, calibration, self._settings.scale)
+        predictions = predictions_of(names, outputs, revisions, self._model.version, calibration, self._settings.scoring.scale)
         for name, prediction in zip(names, predictions, strict=True):
-            self._party.outbox.publish("predictions", name, self._settings.encode(prediction), self._pending_headers.of(name))
+            self._party.outbox.publish("predictions", name, self._party.given.encode(prediction), self._pending_headers.of(name))
             if told == CALIBRATED:
                 # Later predictions are of a later model, and no sample has caused them.
                 self._pending_headers.forget(name)

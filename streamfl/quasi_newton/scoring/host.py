@@ -55,12 +55,13 @@ class HostScoring(Scoring):
     def __init__(self, party: PartyTask) -> None:
         super().__init__(party)
         settings = party.settings
-        self._line = ScoringLink(settings, party.outbox, "answers", settings.guest, settings.own)
+        self._guest = settings.federation.guest_party
+        self._line = ScoringLink(settings, party.given, party.outbox, "answers", self._guest, settings.required_party())
         self._state = _State()
         # Names in the order of the points that the guest has.
-        self._offered = ValueFragments(party.parts, "offered", 5 + settings.most * NAME_BYTES)
+        self._offered = ValueFragments(party.parts, "offered", 5 + settings.alignment.limit * NAME_BYTES)
         # A question about the model of a training whose end this host does not know yet, after its version and number.
-        self._early = ValueFragments(party.parts, "early", PLACE_BYTES + settings.most * POINT_BYTES)
+        self._early = ValueFragments(party.parts, "early", PLACE_BYTES + settings.alignment.limit * POINT_BYTES)
         self._answered: dict[str, int] = {}
         party.table.on_forget = self._forget
 
@@ -97,7 +98,7 @@ class HostScoring(Scoring):
 
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
-        left = max(0, self._settings.versions - self._state.answered)
+        left = max(0, self._settings.scoring.versions - self._state.answered)
         yield Measurement("model_versions_left", "gauge", "Model versions for which points may still be sent", left)
 
     # ---- what the party has come to
@@ -135,7 +136,7 @@ class HostScoring(Scoring):
         if not 0 < message.run <= max(version, self._party.progress.run) or not message.round:
             raise PeerError("implausible", f"a question about model {message.run}: nothing led to it")
         points = read_content(self._line.heard(message), ScoringQuestion).points
-        check_points(points, self._party.settings.most)
+        check_points(points, self._party.settings.alignment.limit)
         if message.run == version:
             self._answer(*place, points)
         elif self._early and place <= self._early_place:
@@ -150,7 +151,7 @@ class HostScoring(Scoring):
             self._close(version, number)
             return
         names = sorted(name for name in self._party.table.with_columns() if self._answered.get(name) != version)
-        content = self._party.aligning(self._party.settings.guest, self._line.session(version, number), names, points)
+        content = self._party.aligning(self._guest, self._line.session(version, number), names, points)
         self._party.outbox.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
 
     def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
@@ -198,7 +199,7 @@ class HostScoring(Scoring):
         if known:
             outputs = self._model.outputs(table.rows([names[place] for place in known])[0])
             within = np.abs(outputs) <= self._party.settings.kinds.inner_products.bound
-            rounded = np.rint(outputs / self._settings.quantum)
+            rounded = np.rint(outputs / self._settings.scoring.quantum)
             points[known] = np.where(within, rounded, NO_POINTS).astype("<i4")
             self._counts["unscored_entities"] += int((~within).sum())
         for place in known:
@@ -215,7 +216,7 @@ class HostScoring(Scoring):
         return int.from_bytes(head[:8], "big"), int.from_bytes(head[8:], "big")
 
     def _may_answer(self, version: int) -> bool:
-        return self._state.released == version or self._state.answered < self._settings.versions
+        return self._state.released == version or self._state.answered < self._settings.scoring.versions
 
     def _go_to(self, version: int, number: int, phase: int) -> None:
         self._state.version, self._state.number, self._state.phase = version, number, phase

@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from streamfl.encoding.wire import VERSION
-from streamfl.quasi_newton.members.party_settings import PartySettings
+from streamfl.quasi_newton.config import QuasiNewtonSettings
+from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, records_of, seal, unseal
 from streamfl.roles.partitioned_role import Outbox
 
@@ -48,8 +49,11 @@ class ScoringLink:
     channel: that the party sends to. other: name of the other party. host: name of the host of the two.
     """
 
-    def __init__(self, settings: PartySettings, outbox: Outbox, channel: str, other: str, host: str) -> None:
+    def __init__(
+        self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox, channel: str, other: str, host: str
+    ) -> None:
         self._settings = settings
+        self._given = given
         self._outbox = outbox
         self._channel = channel
         self._other = other
@@ -57,17 +61,19 @@ class ScoringLink:
 
     def session(self, version: int, number: int) -> bytes:
         """The name of a session's alignment, which differs from that of any training."""
-        settings = self._settings
-        return msgspec.msgpack.encode((settings.federation, "scoring", version, number, settings.guest, self._host))
+        federation = self._settings.federation
+        return msgspec.msgpack.encode((federation.name, "scoring", version, number, federation.guest_party, self._host))
 
     def tell(self, version: int, number: int, kind: str, content: msgspec.Struct, alignment: bytes = b"") -> None:
         """Seal a message and send it to the other party. alignment: digest of the chosen entities, once they are known."""
         settings, other = self._settings, self._other
-        message = Message(VERSION, settings.fingerprint, settings.own, version, number, kind, alignment, b"")
-        sealed = seal(message, content_of(content), settings.links[other], settings.scoring.topics[other][0])
-        self._outbox.send(self._channel, records_of(settings.codec, sealed))
+        message = Message(VERSION, settings.fingerprint, settings.required_party(), version, number, kind, alignment, b"")
+        topic = settings.linked(other, "questions" if settings.is_guest else "answers")
+        sealed = seal(message, content_of(content), self._given.links[other], topic)
+        self._outbox.send(self._channel, records_of(self._given.codec, sealed))
 
     def heard(self, message: Message) -> bytes:
         """The content of a message, unsealed. PeerError if the other party did not send it."""
         settings, other = self._settings, self._other
-        return unseal(message, other, settings.links[other], settings.scoring.topics[other][1])
+        topic = settings.linked(other, "answers" if settings.is_guest else "questions")
+        return unseal(message, other, self._given.links[other], topic)

@@ -19,7 +19,7 @@ class Scoring:
 
     def __init__(self, party: PartyTask) -> None:
         self._party = party
-        self._settings = party.settings.scoring
+        self._settings = party.settings
         self._parts = party.parts
         self._counts = party.outbox.counts
 

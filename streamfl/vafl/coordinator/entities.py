@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,27 +15,12 @@ from streamfl.vafl.coordinator.alignment import AlignmentPolicy, Decision, Predi
 from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.coordinator.pending_embeddings import PendingEmbeddings
 from streamfl.vafl.coordinator.remembered_entity import EMBEDDING, ENTITY, RememberedEntity, encode_entities
+from streamfl.vafl.metrics import CoordinatorMetrics
 
-__all__ = ["LARGEST_OUTPUT", "CoordinatorEntities", "Tally"]
+__all__ = ["LARGEST_OUTPUT", "CoordinatorEntities"]
 
 LARGEST_OUTPUT = 1e100
 """Bound of a head's output. Larger outputs are clipped to it, or in single precision to the largest with a finite square."""
-
-
-@dataclass
-class Tally:
-    """Counts of what became of entities, in all partitions.
-
-    forgotten: forgotten entities by reason.
-    duplicate_labels: labels of entities that had one.
-    silent: requests for a newer embedding that no party answered.
-    """
-
-    forgotten: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("no_quorum", "no_label", "no_embedding", "displaced", "learnt", "withheld"), 0)
-    )
-    duplicate_labels: int = 0
-    silent: int = 0
 
 
 class CoordinatorEntities:
@@ -49,11 +33,11 @@ class CoordinatorEntities:
     embedding_size: numbers of an embedding.
     outputs: outputs of the head per entity.
     dtype: of the embeddings.
-    tally: counts what became of entities, in all partitions.
+    metrics: count what became of entities, in all partitions.
     """
 
     def __init__(
-        self, alignment: AlignmentPolicy, parties: int, embedding_size: int, outputs: int, dtype: Any, tally: Tally
+        self, alignment: AlignmentPolicy, parties: int, embedding_size: int, outputs: int, dtype: Any, metrics: CoordinatorMetrics
     ) -> None:
         self._alignment = alignment
         self._learning_quorum = alignment.learning_quorum or parties
@@ -63,7 +47,7 @@ class CoordinatorEntities:
         self._embeddings = np.zeros((0, parties), EMBEDDING)
         self._values = np.zeros((0, parties, embedding_size), dtype)
         self._outputs = np.zeros((0, outputs))
-        self._tally = tally
+        self._metrics = metrics
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -127,7 +111,7 @@ class CoordinatorEntities:
         """Places of entities that have no label yet; the others are counted as duplicates."""
         labelled = self._entities["labelled"]
         places = [place for place, row in enumerate(map(self._rows.get, names)) if row is None or not labelled[row]]
-        self._tally.duplicate_labels += len(names) - len(places)
+        self._metrics.duplicate_labels += len(names) - len(places)
         return places
 
     def _admit_in_turn(self, names: Sequence[str], with_labels: bool) -> tuple[list[int], Sequence[int], int]:
@@ -147,7 +131,7 @@ class CoordinatorEntities:
                         return list(taken.values()), places, place
                     self._forget(oldest, displaced=True)
             elif with_labels and self._entities["labelled"][row]:
-                self._tally.duplicate_labels += 1
+                self._metrics.duplicate_labels += 1
                 continue
             else:
                 learnt_from = with_labels or bool(self._entities["labelled"][row])
@@ -275,7 +259,7 @@ class CoordinatorEntities:
         rows, _, _ = self.admit(names, now)
         embeddings = self._embeddings.take(rows, axis=0)
         silent = embeddings["fresh"] & embeddings["asked"]
-        self._tally.silent += int(silent.sum())
+        self._metrics.silent_parties += int(silent.sum())
         self._embeddings["fresh"][rows] = embeddings["fresh"] & ~silent
         self._pending.give_up(names, rows)
         return names, rows
@@ -305,7 +289,7 @@ class CoordinatorEntities:
             reason = "no_label" if present >= self._alignment.quorum else "no_quorum"
         else:
             reason = "no_quorum" if present else "no_embedding"
-        self._tally.forgotten[reason] += 1
+        self._metrics.forgotten_entities[reason] += 1
         self._remove(name)
 
     def _remove(self, name: str) -> None:

@@ -14,6 +14,7 @@ from streamfl.privacy.keyed_noise import noisy
 from streamfl.privacy.ledger import Ledger
 from streamfl.vafl.coordinator.alignment import Decision
 from streamfl.vafl.functions.heads import OutputLoss
+from streamfl.vafl.metrics import LabelMetrics
 
 __all__ = ["TOLD_BARE", "LabelRelease"]
 
@@ -43,16 +44,17 @@ class LabelRelease:
         self._cost = cost_of(loss.sensitivity, noise) if noise else 0.0
         # Identifies the noise, and reveals nothing of the secret.
         self._name = fingerprint_of("label", noise, secret)
-        self._withheld = dict.fromkeys(("budget", "ledger"), 0)
 
     @property
     def noise(self) -> float:
         return self._noise
 
-    def withhold(self, ledger: Ledger, names: Sequence[str], decision: Decision) -> None:
+    def withhold(self, ledger: Ledger, names: Sequence[str], decision: Decision, withheld: dict[str, int]) -> None:
         """Count label releases in the ledger, and withhold those that are not allowed.
 
         This comes before requests: no party is asked for an embedding of an entity that cannot be learnt from.
+
+        withheld: counts of the reasons.
         """
         for place in np.flatnonzero(decision.answers).tolist():
             # A label released with the present noise gets the same noise again, which reveals no more and costs nothing.
@@ -61,7 +63,7 @@ class LabelRelease:
             refusal = ledger.refusal(names[place], self._cost)
             if refusal is not None:
                 decision.withheld[place] = True
-                self._withheld[refusal] += 1
+                withheld[refusal] += 1
             elif not decision.asks[place]:
                 decision.lives[place], decision.noises[place] = ledger.spend(names[place], self._cost), self._name
 
@@ -93,13 +95,9 @@ class LabelRelease:
 
     def measure(self, mu: float) -> Iterable[Measurement]:
         """The metrics. mu: the largest of an entity's label."""
-        for reason, count in self._withheld.items():
-            text = "Labels not answered and not learnt from: the label's budget is spent, or the ledger has no room"
-            yield Measurement("withheld_labels", "counter", text, count, (("reason", reason),))
         if not self._noise:
             return
         if self._budget is not None:
-            yield Measurement("label_budget_mu", "gauge", "mu that no entity's label may exceed", self._budget)
-        text = "mu of the label with the largest releases (Gaussian differential privacy)"
-        yield Measurement("label_mu", "gauge", text, mu)
-        yield Measurement("label_epsilon", "gauge", f"epsilon of that mu at delta = {DELTA:g}", epsilon_of(mu, DELTA))
+            yield LabelMetrics.label_budget_mu(self._budget)
+        yield LabelMetrics.label_mu(mu)
+        yield LabelMetrics.label_epsilon(epsilon_of(mu, DELTA))

@@ -20,6 +20,7 @@ from streamfl.state.changelog import changed_chunks, restore_chunk
 from streamfl.vafl.coordinator.entities import LARGEST_OUTPUT
 from streamfl.vafl.functions.heads import Head
 from streamfl.vafl.messages import ANOTHER, within_bounds
+from streamfl.vafl.metrics import CoordinatorMetrics
 
 __all__ = ["KEY", "HeadSteps", "LearningHead"]
 
@@ -72,18 +73,18 @@ class LearningHead:
     partition: its number.
     fingerprint: of the settings that all members have to agree on.
     start: secret bytes that theta_0 of a partition without state is drawn from; empty: from the seed alone.
-    outcomes: counts ``steps`` and ``refused_steps``, shared by all partitions.
+    metrics: count its steps, of all partitions.
     """
 
     def __init__(
-        self, head: Head, steps: HeadSteps, seed: int, partition: int, fingerprint: int, start: bytes, outcomes: dict[str, int]
+        self, head: Head, steps: HeadSteps, seed: int, partition: int, fingerprint: int, start: bytes, metrics: CoordinatorMetrics
     ) -> None:
         self._head = head
         self._steps = steps
         self._seed = seed
         self._partition = partition
         self._fingerprint = fingerprint
-        self._outcomes = outcomes
+        self._metrics = metrics
         self._parameters = self._first_parameters(start)
         self._optimiser = optimiser_named(steps.optimiser, steps.learning_rate, head.size)
         self._gradient = np.zeros(head.size)
@@ -148,7 +149,8 @@ class LearningHead:
         gradient = self._gradient / counters.gathered + self._steps.regularisation * self._parameters
         taken = finite_step(self._optimiser, self._parameters, gradient, counters.steps + 1)
         counters.steps += taken
-        self._outcomes["steps" if taken else "refused_steps"] += 1
+        self._metrics.steps += taken
+        self._metrics.refused_steps += not taken
         self._gradient[:] = 0.0
         counters.gathered = 0
         self._stepped = True

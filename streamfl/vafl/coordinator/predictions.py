@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Headers, Measurement, Send
-from streamfl.roles.recent import WINDOW, Recent
+from streamfl.roles.recent import Recent
 from streamfl.vafl.coordinator.alignment import PredictionBatch
 from streamfl.vafl.functions.heads import OutputLoss
 from streamfl.vafl.messages import Prediction
+from streamfl.vafl.metrics import CoordinatorMetrics, ScoreMetrics
 
 __all__ = ["Predictions"]
 
@@ -24,7 +25,7 @@ class Predictions:
     loss: converts outputs to predictions, and computes their error.
     encode: encodes a prediction for users.
     original: converts an output of the square loss to the label's own unit.
-    counts: counters ``predictions`` and ``revised_predictions``, which this class increments.
+    metrics: count predictions.
     """
 
     def __init__(
@@ -32,12 +33,12 @@ class Predictions:
         loss: OutputLoss,
         encode: Callable[[Prediction], bytes],
         original: Callable[[float], float],
-        counts: dict[str, int],
+        metrics: CoordinatorMetrics,
     ) -> None:
         self._loss = loss
         self._encode = encode
         self._original = original
-        self._counts = counts
+        self._metrics = metrics
         self._scored = 0
         self._loss_sum = 0.0
         # Unused with the square loss: its predictions are not right or wrong.
@@ -54,8 +55,8 @@ class Predictions:
         outputs: (n, outputs), of the entities that are predicted.
         """
         revised = int(np.count_nonzero(predicting.revisions))
-        self._counts["predictions"] += len(outputs) - revised
-        self._counts["revised_predictions"] += revised
+        self._metrics.predictions += len(outputs) - revised
+        self._metrics.revised_predictions += revised
         values = self._loss.prediction(outputs).tolist()
         if self._loss.name == "square":
             values = [self._original(value) for value in values]
@@ -82,19 +83,15 @@ class Predictions:
         """Sums since the process started, and means over the last labels, which are unknown before the first label."""
         classifies, recent, until = self._loss.name != "square", self._recent.items, self._recent.until
         count = len(recent)
-        yield Measurement("scored", "counter", "Labels of entities that had been predicted", self._scored)
-        text = "Sum of the loss of the predictions made before the label, over the labels of streamfl_scored_total"
-        yield Measurement("loss_sum", "counter", text, self._loss_sum)
+        yield ScoreMetrics.scored(self._scored)
+        yield ScoreMetrics.loss_sum(self._loss_sum)
         if classifies:
-            yield Measurement("right_predictions", "counter", "These predictions that were correct", self._right)
-        text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels since the worker's start"
+            yield ScoreMetrics.right_predictions(self._right)
         mean = sum(loss for loss, _ in recent) / max(count, 1)
-        yield Measurement("loss_windowed", "gauge", text, mean, (), True, count > 0, until)
+        yield ScoreMetrics.loss_windowed(mean, known=count > 0, until=until)
         if classifies:
-            text = f"Share of the predictions that were correct, over the last {WINDOW} labels since the worker's start"
             share = sum(right for _, right in recent) / max(count, 1)
-            yield Measurement("accuracy", "gauge", text, share, known=count > 0, until=until)
+            yield ScoreMetrics.accuracy(share, known=count > 0, until=until)
         else:
-            text = f"RMSE of these predictions over the last {WINDOW} labels since the worker's start, in the label's own unit"
             rmse = (self._original(1.0) - self._original(0.0)) * math.sqrt(mean)
-            yield Measurement("rmse_windowed", "gauge", text, rmse, (), True, count > 0, until)
+            yield ScoreMetrics.rmse_windowed(rmse, known=count > 0, until=until)

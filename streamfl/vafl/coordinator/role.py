@@ -120,7 +120,7 @@ class VaflCoordinator:
         self._notices = Notices()
         self._figures = CoordinatorFigures()
         self._intake = Intake(self._numbers, dtype, embedding_size, fingerprint, loss, carry)
-        self._predictions = Predictions(loss, encode_prediction, original, self._figures.counts)
+        self._predictions = Predictions(loss, encode_prediction, original, self._figures)
         self._release = LabelRelease(loss, gradient_noise, noise_secret, fingerprint, budget)
         self._replies = Replies(self.parties, fingerprint)
         self._watch = PartyWatch(self.parties, patience)
@@ -137,7 +137,7 @@ class VaflCoordinator:
 
     @property
     def backlog(self) -> str | None:
-        if self._figures.counts["learnt"]:
+        if self._figures.learnt:
             return None
         return next((one for task in self._tasks.values() if (one := task.awaited) is not None), None)
 
@@ -156,9 +156,9 @@ class VaflCoordinator:
         count, size, figures = len(self.parties), self.embedding_size, self._figures
         self._tasks[partition] = CoordinatorPartition(
             partition,
-            LearningHead(self.head, self.steps, self.seed, partition, self.fingerprint, self.start, figures.counts),
+            LearningHead(self.head, self.steps, self.seed, partition, self.fingerprint, self.start, figures),
             Parties(count, size),
-            CoordinatorEntities(self.alignment, count, size, self.loss.outputs, self.dtype, figures.tally),
+            CoordinatorEntities(self.alignment, count, size, self.loss.outputs, self.dtype, figures),
             Ledger(self.ledger_limit, None if self.budget is None else self.budget**2),
         )
 
@@ -259,7 +259,7 @@ class VaflCoordinator:
                 continue
             names, values = [one.client for one in taken], np.array([one.label for one in taken])
             self._watch.labelled(task.partition, names)
-            self._figures.counts["labels"] += len(names)
+            self._figures.labels += len(names)
             task.entities.label(rows, values)
             predicted, outputs = task.entities.last_outputs(rows)
             self._predictions.score(outputs, values[predicted], now)
@@ -278,7 +278,7 @@ class VaflCoordinator:
             rows, _, read = task.entities.admit(part.names, now)
             part = part[:read]
             begin += read
-            self._figures.counts["embeddings"] += read
+            self._figures.embeddings += read
             self._watch.heard(number, task.partition, part.names)
             ages = task.parties.take(number, part)
             task.parties.keep_up(number, task.entities.missed(rows, number, now))
@@ -289,16 +289,17 @@ class VaflCoordinator:
 
     def _tell_of_two(self, number: int, shown: SentEmbeddings, again: list[int], late: list[int]) -> None:
         """Count embeddings that came again or late, and warn the operator that two processes may send for one party."""
-        self._figures.duplicates += len(again)
-        self._figures.superseded += len(late)
-        reasons = {
-            "duplicate_embedding": (again, "was repeated and had no effect; if this continues, two processes send for this party"),
-            "superseded": (late, "came after a later one: does a second process of the party write, or somebody else in its name?"),
-        }
-        for reason, (places, text) in reasons.items():
-            if places and reason not in self._notices:
-                which = f"embedding {shown.sequences[places[0]]} of epoch {shown.epochs[places[0]]}"
-                self._notices.say(reason, f"party {self.parties[number]!r}: {which} {text}")
+        self._figures.ignored_embeddings["duplicate"] += len(again)
+        self._figures.superseded_embeddings += len(late)
+        repeated = "was repeated and had no effect; if this continues, two processes send for this party"
+        self._tell_of_first("duplicate_embedding", number, shown, again, repeated)
+        superseded = "came after a later one: does a second process of the party write, or somebody else in its name?"
+        self._tell_of_first("superseded", number, shown, late, superseded)
+
+    def _tell_of_first(self, reason: str, number: int, shown: SentEmbeddings, places: list[int], text: str) -> None:
+        if places and reason not in self._notices:
+            which = f"embedding {shown.sequences[places[0]]} of epoch {shown.epochs[places[0]]}"
+            self._notices.say(reason, f"party {self.parties[number]!r}: {which} {text}")
 
     def _give_up_waiting(self, task: CoordinatorPartition, now: float) -> list[Send]:
         names, rows = task.entities.give_up_waiting(now)
@@ -337,7 +338,7 @@ class VaflCoordinator:
             ages, outdated = task.parties.ages(epochs, versions, self.alignment.max_staleness, newest)
             decision = entities.decide(rows, outdated, behind)
             if self._release.noise:
-                self._release.withhold(task.ledger, names, decision)
+                self._release.withhold(task.ledger, names, decision, self._figures.withheld_labels)
             elif decision.learns.any():
                 task.head.tell_bare()
             entities.settle(names, rows, decision, now)

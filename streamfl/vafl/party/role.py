@@ -31,7 +31,8 @@ from streamfl.vafl.messages import (
     encode_rows,
     within_bounds,
 )
-from streamfl.vafl.party.figures import PartyFigures, measure_privacy
+from streamfl.vafl.metrics import PartyMetrics
+from streamfl.vafl.party.figures import measure_privacy
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.party.model import PartySteps
 from streamfl.vafl.party.partition import PartyPartition, PartySettings, PartySnapshot
@@ -127,7 +128,7 @@ class VaflParty:
         )
         self._clock_guard = ClockGuard()
         self._tasks: dict[int, PartyPartition] = {}
-        self._figures = PartyFigures()
+        self._metrics = PartyMetrics()
         self._notices = Notices()
         self._reply_deadline = ReplyDeadline(patience)
 
@@ -176,7 +177,7 @@ class VaflParty:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        self._tasks[partition] = PartyPartition(self._settings, partition, self._figures.forgotten)
+        self._tasks[partition] = PartyPartition(self._settings, partition, self._metrics.forgotten_entities)
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
@@ -263,10 +264,10 @@ class VaflParty:
 
     def measure(self) -> Iterable[Measurement]:
         tasks = self._tasks.values()
-        entities, waiting = sum(len(task.in_flight) for task in tasks), sum(len(task.waiting) for task in tasks)
-        yield from self._figures.measure(entities, waiting)
-        text = "Entities whose gradient the first step still waits for, of all partitions"
-        yield Measurement("missing_entities", "gauge", text, sum(task.missing for task in tasks), (), True)
+        yield from self._metrics.measure_counts()
+        yield PartyMetrics.entities(sum(len(task.in_flight) for task in tasks))
+        yield PartyMetrics.waiting_samples(sum(len(task.waiting) for task in tasks))
+        yield PartyMetrics.missing_entities(sum(task.missing for task in tasks))
         if self.mechanism is not None:
             largest = max((task.ledger.largest for task in tasks), default=0.0)
             yield from measure_privacy(self.mechanism, math.sqrt(largest))
@@ -274,7 +275,7 @@ class VaflParty:
     # ---- input
 
     def _take_sample(self, task: PartyPartition, sample: Sample, headers: Headers, now: float) -> None:
-        self._figures.counts["samples"] += 1
+        self._metrics.samples += 1
         task.life.begin(now)
         entity, features = sample.client, task.take_in(sample.features)
         task.catch_up.rest -= 1
@@ -296,10 +297,10 @@ class VaflParty:
         shown = task.in_flight.get(reply.entity)
         epoch = task.life.epoch
         if shown is None or epoch is None or reply.epoch != (shown.epoch or epoch):
-            self._figures.ignored["unknown"] += 1
+            self._metrics.ignored_replies["unknown"] += 1
             return []
         if reply.sequence != shown.sequence:
-            self._figures.ignored["superseded"] += 1
+            self._metrics.ignored_replies["superseded"] += 1
             return []
         self._reply_deadline.answered()
         task.catch_up.heard(shown, now)
@@ -312,11 +313,13 @@ class VaflParty:
         else:
             task.in_flight.forget(reply.entity)
             if self.mechanism is None or self._may_learn(task, reply.entity, self.mechanism):
-                self._figures.counts["gradients"] += 1
+                self._metrics.gradients += 1
                 if task.model.gather(reply.entity, shown, reply.gradient, task.in_flight.count_after):
                     # Entities queued before this step are embedded by the parameters before it.
                     sends = self._send_queued(task, now)
-                    self._figures.counts["steps" if task.model.step() else "refused_steps"] += 1
+                    taken = task.model.step()
+                    self._metrics.steps += taken
+                    self._metrics.refused_steps += not taken
         if task.waiting.samples:
             self._queue_waiting(task, now)
         return sends
@@ -324,10 +327,10 @@ class VaflParty:
     def _queue_again(self, task: PartyPartition, entity: str, shown: InFlightEmbedding, now: float) -> bool:
         """Queue the entity because the coordinator asks for a newer embedding. Returns whether it is queued."""
         if shown.requests >= self.requests:
-            self._figures.withheld["requests"] += 1
+            self._metrics.withheld_embeddings["requests"] += 1
             return False
         queued = self._queue(task, entity, shown.features, (), now, shown.requests + 1)
-        self._figures.counts["embeddings_again"] += queued
+        self._metrics.embeddings_again += queued
         return queued
 
     def _may_learn(self, task: PartyPartition, entity: str, mechanism: Mechanism) -> bool:
@@ -353,7 +356,7 @@ class VaflParty:
         sequence = task.life.next_sequence(bare=mechanism is None)
         task.in_flight.queue(entity, InFlightEmbedding(now, sequence, features, requests), headers)
         task.catch_up.showed(len(task.waiting), now)
-        self._figures.counts["embeddings"] += 1
+        self._metrics.embeddings += 1
         return True
 
     def _send_queued(self, task: PartyPartition, now: float) -> list[Send]:
@@ -376,7 +379,7 @@ class VaflParty:
     def _spend(self, task: PartyPartition, entity: str, cost: float) -> bool:
         """Whether the entity's budget allows a release of mu^2 = ``cost``. If so, spends it."""
         if (refusal := task.ledger.refusal(entity, cost)) is not None:
-            self._figures.withheld[refusal] += 1
+            self._metrics.withheld_embeddings[refusal] += 1
             return False
         task.ledger.spend(entity, cost)
         return True

@@ -1,18 +1,18 @@
 """Alerts for the operators of vertical federations."""
 
 from streamfl.monitoring.alerts import MEMBER, Alert, increased, stopped
+from streamfl.vafl.metrics import CoordinatorMetrics, PartyMetrics
 
 __all__ = ["ALERTS"]
 
-SPENT = '{reason="budget"}'
-WITHHELD_EMBEDDINGS = increased("withheld_embeddings_total", 60, chosen=SPENT)
-WITHHELD_LABELS = increased("withheld_labels_total", 60, chosen=SPENT)
-UNLEARNT = '{reason=~"no_label|no_embedding|no_quorum"}'
+WITHHELD_EMBEDDINGS = increased(PartyMetrics.withheld_embeddings, 60, reason="budget")
+WITHHELD_LABELS = increased(CoordinatorMetrics.withheld_labels, 60, reason="budget")
+UNLEARNT = ("no_label", "no_embedding", "no_quorum")
 
 ALERTS = (
     Alert(
         "StreamflPartySilent",
-        f"{increased('silent_parties_total', 30)} > 0",
+        f"{increased(CoordinatorMetrics.silent_parties, 30)} > 0",
         15,
         "warning",
         "A party of {{ $labels.federation }} does not answer the coordinator.",
@@ -21,8 +21,8 @@ ALERTS = (
     ),
     Alert(
         "StreamflPrivacyBudgetNearlySpent",
-        f"{WITHHELD_EMBEDDINGS} > 0.1 * ({WITHHELD_EMBEDDINGS} + {increased('embeddings_total', 60)})"
-        f" or {WITHHELD_LABELS} > 0.1 * ({WITHHELD_LABELS} + {increased('learnt_total', 60)})",
+        f"{WITHHELD_EMBEDDINGS} > 0.1 * ({WITHHELD_EMBEDDINGS} + {increased(CoordinatorMetrics.embeddings, 60)})"
+        f" or {WITHHELD_LABELS} > 0.1 * ({WITHHELD_LABELS} + {increased(CoordinatorMetrics.learnt, 60)})",
         30,
         "warning",
         "{{ $labels.group }} holds back one in ten: the privacy budgets of these entities are spent.",
@@ -33,8 +33,8 @@ ALERTS = (
     ),
     Alert(
         "StreamflNothingLearnt",
-        f"{increased('forgotten_entities_total', 60, 'reason', chosen=UNLEARNT)} > 0"
-        f" unless on ({MEMBER}) {increased('learnt_total', 60)} > 0",
+        f"{increased(CoordinatorMetrics.forgotten_entities, 60, 'reason', reason=UNLEARNT)} > 0"
+        f" unless on ({MEMBER}) {increased(CoordinatorMetrics.learnt, 60)} > 0",
         30,
         "warning",
         "{{ $labels.group }} forgets entities and learns from none: {{ $labels.reason }}.",
@@ -44,18 +44,18 @@ ALERTS = (
     ),
     Alert(
         "StreamflLearningStands",
-        stopped("learnt_total", "embeddings_total"),
+        stopped(CoordinatorMetrics.learnt, CoordinatorMetrics.embeddings),
         0,
         "critical",
         "{{ $labels.group }} gets embeddings but has stopped learning from them.",
         "The model no longer changes. The alert fires after three times the usual interval between learning: 15 minutes, three "
         "hours or three days.",
-        "Check labels first, then embeddings by party. streamfl_forgotten_entities_total shows what never came, and "
-        "streamfl_withheld_labels_total whether budgets are spent.",
+        f"Check labels first, then embeddings by party. {CoordinatorMetrics.forgotten_entities} shows what never came, and "
+        f"{CoordinatorMetrics.withheld_labels} whether budgets are spent.",
     ),
     Alert(
         "StreamflPredictedUnlearnt",
-        f"{increased('predictions_total', 60)} > 0 and {increased('learnt_total', 7 * 24 * 60)} == 0",
+        f"{increased(CoordinatorMetrics.predictions, 60)} > 0 and {increased(CoordinatorMetrics.learnt, 7 * 24 * 60)} == 0",
         60,
         "warning",
         "{{ $labels.group }} predicts with a model that has learnt nothing for a week.",
@@ -64,7 +64,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflBelowQuorum",
-        f"{increased('learnt_below_quorum_total', 60)} > 0.1 * {increased('learnt_total', 60)}",
+        f"{increased(CoordinatorMetrics.learnt_below_quorum, 60)} > 0.1 * {increased(CoordinatorMetrics.learnt, 60)}",
         30,
         "warning",
         "{{ $labels.group }} learns one in ten entities from fewer parties than learning.quorum.",
@@ -73,7 +73,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflTwoSpeak",
-        f"{increased('superseded_embeddings_total', 60)} > 0",
+        f"{increased(CoordinatorMetrics.superseded_embeddings, 60)} > 0",
         0,
         "critical",
         "Two processes send in the name of one party of {{ $labels.federation }}.",
@@ -83,7 +83,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflStepsRefused",
-        f"{increased('refused_steps_total', 15)} > 0",
+        f"{increased(CoordinatorMetrics.refused_steps, 15)} > 0",
         0,
         "warning",
         "Steps of {{ $labels.group }} would have made a parameter infinite.",

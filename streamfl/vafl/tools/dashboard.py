@@ -2,7 +2,8 @@
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, mean_over_time, rate, series
 from streamfl.monitoring.entity_panels import loss_tile
-from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.worker_panels import by_worker, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.vafl.metrics import CoordinatorMetrics, PartyMetrics, ScoreMetrics
 from streamfl.vafl.tools.privacy_dashboard import BUDGET_USED, PRIVACY
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
@@ -18,7 +19,7 @@ TILES = (
         "Learnt below the quorum",
         "Entities that were learnt from although fewer parties than learning.quorum had sent them, in the time range.",
         "none",
-        (Query(f"sum({growth('learnt_below_quorum_total')})", "entities"),),
+        (Query(f"sum({growth(CoordinatorMetrics.learnt_below_quorum)})", "entities"),),
         kind="stat",
         width=3,
         remedy="If it grows: a party is late or absent. Look at embeddings by party.",
@@ -44,9 +45,9 @@ DASHBOARD = Dashboard(
                 "because they have no label, or too few parties have sent them.",
                 "short",
                 (
-                    Query(f"sum by (group, instance) ({series('missing_entities', PARTY)})", "gradient, {{group}} {{instance}}"),
+                    by_worker(series(PartyMetrics.missing_entities, PARTY), "gradient"),
                     Query(
-                        f"sum by (group, instance, reason) ({series('lacking_entities', COORDINATOR)})",
+                        f"sum by (group, instance, reason) ({series(CoordinatorMetrics.lacking_entities, COORDINATOR)})",
                         "{{reason}}, {{group}} {{instance}}",
                     ),
                 ),
@@ -61,8 +62,8 @@ DASHBOARD = Dashboard(
                 "scaled to 0..1. It should fall.",
                 "short",
                 (
-                    Query(mean_over_time("loss_sum_total", "scored_total"), "all workers"),
-                    Query(series("loss_windowed"), "the last 1000 labels, {{group}} {{instance}}"),
+                    Query(mean_over_time(ScoreMetrics.loss_sum, ScoreMetrics.scored), "all workers"),
+                    Query(series(ScoreMetrics.loss_windowed), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 minimum=None,
                 remedy="If it rises: the stream has changed, or a party is absent, so look at embeddings by party. If it never "
@@ -73,8 +74,8 @@ DASHBOARD = Dashboard(
                 "Share of those predictions that were correct. Empty with the square loss.",
                 "percentunit",
                 (
-                    Query(mean_over_time("right_predictions_total", "scored_total"), "all workers"),
-                    Query(series("accuracy"), "the last 1000 labels, {{group}} {{instance}}"),
+                    Query(mean_over_time(ScoreMetrics.right_predictions, ScoreMetrics.scored), "all workers"),
+                    Query(series(ScoreMetrics.accuracy), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 maximum=1,
                 remedy="If it is no better than the share of the more frequent label: the columns say nothing about it, or keys "
@@ -86,11 +87,11 @@ DASHBOARD = Dashboard(
                 "those among them that fewer parties than learning.quorum had sent in time.",
                 "ops",
                 (
-                    Query(f"sum({rate('predictions_total', COORDINATOR)})", "first predictions"),
-                    Query(f"sum({rate('revised_predictions_total')})", "revised predictions"),
-                    Query(f"sum({rate('labels_total', COORDINATOR)})", "labels"),
-                    Query(f"sum({rate('learnt_total')})", "learnt from"),
-                    Query(f"sum({rate('learnt_below_quorum_total')})", "learnt from below the quorum"),
+                    Query(f"sum({rate(CoordinatorMetrics.predictions, COORDINATOR)})", "first predictions"),
+                    Query(f"sum({rate(CoordinatorMetrics.revised_predictions)})", "revised predictions"),
+                    Query(f"sum({rate(CoordinatorMetrics.labels, COORDINATOR)})", "labels"),
+                    Query(f"sum({rate(CoordinatorMetrics.learnt)})", "learnt from"),
+                    Query(f"sum({rate(CoordinatorMetrics.learnt_below_quorum)})", "learnt from below the quorum"),
                 ),
                 remedy="If labels come but little is learnt: fewer parties than learning.quorum send the entities. Look for the "
                     "party that is behind.",
@@ -103,8 +104,8 @@ DASHBOARD = Dashboard(
                 "or at 0; the others continue.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('embeddings_total', PARTY)})", "sent, {{group}} {{instance}}"),
-                    Query(f"sum({rate('embeddings_total', COORDINATOR)})", "accepted by the coordinator"),
+                    by_worker(rate(PartyMetrics.embeddings, PARTY), "sent"),
+                    Query(f"sum({rate(CoordinatorMetrics.embeddings, COORDINATOR)})", "accepted by the coordinator"),
                 ),
                 remedy="If a party is at 0: start it again. The others continue without it.",
             ),
@@ -112,14 +113,14 @@ DASHBOARD = Dashboard(
                 "Steps a second",
                 "Steps of each party's parameters, and of the head's at the coordinator.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('steps_total')})", "{{group}} {{instance}}"),),
+                (by_worker(rate(CoordinatorMetrics.steps)),),
                 remedy="If a party takes no steps while gradients come: its budget is spent, or its steps are refused.",
             ),
             Panel(
                 "Refused steps",
                 "Steps not taken because a parameter would have become infinite: inputs or the learning rate are too large.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('refused_steps_total')})", "{{group}} {{instance}}"),),
+                (by_worker(rate(CoordinatorMetrics.refused_steps)),),
                 remedy="If it is above 0: scale the inputs, or lower the learning rate of that member.",
             ),
         ),
@@ -130,8 +131,8 @@ DASHBOARD = Dashboard(
                 "party's: the mean over the latest interval, and the maximum of the last 1000.",
                 "short",
                 (
-                    Query(mean_over_time("staleness_steps_total", "aged_embeddings_total"), "mean"),
-                    Query(f"max({series('staleness_largest_windowed')})", "largest"),
+                    Query(mean_over_time(CoordinatorMetrics.staleness_steps, CoordinatorMetrics.aged_embeddings), "mean"),
+                    Query(f"max({series(CoordinatorMetrics.staleness_largest_windowed)})", "largest"),
                 ),
                 remedy="If it is high: parties learn faster than the coordinator answers. Lower learning.max_staleness, or "
                 "learning.in_flight at the party.",
@@ -142,10 +143,10 @@ DASHBOARD = Dashboard(
                 "embeddings that were too old to be used and were not sent again.",
                 "ops",
                 (
-                    Query(f"sum({rate('requests_total')})", "requests"),
-                    Query(f"sum by (group, instance) ({rate('embeddings_again_total')})", "answers, {{group}} {{instance}}"),
-                    Query(f"sum({rate('silent_parties_total')})", "not answered"),
-                    Query(f"sum({rate('outdated_embeddings_total')})", "too old, not used"),
+                    Query(f"sum({rate(CoordinatorMetrics.requests)})", "requests"),
+                    by_worker(rate(PartyMetrics.embeddings_again), "answers"),
+                    Query(f"sum({rate(CoordinatorMetrics.silent_parties)})", "not answered"),
+                    Query(f"sum({rate(CoordinatorMetrics.outdated_embeddings)})", "too old, not used"),
                 ),
                 remedy="If many are not answered: a party is absent or slow. If there are very many: learning.max_staleness is "
                     "too small.",
@@ -156,8 +157,8 @@ DASHBOARD = Dashboard(
                 "entities that are stored.",
                 "short",
                 (
-                    Query(f"sum by (group, instance) ({series('entities')})", "entities, {{group}} {{instance}}"),
-                    Query(f"sum by (group, instance) ({series('waiting_samples', PARTY)})", "samples, {{group}} {{instance}}"),
+                    by_worker(series(CoordinatorMetrics.entities), "entities"),
+                    by_worker(series(PartyMetrics.waiting_samples, PARTY), "samples"),
                 ),
                 remedy="If it only grows: the coordinator is behind. Look at its lag, and start more workers.",
             ),
@@ -170,10 +171,7 @@ DASHBOARD = Dashboard(
                 "short.",
                 "ops",
                 (
-                    Query(
-                        f"sum by (group, instance, reason) ({rate('forgotten_entities_total')})",
-                        "{{group}} {{instance}} {{reason}}",
-                    ),
+                    by_worker(rate(CoordinatorMetrics.forgotten_entities), label="reason"),
                 ),
                 remedy="If no_label although labels come: keys differ, or alignment.expiry_seconds is too short. If displaced: "
                     "raise the limit.",
@@ -184,10 +182,10 @@ DASHBOARD = Dashboard(
                 "Also embeddings with a number below one that was accepted just before.",
                 "ops",
                 (
-                    Query(f"sum by (reason) ({rate('ignored_embeddings_total')})", "embeddings, {{reason}}"),
-                    Query(f"sum by (reason) ({rate('ignored_replies_total')})", "replies, {{reason}}"),
-                    Query(f"sum({rate('duplicate_labels_total', COORDINATOR)})", "labels"),
-                    Query(f"sum({rate('superseded_embeddings_total', COORDINATOR)})", "two senders for one party"),
+                    Query(f"sum by (reason) ({rate(CoordinatorMetrics.ignored_embeddings)})", "embeddings, {{reason}}"),
+                    Query(f"sum by (reason) ({rate(PartyMetrics.ignored_replies)})", "replies, {{reason}}"),
+                    Query(f"sum({rate(CoordinatorMetrics.duplicate_labels, COORDINATOR)})", "labels"),
+                    Query(f"sum({rate(CoordinatorMetrics.superseded_embeddings, COORDINATOR)})", "two senders for one party"),
                 ),
                 remedy="If there are two senders for one party: stop one of them. A few of the others after a restart are normal.",
             ),
@@ -196,8 +194,8 @@ DASHBOARD = Dashboard(
                 "Gradients that the coordinator sent, and those that each party learnt from.",
                 "ops",
                 (
-                    Query(f"sum({rate('gradients_total', COORDINATOR)})", "sent by the coordinator"),
-                    Query(f"sum by (group, instance) ({rate('gradients_total', PARTY)})", "learnt from, {{group}} {{instance}}"),
+                    Query(f"sum({rate(CoordinatorMetrics.gradients, COORDINATOR)})", "sent by the coordinator"),
+                    by_worker(rate(PartyMetrics.gradients, PARTY), "learnt from"),
                 ),
                 remedy="If more are sent than learnt from: a party forgets entities before their gradient comes. Raise its "
                 "alignment.expiry_seconds.",

@@ -1,12 +1,14 @@
 """The privacy dashboard of vertical federations: spent budgets, and releases withheld because of them."""
 
+from streamfl.contract.measurement import Metric
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.monitoring.worker_panels import worker_panels
+from streamfl.monitoring.worker_panels import by_worker, worker_panels
+from streamfl.vafl.metrics import CoordinatorMetrics, LabelMetrics, PartyMetrics
 
 __all__ = ["BUDGET_USED", "PRIVACY"]
 
 
-def most_spent(spent: str, budget: str) -> str:
+def most_spent(spent: Metric, budget: Metric) -> str:
     """The largest share of a budget that any worker's entity has spent."""
     return f"max({series(spent)} / {series(budget)})"
 
@@ -17,8 +19,8 @@ BUDGET_USED = Panel(
     "coordinator's largest ones. It stays at 100 % once the first entity has used its budget, which is normal.",
     "percentunit",
     (
-        Query(most_spent("privacy_mu", "privacy_budget_mu"), "entity"),
-        Query(most_spent("label_mu", "label_budget_mu"), "label"),
+        Query(most_spent(PartyMetrics.privacy_mu, PartyMetrics.privacy_budget_mu), "entity"),
+        Query(most_spent(LabelMetrics.label_mu, LabelMetrics.label_budget_mu), "label"),
     ),
     kind="stat",
     width=4,
@@ -33,7 +35,7 @@ TILES = (
         "epsilon at delta = 1e-5 of the entity with a party's largest releases. Nothing is shown if only embeddings have noise, "
         "because there is no guarantee.",
         "short",
-        (Query(f"max({series('privacy_epsilon')})", "epsilon"),),
+        (Query(f"max({series(PartyMetrics.privacy_epsilon)})", "epsilon"),),
         kind="stat",
         width=5,
         remedy="If it is more than you have promised: lower privacy.budget_mu for the future.",
@@ -43,7 +45,7 @@ TILES = (
         "Epsilon of a label",
         "epsilon at delta = 1e-5 of the label with the coordinator's largest releases.",
         "short",
-        (Query(f"max({series('label_epsilon')})", "epsilon"),),
+        (Query(f"max({series(LabelMetrics.label_epsilon)})", "epsilon"),),
         kind="stat",
         width=5,
         remedy="If it is more than you have promised: lower the coordinator's privacy.budget_mu for the future.",
@@ -53,7 +55,7 @@ TILES = (
         "Embeddings held back",
         "Embeddings that were not sent, or not learnt from, in the time range.",
         "none",
-        (Query(f"sum({growth('withheld_embeddings_total')})", "embeddings"),),
+        (Query(f"sum({growth(PartyMetrics.withheld_embeddings)})", "embeddings"),),
         kind="stat",
         width=5,
         remedy="If it grows: withheld embeddings, below, says for which reason.",
@@ -63,7 +65,7 @@ TILES = (
         "Labels held back",
         "Labels that were neither answered nor learnt from, in the time range.",
         "none",
-        (Query(f"sum({growth('withheld_labels_total')})", "labels"),),
+        (Query(f"sum({growth(CoordinatorMetrics.withheld_labels)})", "labels"),),
         kind="stat",
         width=5,
         remedy="If it grows: withheld labels, below, says for which reason.",
@@ -85,9 +87,9 @@ PRIVACY = Dashboard(
                 "noise on steps only an entity's own embeddings count, which gives no guarantee.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('privacy_mu')})", "mu, {{group}} {{instance}}"),
-                    Query(f"max by (group, instance) ({series('privacy_budget_mu')})", "budget, {{group}} {{instance}}"),
-                    Query(f"max by (group, instance) ({series('privacy_mu_per_release')})", "no guarantee, {{group}} {{instance}}"),
+                    by_worker(series(PartyMetrics.privacy_mu), "mu", of="max"),
+                    by_worker(series(PartyMetrics.privacy_budget_mu), "budget", of="max"),
+                    by_worker(series(PartyMetrics.privacy_mu_per_release), "no guarantee", of="max"),
                 ),
                 remedy="If it comes near the budget: nothing more is sent about that entity. That is final; new entities have "
                     "their own budget.",
@@ -96,7 +98,7 @@ PRIVACY = Dashboard(
                 "Privacy: epsilon",
                 "epsilon of the same mu at delta = 1e-5.",
                 "short",
-                (Query(f"max by (group, instance) ({series('privacy_epsilon')})", "{{group}} {{instance}}"),),
+                (by_worker(series(PartyMetrics.privacy_epsilon), of="max"),),
                 remedy="If it is more than you have promised: lower privacy.budget_mu for the future. Past releases cannot be "
                     "undone.",
             ),
@@ -106,10 +108,7 @@ PRIVACY = Dashboard(
                 "(ledger).",
                 "ops",
                 (
-                    Query(
-                        f"sum by (group, instance, reason) ({rate('withheld_embeddings_total')})",
-                        "{{group}} {{instance}} {{reason}}",
-                    ),
+                    by_worker(rate(PartyMetrics.withheld_embeddings), label="reason"),
                 ),
                 remedy="If budget: normal, the entity's budget is used up. If ledger: raise privacy.ledger_limit.",
             ),
@@ -120,8 +119,8 @@ PRIVACY = Dashboard(
                 "mu of the label with the coordinator's largest releases, and its privacy.budget_mu, which it never exceeds.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('label_mu')})", "mu, {{group}} {{instance}}"),
-                    Query(f"max by (group, instance) ({series('label_budget_mu')})", "budget, {{group}} {{instance}}"),
+                    by_worker(series(LabelMetrics.label_mu), "mu", of="max"),
+                    by_worker(series(LabelMetrics.label_budget_mu), "budget", of="max"),
                 ),
                 remedy="If it comes near the budget: nothing more is released about that label. That is final.",
             ),
@@ -129,7 +128,7 @@ PRIVACY = Dashboard(
                 "Privacy of labels: epsilon",
                 "epsilon of the same mu at delta = 1e-5.",
                 "short",
-                (Query(f"max by (group, instance) ({series('label_epsilon')})", "{{group}} {{instance}}"),),
+                (by_worker(series(LabelMetrics.label_epsilon), of="max"),),
                 remedy="If it is more than you have promised: lower privacy.budget_mu for the future. Past releases cannot be "
                     "undone.",
             ),
@@ -139,9 +138,7 @@ PRIVACY = Dashboard(
                 "no room for it (ledger).",
                 "ops",
                 (
-                    Query(
-                        f"sum by (group, instance, reason) ({rate('withheld_labels_total')})", "{{group}} {{instance}} {{reason}}"
-                    ),
+                    by_worker(rate(CoordinatorMetrics.withheld_labels), label="reason"),
                 ),
                 remedy="If budget: normal. If ledger: raise privacy.ledger_limit.",
             ),

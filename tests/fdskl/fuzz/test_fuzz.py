@@ -32,7 +32,7 @@ def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
     replies = [reply for one in heard for reply in member.role.receive([one], NOW)]
     assert not [reply for reply in replies if isinstance(reply, Rejection)]
     taken = fuzz.member(federation, name).role
-    for one in fuzz.recorded(federation, name, "state"):
+    for one in fuzz.state_of(federation, name):
         taken.restore(StateChange("state", one.partition, one.key or b"", one.value))
 
 
@@ -47,8 +47,8 @@ def _adds_whatever_came(self: PendingSums, pending: PendingSum, party: int, mess
 
 
 def _restores_unchecked(self: FdsklWorker, change: StateChange) -> None:
-    if change.value is not None and not self._tasks[change.partition].restore(change.key, change.value):
-        self._actives[change.partition].restore(change.key, change.value)
+    if change.value is not None:
+        self._tasks[change.partition].parts.restore(change.key, change.value)
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {

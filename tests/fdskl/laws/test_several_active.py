@@ -198,7 +198,7 @@ def turns_are_not_remembered(patch: pytest.MonkeyPatch) -> None:
 def the_end_of_a_turn_is_not_remembered(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: IterationQueue) -> int:
         number: int = real(self)
-        self._parts.remember(b"turns", msgspec.structs.replace(self._record, ended=self._record.ended - 1))
+        self._remember(msgspec.structs.replace(self._record, ended=self._record.ended - 1))
         return number
 
     instead(patch, IterationQueue, "end", change)

@@ -39,7 +39,7 @@ from streamfl.testing.fuzz.mutations import FuzzedRecord
 from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import Decoder, Restored, RoleTarget, Target
 
-__all__ = ["FDSKL", "FEDERATIONS", "PARTIES", "corpus", "member", "record", "recorded", "run"]
+__all__ = ["FDSKL", "FEDERATIONS", "PARTIES", "corpus", "member", "record", "recorded", "run", "state_of"]
 
 corpus = Corpus(Path(__file__).parent / "corpus")
 ACTIVE, OTHER = "press", "pump"
@@ -51,6 +51,11 @@ STALE = 0.2
 # One message in this many makes a member go on with what it has restored.
 GOES_ON = 10
 _encode = msgspec.msgpack.Encoder().encode
+# State that no recorded run leads to.
+SELDOM = (
+    FuzzedRecord("state", b"headers/e-1", _encode([("traceparent", b"00-1")])),
+    FuzzedRecord("state", b"rescaled", _encode(True)),
+)
 
 # Both solvers, every topology, mask and width of numbers, and two active parties.
 FEDERATIONS: dict[str, dict[str, Any]] = {
@@ -197,6 +202,11 @@ def recorded(federation: str, name: str, *channels: str) -> tuple[FuzzedRecord, 
     """The recorded messages of a party's channels."""
     found = corpus(federation, *(f"{name}/{channel}" for channel in channels))
     return tuple(replace(one, channel=one.channel.partition("/")[2]) for one in found)
+
+
+def state_of(federation: str, name: str) -> tuple[FuzzedRecord, ...]:
+    """What a party remembers, with every key that it may write."""
+    return *recorded(federation, name, "state"), *SELDOM
 
 
 def run(federation: str) -> MemoryFederation:
@@ -375,9 +385,8 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
         for name, target in ((ACTIVE, ActiveTarget), (OTHER, OtherTarget)):
             common: dict[str, Any] = {"random": random, "federation": federation, "member": name}
             make[f"{WORKER} {name} {federation}"] = partial(target, messages=recorded(federation, name, *heard[name]), **common)
-            remembered = recorded(federation, name, "state")
             make[f"restore {WORKER} {name} {federation}"] = partial(
-                RestoredMember, messages=remembered, random=random, settings=settings(federation, name)
+                RestoredMember, messages=state_of(federation, name), random=random, settings=settings(federation, name)
             )
     return make
 

@@ -142,7 +142,7 @@ def learns_a_label_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def learns_with_stale_alphas(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, KernelModel, "_changed", lambda real, self: self._parts.remember(b"model", self._record))
+    instead(patch, KernelModel, "_changed", lambda real, self: self._remember(self._record))
 
 
 def decays_what_is_new_too(patch: pytest.MonkeyPatch) -> None:

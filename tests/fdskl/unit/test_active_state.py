@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,13 +20,11 @@ from streamfl.fdskl.sums.secret import Secret
 from streamfl.state.changelog import ChangedParts
 
 
-def restored(owner: Any, parts: ChangedParts, routes: dict[bytes, str]) -> None:
-    """Let an owner take back what another has remembered."""
+def restored(again: ChangedParts, parts: ChangedParts) -> None:
+    """Restore what another's owners have remembered."""
     for key, value in parts.changed_state():
         if value is not None:
-            kind, _, name = key.partition(b"/")
-            take = getattr(owner, routes[kind])
-            take(name, value) if name else take(value)
+            again.restore(key, value)
 
 
 def forecasts(parts: ChangedParts, limit: int = 3) -> tuple[Forecasts, dict[str, int]]:
@@ -62,24 +59,24 @@ def test_forecasts_expire_by_what_did_not_come() -> None:
 
 def test_what_waits_for_a_prediction_waits_after_a_restart() -> None:
     """Protects predictions from a restart: in the same order, and those that others were asked for anew."""
-    parts = ChangedParts()
+    parts, again = ChangedParts(), ChangedParts()
     one, _ = forecasts(parts)
     for name in "abc":
         one.want(name, 0.0)
     one.gather(1)
     one.predicted("a", 0.5, 3, 2, 1.0)
     one.keep_label("b", -1.0, 2.0)
-    other, _ = forecasts(ChangedParts())
-    restored(other, parts, {b"forecast": "restore"})
+    other, _ = forecasts(again)
+    restored(again, parts)
     assert other.gather(5) == one.gather(5) == ["c", "b"]
     assert (other.awaited, len(other)) == (2, 3)
     found = other.get("a")
     assert found is not None
     assert (found.output, found.version, found.parties, found.revision) == (0.5, 3, 2, 1)
     with pytest.raises(msgspec.ValidationError):
-        other.restore(b"x", msgspec.msgpack.encode([0.0, True, -1]))
+        again.restore(b"forecast/x", msgspec.msgpack.encode([0.0, True, -1]))
     with pytest.raises(PeerError):
-        other.restore(b"", msgspec.msgpack.encode([0.0, True]))
+        again.restore(b"forecast/", msgspec.msgpack.encode([0.0, True]))
 
 
 def labelled(parts: ChangedParts, limit: int = 4) -> LabelledEntities:
@@ -107,14 +104,14 @@ def test_the_latest_labelled_entities_are_kept_with_their_outputs() -> None:
 
 def test_labelled_entities_are_restored() -> None:
     """Protects the window and f of each entity from a restart, over more than one chunk and entities that are gone."""
-    parts = ChangedParts()
-    one, other = labelled(parts, CHUNK), labelled(ChangedParts(), CHUNK)
+    parts, again = ChangedParts(), ChangedParts()
+    one, other = labelled(parts, CHUNK), labelled(again, CHUNK)
     for number in range(2 * CHUNK + 3):
         one.add(f"e{number}", 1.0, float(number), 3)
     one.put_outputs(["e1030", "e0"], np.array([-7.0, 1.0]), np.array([1, 1], np.uint8))
     one.use(20)
     one.flush()
-    restored(other, parts, {b"labelled": "restore", b"outputs": "restore_outputs", b"labels": "restore_counts"})
+    restored(again, parts)
     assert list(other) == list(one)
     np.testing.assert_array_equal(other.outputs_and_known(list(one))[0], one.outputs_and_known(list(one))[0])
     np.testing.assert_array_equal(other.outputs_and_known(list(one))[1], one.outputs_and_known(list(one))[1])
@@ -123,15 +120,15 @@ def test_labelled_entities_are_restored() -> None:
     assert len(one._chunks) <= 2
     for wrong in (bytes(9), np.full(CHUNK, np.inf).tobytes() + bytes(CHUNK)):
         with pytest.raises(PeerError):
-            other.restore_outputs(b"0", wrong)
+            again.restore(b"outputs/0", wrong)
     with pytest.raises(PeerError):
-        other.restore(b"x", msgspec.msgpack.encode([np.nan, 3]))
+        again.restore(b"labelled/x", msgspec.msgpack.encode([np.nan, 3]))
 
 
 def test_a_model_decays_by_one_factor_and_is_restored() -> None:
     """Protects alphas: the factor is multiplied out before it is too small, and a restart changes nothing."""
-    parts = ChangedParts()
-    one, other = KernelModel(parts, 2, 7), KernelModel(ChangedParts(), 2, 7)
+    parts, again = ChangedParts(), ChangedParts()
+    one, other = KernelModel(parts, 2, 7), KernelModel(again, 2, 7)
     one.set_bandwidth(1.5)
     expected = np.zeros(0)
     for number in range(5):
@@ -145,7 +142,7 @@ def test_a_model_decays_by_one_factor_and_is_restored() -> None:
     assert SMALLEST_SCALE < one.scale <= 1
     np.testing.assert_allclose(one.snapshot().alphas, expected, rtol=1e-12)
     assert one.snapshot().ranges == [FeatureRange(4, 6)]
-    restored(other, parts, {b"model": "restore", b"alphas": "restore_alphas"})
+    restored(again, parts)
     np.testing.assert_array_equal(other.snapshot().alphas, one.snapshot().alphas)
     assert (other.version, other.dropped, other.bandwidth, other.newest) == (5, 4, 1.5, one.newest)
     old = one.snapshot()
@@ -160,13 +157,13 @@ def test_whatever_is_written_of_a_model_is_taken_back(alphas: list[float], scale
 
     They used to be cut at 1e100 before that, and refused above 1e150 at the restart.
     """
-    parts = ChangedParts()
-    one, other = KernelModel(parts, 2, 6), KernelModel(ChangedParts(), 2, 6)
+    parts, again = ChangedParts(), ChangedParts()
+    one, other = KernelModel(parts, 2, 6), KernelModel(again, 2, 6)
     one.set_bandwidth(1.5)
     one.decay_to(scale)
     one.put(one.newest, np.array(alphas))
     one.end_iteration()
-    restored(other, parts, {b"model": "restore", b"alphas": "restore_alphas"})
+    restored(again, parts)
     np.testing.assert_array_equal(other.snapshot().alphas, one.snapshot().alphas)
 
 
@@ -175,10 +172,12 @@ def test_whatever_is_written_of_a_model_is_taken_back(alphas: list[float], scale
 )
 def test_a_remembered_model_that_cannot_be_is_refused(content: object) -> None:
     """Protects a start from a damaged changelog."""
+    parts = ChangedParts()
+    KernelModel(parts, 2, 6)
     with pytest.raises((PeerError, msgspec.ValidationError)):
-        KernelModel(ChangedParts(), 2, 6).restore(msgspec.msgpack.encode(content))
+        parts.restore(b"model", msgspec.msgpack.encode(content))
     with pytest.raises(PeerError):
-        KernelModel(ChangedParts(), 2, 6).restore_alphas(b"0", np.array([1.0, np.nan]).tobytes())
+        parts.restore(b"alphas/0", np.array([1.0, np.nan]).tobytes())
 
 
 def test_the_cache_is_a_ring_of_features_for_as_many_entities_as_fit() -> None:
@@ -237,6 +236,13 @@ def test_a_round_that_came_to_nothing_is_asked_before_all_others() -> None:
     assert (len(rounds), rounds.busy) == (1, True)
 
 
+def restored_secret(value: bytes, own: bytes, is_given: bool) -> Secret:
+    parts = ChangedParts()
+    secret = Secret(parts, own, is_given)
+    parts.restore(b"secret", value)
+    return secret
+
+
 def test_a_secret_is_remembered_once_and_another_is_refused() -> None:
     """Protects a model from features that are drawn from another secret, in silence."""
     parts = ChangedParts()
@@ -246,15 +252,13 @@ def test_a_secret_is_remembered_once_and_another_is_refused() -> None:
     ((key, value),) = parts.changed_state()
     assert (key, parts.changed_state()) == (b"secret", [])
     assert value is not None
-    other = Secret(parts, b"o" * 32, is_given=False)
-    other.restore(value)
-    assert other.value == bytes(32)
+    assert restored_secret(value, b"o" * 32, is_given=False).value == bytes(32)
     with pytest.raises(PeerError, match="another secret"):
-        Secret(parts, b"o" * 32, is_given=True).restore(value)
-    Secret(parts, bytes(32), is_given=True).restore(value)
+        restored_secret(value, b"o" * 32, is_given=True)
+    restored_secret(value, bytes(32), is_given=True)
     damaged = msgspec.msgpack.encode([b"x" * 32, msgspec.msgpack.decode(value)[1]])
     with pytest.raises(PeerError, match="digest"):
-        Secret(parts, bytes(32), is_given=False).restore(damaged)
+        restored_secret(damaged, bytes(32), is_given=False)
 
 
 def test_a_secret_of_a_file_is_remembered_by_its_digest_alone() -> None:
@@ -265,7 +269,7 @@ def test_a_secret_of_a_file_is_remembered_by_its_digest_alone() -> None:
     assert value is not None
     assert b"ffff" not in value
     with pytest.raises(PeerError, match="none is given"):
-        Secret(parts, b"n" * 32, is_given=False).restore(value)
+        restored_secret(value, b"n" * 32, is_given=False)
 
 
 def test_entities_without_a_label_have_what_room_the_others_leave() -> None:

@@ -219,7 +219,7 @@ def test_features_are_counted_once_wherever_they_lie() -> None:
     def told(*ranges: tuple[int, int], bandwidth: float | None = None) -> int:
         for first, count in ranges:
             columns.ask("a", 0.0, [FeatureRange(first, count)], bandwidth)
-        return columns._entities["a"].features
+        return columns._entries["a"].features
 
     assert told((10, 10), (20, 10), (0, 10), (5, 20)) == 30
     assert told((1000, 20)) == 50

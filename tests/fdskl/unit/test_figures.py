@@ -12,7 +12,7 @@ from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.losses import LOGISTIC, SQUARE, MarginLoss
 from streamfl.fdskl.predicting.prequential_totals import FEWEST, PrequentialTotals, measure_totals, of_no_use
 from streamfl.fdskl.tools.dashboard import DASHBOARDS
-from streamfl.fdskl.worker.figures import ActiveFigures, WorkerFigures
+from streamfl.fdskl.worker.figures import ActiveFigures
 from streamfl.state.changelog import ChangedParts
 
 OUTPUTS = np.array([0.4, -1.3, 0.2, 2.0, -0.1, 0.7])
@@ -64,10 +64,17 @@ def test_nothing_is_regretted_before_the_first_label() -> None:
 
 def test_rounds_that_timed_out_have_the_name_of_all_systems() -> None:
     """Protects the board of service health: a round that was too slow is counted as every system counts one, others are not."""
-    figures = WorkerFigures()
-    figures.abandoned |= {"timeout": 2, "masks": 1}
-    assert [one.value for one in figures.measure(0, 0) if one.name == "timed_out_rounds"] == [2]
-
+    loop = ClosedLoop([settings_of(f"p{number}", 2) for number in range(2)])
+    for number in range(3):
+        loop.write_sample(f"e{number}", float(number))
+    loop.settle()
+    for number in range(3):
+        loop.write_label(f"e{number}", float(number % 2))
+    for _ in range(3):
+        loop.step(0, 1000)
+        loop.now += 21.0
+    figures = {(one.name, one.labels): one.value for one in loop.active.measure()}
+    assert figures["timed_out_rounds", ()] == figures["abandoned_rounds", (("reason", "timeout"),)] == 2
 
 def test_a_whole_life_is_taken_back() -> None:
     """Protects the board after a restart: what was lost, and the best constant of all labels, are those of the whole life."""
@@ -76,10 +83,11 @@ def test_a_whole_life_is_taken_back() -> None:
     for number, (output, label) in enumerate(zip(OUTPUTS.tolist(), SIGNS.tolist(), strict=True)):
         before.score(float(LOGISTIC.value(output, label)), label)
         before.add(f"e{number}", label)
-    after = LabelledEntities(ChangedParts(), 10)
+    again = ChangedParts()
+    after = LabelledEntities(again, 10)
     counts = dict(parts.changed_state())[b"labels"]
     assert counts is not None
-    after.restore_counts(counts)
+    again.restore(b"labels", counts)
     found = {one.name: one.value for one in measure_totals([after.totals], LOGISTIC)}
     lost = np.log(1 + np.exp(-SIGNS * OUTPUTS)).sum()
     assert found["lifetime_labels"] == 6
@@ -101,7 +109,7 @@ def test_a_release_before_takes_back_what_it_knows() -> None:
     counts = dict(parts.changed_state())[b"labels"]
     assert counts is not None
     assert msgspec.msgpack.decode(counts, type=Before) == Before(1, 1)
-    entities.restore_counts(msgspec.msgpack.encode(Before(3, 2)))
+    parts.restore(b"labels", msgspec.msgpack.encode(Before(3, 2)))
     assert (entities.labels, entities.totals) == (3, PrequentialTotals())
 
 

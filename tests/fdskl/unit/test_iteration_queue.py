@@ -70,8 +70,9 @@ def test_turns_are_remembered() -> None:
     queue.take_request(0, 1)
     ((key, value),) = parts.changed_state()
     assert (key, value is not None) == (b"turns", True)
-    again = IterationQueue(ChangedParts(), (2, 0), own=0)
-    again.restore(value or b"")
+    restored = ChangedParts()
+    again = IterationQueue(restored, (2, 0), own=0)
+    restored.restore(key, value or b"")
     assert again.has_come
     assert not IterationQueue(ChangedParts(), (2, 0), own=0).has_come
 
@@ -89,8 +90,10 @@ def test_turns_are_remembered() -> None:
 )
 def test_turns_of_another_federation_are_not_taken_back(content: Any) -> None:
     """Protects from state that no role can have written."""
+    parts = ChangedParts()
+    IterationQueue(parts, (2, 0), own=0)
     with pytest.raises(PeerError, match="malformed"):
-        IterationQueue(ChangedParts(), (2, 0), own=0).restore(msgspec.msgpack.encode(content))
+        parts.restore(b"turns", msgspec.msgpack.encode(content))
 
 
 def partition_of_one_of_two() -> tuple[ActivePartition, int]:
@@ -127,8 +130,8 @@ def test_an_iteration_that_none_can_make_is_refused(first: int, decay: float, ba
 
 def test_own_coefficients_stay_among_others_and_come_back() -> None:
     """Protects a party's coefficients: others' features lie between, and decay and dropping by others' word are remembered."""
-    parts = ChangedParts()
-    model, again = KernelModel(parts, 2, 6), KernelModel(ChangedParts(), 2, 6)
+    parts, restored = ChangedParts(), ChangedParts()
+    model, again = KernelModel(parts, 2, 6), KernelModel(restored, 2, 6)
     model.take_turn(0, 0.5, 3.0)
     for number in (1.0, 2.0):
         model.decay_to(model.scale * 0.5)
@@ -137,10 +140,7 @@ def test_own_coefficients_stay_among_others_and_come_back() -> None:
     model.take_turn(2, 0.5, 9.0)
     for key, value in parts.changed_state():
         assert value is not None
-        if key == b"model":
-            again.restore(value)
-        else:
-            again.restore_alphas(key.partition(b"/")[2], value)
+        restored.restore(key, value)
     for one in (model, again):
         now = one.snapshot()
         assert (now.version, now.first, one.bandwidth, now.own) == (4, 2, 3.0, (FeatureRange(2, 4),))

@@ -114,16 +114,8 @@ class Active:
         again.parts.changed_state()
         again.remembered = self.remembered
         again.known, again.dropped = self.known, self.dropped
-        owners = {
-            b"model": lambda _, value: again.model.restore(value),
-            b"labels": lambda _, value: again.labelled.restore_counts(value),
-            b"alphas": again.model.restore_alphas,
-            b"labelled": again.labelled.restore,
-            b"outputs": again.labelled.restore_outputs,
-        }
         for key, value in self.remembered.items():
-            kind, _, name = key.partition(b"/")
-            owners[kind](name, value)
+            again.parts.restore(key, value)
         return again
 
     def _drop(self, count: int) -> None:

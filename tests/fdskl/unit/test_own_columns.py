@@ -67,10 +67,11 @@ def test_restored_columns_are_those_that_were_there() -> None:
     one.put("b", columns_of(3, 4), 1.0)
     # Written last, and still the oldest.
     one.ask("a", 5.0)
-    other, forgotten = owner()
+    again = ChangedParts()
+    other, forgotten = owner(again)
     for key, value in parts.changed_state():
         assert value is not None
-        other.restore(key.partition(b"/")[2], value)
+        again.restore(key, value)
     assert other.put("a", columns_of(0, 0), 5.0)
     for own in (one, other):
         own.put("c", columns_of(0, 0), 6.0)
@@ -94,5 +95,7 @@ def test_a_clock_that_was_ahead_holds_no_expiry_up() -> None:
 )
 def test_remembered_columns_that_cannot_be_are_refused(value: object) -> None:
     """Protects a start from a damaged changelog."""
+    parts = ChangedParts()
+    owner(parts)
     with pytest.raises((PeerError, msgspec.ValidationError)):
-        owner()[0].restore(b"a", msgspec.msgpack.encode(value))
+        parts.restore(b"entity/a", msgspec.msgpack.encode(value))

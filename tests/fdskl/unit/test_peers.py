@@ -73,18 +73,15 @@ def test_lives_are_bounded() -> None:
 
 def test_what_was_heard_is_restored() -> None:
     """Protects a restarted party from asking everybody anew, and from copies of before."""
-    parts = ChangedParts()
-    one, other = peers(parts), peers()
+    parts, again = ChangedParts(), ChangedParts()
+    one, other = peers(parts), peers(again)
     one.hear(1, told(life_of(1, 0)))
     one.hear(2, told(life_of(2, 3), sender="c"))
     assert one.note_revision(1, 5, 9, 1.0)
     assert one.tell() == one.incarnation.telling(1)
     for key, value in parts.changed_state():
         assert value is not None
-        if key == b"told":
-            other.restore_told(value)
-        else:
-            other.restore(key.partition(b"/")[2], value)
+        again.restore(key, value)
     assert other.numbers == one.numbers
     assert other.are_told
     assert other.tell() == other.incarnation.telling(2)
@@ -134,10 +131,12 @@ def test_a_revision_may_come_before_its_party_is_heard_of() -> None:
 
 def test_a_remembered_peer_with_a_wrong_key_is_refused() -> None:
     """Protects a start from a damaged changelog."""
+    parts = ChangedParts()
+    peers(parts)
     with pytest.raises(PeerError, match="key"):
-        peers().restore(b"1", msgspec.msgpack.encode([[[5, b"short"]], [], []]))
+        parts.restore(b"peer/1", msgspec.msgpack.encode([[[5, b"short"]], [], []]))
     with pytest.raises(PeerError, match="3 parties"):
-        peers().restore(b"0", msgspec.msgpack.encode([[[5, bytes(32)]], [], []]))
+        parts.restore(b"peer/0", msgspec.msgpack.encode([[[5, bytes(32)]], [], []]))
 
 
 def test_no_round_counts_twice_and_none_shuts_out_another() -> None:

@@ -93,7 +93,7 @@ def test_rounds_give_way_expire_and_end_with_a_life() -> None:
     owner.expire(2.0, 3.5)
     assert given_up[1:] == [((5, 1), "timeout")]
     owner.begin((9, 0), 4.0)
-    owner.give_up_all("incarnation", but=9)
+    owner.abandon_all("incarnation", but=9)
     assert given_up[2:] == [((5, 2), "incarnation"), ((5, 3), "incarnation")]
     owner.set_back(1.0)
     assert owner.oldest == 1.0

@@ -117,3 +117,18 @@ def test_whose_secret_others_features_are_of_is_not_reset(pair: Pair) -> None:
     """Protects the active party's model: its features mean nothing more once another party has forgotten its secret."""
     code, _, error = pair.run("reset", pair.config("shop"), "--all")
     assert (code, "cannot be reset" in error) == (2, True)
+
+
+def test_a_key_that_no_party_has_is_found_before_the_start(pair: Pair) -> None:
+    """Protects the operator from a changelog of another role: `streamfl check` says what the worker would refuse."""
+    config = pair.config("shop")
+    with closing(pair.worker(config)) as shop:
+        pair.bus.write([Outgoing("shop-rows", b"a", b'{"x": 1.0}')])
+        while shop.step(0.005):
+            pass
+    assert pair.run("check", config)[0] == 0
+    pair.bus.write([Outgoing("credit.shop.state", key, b"\x90") for key in (b"entity/a", b"client/a", b"descent")])
+    code, out, _ = pair.run("check", config)
+    assert (code, "2 keys that a fdskl-worker does not know, such as b'client/a'" in " ".join(out.split())) == (4, True)
+    pair.bus.write([Outgoing("credit.shop.state", key, None) for key in (b"client/a", b"descent")])
+    assert pair.run("check", config)[0] == 0

@@ -174,10 +174,11 @@ def test_what_is_restored_goes_on_as_if_it_had_never_stopped() -> None:
     for cut in (1, 37, 100, 150):
         parts = ChangedParts()
         own = seen(TABLE[:cut], 100, parts)
-        other = Standardisation(ChangedParts(), TABLE.shape[1], True, 100, 10.0)
-        ((_, value),) = parts.changed_state()
+        again = ChangedParts()
+        other = Standardisation(again, TABLE.shape[1], True, 100, 10.0)
+        ((key, value),) = parts.changed_state()
         assert value is not None
-        other.restore(value)
+        again.restore(key, value)
         assert (other.seen, other.frozen) == (own.seen, own.frozen) == (min(cut, 100), cut >= 100)
         for row in TABLE[cut:150]:
             own.see(row, 0.0)
@@ -189,8 +190,9 @@ def test_what_is_restored_goes_on_as_if_it_had_never_stopped() -> None:
 def test_remembered_moments_that_cannot_be_are_refused() -> None:
     """Protects a start from a damaged changelog."""
     right = moments_of(TABLE[:50, :2])
-    own = Standardisation(ChangedParts(), 2, True, 100, 10.0)
-    own.restore(msgspec.msgpack.encode([50, right.astype("<f8").tobytes(), True]))
+    parts = ChangedParts()
+    Standardisation(parts, 2, True, 100, 10.0)
+    parts.restore(b"columns", msgspec.msgpack.encode([50, right.astype("<f8").tobytes(), True]))
 
     def damaged(power: int, number: float) -> bytes:
         moments = right.copy()
@@ -201,7 +203,7 @@ def test_remembered_moments_that_cannot_be_are_refused() -> None:
     wrong += [damaged(3, np.nan), damaged(3, -1e301), damaged(4, -1.0), damaged(4, np.inf), right.tobytes()[:-8], b""]
     for content in wrong:
         with pytest.raises(PeerError):
-            own.restore(msgspec.msgpack.encode([50, content, True]))
+            parts.restore(b"columns", msgspec.msgpack.encode([50, content, True]))
     for whole in ([-1, right.tobytes(), True], [2**60, right.tobytes(), True], [50, right.tobytes(), "yes"], [50]):
         with pytest.raises(msgspec.ValidationError):
-            own.restore(msgspec.msgpack.encode(whole))
+            parts.restore(b"columns", msgspec.msgpack.encode(whole))

@@ -169,6 +169,7 @@ def test_a_sum_whose_masks_do_not_cancel_is_never_learnt_from(wrong: Callable[[b
     loop.settle()
     figures = {one.labels: one.value for one in loop.active.measure() if one.name == "abandoned_rounds"}
     assert damaged == figures[(("reason", "masks"),)] == 1
+    assert [one.value for one in loop.active.measure() if one.name == "timed_out_rounds"] == [0]
     assert loop.active.active_partition(0).model.version == 1
 
 

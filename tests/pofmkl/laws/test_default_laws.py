@@ -203,8 +203,9 @@ def subject(
         decode=pofmkl_laws.CLIENT_DECODE | ({"samples": MAY_LACK.decode} if missing else {}),
         bad=[*WRONG_MODEL_RECORDS, *([NOT_PROBABLE] if loss is LOGISTIC else [])],
         repeatable=["model"],
-        # Where the model is waited for, so are the bytes, and a sample with them.
-        paced=["updates", "predictions"] if mode.endswith("budget") else [],
+        # Where the model is waited for, so are the bytes, and a sample with them. By another clock other labels share an upload,
+        # and the kernels that are drawn for it may all be of one shard.
+        paced=["updates", "predictions"] if mode.endswith("budget") else ["updates"] if shards > 1 else [],
         same=same,
         same_restored=same,
         canonical=pofmkl_laws.renumbered,

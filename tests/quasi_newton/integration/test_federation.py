@@ -31,7 +31,7 @@ from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import StateChange
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
@@ -234,7 +234,7 @@ def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
     assert [int(name) for name in parties[1].rows.batches] == rows
     given = []
     for party in parties:
-        raw = inputs[np.ix_(rows, list(COLUMNS[party.settings.own]))]
+        raw = inputs[np.ix_(rows, list(COLUMNS[party.settings.own_party]))]
         own, size = party.settings, guest.settings.learning.batch
         fitted = fit_preprocessing(own.method, raw)
         cut = cut_at_near_rows(fitted, raw, own.kinds.inputs, size, own.largest_leverage, intercept=own.is_guest)
@@ -243,7 +243,7 @@ def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
         assert np.array_equal(learnt[~muted], prepared[~muted])
         given.append(Party(learnt, start_of(party), muted))
     batches = np.arange(len(rows)).reshape(-1, guest.settings.learning.batch)
-    return train(given, labels[rows], guest.settings.learning, batches, numbers=guest.settings.kinds)
+    return train(given, labels[rows], guest.settings.learning.descent, batches, numbers=guest.settings.kinds)
 
 
 def test_who_is_killed_in_mid_iteration_goes_on_to_the_same_weights(federation: Federation) -> None:

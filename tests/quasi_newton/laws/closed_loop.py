@@ -185,11 +185,12 @@ class ClosedLoop:
             parties.append(Party(inputs, start_of(party) if starts is None else starts[name], muted))
         size = guest.rows.batches.size
         batches = np.arange(len(guest.rows.batches)).reshape(-1, size)
-        return train(parties, guest.rows.signs, replace(guest.settings.learning, batch=size), batches, numbers=guest.settings.kinds)
+        learning = replace(guest.settings.learning.descent, batch=size)
+        return train(parties, guest.rows.signs, learning, batches, numbers=guest.settings.kinds)
 
 
 def start_of(party: PartyTask) -> Any:
     """First weights, as the party drew them."""
     settings, columns = party.settings, len(party.iterates.model if party.iterates.model is not None else ())
-    context = msgspec.msgpack.encode((settings.federation, party.progress.run, settings.own))
-    return secret_start(settings.secret, context, columns)
+    context = msgspec.msgpack.encode((settings.federation.name, party.progress.run, settings.own_party))
+    return secret_start(party.given.secret, context, columns)

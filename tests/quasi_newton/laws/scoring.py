@@ -13,7 +13,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.makers import problem
 
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, place_of
 from streamfl.quasi_newton.scoring.party import ScoringParty
 
@@ -58,12 +58,12 @@ def predictions(loop: ClosedLoop) -> list[dict[str, Any]]:
 
 def said(loop: ClosedLoop, writes: list[tuple[str, str, bytes]]) -> Iterator[tuple[str, Message, bytes]]:
     """Messages about scores: who said it, the message, and its content with the seal taken off."""
-    settings = loop.party("g").settings
+    given = loop.party("g").given
     for sender, topic, value in writes:
         if topic.endswith(SCORING):
-            message = settings.codec.decode(value)
+            message = given.codec.decode(value)
             host = topic.split(".")[1]
-            yield sender, message, settings.links[host].open(message.content, topic, place_of(message))
+            yield sender, message, given.links[host].open(message.content, topic, place_of(message))
 
 
 def new_version(loop: ClosedLoop, version: int) -> None:

@@ -30,7 +30,7 @@ from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.members import host as host_module
 from streamfl.quasi_newton.members.background_tasks import Product
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import (
     Blinded,
     Message,
@@ -68,7 +68,7 @@ def trained(secrets: Secrets, hosts: int = 1, **sections: dict[str, Any]) -> Clo
 
 
 def private_key(loop: ClosedLoop) -> PaillierPrivateKey:
-    key = loop.members["c"].role.task(0).settings.key
+    key = loop.members["c"].role.task(0).given.private_key
     assert isinstance(key, PaillierPrivateKey)
     return key
 
@@ -83,7 +83,7 @@ def said(loop: ClosedLoop, topic: str, *kinds: str) -> Iterator[Message]:
 
 def payload(loop: ClosedLoop, topic: str, message: Message) -> bytes:
     """What host and guest read of a message between them."""
-    return loop.party("g").settings.links["h1"].open(message.content, topic, place_of(message))
+    return loop.party("g").given.links["h1"].open(message.content, topic, place_of(message))
 
 
 def decrypted(loop: ClosedLoop, content: bytes) -> list[int]:
@@ -147,7 +147,7 @@ def test_a_coordinator_follows_the_steps_only_without_masks(secrets: Secrets, ma
             read = slots_of(vector, columns, kind, Packing(key, kind), int(key.n))
             vectors[at % 2 == 1].append(kind.decode(np.array(read, dtype=object)) / (4 * settings.learning.batch))
         start = trace.weights[number][0]
-        found[party] = followed(start, vectors[False], vectors[True], trace.coefficients, trace.pairs, settings.learning)
+        found[party] = followed(start, vectors[False], vectors[True], trace.coefficients, trace.pairs, settings.learning.descent)
     steps = np.concatenate([found[party] - trace.weights[number][0] for number, party in enumerate(found)])
     truth = np.concatenate([own[-1] - own[0] for own in trace.weights])
     seen = [residue for party in found for _, vector in residues(loop, party) for residue in vector]

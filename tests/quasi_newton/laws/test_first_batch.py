@@ -11,7 +11,7 @@ from quasi_newton.laws.closed_loop import BEGIN, ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.laws.test_retraining import EVERY, SECOND, WHOLE, batches_of, go_on, grow, parties
 
-from streamfl.quasi_newton.members.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED
 from streamfl.quasi_newton.messages import Answer, FirstAnswer, content_of, read_content
 from streamfl.quasi_newton.tools.standing import coordinator_standing, party_standing
 

@@ -18,8 +18,8 @@ from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.members.guest import GuestTask
-from streamfl.quasi_newton.members.party_settings import FAILED
 from streamfl.quasi_newton.members.rounds import TrainingRounds
+from streamfl.quasi_newton.members.training_progress import FAILED
 from streamfl.quasi_newton.messages import StepDecision, read_content
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
@@ -36,7 +36,7 @@ def lying(patch: pytest.MonkeyPatch, name: str, factor: int) -> None:
 
     def own_numbers(self: TrainingRounds) -> Any:
         found = honest(self)
-        if self._settings.own != name:
+        if self._settings.own_party != name:
             return found
         signs = np.random.default_rng(self._progress.round).choice([-1, 1], len(found))
         return found + signs * factor * self._settings.kinds.inner_products.largest

@@ -16,7 +16,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from streamfl.quasi_newton.encryption.key_file import add_key
 from streamfl.quasi_newton.encryption.keys import generate_key
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.party_settings import ALIGNING, DECIDING, OUTPUTS, READY, TRAINED
+from streamfl.quasi_newton.members.training_progress import ALIGNING, DECIDING, OUTPUTS, READY, TRAINED
 from streamfl.quasi_newton.messages import Begin, content_of
 
 SMALL: dict[str, Any] = {
@@ -218,7 +218,7 @@ def test_a_key_that_nobody_has_pinned_is_refused(secrets: Secrets) -> None:
     topic, record = next(one for one in guest.unread if one[0].endswith(".decisions"))
     begin = guest.inputs[topic][1](record)
     forged = msgspec.structs.replace(begin, content=content_of(Begin(generate_key(512).public.to_bytes())))
-    guest.unread.appendleft((topic, msgspec.structs.replace(record, value=loop.party("g").settings.codec.encode(forged))))
+    guest.unread.appendleft((topic, msgspec.structs.replace(record, value=loop.party("g").given.codec.encode(forged))))
     loop.settle()
     assert [error.partition(":")[0] for error in loop.rejections()] == ["unpinned_key"]
     assert_trained(loop, 1, secrets.keys(512)[1])

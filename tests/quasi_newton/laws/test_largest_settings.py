@@ -20,10 +20,10 @@ from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.learning.descent import DescentState
 from streamfl.quasi_newton.members.coordinator import ROUND, _Run
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import DECIDING, TrainingProgress
 from streamfl.quasi_newton.members.trained_model import TrainedModel
+from streamfl.quasi_newton.members.training_progress import DECIDING, TrainingProgress
 from streamfl.quasi_newton.messages import Joined, Ready, content_of
-from streamfl.quasi_newton.roles import ROLES, _fingerprint
+from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.rows.preparation import Preparation
 from streamfl.quasi_newton.rows.preprocessing import MOST_KNOTS, Preprocessing
 from streamfl.roles.partitioned_role import PartitionedRole
@@ -89,13 +89,13 @@ def products(made: Any, fingerprint: int, pairs: int, run: int, number: int) -> 
 
 
 CASES = {
-    "guest-columns": Case(lambda size: settings("g", columns=size), users, _fingerprint),
-    "host-columns": Case(lambda size: settings("h", columns=size), users, _fingerprint),
-    "guest-parties": Case(lambda size: settings("g", size), users, _fingerprint),
+    "guest-columns": Case(lambda size: settings("g", columns=size), users, lambda made: made.fingerprint),
+    "host-columns": Case(lambda size: settings("h", columns=size), users, lambda made: made.fingerprint),
+    "guest-parties": Case(lambda size: settings("g", size), users, lambda made: made.fingerprint),
     "coordinator-parties": Case(
         lambda size: settings("c", 1 + size),
         lambda made, fingerprint, _: [*begun(made, fingerprint), *products(made, fingerprint, 0, 1, 0)],
-        _fingerprint,
+        lambda made: made.fingerprint,
     ),
 }
 
@@ -151,7 +151,7 @@ def test_the_end_of_the_longest_epoch_can_be_written() -> None:
     state = {b"run": msgspec.msgpack.encode(run), b"descent": msgspec.msgpack.encode(descent)}
     assert len(state[b"run"]) > 9 * (batches - 1)
     rounds = [
-        record for at in (number, number + 1) for record in products(made, _fingerprint(made), made.learning.memory, 2**53, at)
+        record for at in (number, number + 1) for record in products(made, made.fingerprint, made.learning.memory, 2**53, at)
     ]
     assert not what_is_refused(coordinator(made, state), rounds)
 
@@ -160,7 +160,7 @@ def test_the_end_of_the_longest_epoch_can_be_written() -> None:
 def test_no_party_makes_the_coordinator_remember_what_cannot_be_written(size: int) -> None:
     """Protects the coordinator from one party: whatever a party says that its alignment is, it is no longer than a digest."""
     made = settings("c", 64)
-    records = begun(made, _fingerprint(made), size * b"a")
+    records = begun(made, made.fingerprint, size * b"a")
     refused = what_is_refused(coordinator(made, {}), records)
     assert len(refused) == len(made.federation.parties)
 

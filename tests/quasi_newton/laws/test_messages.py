@@ -15,7 +15,7 @@ from quasi_newton.laws.test_closed_loop import ROWS, assert_equals_direct, feder
 from streamfl.contract.role import PeerError, Received, Record, Rejection, receive_at_once
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Begin, Blinded, Joined, Message, Opened, StepDecision, content_of, place_of
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
@@ -106,8 +106,8 @@ def resealed(member: Place, message: Message, unit: int) -> Iterator[tuple[str, 
     """What a peer with the link's secret could say."""
     task = member.role.task(0)
     assert isinstance(task, PartyTask)
-    other = task.settings.guest if message.sender == task.settings.guest else message.sender
-    link, topic = task.settings.links[other], task.settings.link_topics[other][1]
+    other = message.sender
+    link, topic = task.given.links[other], task.settings.linked(other, "outputs" if task.settings.is_guest else "residuals")
 
     def sealed(content: bytes) -> Message:
         return msgspec.structs.replace(message, content=link.seal(content, topic, place_of(message)))
@@ -239,9 +239,9 @@ def test_residuals_are_blinded_anew(secrets: Secrets) -> None:
     vectors: dict[tuple[str, int], list[int]] = {}
     for sender, topic, value in loop.writes:
         if topic in ("f.h1.outputs", "f.h1.residuals"):
-            message = guest.settings.codec.decode(value)
+            message = guest.given.codec.decode(value)
             if message.kind in ("outputs", "residuals"):
-                content = guest.settings.links["h1"].open(message.content, topic, place_of(message))
+                content = guest.given.links["h1"].open(message.content, topic, place_of(message))
                 units = [int.from_bytes(content[at : at + 128], "big") for at in range(0, len(content), 128)]
                 vectors[sender, message.round] = units
     rounds = {number for _, number in vectors}

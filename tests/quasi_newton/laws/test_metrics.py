@@ -91,7 +91,7 @@ def test_each_iteration_costs_what_the_formulas_say(loop: ClosedLoop) -> None:
     written: dict[str, Counter[int]] = {name: Counter() for name in MEMBERS}
     for name, topic, value in loop.writes:
         if name in MEMBERS and not topic.endswith(("samples", "labels")):
-            message = loop.party("g").settings.codec.decode(value)
+            message = loop.party("g").given.codec.decode(value)
             assert isinstance(message, Message)
             if message.kind in ("outputs", "residuals", "gradient", "dots", "sums", "opened", "step"):
                 written[name][message.round // 2] += len(value)
@@ -115,11 +115,11 @@ def test_each_iteration_costs_what_the_formulas_say(loop: ClosedLoop) -> None:
 def test_host_and_guest_exchange_two_ciphertexts_an_entity(loop: ClosedLoop) -> None:
     """Protects the claim 2 |S| + [k mod L = 0] 2 |S_H|: counted on the wire, apart from what the coordinator gets."""
     loop.settle()
-    size, settings = 80, loop.party("g").settings
+    size, given = 80, loop.party("g").given
     between: Counter[int] = Counter()
     for name, topic, value in loop.writes:
         if topic.endswith((".outputs", ".residuals")):
-            message = settings.codec.decode(value)
+            message = given.codec.decode(value)
             if message.kind in ("outputs", "residuals"):
                 between[message.round // 2 + 1] += (len(message.content) - 16) // (BITS // 4)
             assert name in ("g", "h1")

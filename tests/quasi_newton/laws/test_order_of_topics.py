@@ -8,7 +8,7 @@ import pytest
 from quasi_newton.federations import settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 
 MOST_TURNS = 500
 

@@ -14,7 +14,7 @@ from quasi_newton.laws.test_closed_loop import federation, outcome
 from streamfl.contract.role import Received, Rejection, receive_at_once
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
-from streamfl.quasi_newton.members.party_settings import ALIGNING, FAILED, TRAINED
+from streamfl.quasi_newton.members.training_progress import ALIGNING, FAILED, TRAINED
 from streamfl.quasi_newton.messages import Aligned, Blinded, Message, content_of, place_of
 from streamfl.quasi_newton.rows.alignment import set_digest
 
@@ -69,9 +69,9 @@ def points_asked(loop: ClosedLoop, run: int) -> list[int]:
     guest, found = loop.party("g"), []
     for sender, topic, value in loop.writes:
         if sender == "g" and topic.endswith(".residuals"):
-            message: Message = guest.settings.codec.decode(value)
+            message: Message = guest.given.codec.decode(value)
             if message.kind == "blinded" and message.run == run:
-                content = guest.settings.links[topic.split(".")[1]].open(message.content, topic, place_of(message))
+                content = guest.given.links[topic.split(".")[1]].open(message.content, topic, place_of(message))
                 found.append(len(msgspec.msgpack.decode(content, type=Blinded).points) // 32)
     return found
 
@@ -222,7 +222,7 @@ def test_new_batches_that_are_none_are_refused() -> None:
     record = host.unread[0][1]
     message: Message = decode(record)
     party = loop.party("h1")
-    link = party.settings.links["g"]
+    link = party.given.links["g"]
     places = np.frombuffer(msgspec.msgpack.decode(link.open(message.content, topic, place_of(message)), type=Aligned).places, "<u4")
     assert len(places) == 200
     names = party.rows.candidates
@@ -296,7 +296,7 @@ def test_keyed_hashes_find_the_same_entities(secrets: Secrets) -> None:
     assert batches_of(loop) == batches_of(usual)
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
-    links = loop.party("g").settings.links
+    links = loop.party("g").given.links
     assert len({links["h1"].alignment_key, links["h2"].alignment_key}) == 2
     other = settings_of("h1", 2, secrets, **AGAIN)
     assert other.alignment.method == "intersection"

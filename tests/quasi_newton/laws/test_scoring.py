@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.metrics import log_loss, roc_auc_score
 
-from streamfl.quasi_newton.members.party_settings import OUTPUTS, TRAINED
+from streamfl.quasi_newton.members.training_progress import OUTPUTS, TRAINED
 from streamfl.quasi_newton.scoring.guest import GuestScoring
 
 QUANTUM = 1 / 64

@@ -72,15 +72,16 @@ def refused(member: Place, topic: str, record: Record, now: float) -> set[str]:
     """Give a member all wrong ones: each has to be refused for its reason, counted, and of no effect."""
     channel, decode = member.inputs[topic]
     message: Message = decode(record)
-    settings = member.role.task(0).settings
-    link = settings.links[message.sender]
+    given = member.role.task(0).given
+    link = given.links[message.sender]
     wrong = list(in_the_open(message))
     opened = link.open(message.content, topic, place_of(message))
     for reason, content, alignment in by_the_peer(message, opened):
         bare = change(message, alignment=alignment)
         wrong.append((reason, change(bare, content=link.seal(content, topic, place_of(bare)))))
     # What was said in the other direction, or in a training, is no answer.
-    for other in (*settings.scoring.topics[message.sender], *settings.link_topics[message.sender]):
+    linked = member.role.task(0).settings.linked
+    for other in (linked(message.sender, name) for name in ("questions", "answers", "residuals", "outputs")):
         if other != topic:
             wrong.append(("envelope", change(message, content=link.seal(opened, other, place_of(message)))))
     before = member.role.refused.total()

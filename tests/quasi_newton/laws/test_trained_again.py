@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.gradient_attacks import Equations, Federation, label_auc, make, own_model
 from streamfl.quasi_newton.encryption.scheme import to_numbers
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import codec, place_of
 
 BATCH, COLUMNS, EPOCHS = 200, 10, 4
@@ -80,7 +80,7 @@ class Host:
                 continue
             content = message.content
             if message.kind == "outputs":
-                content = loop.party("g").settings.links["h1"].open(content, topic, place_of(message))
+                content = loop.party("g").given.links["h1"].open(content, topic, place_of(message))
             told[message.kind, message.round] = np.array(to_numbers(content), dtype=object)
         for kind, number in told:
             if kind == "gradient":

@@ -107,7 +107,7 @@ def test_batches_that_are_drawn_anew_tell_a_host_far_more(monkeypatch: pytest.Mo
 
     def forgetful(party: PartyTask) -> None:
         party.rows.batches.__init__(  # type: ignore[misc]
-            party.parts, BATCH, COLUMNS, 10, party.settings.secret, party.outbox.counts
+            party.parts, BATCH, COLUMNS, 10, party.given.secret, party.outbox.counts
         )
         names = sorted(party.table.with_columns())
         party.rows.freeze(names, *party.table.rows(names))

@@ -19,7 +19,7 @@ from streamfl.contract.role import StateChange
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED
 from streamfl.quasi_newton.messages import Joined, Message, StepDecision, place_of
 from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.roles.partitioned_role import PartitionedRole

@@ -17,7 +17,7 @@ from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSe
 from streamfl.quasi_newton.members.coordinator import TRAINED as DECIDED
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, codec, place_of
 from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
@@ -245,9 +245,7 @@ class QuasiNewtonTarget(RoleTarget):
         if isinstance(task, CoordinatorTask) or channel == "decisions":
             return None
         other = channel.partition("/")[2] or GUEST_NAME
-        of_scores = channel.startswith(("questions", "answers"))
-        topics = task.settings.scoring.topics if of_scores else task.settings.link_topics
-        return task.settings.links[other], topics[other][1]
+        return task.given.links[other], task.settings.linked(other, channel.partition("/")[0])
 
     def _opened(self, message: Message, channel: str) -> bytes:
         found = self._link(channel)

@@ -85,7 +85,7 @@ def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | N
     """The result of a training. before: the training before it, whose model it begins with."""
     settings = chosen.guest
     size = batches.size
-    learning = replace(settings.learning.learning, batch=size)
+    learning = replace(settings.learning.descent, batch=size)
     kind, rows = settings.kinds.inputs, len(batches.names)
     parties: list[Party] = []
     preparations: dict[str, tuple[Preprocessing, Sequence[int]]] = {}

@@ -12,8 +12,8 @@ import pytest
 
 from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.members.party_settings import GATHERING
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
+from streamfl.quasi_newton.members.training_progress import GATHERING
 from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.scoring.guest import read_calibration
@@ -80,7 +80,12 @@ def test_who_is_held_out_counts_as_known(entities: int, least: int, ready: bool)
     for number in range(50):
         table.put(f"e{number}", 10.0, bytes(8), 1 if number % 2 else -1)
     assert (table.known, 20 < table.complete < 48) == (50, True)
-    settings: Any = SimpleNamespace(entities=entities, settle=5.0, learning=DescentSettings(), least_batch=least, key=b"k")
+    settings: Any = SimpleNamespace(
+        alignment=SimpleNamespace(entities=entities, settle_seconds=5.0),
+        learning=SimpleNamespace(descent=DescentSettings()),
+        encryption=SimpleNamespace(agreed_key=b"k"),
+        least_batch=least,
+    )
     progress: Any = SimpleNamespace(phase=GATHERING, has_said=False)
     batches: Any = ()
     assert Readiness(parts, settings, progress, table, batches).due_at == (15.0 if ready else None)

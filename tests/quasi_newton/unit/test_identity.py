@@ -17,7 +17,7 @@ from quasi_newton.makers import problem
 from streamfl.contract.role import Record
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

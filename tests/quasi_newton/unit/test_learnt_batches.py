@@ -13,9 +13,8 @@ from quasi_newton.federations import settings_of
 
 from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import kinds
-from streamfl.quasi_newton.members.party_settings import FAILED, TRAINED, TrainingProgress
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.roles import _party_settings
+from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED, TrainingProgress
 from streamfl.quasi_newton.rows import learnt_batches
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
@@ -180,7 +179,7 @@ def test_held_out_is_a_share_that_only_the_secret_tells() -> None:
 
 
 def readiness(**sections: Any) -> tuple[Readiness, EntityTable, TrainingProgress, set[str]]:
-    settings = _party_settings(settings_of("g", 1, **sections))
+    settings = settings_of("g", 1, **sections)
     parts, taken = ChangedParts(), set[str]()
     table = EntityTable(parts, 1, True, 1e6, 1000, Counter(), taken.__contains__)
     progress = TrainingProgress()
@@ -219,7 +218,7 @@ def test_after_a_failure_there_has_to_be_something_new() -> None:
         assert table.put("new", 50.0, column, 1)
         ready.came(50.0, 50.0, fresh=True)
         assert ready.due_at == expected
-        progress.again, progress.told = True, [ready._settings.key]
+        progress.again, progress.told = True, [ready._settings.encryption.agreed_key]
         assert ready.due_at is None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from quasi_newton.federations import settings_of
 
-from streamfl.quasi_newton.roles import ROLES, _fingerprint, _party_settings
+from streamfl.quasi_newton.roles import ROLES
 
 
 def changed(name: str, section: str, key: str, value: Any) -> Any:
@@ -38,7 +38,7 @@ def test_what_has_to_stay(section: str, key: str, value: Any, shared: bool, may_
     """Protects batches, which all parties have to divide alike, and the way out of a failure: rate and step may be changed."""
     for name in ("g", "h1", "c"):
         before, after = settings_of(name, 1), changed(name, section, key, value)
-        assert (_fingerprint(before) != _fingerprint(after)) == shared
+        assert (before.fingerprint != after.fingerprint) == shared
         kind = ROLES[before.role.kind]
         must, may = kind.state_settings(after).compare(kind.state_settings(before).values)
         assert ([one.key for one in must], [one.key for one in may]) == (
@@ -51,6 +51,6 @@ def test_defaults() -> None:
     content = settings_of("g", 1).model_dump()
     del content["alignment"], content["retraining"], content["learning"]
     settings = type(settings_of("g", 1)).model_validate(content)
-    party = _party_settings(settings)
-    assert (party.every, party.more, party.hashed, party.held_out) == (None, 1000, False, 0.1)
-    assert _party_settings(changed("g", "retraining", "entities", 5)).more == 5
+    assert (settings.retraining.every_seconds, settings.new_entities) == (None, 1000)
+    assert (settings.alignment.hashed, settings.alignment.held_out) == (False, 0.1)
+    assert changed("g", "retraining", "entities", 5).new_entities == 5

@@ -22,7 +22,7 @@ from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.key_file import make_key_file
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind

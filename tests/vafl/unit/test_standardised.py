@@ -12,7 +12,7 @@ from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
 from streamfl.records.samples import Sample
 from streamfl.runtime.kinds import find_kind
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.party.role import VaflParty
