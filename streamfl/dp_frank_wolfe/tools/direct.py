@@ -5,7 +5,7 @@ Its objective and gap are computed from the data, without noise. They are for la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,9 +16,9 @@ from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.learning.sketch import Sketch
 from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, claim, plan_fit
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, claim
 
-__all__ = ["DirectFit", "DirectStep", "equal_blocks", "fit", "objective", "place", "plans_of"]
+__all__ = ["DirectFit", "DirectStep", "fit", "objective", "place"]
 
 Floats = NDArray[np.float64]
 
@@ -107,33 +107,6 @@ def fit(
     return done
 
 
-def plans_of(
-    windows: Mapping[str, Window],
-    sampling: Sampling,
-    iterations: int,
-    sketch: Sketch,
-    cost: float,
-    columns: int,
-    prediction_bound: float,
-    *,
-    window: int = 0,
-    choice_share: float = 0.5,
-) -> dict[str, FitPlan]:
-    """Equal shares: cost / K for each party, and ``columns`` / K columns, rounded down."""
-    parties = len(windows)
-    return {
-        party: plan_fit(
-            cost / parties,
-            max(1, sampling.answers_of(party, window, iterations)),
-            max(1, columns // parties),
-            prediction_bound,
-            sketch,
-            choice_share,
-        )
-        for party in windows
-    }
-
-
 def objective(windows: Mapping[str, Window], x: Mapping[str, Floats]) -> float:
     """|A x - y|^2 / (2 n) of the frozen window, not private."""
     first = next(iter(windows.values()))
@@ -163,13 +136,3 @@ def _members(
         party: PartyFit(given, blocks[party], plans[party], sketch, at(party), candidates, sampling.seed)
         for party, given in windows.items()
     }
-
-
-def equal_blocks(windows: Mapping[str, Window], radius: float, parts: int = 1) -> Sequence[Block]:
-    """Each party's columns in ``parts`` blocks of consecutive columns. All blocks have the same radius. Radii sum to ``radius``."""
-    each = radius / (parts * len(windows))
-    return [
-        Block(party, tuple(int(column) for column in columns), each)
-        for party, given in windows.items()
-        for columns in np.array_split(np.arange(given.columns.shape[1]), parts)
-    ]
