@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling, step_length
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.sketch import Sketch
 from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, claim
 
-__all__ = ["DirectFit", "DirectStep", "fit", "objective", "place"]
+__all__ = ["DirectFit", "DirectStep", "fit", "objective", "place", "window_figures"]
 
 Floats = NDArray[np.float64]
 
@@ -115,6 +116,32 @@ def objective(windows: Mapping[str, Window], x: Mapping[str, Floats]) -> float:
         active = np.flatnonzero(x[party])
         residuals = residuals + given.columns[:, active].astype(np.float64) @ x[party][active] / FEATURE_ONE
     return float(residuals @ residuals) / (2 * len(residuals))
+
+
+def window_figures(public: Public, windows: dict[str, Window], x: dict[str, Floats]) -> dict[str, float]:
+    """Objective and gap of the frozen window, without sketches, bounds of predictions and noise."""
+    first = next(iter(windows.values()))
+    residuals = -first.labels / RESIDUAL_ONE
+    for party, given in windows.items():
+        active = np.flatnonzero(x[party])
+        residuals = residuals + given.columns[:, active] @ x[party][active] / FEATURE_ONE
+    gradients = {party: _gradient(given, residuals) for party, given in windows.items()}
+    gap = sum(float(gradients[party] @ x[party]) for party in windows)
+    if public.settings.learning.estimator == "frank-wolfe":
+        gap += sum(block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max()) for block in public.blocks)
+    else:
+        # These estimators have one ball for all parties.
+        gap += public.settings.learning.radius * max(float(np.abs(own).max()) for own in gradients.values())
+    support = sum(int(np.count_nonzero(own)) for own in x.values())
+    return {"objective": objective(windows, x), "gap": gap, "support": support}
+
+
+def _gradient(window: Window, residuals: Floats) -> Floats:
+    """A'(A x - y) / n, a few rows at a time, because a whole table as floats would be four times as large."""
+    total = np.zeros(window.columns.shape[1])
+    for start in range(0, len(residuals), CHUNK):
+        total += residuals[start : start + CHUNK] @ window.columns[start : start + CHUNK].astype(np.float64)
+    return total / (FEATURE_ONE * len(residuals))
 
 
 def place(party: str, window: int, secret: bytes) -> ReleaseContext:
