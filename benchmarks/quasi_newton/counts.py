@@ -43,9 +43,8 @@ def _run(meter: Meter) -> None:
     )
     inputs = np.random.default_rng(0).normal(size=(ROWS, sum(PARTIES.values())))
     parts = np.hsplit(inputs, np.cumsum(list(PARTIES.values()))[:-1])
-    columns = [[f"{name}-{number}" for number in range(count)] for name, count in PARTIES.items()]
     labels = (inputs[:, 0] + inputs[:, 5] > 0).astype(np.float64)
-    with closing(CurvatureFederation(adapted(settings, ROWS), parts, columns, labels)) as federation:
+    with closing(CurvatureFederation(adapted(settings, ROWS), parts, labels)) as federation:
         for name, worker in federation.workers.items():
             if name:
                 meter.watch("guest" if name == guest else "host", worker, ROWS)
