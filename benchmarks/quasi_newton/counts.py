@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import numpy as np
+from quasi_newton.proof.made_up_secrets import KEY_BITS
 
 from benchmarks.counts import Meter
 from streamfl.configuration.settings import RoleSection
@@ -20,7 +21,6 @@ from streamfl.quasi_newton.config import (
     QuasiNewtonSettings,
 )
 from streamfl.quasi_newton.tools.federation import CurvatureFederation
-from streamfl.quasi_newton.tools.made_up_secrets import KEY_BITS
 from streamfl.quasi_newton.tools.run import adapted
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 

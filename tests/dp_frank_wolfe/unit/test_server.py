@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from dp_frank_wolfe.hand_made import ROWS, Hand, Server, converse, hands, names_of, settings_of, windows_of
+from dp_frank_wolfe.proof.equal_shares import marginal, two_round
 
 from streamfl.dp_frank_wolfe.learning.weights import weights_of
 from streamfl.dp_frank_wolfe.messages import (
@@ -26,7 +27,6 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.tools import direct
-from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 
 EXACT: dict[str, Any] = {"epsilon": float("inf")}
 
