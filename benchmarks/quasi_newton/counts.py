@@ -15,11 +15,11 @@ from streamfl.configuration.settings import RoleSection
 from streamfl.quasi_newton.config import (
     GUEST,
     CurvatureLearningSection,
-    EncryptionSection,
     PrivateAlignmentSection,
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
+from streamfl.quasi_newton.encryption.section import EncryptionSection
 from streamfl.quasi_newton.tools.federation import CurvatureFederation
 from streamfl.quasi_newton.tools.run import adapted
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection

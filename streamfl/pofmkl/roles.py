@@ -94,8 +94,7 @@ def _dtype(settings: PofmklSettings) -> Any:
 
 def _fingerprint(settings: PofmklSettings, named: bool = True) -> int:
     """named: include federation.features, if set. A federation that began without them is recognised without."""
-    features = settings.federation.features
-    learning = settings.learning
+    features, learning = settings.federation.features, settings.learning
     kernels: object
     if learning.preset == "paper":
         # As tuples: the names of a class's fields must not enter the fingerprint.

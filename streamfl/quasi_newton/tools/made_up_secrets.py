@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from streamfl.contract.seeding import rng_for
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, EncryptionSection, QuasiNewtonSettings
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.encryption import bignum, key_file
+from streamfl.quasi_newton.encryption.section import EncryptionSection
 
 __all__ = ["MadeUp"]
 
