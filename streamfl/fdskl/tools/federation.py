@@ -16,7 +16,6 @@ from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklFederation, FdsklSettings
 from streamfl.fdskl.learning.model import Expansion
 from streamfl.fdskl.messages import TURN, Prediction
-from streamfl.fdskl.sums.contributions import InputNoise
 from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
@@ -254,11 +253,9 @@ class KernelFederation:
         # Drawn from the seed, so that others compute the same figures.
         life = self._lives[name] = self._lives.get(name, 0) + 1
         draws = rng_for(settings.federation.seed, "fdskl", "simulation", name, *([str(life)] if life > 1 else []))
-        own = replace(role.settings, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
-        privacy = settings.privacy
-        if privacy.input_norm is not None and privacy.input_noise is not None:
-            own = replace(own, noise=InputNoise(privacy.input_norm, privacy.input_noise, draws.bytes(32).hex()))
-        role.settings = own
+        role.given = replace(role.given, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
+        if settings.privacy.input_noise is not None:
+            role.given = replace(role.given, noise_secret=draws.bytes(32).hex())
         worker.step(0.0)
         worker.step(0.0)
         return worker
