@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
 from streamfl.fdskl.messages import PartialSum, Round
-from streamfl.fdskl.sums.topology import Aggregation
+from streamfl.fdskl.sums.topology import Aggregation, Kind, aggregation
 
-__all__ = ["STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage"]
+__all__ = ["OFF", "STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage", "trees_of"]
 
 Key = tuple[int, int]
 """Names a round: the incarnation of the active party that asks, and the round's number in it."""
@@ -22,6 +22,18 @@ Key = tuple[int, int]
 STAGES = 128
 # The sum of a round itself.
 SUM = 1
+# With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
+OFF = SUM + 1
+
+
+def trees_of(kind: Kind, parties: int, actives: Sequence[int], paper: bool) -> dict[int, Aggregation]:
+    """The topology of each stage of a round, by stage. paper: whether the masks of features are summed too."""
+    root = actives[0]
+    trees = {STAGES * place + SUM: aggregation(kind, parties, active) for place, active in enumerate(actives)}
+    if paper:
+        others = [party for party in range(parties) if party != root]
+        trees |= {OFF + owner: aggregation(kind, parties, root, without=owner, second=True) for owner in others}
+    return trees
 
 
 @dataclass

@@ -11,8 +11,7 @@ import pytest
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import PHASES, FeatureRange, PartialSum, Round
-from streamfl.fdskl.sums.pending_sums import Key, PendingSum, PendingSums
-from streamfl.fdskl.sums.sums import SUM
+from streamfl.fdskl.sums.pending_sums import SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.topology import aggregation
 
 
