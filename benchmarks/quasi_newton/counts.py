@@ -8,19 +8,19 @@ from __future__ import annotations
 from contextlib import closing
 
 import numpy as np
+from quasi_newton.proof.made_up_secrets import KEY_BITS
 
 from benchmarks.counts import Meter
 from streamfl.configuration.settings import RoleSection
 from streamfl.quasi_newton.config import (
     GUEST,
     CurvatureLearningSection,
-    EncryptionSection,
     PrivateAlignmentSection,
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
+from streamfl.quasi_newton.encryption.section import EncryptionSection
 from streamfl.quasi_newton.tools.federation import CurvatureFederation
-from streamfl.quasi_newton.tools.made_up_secrets import KEY_BITS
 from streamfl.quasi_newton.tools.run import adapted
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 
@@ -43,9 +43,8 @@ def _run(meter: Meter) -> None:
     )
     inputs = np.random.default_rng(0).normal(size=(ROWS, sum(PARTIES.values())))
     parts = np.hsplit(inputs, np.cumsum(list(PARTIES.values()))[:-1])
-    columns = [[f"{name}-{number}" for number in range(count)] for name, count in PARTIES.items()]
     labels = (inputs[:, 0] + inputs[:, 5] > 0).astype(np.float64)
-    with closing(CurvatureFederation(adapted(settings, ROWS), parts, columns, labels)) as federation:
+    with closing(CurvatureFederation(adapted(settings, ROWS), parts, labels)) as federation:
         for name, worker in federation.workers.items():
             if name:
                 meter.watch("guest" if name == guest else "host", worker, ROWS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.counts import Meter
+from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.tools.federation import VerticalFederation
 
@@ -24,7 +25,7 @@ def _run(meter: Meter) -> None:
     inputs = np.random.default_rng(0).normal(size=(len(PARTIES), (BEFORE + ROUNDS) * ROUND, FEATURES))
     federation = VerticalFederation(settings, list(inputs), (inputs[:, :, 0].sum(axis=0) > 0).astype(np.float64))
     meter.watch("party", federation.parties[0].worker, ROUNDS * ROUND)
-    meter.watch("coordinator", federation.coordinator_worker, ROUNDS * ROUND)
+    meter.watch("coordinator", federation.workers[HEAD], ROUNDS * ROUND)
     for number in range(BEFORE + ROUNDS):
         if number == BEFORE:
             meter.begin()
@@ -33,7 +34,7 @@ def _run(meter: Meter) -> None:
         federation.run()
         federation.write_labels(entities)
         federation.run()
-    learnt = federation.figure(federation.parties[0].worker, "gradients")
+    learnt = federation.figure(PARTIES[0], "gradients")
     if learnt != (BEFORE + ROUNDS) * ROUND:
         raise RuntimeError(f"a party learnt from {learnt:g} entities")
 

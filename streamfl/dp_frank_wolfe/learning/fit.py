@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.weights import read_remembered, read_weights, weights_of
 from streamfl.dp_frank_wolfe.messages import Answers, Ask, VertexAnswer, content_of, read_content
+from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE
 from streamfl.dp_frank_wolfe.privacy.budget import FitPlan
 from streamfl.dp_frank_wolfe.state import SERVER_FIT, SHOWN, VERTICES, WEIGHTS
@@ -65,7 +65,7 @@ class Fit:
     counts: of the member. All that is counted follows from releases. centred: whether a party has released its means.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str], centred: Callable[[str], bool]) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, counts: MemberCounts, centred: Callable[[str], bool]) -> None:
         self._public = public
         self._counts = counts
         self._centred = centred
@@ -142,11 +142,11 @@ class Fit:
         self._progress.vertices += len(answers.answers)
         self._progress.columns += len(shown)
         self._remember_progress(self._progress)
-        self._counts["signed_indices"] += len(answers.answers)
-        self._counts["shown_columns"] += len(shown)
-        self._counts["uplink_numbers"] += sum(1 + len(one.sums) // 8 for one in answers.answers)
+        self._counts.signed_indices += len(answers.answers)
+        self._counts.shown_columns += len(shown)
+        self._counts.uplink_numbers += sum(1 + len(one.sums) // 8 for one in answers.answers)
         if iteration < self.iteration:
-            self._counts["late_answers"] += 1
+            self._counts.late_answers += 1
             return
         chosen = [(one.block, one.column, one.positive) for one in answers.answers]
         self._vertices[party] = _Vertices(chosen, answers.gap)
@@ -165,7 +165,7 @@ class Fit:
                 self._remember_weights()
             progress.iteration += 1
             progress.over = progress.iteration >= learning.iterations
-            self._counts["iterations"] += 1
+            self._counts.iterations += 1
         self._forget_vertices()
         self._remember_progress(progress)
         return None

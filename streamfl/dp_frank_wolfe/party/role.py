@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, PeerError
-from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
@@ -24,6 +23,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
     records_of,
 )
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
@@ -94,7 +94,7 @@ class NoServing:
 class PartyTask:
     """A party's partition."""
 
-    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox[MemberCounts]) -> None:
         self.settings = settings
         self.outbox = outbox
         self.parts = ChangedParts()
@@ -146,7 +146,9 @@ class PartyTask:
 
     def measure(self) -> Iterator[Measurement]:
         progress = self.progress
-        yield from measured_place("party", progress.window, progress.phase, progress.iteration)
+        yield PartyMetrics.window(progress.window)
+        yield PartyMetrics.phase(progress.phase)
+        yield PartyMetrics.iteration(progress.iteration)
         yield from self.table.measure()
         yield from self.ledger.measure()
         yield from self.serving.measure()
@@ -179,14 +181,14 @@ class PartyTask:
     def _take_sample(self, sample: Sample) -> None:
         entity = _checked_name(sample.client)
         columns = whole_row(sample.features, self.settings.bounds)
-        self.outbox.counts["samples"] += 1
+        self.outbox.counts.samples += 1
         if self._has_budget(entity):
             self.table.put_columns(entity, columns)
         self.serving.take_row(entity, columns, self._now)
 
     def _take_label(self, label: Label) -> None:
         entity = _checked_name(label.client)
-        self.outbox.counts["labels"] += 1
+        self.outbox.counts.labels += 1
         if self._has_budget(entity):
             self.table.put_label(entity, whole_label(label.label, self.settings.label_bounds))
 
@@ -195,7 +197,7 @@ class PartyTask:
         # The entity may be one of those that wait, which matters where the ledger is nearly full.
         if self.ledger.allows(entity, waiting) or (entity in self.table and self.ledger.allows(entity, waiting - 1)):
             return True
-        self.outbox.counts["spent_entities"] += 1
+        self.outbox.counts.spent_entities += 1
         return False
 
     def _announce(self) -> None:
@@ -205,7 +207,7 @@ class PartyTask:
             if not self.ledger.allows(name):
                 # The ledger has become full meanwhile.
                 self.table.forget([name])
-                self.outbox.counts["spent_entities"] += 1
+                self.outbox.counts.spent_entities += 1
                 continue
             if size + len(name.encode()) + 3 > ANNOUNCED_BYTES:
                 self._announce_some(names)
@@ -217,7 +219,7 @@ class PartyTask:
 
     def _announce_some(self, names: list[str]) -> None:
         first = self.table.announce(names)
-        self.outbox.counts["announced_entities"] += len(names)
+        self.outbox.counts.announced_entities += len(names)
         self.progress.announced += 1
         self._send(0, self.progress.announced, "entities", content_of(Entities(names, first)))
         self._remember()
@@ -268,8 +270,8 @@ class PartyTask:
             self.answers.begin(window, centred=bool(len(means)))
             self.progress = PartyProgress(window, FITTING, 0, progress.announced, link, heard)
             self._remember()
-            self.outbox.counts["windows"] += 1
-            self.outbox.counts["uplink_numbers"] += len(means)
+            self.outbox.counts.windows += 1
+            self.outbox.counts.uplink_numbers += len(means)
             self._send(window, 0, "frozen", content, link, head)
 
         self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)
@@ -291,9 +293,9 @@ class PartyTask:
             answer.keep()
             self.progress = PartyProgress(progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard)
             self._remember()
-            self.outbox.counts["iterations"] += 1
-            self.outbox.counts["shown_columns"] += answer.shown
-            self.outbox.counts["uplink_numbers"] += answer.numbers
+            self.outbox.counts.iterations += 1
+            self.outbox.counts.shown_columns += answer.shown
+            self.outbox.counts.uplink_numbers += answer.numbers
             self._send(message.window, message.iteration, answer.kind, answer.content, link, head)
 
         rows = self.frozen.window.digest
@@ -316,13 +318,13 @@ class PartyTask:
             progress.window, WAITING, progress.iteration, progress.announced, progress.link, progress.manifest, heard
         )
         self._remember()
-        self.outbox.counts["models"] += 1
+        self.outbox.counts.models += 1
 
     def _repeated(self, differs: bool, kind: str) -> None:
         """Counts a message that came again or too late. Raises PeerError if it differs from the first one."""
         if differs:
             raise PeerError("another_ask", f"another {kind} than was heard at that place before: one release is all there is")
-        self.outbox.counts["repeated_messages"] += 1
+        self.outbox.counts.repeated_messages += 1
 
     def _send(self, window: int, iteration: int, kind: str, content: bytes, link: int = 0, head: bytes = b"") -> None:
         settings = self.settings

@@ -5,7 +5,6 @@ Nothing here depends on values. A row that cannot be read is zeros from the begi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.dp_frank_wolfe.state import ENTITY, NUMBERED
 from streamfl.encoding.changelog_checks import check_name
@@ -48,7 +48,7 @@ class PartyTable:
     counts: of the member, for the operator.
     """
 
-    def __init__(self, parts: ChangedParts, columns: int, limit: int, counts: Counter[str]) -> None:
+    def __init__(self, parts: ChangedParts, columns: int, limit: int, counts: MemberCounts) -> None:
         self._kept = parts.named(ENTITY, check_name, _Row, self._restore)
         self._remember_numbered = parts.single(NUMBERED, int, self._restore_numbered)
         self._columns = columns
@@ -135,12 +135,12 @@ class PartyTable:
         row = self._lacking.get(entity)
         if row is None:
             if entity in self._complete or entity in self._announced:
-                self._counts["repeated_records"] += 1
+                self._counts.repeated_records += 1
                 return
             self._make_room()
             row = _Row()
         elif getattr(row, field):
-            self._counts["repeated_records"] += 1
+            self._counts.repeated_records += 1
             return
         setattr(row, field, content)
         self._lacking.pop(entity, None)
@@ -156,7 +156,7 @@ class PartyTable:
             raise PeerError("full", f"{len(self)} entities wait for a window already, window.limit is {self._limit}")
         while len(self) >= self._limit:
             self.forget([next(iter(self._lacking))])
-            self._counts["displaced_entities"] += 1
+            self._counts.displaced_entities += 1
 
     def _rows_of(self, row: _Row) -> dict[str, _Row]:
         return self._announced if row.announced else self._complete if row.complete else self._lacking
@@ -171,8 +171,6 @@ class PartyTable:
 
     def measure(self) -> Iterator[Measurement]:
         """How many entities wait for a record, and how many for a window."""
-        text = "Entities whose columns or label have not come yet: they wait without a time limit"
-        for what, count in (("columns", len(self._lacking) - self._with_columns), ("label", self._with_columns)):
-            yield Measurement("lacking_entities", "gauge", text, count, (("reason", what),))
-        text = "Entities that wait for a window; at a server, including those that not all parties have announced"
-        yield Measurement("waiting_entities", "gauge", text, len(self._complete) + len(self._announced))
+        yield PartyMetrics.lacking_entities(len(self._lacking) - self._with_columns, "columns")
+        yield PartyMetrics.lacking_entities(self._with_columns, "label")
+        yield PartyMetrics.waiting_entities(len(self._complete) + len(self._announced))

@@ -23,6 +23,7 @@ from typing import Annotated
 import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.settings import PartySettings
 from streamfl.dp_frank_wolfe.privacy.budget import SPARE
 from streamfl.dp_frank_wolfe.state import CHAIN, EXACT, LATEST, SPENT, TERMS, WHOLE
@@ -79,7 +80,7 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
 class PartyLedger:
     """What a party's entities have spent, and the chains of its releases. ``parts``: they have a changelog of their own."""
 
-    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox[MemberCounts]) -> None:
         self._settings = settings
         self._outbox = outbox
         self.parts = ChangedParts("a ledger")
@@ -163,7 +164,7 @@ class PartyLedger:
             self._remember_terms(self._terms)
         for entity in entities:
             self.spend.spend(entity, self.fit_cost)
-        self._outbox.counts["charged_entities"] += len(entities)
+        self._outbox.counts.charged_entities += len(entities)
 
     @property
     def largest(self) -> float:
@@ -227,7 +228,7 @@ class PartyLedger:
             else:
                 self._chains[lane] = _Chain(settings.identity, number, head, link)
                 self._kept_chains.remember(lane, self._chains[lane])
-                self._outbox.counts["releases"] += 1
+                self._outbox.counts.releases += 1
                 if lane == FITS:
                     self._latest[settings.federation] = _Latest(window, number)
                     self._kept_latest.remember(settings.federation, self._latest[settings.federation])
@@ -316,14 +317,12 @@ class PartyLedger:
         if self._epsilon[0] != largest:
             delta = public.settings.privacy.delta
             self._epsilon = largest, epsilon_of(largest / public.share(own), delta * (1 - SPARE))
-        text = "epsilon at privacy.delta of the entity with the largest releases, if every party has released as much of its share"
-        yield Measurement("epsilon", "gauge", text, self._epsilon[1], (), True)
-        yield Measurement("budget_epsilon", "gauge", "epsilon that no entity may exceed", public.settings.privacy.epsilon)
-        text = "Cost of this party's releases about the entity with the largest ones"
-        yield Measurement("rho", "gauge", text, largest)
-        yield Measurement("delta", "gauge", "The delta for which epsilon holds", public.settings.privacy.delta)
-        yield Measurement("ledger_entities", "gauge", "Entities with releases", len(self.spend))
-        yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
+        yield PartyMetrics.epsilon(self._epsilon[1])
+        yield PartyMetrics.budget_epsilon(public.settings.privacy.epsilon)
+        yield PartyMetrics.rho(largest)
+        yield PartyMetrics.delta(public.settings.privacy.delta)
+        yield PartyMetrics.ledger_entities(len(self.spend))
+        yield PartyMetrics.ledger_links(sum(one.number for one in self._chains))
 
     def _all_of_it(self) -> _Whole:
         if not (any(one.number for one in self._chains) or self._latest or self._terms or self._exact or len(self.spend)):
@@ -344,7 +343,7 @@ class PartyLedger:
             self._noted_fits = self.number() + int(found)
 
     def _refused(self, why: str) -> None:
-        self._outbox.counts["refused_releases"] += 1
+        self._outbox.counts.refused_releases += 1
         self._complain(why)
 
     def _held_back(self) -> PeerError:

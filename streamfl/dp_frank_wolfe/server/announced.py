@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Annotated
@@ -11,6 +10,7 @@ import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
 from streamfl.dp_frank_wolfe.state import ANNOUNCEMENTS, NAME
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
@@ -36,7 +36,7 @@ class Announced:
     counts: of the member, for the operator.
     """
 
-    def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: Counter[str]) -> None:
+    def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: MemberCounts) -> None:
         self._kept_names = parts.named(NAME, check_name, object, self._restore_name)
         self._kept_heard = parts.named(ANNOUNCEMENTS, check_name, int, self._restore_heard)
         self._place = {party: place for place, party in enumerate(parties)}
@@ -83,7 +83,7 @@ class Announced:
         fresh = [name for name, known in before.items() if known is None and is_new]
         # The announcement counts even if names are left out: if it were refused, all later ones would be refused too.
         room = self._limit - self._waiting[party]
-        self._counts["left_out_entities"] += max(0, len(fresh) - room)
+        self._counts.left_out_entities += max(0, len(fresh) - room)
         fresh = fresh[: max(0, room)]
         for name in [*again, *fresh]:
             known = self._names.setdefault(name, unknown.copy())
@@ -132,8 +132,6 @@ class Announced:
         self._heard[party] = msgspec.convert(number, Count)
 
     def measure(self) -> Iterator[Measurement]:
-        text = "Entities that wait for a window; at a server, including those that not all parties have announced"
-        yield Measurement("waiting_entities", "gauge", text, len(self._names))
-        yield Measurement("complete_entities", "gauge", "Entities that wait and that all parties have announced", self.complete)
-        text = "Entities that wait because some party has not announced them, without a time limit; the log says which party"
-        yield Measurement("missing_entities", "gauge", text, len(self._names) - self.complete)
+        yield ServerMetrics.waiting_entities(len(self._names))
+        yield ServerMetrics.complete_entities(self.complete)
+        yield ServerMetrics.missing_entities(len(self._names) - self.complete)

@@ -10,6 +10,7 @@ import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.messages import KINDS
+from streamfl.dp_frank_wolfe.metrics import ServerMetrics
 from streamfl.dp_frank_wolfe.state import PRESENCE, SINCE
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import Count
@@ -136,7 +137,7 @@ class PartyLiveness:
 
     def measure(self) -> Iterator[Measurement]:
         away = len(self._presences) - len(self.present)
-        yield Measurement("parties_away", "gauge", "Absent parties, without which the server continues", away, (), True)
+        yield ServerMetrics.parties_away(away)
 
     @property
     def _overdue(self) -> list[str]:

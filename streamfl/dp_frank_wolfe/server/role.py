@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
-from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.learning.estimator import Estimator
 from streamfl.dp_frank_wolfe.learning.fit import Fit
 from streamfl.dp_frank_wolfe.learning.public import Public
@@ -29,6 +28,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
     records_of,
 )
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
 from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
 from streamfl.dp_frank_wolfe.server.announced import Announced
@@ -84,7 +84,7 @@ class PublishedModel(msgspec.Struct, frozen=True):
 class ServerTask:
     """The server's partition."""
 
-    def __init__(self, settings: ServerSettings, outbox: Outbox) -> None:
+    def __init__(self, settings: ServerSettings, outbox: Outbox[MemberCounts]) -> None:
         self.settings = settings
         self.outbox = outbox
         self.parts = ChangedParts("a server")
@@ -105,8 +105,7 @@ class ServerTask:
         # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
         self._manifests = ValueFragments(self.parts, MANIFEST, public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
-            text = 'serving.mode = "exact": parts of predictions come without noise, which epsilon does not cover'
-            outbox.notices.say("exact", text)
+            outbox.notices.say("exact")
 
     @property
     def window(self) -> int:
@@ -150,14 +149,14 @@ class ServerTask:
             # A damaged state is refused before metrics show it.
             self._looked = self.estimator.support >= 0
         away, again = self.liveness.pass_time(now)
-        self.outbox.counts["timed_out_rounds"] += bool(away)
+        self.outbox.counts.timed_out_rounds += bool(away)
         for party in away:
-            self.outbox.counts["missing_answers"] += 1
+            self.outbox.counts.missing_answers += 1
             patience = self._public.settings.window.patience_seconds
             text = f"{party!r} has not answered for {patience:g} s: window {self.window} continues without it"
             self.outbox.notices.say("away", text)
         for party in again:
-            self.outbox.counts["repeated_asks"] += 1
+            self.outbox.counts.repeated_asks += 1
             if self._run.phase == FREEZING:
                 self._say(party, "manifest", 0, self._manifest_of(party))
             else:
@@ -172,11 +171,12 @@ class ServerTask:
 
     def measure(self) -> Iterator[Measurement]:
         """The server's progress and results. All follow from names, times and releases."""
-        yield from measured_place("server", self.window, self._run.phase, self.estimator.iteration)
-        yield Measurement("support", "gauge", "Columns with a weight in the latest fit", self.estimator.support, (), True)
-        yield Measurement("l1_norm", "gauge", "Sum of the absolute weights in the latest fit", self.estimator.l1_norm, (), True)
-        text = "Numbers that parties have released in the latest fit: a signed index is one"
-        yield Measurement("fit_uplink_numbers", "gauge", text, self.estimator.uplink_numbers + self.means.numbers, (), True)
+        yield ServerMetrics.window(self.window)
+        yield ServerMetrics.phase(self._run.phase)
+        yield ServerMetrics.iteration(self.estimator.iteration)
+        yield ServerMetrics.support(self.estimator.support)
+        yield ServerMetrics.l1_norm(self.estimator.l1_norm)
+        yield ServerMetrics.fit_uplink_numbers(self.estimator.uplink_numbers + self.means.numbers)
         yield from self.announced.measure()
         yield from self.liveness.measure()
         yield from self.partials.measure()
@@ -239,7 +239,7 @@ class ServerTask:
         self.liveness.begin("frozen", self._now)
         for party, content in manifests.items():
             self._say(party, "manifest", 0, content)
-        self.outbox.counts["windows"] += 1
+        self.outbox.counts.windows += 1
 
     def _manifest_of(self, party: str) -> bytes:
         content = self._manifests.content
@@ -268,11 +268,11 @@ class ServerTask:
             if self._public.settings.learning.intercept and not frozen.means:
                 text = f"{party!r} tells no means: its learning.intercept is false, or its release is an earlier one"
                 self.outbox.notices.say("not_centred", text)
-            self.outbox.counts["uplink_numbers"] += len(frozen.means) // 8
-            self.outbox.counts["uplink_bytes"] += len(frozen.means)
+            self.outbox.counts.uplink_numbers += len(frozen.means) // 8
+            self.outbox.counts.uplink_bytes += len(frozen.means)
         else:
             self.estimator.take(party, kind, iteration, message.content)
-            self.outbox.counts["uplink_bytes"] += len(message.content)
+            self.outbox.counts.uplink_bytes += len(message.content)
         self._chains.hear(party, message)
         self.liveness.answered(party, kind, iteration, message.content)
         self._go_on()
@@ -328,7 +328,7 @@ class ServerTask:
         self._remember_run(self._run)
         self.liveness.end()
         self.partials.model_is(self.window, intercept)
-        self.outbox.counts["models"] += 1
+        self.outbox.counts.models += 1
         self._begin_window_if_full()
         self._look_at_names()
 
@@ -339,4 +339,4 @@ class ServerTask:
         self.outbox.send(f"asks/{party}", records_of(self.settings.codec, message))
 
     def _repeated(self) -> None:
-        self.outbox.counts["repeated_messages"] += 1
+        self.outbox.counts.repeated_messages += 1

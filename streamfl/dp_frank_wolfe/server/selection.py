@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
@@ -18,6 +17,7 @@ from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.refit import Refit, refitted
 from streamfl.dp_frank_wolfe.learning.weights import read_columns, read_remembered, read_weights, weights_of
 from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
+from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.state import CHOSEN, PRODUCTS, SERVER_SELECTION, WEIGHTS
 from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.state.changelog import ChangedParts
@@ -44,7 +44,7 @@ class Selection:
     counts: of the member. centred: whether a party has released its means.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str], centred: Callable[[str], bool]) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, counts: MemberCounts, centred: Callable[[str], bool]) -> None:
         settings = public.settings
         self._public = public
         self._counts = counts
@@ -116,7 +116,7 @@ class Selection:
             if self._progress.step == MULTIPLYING:
                 self._products[party].write(content)
         self._progress.numbers += numbers
-        self._counts["uplink_numbers"] += numbers
+        self._counts.uplink_numbers += numbers
         self._remember_progress(self._progress)
 
     def settle(self) -> Calculation | None:
@@ -161,7 +161,7 @@ class Selection:
             weights[party] = weights_of(own)
         self._weights.write(msgspec.msgpack.encode(weights))
         self._progress.step = OVER
-        self._counts["iterations"] += 1
+        self._counts.iterations += 1
         self._remember_progress(self._progress)
 
     # ---- answers

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement
 from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
+from streamfl.dp_frank_wolfe.metrics import ServingMetrics
 from streamfl.dp_frank_wolfe.party.role import PartyTask, PartyWeights
 from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS as PREDICTIONS_LANE
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
@@ -81,8 +82,7 @@ class Serving:
         if self._private:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
         else:
-            text = 'serving.mode = "exact": parts of predictions are sent without noise, which epsilon does not cover'
-            task.outbox.notices.say("exact", text)
+            task.outbox.notices.say("exact")
 
     @property
     def wake_at(self) -> float | None:
@@ -93,10 +93,10 @@ class Serving:
         """Takes a record. Whether a part is sent follows from names, times and releases, never from the values."""
         version, counts = self._task.model.version, self._task.outbox.counts
         if not version:
-            counts["early_records"] += 1
+            counts.early_records += 1
             return
         if len(self._due) >= self._task.settings.limit or not self._charge(entity):
-            counts["unpredicted_entities"] += 1
+            counts.unpredicted_entities += 1
             return
         self._latest += 1
         self._due[self._latest] = _Due(entity, version, *self._made(version, entity, columns))
@@ -149,7 +149,7 @@ class Serving:
         self._due[number] = due
 
     def measure(self) -> Iterator[Measurement]:
-        yield Measurement("waiting_partials", "gauge", "Parts of predictions that are still to be sent", len(self._due))
+        yield ServingMetrics.waiting_partials(len(self._due))
 
     def _tellable(self, most: int) -> list[int]:
         """The first ``most`` parts that may be sent."""
@@ -197,7 +197,7 @@ class Serving:
         del self._due[number]
         self._kept_due.forget(number)
         task, settings = self._task, self._task.settings
-        task.outbox.counts["partials"] += 1
+        task.outbox.counts.partials += 1
         fingerprint = settings.public.fingerprint
         message = Message(VERSION, fingerprint, settings.own, 0, number, "partial", link, head, content)
         task.outbox.send("releases", records_of(settings.codec, message), self._pending_headers.of(str(number)))

@@ -10,6 +10,7 @@ import msgspec
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServingMetrics
 from streamfl.dp_frank_wolfe.serving.partials import largest_partial
 from streamfl.dp_frank_wolfe.state import INTERCEPT, PARTIAL, PARTIALS
 from streamfl.encoding.changelog_checks import Time, check_name, check_number, check_within
@@ -54,7 +55,7 @@ class Partials:
     A prediction uses the newest model that all of its parts were sent with.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, outbox: Outbox) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, outbox: Outbox[MemberCounts]) -> None:
         self._public = public
         self._kept_heard = parts.named(PARTIALS, check_name, int, self._restore_heard)
         self._kept_waiting = parts.named(PARTIAL, bytes.decode, _Waiting, self._restore_waiting)
@@ -96,7 +97,7 @@ class Partials:
         self._kept_heard.remember(party, number)
         place = self._place(party, partial.entity, part)
         if place is None or part.model <= model - MODELS_KEPT:
-            self._outbox.counts["expired_predictions"] += 1
+            self._outbox.counts.expired_predictions += 1
             return True
         known = self._waiting.pop(place, None)
         parts = {} if known is None else known.parts
@@ -156,8 +157,7 @@ class Partials:
 
     def measure(self) -> Iterator[Measurement]:
         if self._public.settings.serving.mode != "off":
-            text = "Entities whose prediction waits for parts of some parties"
-            yield Measurement("waiting_predictions", "gauge", text, len(self._waiting))
+            yield ServingMetrics.waiting_predictions(len(self._waiting))
 
     def _place(self, party: str, entity: str, part: _Part) -> tuple[int, str] | None:
         """Where a part belongs: to parts that wait for it, the older first, or to a new place. None if neither is possible."""
@@ -181,12 +181,12 @@ class Partials:
         # Headers of the part that completes it: the parties' records of an entity may come hours apart.
         headers = () if self._outbox.record is None else self._carry(self._outbox.record)
         self._outbox.publish("predictions", entity, content, headers)
-        self._outbox.counts["predictions"] += 1
+        self._outbox.counts.predictions += 1
 
     def _expire(self, place: tuple[int, str]) -> None:
         del self._waiting[place]
         self._kept_waiting.forget(_key(place))
-        self._outbox.counts["expired_predictions"] += 1
+        self._outbox.counts.expired_predictions += 1
 
 
 def _common(parts: Collection[_Part]) -> int | None:

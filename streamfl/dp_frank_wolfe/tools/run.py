@@ -21,9 +21,9 @@ from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.means import centred, intercept
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
-from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
+from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
 from streamfl.dp_frank_wolfe.privacy.budget import claim
-from streamfl.dp_frank_wolfe.tools.direct import objective
+from streamfl.dp_frank_wolfe.tools.direct import window_figures
 from streamfl.dp_frank_wolfe.tools.draws import fitted, least_squares
 from streamfl.dp_frank_wolfe.tools.federation import FrankWolfeFederation, bounds_of
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, ReceivedFits, iterates
@@ -232,7 +232,7 @@ def _outcome(
         rows=windows * settings.window.rows,
         test_rows=fits.test,
         r2=next(iter(r2_draws), None),
-        history=[_figures(public, last.frozen, x) for x in last.course],
+        history=[window_figures(public, last.frozen, x) for x in last.course],
         iterations=sum(one.rounds for one in fits.fits),
         uplink_numbers=sum(one.messages.uplink_numbers for one in fits.fits),
         uplink_most=windows * _most_numbers(public),
@@ -346,32 +346,6 @@ def _bounds(settings: DPFrankWolfeSettings, party: str) -> tuple[Bounds, Bounds]
     own, columns = bounds_of(settings, party), settings.federation.columns[party]
     features = Bounds(*(np.broadcast_to(np.array(given, dtype=np.float64), columns).copy() for given in (own.centre, own.bound)))
     return features, Bounds(np.array([own.label_centre]), np.array([own.label_bound]))
-
-
-def _figures(public: Public, windows: dict[str, Window], x: dict[str, Floats]) -> dict[str, float]:
-    """Objective and gap of the frozen window, without sketches, bounds of predictions and noise."""
-    first = next(iter(windows.values()))
-    residuals = -first.labels / RESIDUAL_ONE
-    for party, given in windows.items():
-        active = np.flatnonzero(x[party])
-        residuals = residuals + given.columns[:, active] @ x[party][active] / FEATURE_ONE
-    gradients = {party: _gradient(given, residuals) for party, given in windows.items()}
-    gap = sum(float(gradients[party] @ x[party]) for party in windows)
-    if public.settings.learning.estimator == "frank-wolfe":
-        gap += sum(block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max()) for block in public.blocks)
-    else:
-        # These estimators have one ball for all parties.
-        gap += public.settings.learning.radius * max(float(np.abs(own).max()) for own in gradients.values())
-    support = sum(int(np.count_nonzero(own)) for own in x.values())
-    return {"objective": objective(windows, x), "gap": gap, "support": support}
-
-
-def _gradient(window: Window, residuals: Floats) -> Floats:
-    """A'(A x - y) / n, a few rows at a time, because a whole table as floats would be four times as large."""
-    total = np.zeros(window.columns.shape[1])
-    for start in range(0, len(residuals), CHUNK):
-        total += residuals[start : start + CHUNK] @ window.columns[start : start + CHUNK].astype(np.float64)
-    return total / (FEATURE_ONE * len(residuals))
 
 
 def _most_numbers(public: Public) -> int:

@@ -14,7 +14,6 @@ from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import FdsklFederation, FdsklSettings
 from streamfl.fdskl.learning.model import Expansion
 from streamfl.fdskl.messages import TURN, Prediction
-from streamfl.fdskl.sums.contributions import InputNoise
 from streamfl.fdskl.tools.members import BETWEEN, labels_topic, members
 from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.role import FdsklWorker
@@ -169,10 +168,9 @@ class KernelFederation(TurnFederation[FdsklSettings]):
 
         def prepare(worker: Worker) -> None:
             role = cast(FdsklWorker, worker.role)
-            own = replace(role.settings, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
-            if privacy.input_norm is not None and privacy.input_noise is not None:
-                own = replace(own, noise=InputNoise(privacy.input_norm, privacy.input_noise, draws.bytes(32).hex()))
-            role.settings = own
+            role.given = replace(role.given, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
+            if privacy.input_noise is not None:
+                role.given = replace(role.given, noise_secret=draws.bytes(32).hex())
 
         worker = self._start(settings, prepare=prepare)
         # A party tells the others of its incarnation before the next one begins.

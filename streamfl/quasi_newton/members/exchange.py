@@ -13,6 +13,7 @@ from streamfl.quasi_newton.members.figures import TrafficCounter
 from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.training_progress import ALIGNING, TrainingProgress
 from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.state import PROGRESS
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
@@ -25,7 +26,7 @@ VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
 class MessageExchange:
     """The owner of the party's progress. Every message belongs to a place in a training, and is accepted only at that place."""
 
-    def __init__(self, parts: ChangedParts, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
+    def __init__(self, parts: ChangedParts, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
         self._settings = settings
         self._given = given
         self._outbox = outbox
@@ -43,7 +44,7 @@ class MessageExchange:
         size = self._outbox.send(channel, records_of(self._given.codec, message))
         if message.kind in VECTORS:
             ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
-            self._outbox.counts["ciphertexts_sent"] += ciphertexts
+            self._outbox.counts.ciphertexts_sent += ciphertexts
             self.traffic.add(message.run, message.round // 2, ciphertexts, size)
 
     def upload(self, kind: str, content: bytes) -> None:
@@ -76,7 +77,7 @@ class MessageExchange:
 
     def repeated(self) -> None:
         """Count a message that came again, or too late."""
-        self._outbox.counts["repeated_messages"] += 1
+        self._outbox.counts.repeated_messages += 1
 
     def is_present(self, message: Message, phase: int) -> bool:
         """Whether a message belongs to the present place; False if it belongs to an earlier one. PeerError if to a later one.

@@ -25,6 +25,7 @@ from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.members.training_progress import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS
 from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.alignment import check_answer
 from streamfl.quasi_newton.rows.batches import FrozenBatches
 from streamfl.quasi_newton.rows.learnt_batches import MOST_EVER
@@ -45,7 +46,7 @@ KNOWN = b"\1"
 class GuestTask(ScoringParty):
     """The state machine of the guest's partition."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
+    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
         super().__init__(settings, given, outbox)
         self.scoring: GuestScoring = GuestScoring(self)
         # Sized for the longest key, because the remembered vectors may be under another key than the settings'.
@@ -63,7 +64,7 @@ class GuestTask(ScoringParty):
 
     def take(self, channel: str, message: Any, now: float) -> None:
         if isinstance(message, Label):
-            self.outbox.counts["labels"] += 1
+            self.outbox.counts.labels += 1
             self._now = now
             self.put(message.client, label=int(2 * message.label - 1))
             self.scoring.labelled(message.client)

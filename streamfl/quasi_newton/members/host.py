@@ -18,6 +18,7 @@ from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.members.training_progress import ALIGNING, DECIDING, FAILED, OUTPUTS
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, FirstAnswer, Message, content_of, numbers_of, read_content
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.scoring.host import HostScoring
@@ -32,7 +33,7 @@ __all__ = ["HostTask"]
 class HostTask(ScoringParty):
     """The state machine of a host's partition."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
+    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
         super().__init__(settings, given, outbox)
         self._guest = settings.federation.guest_party
         self.scoring: HostScoring = HostScoring(self)

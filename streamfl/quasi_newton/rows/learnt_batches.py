@@ -7,7 +7,6 @@ batch is never filled up, is never mixed with another, and is forgotten as a who
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
@@ -18,6 +17,7 @@ from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_number, decode_restored
 from streamfl.encoding.wire import LONGEST_NAME
 from streamfl.identity.keys import derive
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.alignment import set_digest
 from streamfl.quasi_newton.state import BATCH, GONE
 from streamfl.state.changelog import ChangedParts
@@ -69,7 +69,7 @@ class LearntBatches(Collection[str]):
     """
 
     def __init__(
-        self, parts: ChangedParts, largest: int, columns: int, most: int, secret: bytes, counts: Counter[str]
+        self, parts: ChangedParts, largest: int, columns: int, most: int, secret: bytes, counts: MemberCounts
     ) -> None:
         self._parts = parts
         parts.register(BATCH.prefix, self._restore)
@@ -198,7 +198,7 @@ class LearntBatches(Collection[str]):
         self._kept_gone.remember(number, digests)
         for fragments in batch.fragments.values():
             fragments.clear()
-        self._counts["expired_batches"] += 1
+        self._counts.expired_batches += 1
 
     def _digest(self, name: str) -> int:
         return int.from_bytes(hashlib.blake2b(name.encode(), key=self._key, digest_size=8).digest(), "little")

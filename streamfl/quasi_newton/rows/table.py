@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Time, check_within
 from streamfl.encoding.wire import decode_array
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.state import ENTITY
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts
@@ -43,10 +43,11 @@ class EntityTable(ExpiringEntries[_Entity]):
         labelled: bool,
         expiry: float,
         limit: int,
-        counts: Counter[str],
+        counts: MemberCounts,
         is_taken: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        super().__init__(parts, ENTITY, _Entity, expiry, limit, counts)
+        super().__init__(parts, ENTITY, _Entity, expiry, limit, {})
+        self._counts = counts
         self._columns = columns
         self._labelled = labelled
         self._is_taken = is_taken
@@ -135,8 +136,11 @@ class EntityTable(ExpiringEntries[_Entity]):
         # Which entities are taken may be restored after this.
         self._complete, self._known = None, None
 
-    def reason(self, entry: _Entity, why: str) -> str:
-        return f"{why}_entities"
+    def _give_up(self, name: str, why: str) -> None:
+        # Counted among the member's counts.
+        self._counts.expired_entities += why == "expired"
+        self._counts.displaced_entities += why == "displaced"
+        self.forget(name)
 
     def _is_complete(self, entity: _Entity) -> bool:
         return bool(entity.columns) and (entity.label != 0 or not self._labelled)

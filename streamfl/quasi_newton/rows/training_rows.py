@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.learning.own_columns import rounded
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.batches import check_support, far_rows
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES, LearntBatches
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
@@ -45,7 +45,7 @@ class TrainingRows:
         kind: FixedPoint,
         least: int,
         secret: bytes,
-        counts: Counter[str],
+        counts: MemberCounts,
         *,
         largest: float = 1.0,
         intercept: bool = False,

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.measurement import Measurement, declared
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Time, check_within
 from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment, request
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
+from streamfl.quasi_newton.metrics import GuestMetrics, HeldOutMetrics
 from streamfl.quasi_newton.rows.alignment import check_answer, set_digest
 from streamfl.quasi_newton.rows.held_out import held_out_figures
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
@@ -143,7 +145,7 @@ class GuestScoring(Scoring):
             if due is None or due > now:
                 continue
             if session.phase == ASKED:
-                self._counts["abandoned_questions"] += 1
+                self._counts.abandoned_questions += 1
             self._ask(host, now)
         if self._may_calibrate():
             self._calibrate()
@@ -151,20 +153,16 @@ class GuestScoring(Scoring):
 
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
-        text = "Rounds of questions about scores that a host did not answer in time; a training's rounds wait without a limit"
-        yield Measurement("timed_out_rounds", "counter", text, self._counts["abandoned_questions"])
+        yield GuestMetrics.timed_out_rounds(self._counts.abandoned_questions)
         if not self._ready():
             return
-        yield Measurement(
-            "held_out_entities", "gauge", "Labelled entities that the current model has scored but not learnt from",
-            len(self.scores.judged),
-        )  # fmt: skip
+        yield GuestMetrics.held_out_entities(len(self.scores.judged))
         of = self.scores.judgements, self.calibration
         if self._figures[0] != of:
             self._figures = of, held_out_figures(*self._held_out(), self.calibration)
-        for name, value in self._figures[1].items():
-            text = f"{TEXTS[name]} of the current model on entities that it has not learnt from"
-            yield Measurement(f"held_out_{name}", "gauge", text, value, until=self._labels.overdue_at or 0.0)
+        # Without a calibration there are only the first two.
+        for metric, value in zip(declared(HeldOutMetrics), self._figures[1].values(), strict=False):
+            yield metric(value, until=self._labels.overdue_at or 0.0)
 
     # ---- what the party has come to
 
@@ -279,7 +277,7 @@ class GuestScoring(Scoring):
         for name, output in zip(names, own.tolist(), strict=True):
             points = self.scores.points(name)
             there_is_one = NO_POINTS not in points and abs(output) <= self._bound
-            self._counts["unscored_entities"] += not there_is_one
+            self._counts.unscored_entities += not there_is_one
             total = output + self._settings.scoring.quantum * sum(points)
             self.scores.complete(name, total if there_is_one else None, name not in learnt)
 
@@ -304,7 +302,7 @@ class GuestScoring(Scoring):
         session.number, session.phase, session.since = session.number + 1, ASKED, now
         self._remember(host)
         self._sought[host].write(msgspec.msgpack.encode(names))
-        self._counts["questions"] += 1
+        self._counts.questions += 1
         content = request(self._party.aligning(host, self._session_name(host), names))
         self._party.outbox.ask(blinded, content, lambda points: self._tell_question(host, points))
 
@@ -346,7 +344,7 @@ class GuestScoring(Scoring):
             if told == CALIBRATED:
                 # Later predictions are of a later model, and no sample has caused them.
                 self._pending_headers.forget(name)
-        self._counts["predictions"] += len(names)
+        self._counts.predictions += len(names)
 
     def _forget(self, name: str) -> None:
         """The table has forgotten the entity."""
@@ -382,11 +380,3 @@ class GuestScoring(Scoring):
         if host not in self._sessions:
             raise PeerError("malformed", f"a session with {host!r} in state, which is no host")
         self._sessions[host] = session
-
-
-TEXTS = {
-    "auc": "Area under the curve",
-    "ks": "Kolmogorov and Smirnov's distance",
-    "log_loss": "Log loss, after calibration,",
-    "calibration_error": "Mean distance of probability and share of label 1",
-}

@@ -14,6 +14,7 @@ from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import aligned, request
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
+from streamfl.quasi_newton.metrics import HostMetrics
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at, set_digest
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.scoring.messages import (
@@ -90,7 +91,7 @@ class HostScoring(Scoring):
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
         left = max(0, self._settings.scoring.versions - self._state.answered)
-        yield Measurement("model_versions_left", "gauge", "Model versions for which points may still be sent", left)
+        yield HostMetrics.model_versions_left(left)
 
     # ---- what the party has come to
 
@@ -150,13 +151,13 @@ class HostScoring(Scoring):
         if found is None:
             return
         own, twice, order = found
-        self._counts["questions"] += 1
+        self._counts.questions += 1
         self._go_to(version, number, OFFERED)
         self._offered.write(msgspec.msgpack.encode(order))
         self._line.tell(version, number, "found", ScoringAnswer(own, twice))
 
     def _close(self, version: int, number: int) -> None:
-        self._counts["closed_questions"] += 1
+        self._counts.closed_questions += 1
         self._go_to(version, number, IDLE)
         self._party.outbox.notices.say("closed", str(self.trouble))
         self._line.tell(version, number, "closed", Closed())
@@ -192,11 +193,11 @@ class HostScoring(Scoring):
             within = np.abs(outputs) <= self._party.settings.kinds.inner_products.bound
             rounded = np.rint(outputs / self._settings.scoring.quantum)
             points[known] = np.where(within, rounded, NO_POINTS).astype("<i4")
-            self._counts["unscored_entities"] += int((~within).sum())
+            self._counts.unscored_entities += int((~within).sum())
         for place in known:
             self._answered[names[place]] = version
             self._kept_answered.remember(names[place], version)
-        self._counts["answered_entities"] += len(known)
+        self._counts.answered_entities += len(known)
         return points.tobytes()
 
     # ----

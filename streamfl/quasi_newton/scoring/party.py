@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from streamfl.contract.role import Measurement
+from streamfl.contract.measurement import Measurement
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.trained_model import TrainedModel
+from streamfl.quasi_newton.metrics import ScoringMetrics
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
@@ -41,7 +42,7 @@ class Scoring:
         raise NotImplementedError
 
     def measure(self) -> Iterator[Measurement]:
-        yield Measurement("model_version", "gauge", "The training of the current model", self._version)
+        yield ScoringMetrics.model_version(self._version)
 
     def came(self, name: str) -> None:
         """The table has an entity's columns."""

@@ -15,13 +15,13 @@ from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
 from streamfl.quasi_newton.config import (
     CurvatureLearningSection,
-    EncryptionSection,
     PrivateAlignmentSection,
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
 from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD
 from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.encryption.section import EncryptionSection
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.members import members

@@ -119,14 +119,14 @@ class FdsklScenario:
         lives = self.observed.lives
 
         def entropy() -> bytes:
-            lives.append(role.settings.name)
+            lives.append(role.settings.required_party())
             return rng_for(self.seed, "simulation", "life", len(lives)).bytes(32)
 
-        role.settings = replace(role.settings, secret=entropy(), entropy=entropy)
+        role.given = replace(role.given, secret=entropy(), entropy=entropy)
 
     def check_bounds(self, worker: Worker) -> None:
         role, settings = cast(FdsklWorker, worker.role), self.settings
-        if role.active is not None:
+        if role.settings.is_active:
             self.observed.trouble |= role.trouble is not None
             counted = {one.name: int(one.value) for one in role.measure() if one.value}
             self.observed.abandoned |= "abandoned_rounds" in counted
@@ -135,9 +135,9 @@ class FdsklScenario:
         several = 2 * actives if actives > 1 else 1
         for partition, task in role._tasks.items():
             pending = len(task.sums.pending)
-            require(pending <= 4 * most * several, f"{role.settings.name}: {pending} rounds under way")
-            require(len(task.columns) <= settings.alignment.limit, f"{role.settings.name}: {len(task.columns)} entities")
-            if role.active is None:
+            require(pending <= 4 * most * several, f"{role.settings.own_party}: {pending} rounds under way")
+            require(len(task.columns) <= settings.alignment.limit, f"{role.settings.own_party}: {len(task.columns)} entities")
+            if not role.settings.is_active:
                 continue
             active = role.active_partition(partition)
             may = most if actives == 1 else 2 * most

@@ -97,7 +97,7 @@ def test_three_retrainings_tell_a_host_no_more_of_labels_than_one_epoch(monkeypa
     host, loop = attacked(federation, monkeypatch)
     assert len(host.equations) == 4 * 5 * 10
     assert [len(loop.party(name).learnt) for name in ("g", "h1")] == [1000, 1000]
-    assert loop.members["h1"].role.counts["expired_batches"] == 2
+    assert loop.members["h1"].role.counts.expired_batches == 2
     once, always = host.found(federation.labels, 10), host.found(federation.labels)
     assert 0.7 < once < 0.82
     assert always <= once + 0.02

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from quasi_newton.proof import made_up_secrets
 from quasi_newton.proof.observed_messages import Observed, messages_of
 from quasi_newton.proof.produced_records import LAST_ENTITIES, Again, is_held_out, written
 
@@ -18,7 +19,6 @@ from streamfl.contract.seeding import rng_for
 from streamfl.quasi_newton.config import QuasiNewtonFederation, QuasiNewtonSettings
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import StepDecision, read_content
-from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.quasi_newton.tools.members import members
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus

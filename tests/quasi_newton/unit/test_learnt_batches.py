@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED, TrainingProgress
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows import learnt_batches
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
@@ -31,7 +31,7 @@ def names(first: int, count: int) -> list[str]:
 
 
 def made(parts: ChangedParts | None = None, most: int = 3) -> LearntBatches:
-    return LearntBatches(ChangedParts() if parts is None else parts, 10, 2, most, SECRET, Counter())
+    return LearntBatches(ChangedParts() if parts is None else parts, 10, 2, most, SECRET, MemberCounts())
 
 
 def fill(batches: LearntBatches, first: int, count: int) -> None:
@@ -110,7 +110,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows_of(*batches: NDArray[np.float64], least: int = 3) -> TrainingRows:
     """Each in a training of its own."""
-    rows = TrainingRows(ChangedParts(), 1000, 10, batches[0].shape[1], KIND, least, SECRET, Counter())
+    rows = TrainingRows(ChangedParts(), 1000, 10, batches[0].shape[1], KIND, least, SECRET, MemberCounts())
     for number, batch in enumerate(batches):
         own = names(100 * number, len(batch))
         rows.freeze(own, batch, np.zeros(len(batch), np.int8))
@@ -151,7 +151,7 @@ def test_support_is_counted_in_rounded_numbers() -> None:
 def test_preprocessing_is_fixed_for_life() -> None:
     """Protects the model: columns of later rows mean what they meant when the weights were learnt."""
     random = np.random.default_rng(0)
-    rows = TrainingRows(ChangedParts(), 1000, 10, 2, KIND, 3, SECRET, Counter())
+    rows = TrainingRows(ChangedParts(), 1000, 10, 2, KIND, 3, SECRET, MemberCounts())
     for number in range(3):
         own = names(100 * number, 10)
         rows.freeze(own, random.normal(50 * number, 1 + number, (10, 2)), np.zeros(10, np.int8))
@@ -180,7 +180,7 @@ def test_held_out_is_a_share_that_only_the_secret_tells() -> None:
 def readiness(parts: ChangedParts | None = None, **sections: Any) -> tuple[Readiness, EntityTable, TrainingProgress, set[str]]:
     settings = settings_of("g", 1, **sections)
     parts, taken = ChangedParts() if parts is None else parts, set[str]()
-    table = EntityTable(parts, 1, True, 1e6, 1000, Counter(), taken.__contains__)
+    table = EntityTable(parts, 1, True, 1e6, 1000, MemberCounts(), taken.__contains__)
     progress = TrainingProgress()
     return Readiness(parts, settings, progress, table, made()), table, progress, taken
 

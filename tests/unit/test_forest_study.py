@@ -1,0 +1,191 @@
+"""The reference of the federated forest: an example to check by hand, and what must hold of any rules.
+
+If the reference is wrong, the forest's spec in docs/forest.md is written from figures that no role will reach.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+# The benchmarks are programs beside the package. They are not installed with it.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.forest.cells import Stream, disturbed
+from benchmarks.forest.default import record, settings_of, with_forest
+from benchmarks.forest.reference import Forest
+from benchmarks.forest.rules import Rules, uniform
+from benchmarks.forest.study import Alarm, grow
+from benchmarks.forest.tables import Tables
+
+Floats = NDArray[np.float64]
+SMALL = Rules(trees=3)
+
+
+def stream(clients: int = 5, rounds: int = 60, seed: int = 0) -> Stream:
+    generator = np.random.default_rng(seed)
+    inputs = generator.uniform(size=(clients, rounds, 3))
+    labels = np.where(inputs[..., 0] > 0.5, 0.9, 0.1) + 0.05 * generator.normal(size=(clients, rounds))
+    return Stream(inputs, labels, labels, np.ones(labels.shape, np.bool_))
+
+
+def in_rounds(forest: Forest, rounds: int) -> Floats:
+    clients = np.arange(len(forest.labels))
+    found = np.empty((len(clients), rounds))
+    for t in range(rounds):
+        found[:, t] = forest.predict(t, clients)
+        forest.learn(t, clients, np.full(len(clients), t))
+    return found
+
+
+def test_an_example_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients, two rounds, one tree: x = .1, .7, .9, .3 with labels 0, 1, 1, 0, and thresholds .2, .5, .8 to choose from.
+
+    Gains S_R^2 / n_R + S_L^2 / n_L - S^2 / n, with S = 2 and n = 4, so S^2 / n = 1:
+        .2: right .3 .7 .9, sum 2: 4/3 + 0/1 - 1 = 1/3     .5: right .7 .9, sum 2: 4/2 + 0/2 - 1 = 1
+        .8: right .9, sum 1: 1/1 + 1/3 - 1 = 1/3           so the cell splits at .5, and its parts are worth 0 and 1.
+    """
+    thresholds = np.full(32, 2.0)
+    thresholds[:3] = 0.2, 0.5, 0.8
+
+    def candidates(_tables: Tables, block: NDArray[np.int64], _low: Floats, _high: Floats) -> tuple[NDArray[np.int64], Floats]:
+        return np.zeros((len(block), 32), np.int64), np.tile(thresholds, (len(block), 1))
+
+    monkeypatch.setattr(Tables, "candidates", candidates)
+    inputs = np.array([[0.1, 0.9, 0.2], [0.7, 0.3, 0.8]])[..., None]
+    labels = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
+    lags = np.zeros(labels.shape, np.int64)
+    forest = Forest(inputs, labels, Rules(trees=1, least=4), 0, lags, lags)
+    clients = np.arange(2)
+    assert np.isnan(forest.predict(0, clients)).all()  # No label is known, so the tree has no value yet.
+    forest.learn(0, clients, np.array([0, 0]))
+    # A client's item is one bit a candidate: .1 is above no threshold, .7 above .2 and .5. Two items split nothing.
+    assert forest.stored[1].tolist() == [0b000, 0b011]
+    assert forest.bytes_up[:, 0].tolist() == [8 + 2 + 10] * 2  # The first labels have four bytes: their range is not known.
+    assert forest.predict(1, clients).tolist() == [0.5, 0.5]  # The mean of the two labels.
+    forest.learn(1, clients, np.array([1, 1]))
+    assert forest.stored[1].tolist() == [0b000, 0b011, 0b111, 0b001]
+    assert forest.bytes_up[:, 1].tolist() == [8 + 2 + 7] * 2
+    assert (forest.cells.size, forest.cells["threshold"][0]) == (3, np.float32(0.5))
+    assert forest.cells["items"][:3].tolist() == [4, 2, 2]
+    # x = .2 and .8 fall into its two parts. A label's code is exact to a 255th of the range, 8 deviations to each side of the mean.
+    step = (forest.tables.label_high - forest.tables.label_low) / 255
+    np.testing.assert_allclose(forest.predict(2, clients), [0.0, 1.0], atol=step)
+
+
+def test_numbers_that_everybody_draws_are_uniform() -> None:
+    drawn = uniform(7, np.arange(100)[:, None], np.arange(100))
+    assert abs(drawn.mean() - 0.5) < 0.01
+    assert abs(np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]) < 0.03
+    assert np.array_equal(drawn, uniform(7, np.arange(100)[:, None], np.arange(100)))
+    assert not np.array_equal(drawn, uniform(8, np.arange(100)[:, None], np.arange(100)))
+
+
+def test_a_seed_decides_a_run() -> None:
+    first, again, other = (grow(stream(), SMALL, seed).predictions for seed in (1, 1, 2))
+    assert np.array_equal(first, again, equal_nan=True)
+    assert not np.array_equal(first, other, equal_nan=True)
+
+
+def test_arrays_of_no_lag_are_lockstep() -> None:
+    none = np.zeros((5, 60), np.int64)
+    lockstep = grow(stream(), SMALL, 0)
+    arrays = grow(stream(), SMALL, 0, late=none, up=none, down=none)
+    assert np.array_equal(lockstep.predictions, arrays.predictions, equal_nan=True)
+    assert np.array_equal(lockstep.forests[0].bytes_up, arrays.forests[0].bytes_up)
+    late = (grow(stream(), SMALL, 0, late=none + 3), grow(stream(), SMALL, 0, up=none + 3), grow(stream(), SMALL, 0, down=none + 3))
+    for lagged in late:
+        assert not np.array_equal(lockstep.predictions, lagged.predictions, equal_nan=True)
+
+
+def test_a_forest_that_is_late_still_learns() -> None:
+    lags = np.random.default_rng(0).integers(0, 5, size=(3, 5, 60))
+    late = grow(stream(), SMALL, 0, late=lags[0], up=lags[1], down=lags[2])
+    errors = np.square(late.predictions[0] - stream().labels)
+    assert late.forests[0].count["late"] > 0  # Some items meet a block that has been divided meanwhile.
+    assert errors[:, 40:].mean() < 0.1 * stream().labels.var()
+
+
+def test_no_prediction_knows_its_label_or_a_later_one() -> None:
+    changed = stream().labels.copy()
+    changed[:, 30:] = 0.5
+    before = grow(stream(), SMALL, 0).predictions[0]
+    after = grow(replace(stream(), labels=changed, told=changed), SMALL, 0).predictions[0]
+    assert np.array_equal(before[:, :31], after[:, :31], equal_nan=True)
+    assert not np.array_equal(before[:, 31:], after[:, 31:])
+
+
+def test_an_upload_keeps_its_bytes() -> None:
+    tight = replace(SMALL, item_bytes=40)
+    sent = grow(stream(), tight, 0).forests[0].bytes_up
+    assert sent.max() <= 40
+    assert grow(stream(), SMALL, 0).forests[0].bytes_up.max() > 40
+
+
+def test_state_is_bounded() -> None:
+    """Items of equal labels never split a cell: without a bound the server would keep them all."""
+    equal = replace(stream(), labels=np.full((5, 60), 0.5), told=np.full((5, 60), 0.5))
+    bounded = grow(equal, replace(SMALL, stored=50, kept=16), 0).forests[0]
+    boundless = grow(equal, replace(SMALL, stored=10**6, kept=16), 0).forests[0]
+    of_a_pass = 5 * 3 * 16
+    assert len(bounded.stored[0]) <= 3 * 50 + of_a_pass < len(boundless.stored[0])
+    assert bounded.ring.shape == (5, 16)
+    # A tree has a leaf more than it has splits; one pass may divide what is ripe once more.
+    small = grow(stream(), replace(SMALL, nodes=8, renewed=0.0), 0).forests[0]
+    assert small.versions["leaves"][: small.versions.size].max() <= 8
+    assert grow(stream(), SMALL, 0).forests[0].versions["leaves"].max() > 8
+
+
+def test_one_client_moves_the_tables_little() -> None:
+    generator = np.random.default_rng(0)
+    inputs, labels = generator.normal(size=(20, 40, 2)), generator.normal(size=(20, 40))
+
+    def of(inputs: Floats, labels: Floats) -> Tables:
+        tables = Tables(40, 2, Rules(), 0)
+        for row, column in zip(inputs, labels, strict=True):
+            tables.note_inputs(np.arange(40), row)
+            tables.note_labels(np.arange(40), column)
+        tables.renew()
+        return tables
+
+    honest = of(inputs, labels)
+    labels[:, 7], inputs[:, 7] = 1e6, -1e6
+    lied = of(inputs, labels)
+    assert lied.label_high - lied.label_low < 1.3 * (honest.label_high - honest.label_low)
+    assert (lied.high - lied.low < 1.3 * (honest.high - honest.low)).all()
+
+
+def test_one_client_raises_no_alarm() -> None:
+    generator = np.random.default_rng(0)
+    honest, lied, risen = Alarm(), Alarm(), Alarm()
+    alarms = [False, False, False]
+    for number in range(300):
+        losses = generator.exponential(size=40)
+        one, all_of_them = losses.copy(), losses.copy()
+        if number >= 150:
+            one[0], all_of_them = 1e6, 5 * losses
+        for place, (alarm, seen) in enumerate(((honest, losses), (lied, one), (risen, all_of_them))):
+            alarms[place] |= alarm.rises(seen)
+    assert alarms == [False, False, True]
+
+
+def test_a_flip_begins_a_second_forest() -> None:
+    long = stream(rounds=160)
+    flipped = grow(disturbed(long, "flip"), SMALL, 0)
+    assert flipped.alarms
+    assert not grow(long, SMALL, 0).alarms
+
+
+def test_the_mixture_without_a_forest_is_the_default() -> None:
+    given = stream(rounds=40)
+    recording = record(settings_of(5, 0, "square", 1), given.inputs, given.labels)
+    silent, right = np.full((1, 5, 40), np.nan), given.labels[None]
+    without = with_forest(recording, silent, given.labels)
+    np.testing.assert_allclose(without, recording.predictions, atol=0.02)
+    mixed = np.square(with_forest(recording, right, given.labels) - given.labels.T).mean()
+    assert mixed < 0.2 * np.square(recording.predictions - given.labels.T).mean()
