@@ -9,6 +9,8 @@ SEEDS ?= 1
 MINUTES ?= 10
 KILLS ?= 100
 SCHEME ?= kafka
+# Compiled modules are kept even where this variable is set: the tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak kill-brokers lock check-deploy check-dashboards picture check-release clean

@@ -10,6 +10,7 @@ import atexit
 import base64
 import fcntl
 import gc
+import json
 import os
 import resource
 import shutil
@@ -20,12 +21,13 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["Broker", "free_ports"]
+__all__ = ["Broker", "free_ports", "shared"]
 
 KAFKA_VERSION = "4.1.1"
 HOME = Path(__file__).resolve().parent.parent / ".broker"
@@ -278,6 +280,37 @@ class Broker:
             return False
         finally:
             admin.close()
+
+
+@contextmanager
+def shared(make: Callable[[], Broker], folder: Path) -> Iterator[Broker]:
+    """One cluster for all processes that name this folder. The process that started it waits for the others and then stops it.
+
+    An idle broker takes 3% of a processor. Only the process that started it may halt it.
+    """
+    folder.mkdir(exist_ok=True)
+    place = folder / "place.json"
+    with (folder / "users").open("w") as users, (folder / "start").open("w") as starts:
+        fcntl.flock(starts, fcntl.LOCK_EX)
+        cluster = make()
+        started = not place.exists()
+        if started:
+            cluster.__enter__()
+            place.write_text(json.dumps([str(cluster._directory), cluster._ports]))
+        else:
+            directory, cluster._ports = json.loads(place.read_text())
+            cluster._directory = Path(directory)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        fcntl.flock(starts, fcntl.LOCK_UN)
+        try:
+            yield cluster
+        finally:
+            if started:
+                fcntl.flock(starts, fcntl.LOCK_EX)
+                place.unlink()
+                fcntl.flock(starts, fcntl.LOCK_UN)
+                fcntl.flock(users, fcntl.LOCK_EX)
+                cluster.__exit__(None, None, None)
 
 
 def _libraries() -> Path:

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 from access import secured_broker
-from broker import Broker
+from broker import Broker, shared
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
@@ -109,12 +109,19 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
-    """A real Kafka broker for the whole run. Tests use their own topics and groups.
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all of pytest's workers of one run have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def broker(run_folder: Path) -> Iterator[Broker]:
+    """A real Kafka broker for the whole run. Tests use their own topics and groups, and do not halt it.
 
     Without Java or Maven tests fail; they are never skipped.
     """
-    with Broker() as running:
+    with shared(Broker, run_folder / "broker") as running:
         yield running
 
 
@@ -126,15 +133,16 @@ def _one_that_is_halted_at_times() -> Iterator[Broker]:
 
 @pytest.fixture
 def mortal_broker(_halted_at_times: Broker) -> Iterator[Broker]:
-    """A broker that a test may halt. It runs when the test begins, and keeps its data for the whole run."""
-    yield _halted_at_times
+    """A broker that a test may halt. It runs while such a test does, and keeps its data for the whole run."""
     _halted_at_times.start()
+    yield _halted_at_times
+    _halted_at_times.halt()
 
 
 @pytest.fixture(scope="session")
-def secured() -> Iterator[Broker]:
+def secured(run_folder: Path) -> Iterator[Broker]:
     """A broker with access control for the whole run. Tests use their own federation names."""
-    with secured_broker() as running:
+    with shared(secured_broker, run_folder / "secured") as running:
         yield running
 
 

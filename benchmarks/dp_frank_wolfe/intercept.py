@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from dp_frank_wolfe.proof.equal_shares import centre_by, equal_blocks, marginal, plans_of, two_round
 from numpy.typing import NDArray
 
 from benchmarks.accuracy_document import fill
@@ -24,9 +25,7 @@ from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import SignSketch
 from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
 from streamfl.dp_frank_wolfe.privacy.budget import budget
-from streamfl.dp_frank_wolfe.tools.centring import centre_by
-from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
-from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
+from streamfl.dp_frank_wolfe.tools.direct import fit
 
 Floats = NDArray[np.float64]
 DOCS = Path(__file__).parents[2] / "docs"

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from dp_frank_wolfe.proof.equal_shares import centre_by, equal_blocks, marginal, plans_of, two_round
 from numpy.typing import NDArray
 from sklearn.linear_model import LassoCV
 
@@ -15,9 +16,7 @@ from streamfl.dp_frank_wolfe.learning.refit import refit
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.dp_frank_wolfe.privacy.budget import budget
-from streamfl.dp_frank_wolfe.tools.centring import centre_by
-from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
-from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
+from streamfl.dp_frank_wolfe.tools.direct import fit
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release, release_bits
 

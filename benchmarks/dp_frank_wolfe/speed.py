@@ -32,11 +32,11 @@ from streamfl.dp_frank_wolfe.config import (
 )
 from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.tools.draws import mean_and_deviation
-from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeFederation
+from streamfl.dp_frank_wolfe.tools.federation import FrankWolfeFederation
 from streamfl.dp_frank_wolfe.tools.run import run_fits
 from streamfl.roles.message_fragments import MARK
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 
 WIDE_ROWS, WIDE_TEST = 10_000, 2_000
 WIDE: dict[str, dict[str, Any]] = {"marginal": {}, "frank-wolfe": {"iterations": 6, "sketch": "identity"}, "two-round": {}}
@@ -131,7 +131,7 @@ def main() -> None:
     seconds = seconds_of(made)
     profile.disable()
     entities = given.rows * given.windows
-    traffic = {kind: made.traffic(kind) for kind in (RELEASES, ASKS)}
+    traffic = made.traffic()
     made.close()
     if given.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)

@@ -124,7 +124,7 @@ def main() -> None:
             each, versions = losses(found)
             loss = float(each[len(each) // 10 :].mean())
             promised = loss if way == "simulate" else promised
-            figures = f"{loss:.4f} | {loss / promised - 1:+.1%} | {(versions == 0).sum():,} | {found.seconds:.1f}"
+            figures = f"{loss:.4f} | {loss / promised - 1:+.1%} | {(versions == 0).sum():,} | {found.virtual_seconds:.1f}"
             print(f"| {name} | {way} | {figures} |", flush=True)
             found.close()
 

@@ -53,7 +53,7 @@ def iteration_times(parties: int) -> Mapping[str, IterationTime]:
             seconds = time.process_time() - began
             if number >= WARM_UP:
                 computed[topology] = min(computed[topology], seconds)
-                virtual[topology] += (federation.begin + federation.seconds - before) / ITERATIONS
+                virtual[topology] += (federation.begin + federation.virtual_seconds - before) / ITERATIONS
     for federation in federations.values():
         with closing(federation):
             if federation.held.model.version != WARM_UP + ITERATIONS:

@@ -23,10 +23,11 @@ from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_time
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.contract.role import TopicSpec
 from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.schedule import ends_of_iterations
 from streamfl.fdskl.messages import PHASES, FeatureRange, Round
 from streamfl.fdskl.sums.circle import to_circle
-from streamfl.fdskl.sums.contributions import Contributions, KernelSettings
+from streamfl.fdskl.sums.contributions import Contributions
 from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.sums.keystream import Keystream
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
@@ -88,20 +89,13 @@ def _masked_sums() -> Iterator[Figure]:
     entities = [f"entity-{number}" for number in range(ENTITIES)]
     density = SpectralDensity("gaussian", BANDWIDTH)
     for parties in (2, 4, 8):
-        parts = Contributions(
-            kernel=KernelSettings("gaussian", 1.5),
-            columns=names,
-            seed=0,
-            secret=SECRET,
-            shared=False,
-            parties=parties,
-            own=1,
-            root=0,
-            mask="one-time",
-            bits=32,
-            noise=None,
-            place=(0, 0),
-        )
+        party = {
+            "federation": {"name": "bench", "parties": [str(number) for number in range(parties)]},
+            "role": {"kind": "fdskl-worker"},
+            "party": {"name": "1"},
+            "samples": {"topic": "samples", "features": names},
+        }
+        parts = Contributions(FdsklSettings.model_validate(party), SECRET, "", 0)
         announced = Round(VERSION, 0, "bank", [0] * parties, 0, PHASES, BANDWIDTH, ranges, entities)
         secrets = {peer: bytes([peer + 1]) * 32 for peer in range(parties) if peer != 1}
         drawn = Frequencies(density, names, 0, SECRET, parties, 1, 0)

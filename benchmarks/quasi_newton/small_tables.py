@@ -126,7 +126,7 @@ def measured(table: Table, seed: int, trained: Callable[..., Trace] = train) -> 
     columns, muted, numbers = table.prepared()
     secret = (b"secret of seed %d" % seed).ljust(32)
     start = [secret_start(secret, b"%d" % number, own.shape[1] + (number == 0)) for number, own in enumerate(columns)]
-    learning = replace(CurvatureLearningSection().learning, batch=table.batches.shape[1])
+    learning = replace(CurvatureLearningSection().descent, batch=table.batches.shape[1])
     parties = [Party(*own) for own in zip(columns, start, muted, strict=True)]
     trace = trained(parties, table.labels, learning, table.batches, numbers=numbers)
     order = table.batches.ravel()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.tools.federation import Delay
 from streamfl.vafl.tools.run import run_vertical

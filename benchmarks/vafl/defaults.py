@@ -27,7 +27,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, make_classificat
 
 from streamfl.learning.accuracy import accuracy, log_loss
 from streamfl.simulation.tables import numbers, read_data
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import COORDINATOR, RATES, VaflSettings
 from streamfl.vafl.tools.run import run_vertical
 

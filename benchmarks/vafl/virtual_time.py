@@ -20,7 +20,8 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.vafl.accuracy import NETWORK, PARTIES, read, settings
-from streamfl.simulation.vertical import epoch_orders
+from streamfl.simulation.vertical.members import HEAD
+from streamfl.simulation.vertical.table import epoch_orders
 from streamfl.vafl.tools.federation import Delay, VerticalFederation
 from streamfl.vafl.tools.run import adapted
 
@@ -97,7 +98,7 @@ def seconds_to_target(delays: str, rule: str, seed: int, target: float) -> tuple
 
         def there() -> bool:
             nonlocal first, lasting
-            sent = int(federation.figure(federation.coordinator_worker, "embeddings"))
+            sent = int(federation.figure(HEAD, "embeddings"))
             if sent * LOOKS_A_PASS < (len(looks) + 1) * embeddings:
                 return False
             looks.append(federation.evaluate(*tests).accuracy or 0.0)
@@ -109,7 +110,7 @@ def seconds_to_target(delays: str, rule: str, seed: int, target: float) -> tuple
 
         federation.replay([order] * len(inputs))
         federation.run(watch=there)
-        return first, lasting, int(federation.figure(federation.coordinator_worker, "embeddings"))
+        return first, lasting, int(federation.figure(HEAD, "embeddings"))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.dealing import added
+from streamfl.runtime.garbage import long_lived_set_aside
 from streamfl.runtime.health import Watchdog
 from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.identity_watch import IdentityWatch
@@ -100,7 +101,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
         log.info("running", role=configured.kind.name, federation=settings.federation.name, group=settings.group)
         begun.set()
         try:
-            with telling_remedy(configured):
+            with telling_remedy(configured), long_lived_set_aside():
                 worker.run(stop)
         finally:
             # Any other error then follows from the lost topic.

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar, overload
 
 import msgspec
 
-__all__ = ["Counts", "Measurement", "Metric", "counter", "declared", "gauge"]
+__all__ = ["Counted", "Counts", "Measurement", "Metric", "counter", "declared", "gauge"]
 
 PREFIX = "streamfl_"
 

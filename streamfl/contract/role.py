@@ -30,12 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from streamfl.contract.dealt import Dealt
 from streamfl.contract.measurement import Measurement
+from streamfl.contract.refusals import IGNORED
 
 __all__ = [
     "CatchesUp",
@@ -85,20 +86,12 @@ class PeerError(Exception):
 class IgnoredRecord(Exception):
     """A record that is no message and nobody's mistake. The worker counts it and writes no dead letter.
 
-    reason: one of ``REASONS``; it labels a metric.
+    reason: one of ``streamfl.contract.refusals.IGNORED``; it labels a metric.
     """
 
-    REASONS: ClassVar[Mapping[str, str]] = {
-        "deletion": "a row was deleted",
-        "tombstone": "a record without a value, which lets compaction forget a key",
-        "no_row": "an event of a change log without a row: a truncation, a heartbeat, a message",
-        "header": "the line that names a CSV file's columns",
-        "moved": "it came to its client's partition before partitions were added, and was forwarded to the current one",
-    }
-
     def __init__(self, reason: str) -> None:
-        if reason not in self.REASONS:
-            raise ValueError(f"{reason!r}: one of {', '.join(self.REASONS)} is expected")
+        if reason not in IGNORED:
+            raise ValueError(f"{reason!r}: one of {', '.join(IGNORED)} is expected")
         super().__init__(reason)
         self.reason = reason
 

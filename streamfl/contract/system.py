@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
+from streamfl.contract.refusals import Reason
 from streamfl.contract.role import ConfigurationError
 
 __all__ = ["System", "find_system", "installed_systems", "load", "load_parts", "parts_of_systems", "systems_with"]
@@ -33,8 +34,8 @@ OWN = "streamfl"
 class System:
     """One learning system.
 
-    Every value but name, summary, kinds, rank, refusals and extras is a place, "module:attribute". It is loaded only when it is
-    needed: a worker never imports a system's tools.
+    Every value but name, summary, kinds, rank, refusals, notices and extras is a place, "module:attribute". It is loaded only when
+    it is needed: a worker never imports a system's tools.
 
     name: the name in ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME``.
     summary: what it learns from, in a few words.
@@ -52,7 +53,8 @@ class System:
     inspect: by role kind, a :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state.
     standings: by role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers.
     exports: by name, the object that is exported as ``streamfl.NAME``.
-    refusals: the system's own reasons for refusing records, with their meaning. :mod:`.refusals` has the common ones.
+    refusals, notices: the system's own reasons for refusing records and for notices in the log. :mod:`.refusals` has the common
+    ones.
     extras: by name, the extras that its parts need, and what for.
     """
 
@@ -72,7 +74,8 @@ class System:
     inspect: Mapping[str, str] = field(default_factory=dict)
     standings: Mapping[str, str] = field(default_factory=dict)
     exports: Mapping[str, str] = field(default_factory=dict)
-    refusals: Mapping[str, str] = field(default_factory=dict)
+    refusals: Mapping[str, Reason] = field(default_factory=dict)
+    notices: Mapping[str, Reason] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,14 +86,17 @@ class System:
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
         own = (self.simulate, self.demo, self.dashboards, self.alerts, self.report)
         parts = [part for part in own if part is not None]
-        shown = (self.readers, self.inspect, self.standings)
-        for group in (self.sources, self.commands, *shown, self.exports, self.refusals, self.extras):
+        groups = (self.sources, self.commands, self.readers, self.inspect, self.standings, self.exports)
+        for group in (*groups, self.refusals, self.notices, self.extras):
             if not isinstance(group, Mapping):
                 raise TypeError(
-                    f"{self.name}: sources, commands, readers, inspect, standings, exports, refusals and extras are dictionaries, "
-                    f"not {group!r}"
+                    f"{self.name}: sources, commands, readers, inspect, standings, exports, refusals, notices and extras are "
+                    f"dictionaries, not {group!r}"
                 )
-            parts += [] if group is self.refusals or group is self.extras else group.values()
+        parts += [place for group in groups for place in group.values()]
+        for name, reason in (*self.refusals.items(), *self.notices.items()):
+            if not isinstance(reason, Reason):
+                raise TypeError(f"{self.name}: {name!r} is {reason!r}, a streamfl.contract.refusals.Reason is expected")
         for place in (self.roles, *parts):
             if not isinstance(place, str) or ":" not in place:
                 raise TypeError(f"{self.name}: {place!r} is not a place: \"module:attribute\" is expected")

@@ -4,9 +4,13 @@ Lou and Cheung, "Uplink Communication Efficient Differentially Private Sparse Op
 AAAI 2018.
 """
 
+from streamfl.contract.refusals import OTHER_SETTINGS, WRITERS, Reason
 from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
+
+RESTORE = "restore the newest state, of the ledger's topic and of this member"
+TELL_OPERATOR = "tell the party's operator: the budget that was spent since is forgotten"
 
 SYSTEM = System(
     name="dp-frank-wolfe",
@@ -26,15 +30,39 @@ SYSTEM = System(
     readers={"model": "streamfl.dp_frank_wolfe.tools.readable:model"},
     commands={"ledger": "streamfl.dp_frank_wolfe.tools.ledger:ledger"},
     refusals={
-        "another_answer": "a party sent other content than before at this place of the fit",
-        "another_ask": "the server sent other content than before at this place of the fit",
-        "another_manifest": "a party has frozen other rows than the server's, or a manifest's numbers belong to other entities",
-        "another_sketch": "a column that was already sent",
-        "budget": "a window with entities that have no budget left, or no room in the ledger",
-        "full": "a record of a new entity, but window.limit entities wait already",
-        "ledger": "the ledger and its file do not agree",
-        "ledger_went_back": "a release that does not follow those before it in its party's ledger",
-        "out_of_bounds": "a sum larger than noise can explain",
-        "quota": "a party chose or sent more columns than its share",
+        "another_answer": Reason("a party sent other content than before at this place of the fit", WRITERS),
+        "another_ask": Reason(
+            "the server sent other content than before at this place of the fit; the party releases only once there", WRITERS
+        ),
+        "another_manifest": Reason(
+            "a party has frozen other rows than the server's, or a manifest's numbers belong to other entities; the window goes on "
+            "without the party",
+            f"if the party's state was lost, {RESTORE}; check who may write to its topics",
+        ),
+        "another_sketch": Reason("a column that the party has already sent", WRITERS),
+        "budget": Reason("a window with entities that have no budget left at this party, or no room in its ledger"),
+        "full": Reason("a record of a new entity, but window.limit entities wait already", "raise window.limit, then send it back"),
+        "ledger": Reason("the ledger and its file do not agree, so nothing is released", f"{RESTORE}, then send the message back"),
+        "ledger_went_back": Reason(
+            "a release that does not follow those before it in its party's ledger: an old copy was restored, or a new one made",
+            TELL_OPERATOR,
+        ),
+        "out_of_bounds": Reason("a sum larger than noise can explain"),
+        "quota": Reason("a party chose or sent more columns than its share of learning.columns", OTHER_SETTINGS),
+    },
+    notices={
+        "away": Reason("a party has not answered for window.patience_seconds: the window continues without it", "start the party"),
+        "exact": Reason("serving.mode is exact: parts of predictions come without noise, which epsilon does not cover"),
+        "fits_ahead": Reason(
+            "the ledger file has releases that the state has not: parts of predictions wait for the server's messages",
+            f"if none come, {RESTORE}",
+        ),
+        "ledger": Reason("nothing more is released: the ledger cannot be continued", f"{RESTORE}, or do what the text says"),
+        "ledger_went_back": Reason("a party's release does not follow those before it in its ledger", TELL_OPERATOR),
+        "names": Reason(
+            "no entity has become known to all parties for window.patience_seconds",
+            "check that records and labels come to the parties that the text names, under the same names",
+        ),
+        "not_centred": Reason("a party sends no means", "set its learning.intercept to true, or bring it to this release"),
     },
 )

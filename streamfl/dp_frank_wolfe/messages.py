@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 import msgspec
 
-from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
+from streamfl.encoding.wire import VERSION, Codec, Count, Name, Version
+from streamfl.roles.message_contents import HEADER_BYTES, content_of, message_codec, read_content
 from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
 
 __all__ = [
@@ -44,8 +44,6 @@ SERVER_NAME: Final = "(server)"
 """No party can have it: parties' names have no brackets."""
 LONGEST_ENTITY = 256
 """Bytes of an entity's name: a manifest has room for as many of these as a window has rows."""
-HEADER_BYTES = 4_096
-"""More bytes than a message takes without its content."""
 
 KINDS: Mapping[str, int] = {
     kind: number
@@ -192,27 +190,8 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def codec(content_bytes: int) -> Codec[Message]:
-    """Codec of messages with a content of at most ``content_bytes``. Messages longer than a record travel in parts."""
-    return Codec(Message, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
-
-
-def content_of(content: msgspec.Struct | Sequence[Any]) -> bytes:
-    """The bytes of a content."""
-    return _encode(content)
-
-
-def read_content(content: bytes, of: type[Any]) -> Any:
-    """The content that :func:`content_of` wrote. Raises PeerError with reason malformed."""
-    if of not in _decoders:
-        _decoders[of] = msgspec.msgpack.Decoder(of)
-    try:
-        return _decoders[of].decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError("malformed", f"{of.__name__}: {error}") from None
+    """The codec of messages with at most ``content_bytes`` of content."""
+    return message_codec(Message, content_bytes)
 
 
 def records_of(own: Codec[Message], message: Message) -> list[bytes]:

@@ -14,21 +14,22 @@ from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.figures import COUNTS
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import HEADER_BYTES, codec
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics, ServerMetrics
 from streamfl.dp_frank_wolfe.party.readable import readable_label, readable_sample
 from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.settings import PartySettings
 from streamfl.dp_frank_wolfe.party.window import Bounds
 from streamfl.dp_frank_wolfe.server.role import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.serving.party import Serving
+from streamfl.dp_frank_wolfe.state import PARTY_STATE, SERVER_STATE
 from streamfl.privacy.anchor import Anchor
 from streamfl.records.header_propagation import timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.roles.message_fragments import Limits, decoded_in_fragments
-from streamfl.roles.partitioned_role import Outbox, PartitionedRole
+from streamfl.roles.partitioned_role import Outbox, PartitionedRole, metrics_of
 from streamfl.roles.role_kind import RoleKind
 from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
@@ -45,7 +46,7 @@ def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **option
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # A message put together from parts is decoded like a single record.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return PartitionedRole(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM.refusals, **options)
+    return PartitionedRole(make, whole, limits, patience, settings.role.kind, MemberCounts(), SYSTEM, **options)
 
 
 # ---- a party
@@ -57,7 +58,7 @@ def _build_party(settings: DPFrankWolfeSettings) -> PartitionedRole[PartyTask]:
     patience = settings.window.patience_seconds * (1 + len(settings.federation.parties))
     ledger: dict[str, Callable[[PartyTask], Any]] = {"ledger": PartyTask.changed_ledger}
 
-    def make(outbox: Outbox) -> PartyTask:
+    def make(outbox: Outbox[MemberCounts]) -> PartyTask:
         task = PartyTask(party, outbox)
         if settings.serving.mode != "off":
             task.serving = Serving(task)
@@ -212,6 +213,8 @@ ROLES: dict[str, RoleKind[Any]] = {
         build=build,
         table=_table,
         state_settings=_state_settings,
+        state=PARTY_STATE if name == PARTY else SERVER_STATE,
+        metrics=metrics_of(MemberCounts, PartyMetrics if name == PARTY else ServerMetrics),
     )
     for name, build in _BUILD.items()
 }

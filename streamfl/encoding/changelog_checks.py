@@ -14,7 +14,7 @@ import numpy as np
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import Name
 
-__all__ = ["Amount", "Time", "check_name", "check_within", "decode_restored"]
+__all__ = ["Amount", "Time", "check_name", "check_number", "check_within", "decode_restored"]
 
 # Seconds since 1970 until some time in the 32nd millennium.
 LATEST = 1e12
@@ -30,6 +30,13 @@ def check_name(content: bytes) -> str:
         return msgspec.convert(content.decode(), Name)
     except (UnicodeDecodeError, msgspec.ValidationError) as error:
         raise PeerError("malformed", f"{content[:60]!r} is no name: {error}") from None
+
+
+def check_number(content: bytes) -> int:
+    """The number in a changelog key; PeerError if it is no number, or has more than 15 digits."""
+    if not (content.isdigit() and len(content) <= 15):
+        raise PeerError("malformed", f"{content[:60]!r} is no number")
+    return int(content)
 
 
 def decode_restored(content: bytes, kind: type[Content], what: str) -> Content:

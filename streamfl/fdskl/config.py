@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from streamfl.configuration.settings import Section
+from streamfl.encoding.wire import fingerprint
+from streamfl.fdskl.learning.losses import MarginLoss, loss_named, prediction_of
 from streamfl.fdskl.messages import CARRIED_BYTES, MOST_RANGES
+from streamfl.fdskl.sums.pending_sums import trees_of
+from streamfl.fdskl.sums.topology import Aggregation
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedPredictions
+from streamfl.records.samples import SampleReader
 from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["FEWEST_ENTITIES", "WORKER", "FdsklSettings"]
@@ -52,12 +59,12 @@ class FdsklFederation(VerticalMembers):
         """The name of the active party, or of the first of several."""
         return self.active_parties[0]
 
-    @property
+    @cached_property
     def actives(self) -> list[int]:
         """The places of the active parties in the list of parties."""
         return [self.parties.index(name) for name in self.active_parties]
 
-    @property
+    @cached_property
     def root(self) -> int:
         """Place of the first active party in the list of parties."""
         return self.actives[0]
@@ -244,9 +251,67 @@ class FdsklSettings(VerticalSettings):
         return self.own_party in self.federation.active_parties
 
     @property
+    def predicts(self) -> bool:
+        """Whether this member is the active party that predicts."""
+        return self.own_party == self.federation.active_party
+
+    @cached_property
+    def own(self) -> int:
+        """The place of this party in the list of parties."""
+        return self.federation.parties.index(self.required_party())
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of this party's columns. Columns without names are named by party, field and number."""
+        samples = self.required_samples(f"a {WORKER}")
+        if samples.input_names is not None:
+            return tuple(samples.input_names)
+        dimension = SampleReader(samples.samples).dimension
+        return tuple(f"{self.own_party}/{samples.features}/{number}" for number in range(dimension))
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A hash of what all members need alike."""
+        federation, learning, aggregated = self.federation, self.learning, self.aggregation
+        return fingerprint(
+            "fdskl",
+            federation.name,
+            federation.seed,
+            tuple(federation.parties),
+            federation.active_party if len(federation.actives) == 1 else tuple(federation.active_parties),
+            learning.kernel,
+            learning.matern_nu,
+            learning.columns_share,
+            aggregated.topology,
+            aggregated.mask,
+            aggregated.frequencies,
+            aggregated.circle_bits,
+        )
+
+    @cached_property
+    def trees(self) -> dict[int, Aggregation]:
+        """The topology of each stage of a round, by stage."""
+        federation, aggregated = self.federation, self.aggregation
+        return trees_of(aggregated.topology, len(federation.parties), federation.actives, aggregated.mask == "paper")
+
+    @property
+    def loss(self) -> MarginLoss:
+        return loss_named(self.learning.loss, self.learning.positive_weight)
+
+    @property
+    def prediction_of(self) -> Callable[[float], float]:
+        """Maps f to what the active party publishes."""
+        return prediction_of(self.learning.loss, *self.required_labels("the active party").label_range)
+
+    @property
     def features_per_entity(self) -> int:
         """Most features that a party answers for one entity."""
         return self.privacy.features_per_entity or max(MOST_TOLD, 8 * self.learning.features_limit)
+
+    @property
+    def answered_features(self) -> int | None:
+        """The same as the party keeps to it. None: no limit, because without keys a stranger may ask, or nobody else asks."""
+        return None if self.is_open or self.federation.active_parties == [self.own_party] else self.features_per_entity
 
     @property
     def is_for_study(self) -> bool:

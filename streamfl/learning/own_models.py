@@ -19,7 +19,8 @@ from importlib.metadata import EntryPoints, entry_points
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
-from streamfl.contract.role import ConfigurationError, Measurement
+from streamfl.contract.measurement import Measurement, Metric
+from streamfl.contract.role import ConfigurationError
 from streamfl.encoding.changelog_checks import decode_restored
 from streamfl.encoding.wire import fingerprint
 from streamfl.learning.model_state import ModelSnapshot, StateRefused, decode_state, encode_state
@@ -213,11 +214,11 @@ class ModelFailures:
             told = f"{self._use} {model}: {reason}: {_told(error)}; {then}"
             log.warning("%s; further ones are only counted", told)
 
-    def measure(self, name: str, text: str, reasons: Collection[str] = REASONS) -> Iterable[Measurement]:
+    def measure(self, failures: Metric, reasons: Collection[str] = REASONS) -> Iterable[Measurement]:
         """A counter by model and reason."""
         for model, counts in self._counts.items():
             for reason in reasons:
-                yield Measurement(name, "counter", text, counts[reason], (("model", model), ("reason", reason)))
+                yield failures(counts[reason], model, reason)
 
 
 def is_own_model(model: str | OwnModel) -> bool:

@@ -181,7 +181,8 @@ WORKER_ALERTS = (
         "warning",
         "{{ $labels.group }} refused records: {{ $labels.reason }}.",
         "These records had no effect. They are in the dead-letter topic and can be sent back once the cause is fixed.",
-        "streamfl dead-letters CONFIG shows them with the reason, and with --replay sends them back.",
+        "streamfl dead-letters CONFIG shows them with the reason, and with --replay sends them back. What each reason means, and "
+        "what to do, is in the section Refused records of this page and of the system's page.",
     ),
     Alert(
         "StreamflDeletedUnread",

@@ -12,7 +12,20 @@ from typing import Literal
 from streamfl.contract.measurement import Metric
 from streamfl.monitoring.promql import chosen_series, lag_by_partition
 
-__all__ = ["CHOICES", "SCRAPED", "Dashboard", "Panel", "PanelKind", "Query", "growth", "lag", "mean_over_time", "rate", "series"]
+__all__ = [
+    "CHOICES",
+    "SCRAPED",
+    "Dashboard",
+    "Panel",
+    "PanelKind",
+    "Query",
+    "growth",
+    "lag",
+    "mean_over_time",
+    "rate",
+    "series",
+    "within_the_hour",
+]
 
 # The labels by which the viewer chooses workers, with their captions. The first and the last label are Prometheus' own.
 CHOICES = {"job": "Job", "federation": "Federation", "role": "Role", "group": "Consumer group", "instance": "Instance"}
@@ -51,6 +64,11 @@ def growth(counter: Metric | str, *roles: str, **labels: str | tuple[str, ...]) 
     For tiles, which have one value. The counter itself would not do: it starts again at 0 with its process.
     """
     return f"increase({series(counter, *roles, **labels)}[$__range])"
+
+
+def within_the_hour(counter: Metric) -> str:
+    """How much a counter grew within the last hour. For rare events, a rate per second says little."""
+    return f"increase({series(counter)}[1h])"
 
 
 def lag() -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from streamfl.contract.system import System
 
-__all__ = ["EVERY_WORKER", "METRICS", "RUNBOOK", "SETTINGS", "STATE", "anchor", "page", "table"]
+__all__ = ["EVERY_WORKER", "METRICS", "REASONS", "RUNBOOK", "SETTINGS", "STATE", "anchor", "page", "table"]
 
 # A system's page has the system's name.
 EVERY_WORKER = "worker"
-SETTINGS, STATE, METRICS, RUNBOOK = "Settings", "State", "Metrics", "Runbook of alerts"
+SETTINGS, STATE, METRICS, REASONS, RUNBOOK = "Settings", "State", "Metrics", "Reasons", "Runbook of alerts"
 
 
 def page(system: System | None, note: str, sections: Mapping[str, str]) -> str:

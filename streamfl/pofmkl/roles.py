@@ -33,15 +33,24 @@ from streamfl.pofmkl.learning.server_steps import (
 )
 from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
+from streamfl.pofmkl.metrics import (
+    ChallengerClassification,
+    ChallengerMetrics,
+    ClassificationMetrics,
+    ClientMetrics,
+    ErrorMetrics,
+    ServerMetrics,
+    UplinkMetrics,
+)
 from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.header_propagation import carried, timed
-from streamfl.records.imputation import RunningMeans
-from streamfl.records.input_watch import InputWatch
-from streamfl.records.join import LabelJoin
+from streamfl.records.imputation import ImputationMetrics, RunningMeans
+from streamfl.records.input_watch import InputMetrics, InputWatch
+from streamfl.records.join import JoinMetrics, LabelJoin
 from streamfl.records.keys import key_writer
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
@@ -85,8 +94,7 @@ def _dtype(settings: PofmklSettings) -> Any:
 
 def _fingerprint(settings: PofmklSettings, named: bool = True) -> int:
     """named: include federation.features, if set. A federation that began without them is recognised without."""
-    features = settings.federation.features
-    learning = settings.learning
+    features, learning = settings.federation.features, settings.learning
     kernels: object
     if learning.preset == "paper":
         # As tuples: the names of a class's fields must not enter the fingerprint.
@@ -360,7 +368,33 @@ def _shared_channels(settings: PofmklSettings) -> list[Channel]:
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        RoleKind(CLIENT, PofmklSettings, _build_client, _client_table, client_state_settings, begins_anew=True),
-        RoleKind(SERVER, PofmklSettings, _build_server, _server_table, server_state_settings, begins_anew=True),
+        RoleKind(
+            CLIENT,
+            PofmklSettings,
+            _build_client,
+            _client_table,
+            client_state_settings,
+            begins_anew=True,
+            metrics=(
+                ClientMetrics,
+                ErrorMetrics,
+                InputMetrics,
+                ImputationMetrics,
+                UplinkMetrics,
+                ClassificationMetrics,
+                ChallengerMetrics,
+                ChallengerClassification,
+                JoinMetrics,
+            ),
+        ),
+        RoleKind(
+            SERVER,
+            PofmklSettings,
+            _build_server,
+            _server_table,
+            server_state_settings,
+            begins_anew=True,
+            metrics=(ServerMetrics,),
+        ),
     )
 }

@@ -7,7 +7,7 @@ header too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
+from streamfl.encoding.wire import VERSION, Codec, Count, Name, Version
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
+from streamfl.roles.message_contents import HEADER_BYTES, content_of, message_codec, read_content
 from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
 
 __all__ = [
@@ -49,8 +50,6 @@ __all__ = [
 ANOTHER = "another federation name, seed, list of parties, key, learning, alignment or bounds were used"
 COORDINATOR_NAME: Final = "(coordinator)"
 """No party can have this name, because parties' names have no brackets."""
-HEADER_BYTES = 4_096
-"""More bytes than a message needs beside its content."""
 
 KINDS: Mapping[str, int] = {
     kind: number
@@ -160,27 +159,8 @@ class StepDecision(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_
 
 
 def codec(content_bytes: int) -> Codec[Message]:
-    """The codec of messages with at most ``content_bytes`` of content. Messages longer than a record are sent in fragments."""
-    return Codec(Message, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
-
-
-def content_of(content: msgspec.Struct) -> bytes:
-    """Encodes a content."""
-    return _encode(content)
-
-
-def read_content(content: bytes, of: type[Any]) -> Any:
-    """Decodes what :func:`content_of` encoded. PeerError with reason malformed."""
-    if of not in _decoders:
-        _decoders[of] = msgspec.msgpack.Decoder(of)
-    try:
-        return _decoders[of].decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError("malformed", f"{of.__name__}: {error}") from None
+    """The codec of messages with at most ``content_bytes`` of content."""
+    return message_codec(Message, content_bytes)
 
 
 def numbers_of(content: bytes, kind: str) -> NDArray[np.int64]:
@@ -192,7 +172,7 @@ def numbers_of(content: bytes, kind: str) -> NDArray[np.int64]:
 
 def place_of(message: Message) -> bytes:
     """The header as bytes: what a seal authenticates beside its content."""
-    return _encode(
+    return content_of(
         (VERSION, message.fingerprint, message.sender, message.run, message.round, message.kind, message.alignment)
     )
 

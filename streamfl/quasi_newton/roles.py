@@ -18,18 +18,27 @@ from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.quasi_newton.encryption.key_file import read_key_file
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.figures import COUNTS
 from streamfl.quasi_newton.members.given import CoordinatorGiven, PartyGiven
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
+from streamfl.quasi_newton.metrics import (
+    CoordinatorMetrics,
+    GuestMetrics,
+    HeldOutMetrics,
+    HostMetrics,
+    MemberCounts,
+    PartyMetrics,
+    TrafficMetrics,
+)
 from streamfl.quasi_newton.scoring.predictions import Prediction
+from streamfl.quasi_newton.state import COORDINATOR_STATE, GUEST_STATE, HOST_STATE
 from streamfl.records.header_propagation import carried, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.roles.message_fragments import Limits, decoded_in_fragments
-from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.roles.partitioned_role import PartitionedRole, metrics_of
 from streamfl.roles.role_kind import RoleKind
 from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
@@ -50,7 +59,8 @@ def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # A message put together from fragments is decoded like a single record.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return PartitionedRole(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind, COUNTS, SYSTEM.refusals)
+    patience, kind = settings.alignment.patience_seconds, settings.role.kind
+    return PartitionedRole(make, whole, limits, patience, kind, MemberCounts(), SYSTEM)
 
 
 def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: str) -> bytes:
@@ -204,6 +214,13 @@ _BUILD: Mapping[str, Callable[[QuasiNewtonSettings], PartitionedRole[Any]]] = {
     COORDINATOR: _build_coordinator,
 }
 
+_STATE = {GUEST: GUEST_STATE, HOST: HOST_STATE, COORDINATOR: COORDINATOR_STATE}
+_METRICS: Mapping[str, tuple[type, ...]] = {
+    GUEST: (PartyMetrics, TrafficMetrics, GuestMetrics, HeldOutMetrics),
+    HOST: (PartyMetrics, TrafficMetrics, HostMetrics),
+    COORDINATOR: (CoordinatorMetrics, TrafficMetrics),
+}
+
 ROLES: dict[str, RoleKind[Any]] = {
     name: RoleKind(
         name=name,
@@ -211,6 +228,8 @@ ROLES: dict[str, RoleKind[Any]] = {
         build=build,
         table=_table,
         state_settings=_state_settings,
+        state=_STATE[name],
+        metrics=metrics_of(MemberCounts, *_METRICS[name]),
     )
     for name, build in _BUILD.items()
 }

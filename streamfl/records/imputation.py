@@ -7,16 +7,23 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from streamfl.contract.measurement import counter
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.records.fields import LARGEST_NUMBER
 
-__all__ = ["RunningMeans"]
+__all__ = ["ImputationMetrics", "RunningMeans"]
 
 # The largest count that a number in double precision holds exactly.
 MOST = 2.0**53
 
 _Key = tuple[int, str]
+
+
+class ImputationMetrics:
+    """Metrics of inputs that were filled in."""
+
+    filled_inputs = counter("Missing inputs that were replaced by their client's own mean or last value")
 
 
 class RunningMeans:
@@ -106,5 +113,4 @@ class RunningMeans:
 
     def measure(self) -> Iterable[Measurement]:
         """How much was filled in."""
-        text = "Missing inputs that were replaced by their client's own mean or last value"
-        yield Measurement("filled_inputs", "counter", text, self._filled)
+        yield ImputationMetrics.filled_inputs(self._filled)

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from streamfl.contract.measurement import counter
 from streamfl.contract.role import Measurement, OperatorNotice
 
-__all__ = ["InputWatch"]
+__all__ = ["InputMetrics", "InputWatch"]
 
 # Enough records to rule out chance, and few enough to report a mistake soon.
 ENOUGH = 20
 # A mistake is reported until this many samples and labels came without it, so that a stray record is not reported for ever.
 LATEST = 1_000
+
+
+class InputMetrics:
+    """Metrics of labels."""
+
+    labels_outside_range = counter("Labels outside samples.label_range, which are learnt too")
 
 
 class InputWatch:
@@ -34,8 +41,8 @@ class InputWatch:
         self._last_outside = 0.0
         self._learnt = False
         self._told = 0
-        # By reason: when a mistake was last seen, counted in samples and labels, and the text.
-        self._found: dict[str, tuple[int, str]] = {}
+        # By reason: when a mistake was last seen, counted in samples and labels, and what is said about it.
+        self._found: dict[str, tuple[int, OperatorNotice]] = {}
         self._said: set[str] = set()
         # The partitions that samples came in, and the labels by partition.
         self._sampled: set[int] = set()
@@ -78,7 +85,7 @@ class InputWatch:
     @property
     def disorder(self) -> str | None:
         """Why samples or labels are in the wrong partition, if that was seen lately."""
-        return next((text for at, text in self._found.values() if self._seen - at < LATEST), None)
+        return next((notice.text for at, notice in self._found.values() if self._seen - at < LATEST), None)
 
     def trouble(self, learnt: Callable[[], bool]) -> str | None:
         """What keeps the clients from learning as they should. learnt: whether any client ever learnt; called only if needed."""
@@ -86,13 +93,13 @@ class InputWatch:
 
     def notices(self, learnt: Callable[[], bool]) -> Iterable[OperatorNotice]:
         """What was found since the last call, each kind once, and how many labels were outside their range."""
-        found = {reason: text for reason, (_, text) in self._found.items()}
+        found = {reason: notice for reason, (_, notice) in self._found.items()}
         if (nothing := self._nothing_to_learn(learnt)) is not None:
-            found["no_labels"] = nothing
+            # It depends on the state too: whether anything was ever learnt.
+            found["no_labels"] = OperatorNotice("no_labels", nothing)
         for reason in sorted(found.keys() - self._said):
             self._said.add(reason)
-            # no_labels depends on the state too: whether anything was ever learnt.
-            yield OperatorNotice(reason, found[reason], of_records=reason != "no_labels")
+            yield found[reason]
         if self._outside > self._told:
             self._told = self._outside
             shown = self._low + self._last_outside * (self._high - self._low)
@@ -105,8 +112,7 @@ class InputWatch:
 
     def measure(self) -> Iterable[Measurement]:
         """How many labels were outside their range."""
-        text = "Labels outside samples.label_range, which are learnt too"
-        yield Measurement("labels_outside_range", "counter", text, self._outside)
+        yield InputMetrics.labels_outside_range(self._outside)
 
     @property
     def _seen(self) -> int:
@@ -136,7 +142,7 @@ class InputWatch:
         )
 
     def _find(self, reason: str, text: str) -> None:
-        self._found[reason] = self._seen, text
+        self._found[reason] = self._seen, OperatorNotice(reason, text, of_records=True)
 
     def _nothing_to_learn(self, learnt: Callable[[], bool]) -> str | None:
         if self._pairs or self._samples < ENOUGH:

@@ -10,11 +10,27 @@ from typing import NamedTuple
 
 import msgspec
 
+from streamfl.contract.measurement import counter, gauge
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.state.clock_guard import overdue, set_back
 
-__all__ = ["JoinKey", "LabelJoin", "Pair"]
+__all__ = ["JoinKey", "JoinMetrics", "LabelJoin", "Pair"]
+
+
+class JoinMetrics:
+    """Metrics of samples and labels that are joined."""
+
+    samples_without_label = gauge("Samples whose label has not come yet")
+    labels_without_sample = gauge("Labels whose sample has not come yet")
+    duplicate_labels = counter("Labels for a sample that already had one; the first one counts")
+    repeated_samples = counter("Samples repeated under the same name; the first one is learnt from")
+    unlearnt_samples = counter(
+        "Samples forgotten without a label: labels.expiry_seconds or labels.limit", reason=("expired", "displaced")
+    )
+    unused_labels = counter(
+        "Labels forgotten without a sample: labels.expiry_seconds or labels.limit", reason=("expired", "displaced")
+    )
 
 
 class JoinKey(NamedTuple):
@@ -215,11 +231,12 @@ class LabelJoin:
             if count > self._told[stage, why]:
                 came = count - self._told[stage, why]
                 self._told[stage, why] = count
-                one, other = ("samples", "label") if stage is _Stage.SAMPLE else ("labels", "sample")
+                reason = "samples_without_label" if stage is _Stage.SAMPLE else "labels_without_sample"
+                one, _, other = reason.split("_")
                 expired = why == "expired"
                 cause = f"after {self.expiry:g} s (labels.expiry_seconds)" if expired else f"for labels.limit = {self.limit}"
                 yield OperatorNotice(
-                    f"{one}_without_{other}",
+                    reason,
                     f"{came} {one} were forgotten {cause} without their {other}: check that both topics have the same keys, and "
                     "that samples.sample_id and labels.sample_id give a sample the same name",
                 )
@@ -227,20 +244,13 @@ class LabelJoin:
     def measure(self) -> Iterable[Measurement]:
         """Counters and gauges, labelled by side and reason only."""
         samples, labels = (sum(held.counts[stage] for held in self._partitions.values()) for stage in (_Stage.SAMPLE, _Stage.LABEL))
-        yield Measurement("samples_without_label", "gauge", "Samples whose label has not come yet", samples)
-        yield Measurement("labels_without_sample", "gauge", "Labels whose sample has not come yet", labels)
-        yield Measurement(
-            "duplicate_labels", "counter", "Labels for a sample that already had one; the first one counts", self._duplicates
-        )
-        yield Measurement(
-            "repeated_samples", "counter", "Samples repeated under the same name; the first one is learnt from", self._repeated
-        )
-        for stage, name, text in (
-            (_Stage.SAMPLE, "unlearnt_samples", "Samples forgotten without a label: labels.expiry_seconds or labels.limit"),
-            (_Stage.LABEL, "unused_labels", "Labels forgotten without a sample: labels.expiry_seconds or labels.limit"),
-        ):
+        yield JoinMetrics.samples_without_label(samples)
+        yield JoinMetrics.labels_without_sample(labels)
+        yield JoinMetrics.duplicate_labels(self._duplicates)
+        yield JoinMetrics.repeated_samples(self._repeated)
+        for stage, metric in ((_Stage.SAMPLE, JoinMetrics.unlearnt_samples), (_Stage.LABEL, JoinMetrics.unused_labels)):
             for why in ("expired", "displaced"):
-                yield Measurement(name, "counter", text, self._given_up[stage, why], (("reason", why),))
+                yield metric(self._given_up[stage, why], why)
 
     def _join(self, key: JoinKey, content: bytes, label: float, now: float) -> Pair:
         held = self._partitions[key.partition]

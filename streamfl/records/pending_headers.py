@@ -37,7 +37,6 @@ class PendingHeaders:
     """
 
     def __init__(self, parts: ChangedParts, carry: Carry, limit: int) -> None:
-        self._parts = parts
         self._kept = parts.named(HEADERS, check_name, bytes, self._restore)
         self._carry = carry
         self._limit = limit
@@ -61,13 +60,6 @@ class PendingHeaders:
     def forget(self, name: str) -> None:
         if self._headers.pop(name, None) is not None:
             self._kept.forget(name)
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore headers, for roles that ask their owners in turn; False if the key is another owner's."""
-        if not key.startswith(HEADERS.prefix):
-            return False
-        self._parts.restore(key, value)
-        return True
 
     def _restore(self, name: str, value: bytes) -> None:
         self._headers[name] = _decode(value)

@@ -11,7 +11,6 @@ __all__ = ["PlaceWatch"]
 KNOWN = 10_000
 # A mistake is reported until this many records came without it, so that a stray record is not reported for ever.
 LATEST = 1_000
-REASON = "keyed_otherwise"
 
 
 class PlaceWatch:
@@ -53,4 +52,4 @@ class PlaceWatch:
         """The mistake for the log, once."""
         if self._found is not None and not self._said:
             self._said = True
-            yield OperatorNotice(REASON, self._found[1], of_records=True)
+            yield OperatorNotice("keyed_otherwise", self._found[1], of_records=True)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from streamfl.contract.system import System
 from streamfl.monitoring.files import alert_files, dashboards_of
 from streamfl.monitoring.grafana import to_json
-from streamfl.monitoring.pages import METRICS, SETTINGS, STATE
+from streamfl.monitoring.pages import METRICS, REASONS, SETTINGS, STATE
 from streamfl.reference.metrics import metrics_section
+from streamfl.reference.reasons import reasons_section
 from streamfl.reference.settings import settings_section
 from streamfl.reference.state import state_section
 
@@ -31,4 +32,4 @@ def pages(systems: Iterable[System]) -> dict[str, str]:
 
 def _sections(system: System | None) -> dict[str, str]:
     of_system = {SETTINGS: settings_section(system), STATE: state_section(system)} if system else {}
-    return of_system | {METRICS: metrics_section(system)}
+    return of_system | {METRICS: metrics_section(system), REASONS: reasons_section(system)}

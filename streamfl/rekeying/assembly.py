@@ -5,14 +5,14 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from streamfl.contract.role import Headers, Measurement, PeerError
+from streamfl.contract.measurement import Counts, Measurement, counter, gauge
+from streamfl.contract.role import Headers, PeerError
 from streamfl.encoding.changelog_checks import Time, check_name, decode_restored
 from streamfl.encoding.wire import Count
 from streamfl.records.header_propagation import LONGEST_HEADERS
@@ -21,7 +21,17 @@ from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Assembled", "Assembly", "Together", "client_of"]
 
-ENDS = ("complete", "over", "expired", "displaced")
+
+class AssemblyMetrics(Counts):
+    """Metrics of samples that come in several records."""
+
+    samples_in_assembly = gauge("Samples of which some records have come", headline=True)
+    assembled_samples = counter(
+        "Samples that were sent on, by reason: complete, their span over, expired, or displaced by newer ones (limit)",
+        reason=("complete", "over", "expired", "displaced"),
+    )
+    incomplete_samples = counter("Samples sent on without all of their inputs")
+    surplus_values = counter("Records for a sample that already had this input")
 
 
 @dataclass(frozen=True)
@@ -121,8 +131,7 @@ class Assembly:
         self._together = together
         self._fields = frozenset(together.fields)
         self._partitions: dict[int, _Partition] = {}
-        self._gone = Counter(dict.fromkeys(ENDS, 0))
-        self._incomplete = self._surplus = 0
+        self._metrics = AssemblyMetrics()
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -142,7 +151,7 @@ class Assembly:
             entry = _Entry(now, False, row.time, row.written, {}, {}, (), headers)
         elif entry.gone:
             if row.values.keys().isdisjoint(entry.lacked):
-                self._surplus += 1
+                self._metrics.surplus_values += 1
                 return self._go_on(held, done, "over", now)
             lacked = ", ".join(sorted(row.values))
             raise PeerError("late", f"the sample {row.place!r} of {row.client!r} was sent on without {lacked:.200}")
@@ -216,12 +225,10 @@ class Assembly:
     def measure(self) -> Iterable[Measurement]:
         """Counters and gauges."""
         being = sum(len(own) for held in self._partitions.values() for own in held.open.values())
-        yield Measurement("samples_in_assembly", "gauge", "Samples of which some records have come", being, (), True)
-        text = "Samples that were sent on, by reason: complete, their span over, expired, or displaced by newer ones (limit)"
-        for why in ENDS:
-            yield Measurement("assembled_samples", "counter", text, self._gone[why], (("reason", why),), why == "complete")
-        yield Measurement("incomplete_samples", "counter", "Samples sent on without all of their inputs", self._incomplete)
-        yield Measurement("surplus_values", "counter", "Records for a sample that already had this input", self._surplus)
+        yield AssemblyMetrics.samples_in_assembly(being)
+        for one in self._metrics.measure_counts():
+            # Only complete ones belong in the line of progress.
+            yield msgspec.structs.replace(one, headline=("reason", "complete") in one.labels)
 
     def _place(self, client: str, place: str) -> SamplePlace:
         if self._together.span is not None and re.fullmatch("-?[0-9]{1,20}", place) is None:
@@ -247,7 +254,7 @@ class Assembly:
             for name in row.values.keys() & entry.values.keys():
                 entry.counts[name] = entry.counts.get(name, 1) + 1
         elif self._together.several == "first" and not row.values.keys() - entry.values.keys():
-            self._surplus += 1
+            self._metrics.surplus_values += 1
         entry.values = values
         if row.time > entry.time:
             entry.time, entry.written = row.time, row.written
@@ -269,8 +276,8 @@ class Assembly:
         for place in places:
             entry = held.take(place)
             lacked = tuple(sorted(self._fields - entry.values.keys()))
-            self._gone[why] += 1
-            self._incomplete += bool(lacked)
+            self._metrics.assembled_samples[why] += 1
+            self._metrics.incomplete_samples += bool(lacked)
             sent.append(Assembled(*place, entry.time, entry.written, entry.values, entry.headers))
             held.put(place, _Entry(now, True, lacked=lacked))
             self._remember(held, place)

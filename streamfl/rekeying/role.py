@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.contract.measurement import Counts, Measurement, counter
+from streamfl.contract.role import Headers, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.records.header_propagation import time_header
 from streamfl.rekeying.assembly import Assembled, Assembly
 from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow
@@ -17,6 +17,13 @@ __all__ = ["Rekeying"]
 
 
 WRITTEN = b"written"
+
+
+class RekeyingMetrics(Counts):
+    """What `streamfl rekey` counts. Without an assembly no record is unused."""
+
+    rekeyed_records = counter("Records of the input topic", headline=True)
+    unused_records = counter("Records without a part of a sample, such as those of other sensors")
 
 
 class Rekeying:
@@ -47,7 +54,7 @@ class Rekeying:
         self._encode = encode
         self._carry = carry
         self._clock_guard = ClockGuard()
-        self._counts: Counter[str] = Counter()
+        self._counts = RekeyingMetrics()
         # Partitions from which something was written, and whether that is stored. From then on the settings are binding.
         self._written: dict[int, bool] = {}
 
@@ -93,7 +100,7 @@ class Rekeying:
 
     def _take(self, message: Any, channel: str, received: Received, now: float) -> list[Send]:
         if channel == "source":
-            self._counts["records"] += 1
+            self._counts.rekeyed_records += 1
         if isinstance(message, Rekeyed):
             self._written.setdefault(received.partition, False)
             return [Send("keyed", message.key, message.value, None, message.headers)]
@@ -107,7 +114,7 @@ class Rekeying:
             taken = self._assembly.take(received.partition, message, self._carry(received.record), now)
             return [self._send(sample) for sample in taken]
         if not message.inputs:
-            self._counts["unused"] += 1
+            self._counts.unused_records += 1
             return []
         return [Send("pieces", message.client.encode(), ASSEMBLY_ROW.encode(message), None, self._carry(received.record))]
 
@@ -131,9 +138,7 @@ class Rekeying:
         return self._assembly is not None and self._assembly.forget(name)
 
     def measure(self) -> Iterable[Measurement]:
-        text = "Records of the input topic"
-        yield Measurement("rekeyed_records", "counter", text, self._counts["records"], (), True)
+        yield RekeyingMetrics.rekeyed_records(self._counts.rekeyed_records)
         if self._assembly is not None:
-            text = "Records without a part of a sample, such as those of other sensors"
-            yield Measurement("unused_records", "counter", text, self._counts["unused"])
+            yield RekeyingMetrics.unused_records(self._counts.unused_records)
             yield from self._assembly.measure()

@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from streamfl.contract.measurement import Counts, counter, gauge
 from streamfl.contract.role import Decode, Measurement, PeerError, Received, Record, Rejection, StateChange
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import ROOM, VERSION, Codec, Count, Name, Version
@@ -154,6 +155,16 @@ class _Task:
     heard: dict[str, list[NumberRange]] = field(default_factory=dict)
 
 
+class FragmentMetrics(Counts):
+    """Metrics of messages in several parts."""
+
+    incomplete_messages = counter(
+        "Messages in several parts that were dropped before all parts had come: by age, or to make room",
+        reason=("expired", "crowded_out"),
+    )
+    messages_under_way = gauge("Messages of which some parts have come")
+
+
 class LongMessages:
     """A role's incomplete messages: bounded, and remembered under ``prefix`` in its changelog ``channel``.
 
@@ -177,7 +188,7 @@ class LongMessages:
         self._tasks: dict[int, _Task] = {}
         self._changes: dict[tuple[int, bytes], bytes | None] = {}
         self._clock_guard = ClockGuard()
-        self._forgotten = dict.fromkeys(("expired", "crowded_out"), 0)
+        self._metrics = FragmentMetrics()
 
     @property
     def wake_at(self) -> float | None:
@@ -245,11 +256,9 @@ class LongMessages:
         return [StateChange(self._channel, partition, key, value) for (partition, key), value in changes.items()]
 
     def measure(self) -> Iterable[Measurement]:
-        text = "Messages in several parts that were dropped before all parts had come: by age, or to make room"
-        for reason, forgotten in self._forgotten.items():
-            yield Measurement("incomplete_messages", "counter", text, forgotten, (("reason", reason),))
+        yield from self._metrics.measure_counts()
         under_way = sum(len(task.messages) for task in self._tasks.values())
-        yield Measurement("messages_under_way", "gauge", "Messages of which some parts have come", under_way)
+        yield FragmentMetrics.messages_under_way(under_way)
 
     # ---- one fragment
 
@@ -340,7 +349,7 @@ class LongMessages:
         for place in sorted(message.fragments, reverse=True):
             self._write(partition, self._fragment_key(name, place), None)
         if reason is not None:
-            self._forgotten[reason] += 1
+            self._metrics.incomplete_messages[reason] += 1
 
     # ---- what is remembered
 

@@ -12,7 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from streamfl.contract.refusals import REASONS
+from streamfl.contract.measurement import Counted, Counts, counter
+from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import (
     Decode,
     Headers,
@@ -26,33 +27,65 @@ from streamfl.contract.role import (
     StateChange,
     Work,
 )
-from streamfl.roles.message_fragments import Limits, LongMessages
+from streamfl.contract.system import System
+from streamfl.roles.message_fragments import FragmentMetrics, Limits, LongMessages
 from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.clock_guard import ClockGuard
+from streamfl.state.table import StateRow
 
-__all__ = ["Outbox", "PartitionedRole", "Task"]
+__all__ = ["FRAGMENTS", "Outbox", "OutboxCounts", "PartitionedRole", "Task", "metrics_of"]
 
 WORK = "work"
-FRAGMENTS = b"parts/"
+FRAGMENTS = StateRow(
+    "parts/PART",
+    "A part of a message whose other parts have not come yet, or which of the sender's messages have come whole.",
+    "When a part comes. Deleted when the message is whole.",
+    "As many as belong to the messages that may be under way. Beyond it the oldest message is dropped.",
+)
 Then = Callable[[bytes], None]
 
 
-class Outbox:
+class OutboxCounts(Counts):
+    """What every member counts. A system declares these counters among its own."""
+
+    bytes_sent: Counted[int]
+    work: Counted[int]
+
+
+class RefusalMetrics:
+    """Metrics of refused messages."""
+
+    refused_messages = counter("Messages that were refused", reason=None)
+
+
+def metrics_of(counts: type[OutboxCounts], *own: type) -> tuple[type, ...]:
+    """The classes that declare what a member measures. counts: its counters. own: its tasks' metrics."""
+    return (FragmentMetrics, counts, RefusalMetrics, *own)
+
+
+Own = TypeVar("Own", bound=OutboxCounts, covariant=True)
+
+
+class Outbox(Generic[Own]):
     """Collects what a partition's messages lead to: records to send, and work to ask for.
 
     partition: its number. counts: the member's counters, for the operator.
     record: the record of the message that is being taken; None at a tick.
     """
 
-    def __init__(self, partition: int, counts: Counter[str], notices: Notices) -> None:
+    def __init__(self, partition: int, counts: Own, notices: Notices) -> None:
         self.partition = partition
-        self.counts = counts
+        self._counts = counts
         self.notices = notices
         self.record: Record | None = None
         self._sends: list[Send] = []
         self._asked: deque[tuple[Work, Then]] = deque()
+
+    @property
+    def counts(self) -> Own:
+        return self._counts
 
     def send(self, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         """Send a message as one or more records; returns their total bytes. headers: the headers of each record."""
@@ -60,7 +93,7 @@ class Outbox:
         for value in values:
             size += len(value)
             self._sends.append(Send(channel, None, value, self.partition, headers))
-        self.counts["bytes_sent"] += size
+        self._counts.bytes_sent += size
         return size
 
     def publish(self, channel: str, name: str, value: bytes, headers: Headers = ()) -> None:
@@ -69,7 +102,7 @@ class Outbox:
 
     def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
         """Ask for work. then: called with the result; if it raises PeerError, the message that asked for the work is refused."""
-        self.counts["work"] += 1
+        self._counts.work += 1
         key = b"%d" % len(self._asked)
         self._asked.append((Work(WORK, self.partition, key, function, content), then))
 
@@ -83,8 +116,10 @@ class Outbox:
 class Task(Protocol):
     """A member's state and protocol on one partition."""
 
-    outbox: Outbox
     parts: ChangedParts
+
+    @property
+    def outbox(self) -> Outbox[OutboxCounts]: ...
 
     @property
     def wake_at(self) -> float | None: ...
@@ -121,8 +156,7 @@ class PartitionedRole(Generic[One]):
     decode: the decoder of each input whose messages may come in several records.
     limits: bounds of these messages.
     patience: seconds that an answer may be owed before the member is not ready.
-    counted: the counters of the member, by name, with a text for the operator. refusals: the system's own reasons for refusing
-    messages.
+    counts: the counters of the member. system: its reasons for refusals and notices.
     kept_apart: by the name of a further changelog, the changes that a task wants written there and not to its other state.
     """
 
@@ -130,29 +164,28 @@ class PartitionedRole(Generic[One]):
 
     def __init__(
         self,
-        make: Callable[[Outbox], One],
+        make: Callable[[Outbox[Own]], One],
         decode: Mapping[str, Decode],
         limits: Limits,
         patience: float,
         kind: str,
-        counted: Mapping[str, str],
-        refusals: Iterable[str],
+        counts: Own,
+        system: System,
         kept_apart: Mapping[str, Callable[[One], Iterable[tuple[bytes, bytes | None]]]] | None = None,
     ) -> None:
         self.kind = kind
         self._kept_apart = kept_apart or {}
-        self._counted = counted
-        self._reasons = {*REASONS, *refusals}
-        self._make = make
+        self._reasons = {*REFUSALS, *system.refusals}
+        self._make: Callable[[int], One] = lambda partition: make(Outbox(partition, counts, self._notices))
         self._tasks: dict[int, One] = {}
-        self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS, limits)
+        self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits)
         self._clock_guard = ClockGuard()
-        self._notices = Notices()
+        self._notices = Notices(system.notices)
         self._reply_deadline = ReplyDeadline(patience)
         self._queue: deque[Received] = deque()
         # For each work under way: its partition, the message that asked for it, and the function that takes the result.
         self._awaited: deque[tuple[int, Received | None, Then]] = deque()
-        self.counts: Counter[str] = Counter()
+        self.counts: OutboxCounts = counts
         self.refused: Counter[str] = Counter()
 
     @property
@@ -189,7 +222,7 @@ class PartitionedRole(Generic[One]):
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
         self._long.open(partition)
-        self._tasks[partition] = self._make(Outbox(partition, self.counts, self._notices))
+        self._tasks[partition] = self._make(partition)
 
     def close(self, partition: int) -> None:
         self._long.close(partition)
@@ -260,11 +293,9 @@ class PartitionedRole(Generic[One]):
 
     def measure(self) -> Iterator[Measurement]:
         yield from self._long.measure()
-        for name, text in self._counted.items():
-            yield Measurement(name, "counter", text, self.counts[name])
+        yield from self.counts.measure_counts()
         for reason in sorted({*self._reasons, *self.refused}):
-            text = "Messages that were refused"
-            yield Measurement("refused_messages", "counter", text, self.refused[reason], (("reason", reason),))
+            yield RefusalMetrics.refused_messages(self.refused[reason], reason)
         for task in self._tasks.values():
             yield from task.measure()
 

@@ -15,19 +15,20 @@ from streamfl.contract.role import Measurement
 
 __all__ = ["REASONS", "Health", "Watchdog"]
 
-# The reasons why a worker may not serve; they label a metric.
+# The reasons why a worker may not serve, with their meanings; they label a metric.
 REASONS = {
     "starting": "the worker loop has not completed a round yet",
     "bus": "the cluster does not answer",
-    "topics": "a topic is gone",
+    "topics": "a topic that it reads or writes is gone, or was deleted and made again. If it does not come back within "
+    "bus.connect_timeout_seconds, or is another one, the worker ends with exit code 2",
     "partitions": "the worker has no partition, although there are not more workers than partitions",
-    "restoring": "a partition's state is being restored",
-    "commits": "records were read but not committed",
-    "role": "the role cannot work; it gives the reason",
-    "transactions": "an open transaction hides records",
-    "records": "the schema registry does not answer",
-    "keys": "the key file or the members' file has changed and cannot be used",
-    "loop": "the worker loop hangs",
+    "restoring": "a partition's state is being restored from its changelog",
+    "commits": "records that were read have waited 30 seconds for their commit, or the last three commits or more were refused",
+    "role": "the role cannot work and says why, for example because updates go out and no model comes",
+    "transactions": "a transaction of another producer has been open for more than two minutes: nothing behind it can be read",
+    "records": "a schema registry does not answer, so records of a partition cannot be read; they wait in their topic",
+    "keys": "the key file or the members' file has changed and cannot be used; what was read before is used",
+    "loop": "the worker loop has not completed a round for 30 seconds",
 }
 # This many refused commits in a row are trouble. A rebalance refuses only one or two.
 REFUSALS = 3

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamfl.contract.refusals import CORRECT, REFUSALS, WRITERS, Reason
 from streamfl.contract.role import OperatorNotice, PeerError, Record
 from streamfl.runtime.bus import Moved
 from streamfl.runtime.trace_context import trace_of
@@ -19,18 +20,6 @@ MOST_KINDS = 200
 LONGEST_TEXT = 1_000
 
 READ_LETTERS = "streamfl dead-letters CONFIG shows it"
-REMEDIES = {
-    "configuration": "the writer has other settings: run streamfl check CONFIG at both members",
-    "dimension": "the writer has other features: run streamfl check CONFIG at both members",
-    "kernel": "the writer has other settings: run streamfl check CONFIG at both members",
-    "shard": "the writer has other settings: run streamfl check CONFIG at both members",
-    "version": "the writer runs another version of streamfl: bring both to the same",
-    "forged": "somebody writes in another member's name: check who may write to this topic",
-    "not_keyed_by_client": "streamfl rekey CONFIG writes a copy of the topic, keyed by client: name it in [samples.rekey]",
-    "labels_keyed_otherwise": "streamfl rekey CONFIG writes a copy of the topic, keyed by client: name it in [labels.rekey]",
-    "too_many_clients": "raise federation.clients at all members, or remove clients that are gone with streamfl forget",
-}
-CORRECT = "correct the writer or the settings, then send the records back: streamfl dead-letters CONFIG --replay"
 # Event, reason and remedy of the log lines on moved positions.
 UNREAD = (
     "records were deleted before they were read: reading continues after them",
@@ -70,6 +59,7 @@ class Journal:
     warn: logs an event and facts.
     clock: seconds that never run backwards.
     every: seconds between two lines of one kind.
+    refusals: the reasons for refusing records, with their remedies.
 
     >>> lines = []
     >>> journal = Journal(lambda event, **facts: lines.append((event, facts.get("more"))), clock=lambda: 0.0)
@@ -80,21 +70,31 @@ class Journal:
     [("the round closed without 'pump'", None), ("the round closed without 'pump'", 59)]
     """
 
-    def __init__(self, warn: Callable[..., Any], clock: Callable[[], float], every: float = EVERY_SECONDS) -> None:
+    def __init__(
+        self,
+        warn: Callable[..., Any],
+        clock: Callable[[], float],
+        every: float = EVERY_SECONDS,
+        refusals: Mapping[str, Reason] = REFUSALS,
+    ) -> None:
         self._warn = warn
         self._clock = clock
         self._every = every
+        self._refusals = refusals
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def refused(self, record: Record, error: PeerError, dead_letter: bool) -> None:
         """Log a refused record. dead_letter: whether it became a dead letter."""
-        remedy = REMEDIES.get(error.reason, CORRECT if dead_letter else "check who writes to this topic")
+        declared = self._refusals.get(error.reason)
+        remedy = declared.remedy if declared else ""
+        if dead_letter:
+            remedy = f"{remedy}; {READ_LETTERS}" if remedy else CORRECT
         facts = {
             "record": f"{record.topic}-{record.partition}-{record.offset}",
             "reason": error.reason,
             "text": printable(error.text[:LONGEST_TEXT]),
             **trace_of(record.headers),
-            "remedy": f"{remedy}; {READ_LETTERS}" if dead_letter and remedy is not CORRECT else remedy,
+            "remedy": remedy or WRITERS,
         }
         self._tell(record.topic, "a record was refused", facts)
 

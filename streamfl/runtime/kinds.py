@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.refusals import REASONS
+from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import Channels
 from streamfl.contract.system import find_system, installed_systems, load
 from streamfl.identity import load_identity, sealed_channels
@@ -136,5 +136,5 @@ def _metrics(settings: RoleSettings, kind: RoleKind[Any]) -> Metrics:
     name, refusals = (kind.name, {}) if system is None else (system.name, system.refusals)
     labels = {"system": name, "federation": settings.federation.name, "role": kind.name, "group": settings.group}
     inputs = [source.topic for source in kind.channels(settings).inputs.values()]
-    return Metrics(labels=labels, reasons=(*REASONS, *refusals), inputs=inputs)
+    return Metrics(labels=labels, refusals={**REFUSALS, **refusals}, inputs=inputs)
 

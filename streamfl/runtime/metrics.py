@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streamfl.contract.role import IgnoredRecord, Measurement
+from streamfl.contract.refusals import IGNORED, REFUSALS, Reason
+from streamfl.contract.role import Measurement
 from streamfl.runtime.bus import Moved
 
 __all__ = ["CONTENT_TYPE", "SECONDS", "Described", "Metrics", "describe"]
@@ -53,8 +54,8 @@ class Metrics:
     """A worker's own counters, and the figures that ``measure`` returns at a scrape.
 
     labels: the labels of every series: whose worker it is. Without them, sums over workers would mix federations.
-    reasons: the reasons for refusing records. Their counters exist from the start, because Prometheus sees no increase in a counter
-    that first appears with a value of 22.
+    refusals: the reasons for refusing records. Their counters exist from the start, because Prometheus sees no increase in a
+    counter that first appears with a value of 22.
     inputs: the topics that are read, whose counters exist from the start too.
     counted: the descriptions of the worker's own counters.
 
@@ -67,14 +68,14 @@ class Metrics:
         self,
         measure: Callable[[], Iterable[Measurement]] = list,
         labels: Mapping[str, str] | None = None,
-        reasons: Iterable[str] = (),
+        refusals: Mapping[str, Reason] = REFUSALS,
         inputs: Iterable[str] = (),
     ) -> None:
         registry = CollectorRegistry()
         self.measure = measure
         self.counted: list[Described] = []
         self._labels = dict(labels or {})
-        reasons = tuple(reasons)
+        self.refusals = refusals
 
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             self.counted.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
@@ -111,9 +112,9 @@ class Metrics:
             self._unread.labels(topic)
             self._lost.labels(topic)
         for refused in (self.dead_letters, self.table_rejections):
-            for reason in reasons:
+            for reason in refusals:
                 refused.labels(reason)
-        for reason in IgnoredRecord.REASONS:
+        for reason in IGNORED:
             self.passed_over.labels(reason)
         self.commits = counter("commits", "Steps committed.")
         self.commits_refused = counter("commits_refused", "Steps refused because the partitions had moved.")

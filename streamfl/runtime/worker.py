@@ -88,13 +88,12 @@ class Worker:
         self.metrics = metrics or Metrics()
         self.metrics.measure = self.measure
         self.lag = Lag(bus, subscription)
-        self._journal = Journal(log.warning, monotonic)
+        self._journal = Journal(log.warning, monotonic, refusals=self.metrics.refusals)
         self._progress = ProgressLine(progress_seconds, monotonic)
         self._channels, self._bus, self._subscription = channels, bus, subscription
         # By output: its topic, the seal of its records, and what finds their time.
-        self._routes = {
-            name: (topic, channels.seals.get(name), channels.times.get(name)) for name, topic in channels.outputs.items()
-        }
+        seals, times = channels.seals, channels.times
+        self._routes = {name: (topic, seals.get(name), times.get(name)) for name, topic in channels.outputs.items()}
         self._clock = clock
         self._commit_interval = commit_interval
         self._restore_seconds = restore_seconds
@@ -295,7 +294,6 @@ class Worker:
         routes, outputs = self._routes, pending.step.outputs
         for reply in replies:
             if isinstance(reply, Send):
-                # Written out, because it is done for every message.
                 topic, seal, time_of = routes[reply.channel]
                 key, value, partition, headers = reply.key, reply.value, reply.partition, reply.headers
                 at = None if time_of is None else time_of(headers)

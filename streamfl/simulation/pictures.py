@@ -19,8 +19,10 @@ __all__ = [
     "check_can_draw",
     "label_axes",
     "logarithmic",
+    "new_picture",
     "new_pyplot",
     "picture_over_time",
+    "save_picture",
 ]
 
 # Three hues that differ in greyscale and for the colour-blind. The federation has the most visible one.
@@ -51,21 +53,31 @@ def new_pyplot() -> Any:
     return pyplot
 
 
+def new_picture(parts: int, width: float, height: float) -> tuple[Any, Any]:
+    """A figure, and its axes: an array if it has several parts, which are beside each other. width, height: in inches."""
+    figure, axes = new_pyplot().subplots(1, parts, figsize=(width, height), layout="constrained")
+    return figure, axes
+
+
+def save_picture(figure: Any, path: Path, title: str) -> None:
+    """Write the figure under this title. The path's ending chooses the format."""
+    figure.suptitle(title)
+    figure.savefig(path, dpi=140)
+    new_pyplot().close(figure)
+
+
 def picture_over_time(
     lines: Mapping[str, Sequence[tuple[float, float]]], levels: Mapping[str, float], path: Path, title: str
 ) -> None:
     """Draw accuracies over virtual seconds, and levels to compare them with, into ``path``. Its ending chooses the format."""
-    pyplot = new_pyplot()
-    figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
+    figure, axes = new_picture(1, 8, 4.2)
     for (name, points), colour in zip(lines.items(), cycle((FEDERATION, LOCAL)), strict=False):
         axes.plot(*zip(*points, strict=True), color=colour, linewidth=2.5, label=name)
     for style, (name, level) in zip(cycle(STYLES), levels.items(), strict=False):
         axes.axhline(level, color="black", linewidth=1, linestyle=style, label=f"{name}, at the end")
     label_axes(axes, "Accuracy", "virtual seconds")
     axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=140)
-    pyplot.close(figure)
+    save_picture(figure, path, title)
 
 
 def label_axes(axes: Any, title: str, horizontal: str, vertical: str = "") -> None:

@@ -58,7 +58,7 @@ class ChangedParts:
         restore: called with a restored value. It raises PeerError or ValueError for one that cannot have been written.
         """
         decode = _decoder(content)
-        self._register(row, lambda name, value: restore(decode(value)))
+        self.register(row.prefix, lambda name, value: restore(decode(value)))
         return partial(self.remember, row.prefix)
 
     def named(
@@ -70,20 +70,24 @@ class ChangedParts:
         content, restore: as in :meth:`single`.
         """
         decode = _decoder(content)
-        self._register(row, lambda rest, value: restore(name(rest), decode(value)))
+        self.register(row.prefix, lambda rest, value: restore(name(rest), decode(value)))
         return NamedParts(self, row.prefix)
+
+    def register(self, prefix: bytes, restore: Callable[[bytes, bytes], None]) -> None:
+        """Register the keys with this prefix, which is a row's, or a row's with a name and another slash.
+
+        restore: called with the rest of the key, and the value.
+        """
+        assert prefix not in self._restore, f"{prefix.decode()} has two owners"
+        self._restore[prefix] = restore
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Let the owner of a part restore it. PeerError for a key that no owner has registered."""
-        kind, _, name = key.partition(b"/")
-        restore = self._restore.get(key) or self._restore.get(kind + b"/")
-        if restore is None:
-            raise PeerError("malformed", f"state {key!r} is not of {self._whose}")
-        restore(name, value)
-
-    def _register(self, row: StateRow, restore: Callable[[bytes, bytes], None]) -> None:
-        assert row.prefix not in self._restore, f"{row.key} has two owners"
-        self._restore[row.prefix] = restore
+        ends = len(key), key.rfind(b"/") + 1, key.find(b"/") + 1
+        end = next((end for end in ends if key[:end] in self._restore), None)
+        if end is None:
+            raise PeerError("malformed", f"state {key[:60]!r} is not of {self._whose}")
+        self._restore[key[:end]](key[end:], value)
 
     def remember(self, key: bytes, value: Any) -> None:
         """Set the value of the part ``key``.

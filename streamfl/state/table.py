@@ -6,6 +6,7 @@ The page of the system shows the table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 __all__ = ["StateRow", "StateTable"]
@@ -38,11 +39,14 @@ class StateRow:
 
 
 class StateTable:
-    """The rows of a role, in the order of their declaration. Without rows: the role does not declare what it remembers."""
+    """The rows of a role, in the order of their declaration. Without rows: the role does not declare what it remembers.
 
-    def __init__(self) -> None:
-        self.rows: list[StateRow] = []
-        self._prefixes: set[bytes] = set()
+    rows: that other roles have too.
+    """
+
+    def __init__(self, rows: Iterable[StateRow] = ()) -> None:
+        self.rows = list(rows)
+        self._prefixes = {row.prefix for row in self.rows}
 
     def row(self, key: str, meaning: str, written: str, limit: str = "1") -> StateRow:
         """Declare a row: see :class:`StateRow`."""
@@ -56,4 +60,4 @@ class StateTable:
 
     def has(self, key: bytes) -> bool:
         """Whether a row has this key. A table without rows has all keys."""
-        return not self.rows or key in self._prefixes or key.partition(b"/")[0] + b"/" in self._prefixes
+        return not self.rows or key in self._prefixes or key[: key.find(b"/") + 1] in self._prefixes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import check_number
 from streamfl.state.changelog import ChangedParts
+from streamfl.state.table import StateRow
 
 __all__ = ["VALUE_FRAGMENT_BYTES", "ValueFragments"]
 
@@ -11,18 +13,22 @@ VALUE_FRAGMENT_BYTES = 512 * 1024
 
 
 class ValueFragments:
-    """A value in fragments under ``PREFIX/number``. It is always written whole.
+    """A value in fragments: the keys end with the fragment's number. It is always written whole.
 
     parts: the state that the fragments belong to.
-    prefix: the prefix of their keys, without a slash at the end.
+    row: of their keys.
     most: the largest size in bytes.
+    name: what comes between the row's prefix and the number, for a row of several values.
+    registered: whether the value is the owner of its keys. Otherwise its owner calls :meth:`restore`.
     """
 
-    def __init__(self, parts: ChangedParts, prefix: str, most: int) -> None:
+    def __init__(self, parts: ChangedParts, row: StateRow, most: int, name: str = "", *, registered: bool = True) -> None:
         self._parts = parts
-        self._prefix = prefix.encode() + b"/"
+        self._prefix = row.prefix + (name + "/" if name else "").encode()
         self._most = most
         self._fragments: dict[int, bytes] = {}
+        if registered:
+            parts.register(self._prefix, self.restore)
 
     def __bool__(self) -> bool:
         return bool(self._fragments)
@@ -46,15 +52,12 @@ class ValueFragments:
         """Delete the value."""
         self.write(b"")
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a fragment; False if the key belongs to another owner."""
-        if not key.startswith(self._prefix):
-            return False
-        number = key.removeprefix(self._prefix)
-        if not (number.isdigit() and len(number) <= 9 and int(number) * VALUE_FRAGMENT_BYTES + len(value) <= self._most):
-            raise PeerError("malformed", f"state {key[:60]!r} is larger than possible")
-        self._fragments[int(number)] = value
-        return True
+    def restore(self, name: bytes, value: bytes) -> None:
+        """Restore a fragment. name: its number, as in its key."""
+        number = check_number(name)
+        if number * VALUE_FRAGMENT_BYTES + len(value) > self._most:
+            raise PeerError("malformed", f"state {self._key(number)!r} is larger than possible")
+        self._fragments[number] = value
 
     def _key(self, number: int) -> bytes:
         return self._prefix + b"%d" % number

@@ -27,6 +27,7 @@ from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Repl
 from streamfl.vafl.metrics import CoordinatorMetrics, LabelMetrics, PartyMetrics, ScoreMetrics
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import Mechanism
+from streamfl.vafl.state import COORDINATOR_STATE, PARTY_STATE
 from streamfl.vafl.state_settings import coordinator_state_settings, party_state_settings
 
 __all__ = ["ROLES"]
@@ -297,6 +298,7 @@ ROLES: dict[str, RoleKind[Any]] = {
             build=_build_party,
             table=_party_table,
             state_settings=party_state_settings,
+            state=PARTY_STATE,
             metrics=(PartyMetrics,),
         ),
         _kind(
@@ -304,6 +306,7 @@ ROLES: dict[str, RoleKind[Any]] = {
             build=_build_coordinator,
             table=_coordinator_table,
             state_settings=coordinator_state_settings,
+            state=COORDINATOR_STATE,
             metrics=(CoordinatorMetrics, ScoreMetrics, LabelMetrics),
         ),
     )

@@ -21,21 +21,6 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/*.md")])
 
 
-def test_rejection_reasons_are_documented() -> None:
-    """Protects the reader of a dead letter: its reason has to be in the list that explains reasons."""
-    # A system may have a page of its own.
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
-    raised = {
-        reason
-        for folder in ("streamfl", "connectors")
-        for path in (ROOT / folder).rglob("*.py")
-        for reason in re.findall(r"PeerError\(\s*\"(\w+)\"", path.read_text(encoding="utf-8"))
-    }
-    assert raised
-    for reason in raised:
-        assert f"| `{reason}` |" in text, reason
-
-
 def test_exit_codes_are_documented() -> None:
     """Protects supervisors: restart rules are written from the document."""
     text = (ROOT / "docs" / "dead-letters.md").read_text(encoding="utf-8")

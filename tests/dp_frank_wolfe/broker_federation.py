@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 from broker import Broker, free_ports
 from command_line import run_command
+from dp_frank_wolfe.proof.equal_shares import marginal, two_round
 from identities import Keys
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from scraped import scraped
@@ -42,7 +43,6 @@ from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
-from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 from streamfl.privacy.anchor import RECORD_BYTES, Anchor
 from streamfl.runtime.bus import Bus, Outgoing, connect
 

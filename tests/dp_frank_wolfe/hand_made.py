@@ -15,7 +15,6 @@ from dp_frank_wolfe.problems import divided, sparse
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.figures import COUNTS
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
@@ -36,6 +35,7 @@ from streamfl.dp_frank_wolfe.messages import (
     content_of,
     read_content,
 )
+from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
 from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.party.window import Window
@@ -83,7 +83,8 @@ class Server:
     def _make(self) -> PartitionedRole[ServerTask]:
         settings = ServerSettings(self.public, self.codec)
         limits = Limits(self.settings.message_bytes + HEADER_BYTES, 16, 16, 100.0)
-        role = PartitionedRole(lambda outbox: ServerTask(settings, outbox), {}, limits, 60.0, SERVER, COUNTS, SYSTEM.refusals)
+        counts = MemberCounts()
+        role = PartitionedRole(lambda outbox: ServerTask(settings, outbox), {}, limits, 60.0, SERVER, counts, SYSTEM)
         role.open(0)
         return role
 

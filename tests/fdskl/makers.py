@@ -62,6 +62,6 @@ def make_worker(settings: FdsklSettings, entropy: Callable[[], bytes] | None = N
     """The party's role, whose secret and incarnations follow from its name."""
     role = ROLES[WORKER].build(settings)
     assert isinstance(role, FdsklWorker)
-    own = role.settings.own
-    role.settings = replace(role.settings, secret=secret_bytes("secret", own), entropy=entropy or lives(own))
+    own = settings.own
+    role.given = replace(role.given, secret=secret_bytes("secret", own), entropy=entropy or lives(own))
     return role

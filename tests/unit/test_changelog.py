@@ -80,7 +80,7 @@ def test_a_key_that_nobody_owns_is_refused(key: bytes) -> None:
     """Protects a role from another role's changelog: what it does not know it must not pass over, because it would be lost."""
     parts = ChangedParts("a counter")
     owner = Owner(parts)
-    with pytest.raises((PeerError, ValueError), match="is not of a counter" if key != b"block" else "invalid literal"):
+    with pytest.raises(PeerError, match="is not of a counter"):
         parts.restore(key, b"\x01")
     assert not owner.found
 

@@ -247,7 +247,7 @@ def test_a_refused_step_is_counted_when_it_is_done(bus: MemoryBus) -> None:
     send(bus, number(1, 5), b"five")
     assert counting.step(0)
     text = counting.metrics.render().decode()
-    assert "streamfl_dead_letters_total{" not in text
+    assert 'streamfl_dead_letters_total{reason="malformed"} 0.0' in text
     assert "streamfl_records_total 0.0" in text
     drain(counting)
     text = counting.metrics.render().decode()

@@ -1,5 +1,6 @@
 """Running mean: the next label of a client is predicted as the mean of its labels so far."""
 
+from streamfl.contract.refusals import Reason
 from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
@@ -13,4 +14,5 @@ SYSTEM = System(
     demo="running_mean.tools.demo:demo",
     sources={"running-mean": "running_mean.tools.replay:samples"},
     dashboards="running_mean.tools.dashboard:DASHBOARDS",
+    refusals={"unknown_client": Reason("one client more than federation.clients", "raise federation.clients")},
 )

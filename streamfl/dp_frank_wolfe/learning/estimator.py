@@ -66,6 +66,3 @@ class Estimator(Protocol):
 
     def settle(self) -> Calculation | None:
         """Goes on with the answers so far, once no present party owes anything."""
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a part. False if the key belongs to another owner."""

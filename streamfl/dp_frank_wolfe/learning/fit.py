@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,9 +17,11 @@ from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.weights import read_remembered, read_weights, weights_of
 from streamfl.dp_frank_wolfe.messages import Answers, Ask, VertexAnswer, content_of, read_content
+from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE
 from streamfl.dp_frank_wolfe.privacy.budget import FitPlan
-from streamfl.encoding.changelog_checks import check_name
+from streamfl.dp_frank_wolfe.state import SERVER_FIT, SHOWN, VERTICES, WEIGHTS
+from streamfl.encoding.changelog_checks import check_name, check_number
 from streamfl.encoding.wire import Count, encode_array
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
@@ -28,11 +29,10 @@ from streamfl.state.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
 __all__ = ["Fit"]
 
 Floats = NDArray[np.float64]
-FIT, VERTICES, SHOWN = b"fit", b"vertices/", b"shown/"
 
 
 class _Progress(msgspec.Struct, array_like=True):
-    """Progress of the window's fit; remembered as ``fit``.
+    """Progress of the window's fit.
 
     window: 0 before the first. over: it has ended. vertices, columns: how many were released.
     """
@@ -45,7 +45,7 @@ class _Progress(msgspec.Struct, array_like=True):
 
 
 class _Vertices(msgspec.Struct, array_like=True):
-    """A party's vertices in the present iteration; remembered as ``vertices/PARTY``. chosen: block's number, column, sign > 0."""
+    """A party's vertices in the present iteration. chosen: block's number, column, sign > 0."""
 
     chosen: list[tuple[Count, Count, bool]]
     gap: float | None
@@ -60,20 +60,22 @@ class _Shown:
 
 
 class Fit:
-    """The owner of the present fit, under ``fit``, ``vertices/PARTY``, ``weights/NUMBER`` and ``shown/PARTY/COLUMN/NUMBER``.
+    """The present fit.
 
     counts: of the member. All that is counted follows from releases. centred: whether a party has released its means.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str], centred: Callable[[str], bool]) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, counts: MemberCounts, centred: Callable[[str], bool]) -> None:
         self._public = public
-        self._parts = parts
         self._counts = counts
         self._centred = centred
         self._numbers = public.settings.sketch_numbers
         self._progress = _Progress()
+        self._remember_progress = parts.single(SERVER_FIT, _Progress, self._restore_progress)
+        self._kept_vertices = parts.named(VERTICES, self._party, _Vertices, self._restore_vertices)
+        self._kept_shown = parts.named(SHOWN, bytes.decode, bytes, self._restore_shown)
         self._vertices: dict[str, _Vertices] = {}
-        self._weights = ValueFragments(parts, "weights", 64 * public.settings.learning.columns + 65_536)
+        self._weights = ValueFragments(parts, WEIGHTS, 64 * public.settings.learning.columns + 65_536)
         self._made: Iterate | None = None
         # By party and column: restored pieces of its sums, by number of the piece, until the iterate is made.
         self._shown: dict[tuple[str, int], dict[int, bytes]] = {}
@@ -111,14 +113,14 @@ class Fit:
     def begin(self, window: int) -> None:
         for party, column in self._shown:
             for number in range(self._pieces):
-                self._parts.forget(_shown_key(party, column, number))
+                self._kept_shown.forget(f"{party}/{column}/{number}")
         self._shown = {}
         self._forget_vertices()
         self._weights.clear()
         self._made = None
         self._plans = {}
         self._progress = _Progress(window)
-        self._parts.remember(FIT, self._progress)
+        self._remember_progress(self._progress)
 
     def questions(self, party: str) -> Iterator[PartyQuestion]:
         if self._due(party, self.iteration):
@@ -136,19 +138,19 @@ class Fit:
             released = encode_array(one.sums)
             for number in range(self._pieces):
                 piece = released[number * VALUE_FRAGMENT_BYTES : (number + 1) * VALUE_FRAGMENT_BYTES]
-                self._parts.remember(_shown_key(party, one.column, number), piece)
+                self._kept_shown.remember(f"{party}/{one.column}/{number}", piece)
         self._progress.vertices += len(answers.answers)
         self._progress.columns += len(shown)
-        self._parts.remember(FIT, self._progress)
-        self._counts["signed_indices"] += len(answers.answers)
-        self._counts["shown_columns"] += len(shown)
-        self._counts["uplink_numbers"] += sum(1 + len(one.sums) // 8 for one in answers.answers)
+        self._remember_progress(self._progress)
+        self._counts.signed_indices += len(answers.answers)
+        self._counts.shown_columns += len(shown)
+        self._counts.uplink_numbers += sum(1 + len(one.sums) // 8 for one in answers.answers)
         if iteration < self.iteration:
-            self._counts["late_answers"] += 1
+            self._counts.late_answers += 1
             return
         chosen = [(one.block, one.column, one.positive) for one in answers.answers]
         self._vertices[party] = _Vertices(chosen, answers.gap)
-        self._parts.remember(VERTICES + party.encode(), self._vertices[party])
+        self._kept_vertices.remember(party, self._vertices[party])
 
     def settle(self) -> Calculation | None:
         """Takes one step with the blocks that answered."""
@@ -163,21 +165,10 @@ class Fit:
                 self._remember_weights()
             progress.iteration += 1
             progress.over = progress.iteration >= learning.iterations
-            self._counts["iterations"] += 1
+            self._counts.iterations += 1
         self._forget_vertices()
-        self._parts.remember(FIT, progress)
+        self._remember_progress(progress)
         return None
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        if key == FIT:
-            self._progress = msgspec.msgpack.decode(value, type=_Progress)
-        elif key.startswith(VERTICES):
-            self._vertices[self._party(key.removeprefix(VERTICES))] = msgspec.msgpack.decode(value, type=_Vertices)
-        elif key.startswith(SHOWN):
-            self._restore_shown(key, value)
-        else:
-            return self._weights.restore(key, value)
-        return True
 
     # ---- answers
 
@@ -273,17 +264,22 @@ class Fit:
 
     def _forget_vertices(self) -> None:
         for party in self._vertices:
-            self._parts.forget(VERTICES + party.encode())
+            self._kept_vertices.forget(party)
         self._vertices = {}
 
-    def _restore_shown(self, key: bytes, value: bytes) -> None:
-        owner, column, number = key.removeprefix(SHOWN).split(b"/") if key.count(b"/") == 3 else (b"", b"", b"")
-        if not all(one.isdigit() and len(one) <= 9 for one in (column, number)) or int(number) >= self._pieces:
-            raise PeerError("malformed", f"state {key[:60]!r} is of no column")
+    def _restore_progress(self, progress: _Progress) -> None:
+        self._progress = progress
+
+    def _restore_vertices(self, party: str, vertices: _Vertices) -> None:
+        self._vertices[party] = vertices
+
+    def _restore_shown(self, name: str, value: bytes) -> None:
+        owner, *numbers = name.encode().split(b"/")
         party = self._party(owner)
-        if int(column) >= self._public.settings.federation.columns[party]:
-            raise PeerError("malformed", f"state {key[:60]!r} is of a column that {party} does not have")
-        self._shown.setdefault((party, int(column)), {})[int(number)] = value
+        column, number = map(check_number, numbers)
+        if number >= self._pieces or column >= self._public.settings.federation.columns[party]:
+            raise PeerError("malformed", f"state {name[:60]!r} is of a column that {party} does not have")
+        self._shown.setdefault((party, column), {})[number] = value
 
     def _party(self, name: bytes) -> str:
         party = check_name(name)
@@ -294,7 +290,3 @@ class Fit:
     @property
     def _pieces(self) -> int:
         return -(-8 * self._numbers // VALUE_FRAGMENT_BYTES)
-
-
-def _shown_key(party: str, column: int, number: int) -> bytes:
-    return SHOWN + b"%s/%d/%d" % (party.encode(), column, number)

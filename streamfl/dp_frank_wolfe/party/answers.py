@@ -29,13 +29,13 @@ from streamfl.dp_frank_wolfe.messages import (
 from streamfl.dp_frank_wolfe.party.fit import BlockAnswer, FitState, PartyFit
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.settings import PartySettings
+from streamfl.dp_frank_wolfe.state import CENTRED, PARTY_FIT, PARTY_SELECTION, WINDOW_NUMBER
 from streamfl.encoding.wire import Count, decode_array
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PartyAnswers", "PreparedAnswer"]
 
 Floats = NDArray[np.float64]
-FIT, SELECTION, WINDOW, CENTRED = b"fit", b"selection", b"fit-window", b"fit-centred"
 # Largest number in other parties' rows: sums of its square do not overflow.
 LARGEST_ROW = 1e100
 
@@ -52,15 +52,15 @@ class PreparedAnswer:
 
 
 class PartyAnswers:
-    """Answers what the server asks about the frozen window.
-
-    State: ``fit`` or ``selection`` holds the progress of the window's releases, ``fit-window`` the window's number, and
-    ``fit-centred`` whether its means were released, which cost a part of the budget.
-    """
+    """Answers what the server asks about the frozen window."""
 
     def __init__(self, settings: PartySettings, parts: ChangedParts, frozen: FrozenWindow) -> None:
         self._settings = settings
         self._parts = parts
+        self._remember_window = parts.single(WINDOW_NUMBER, int, self._restore_window)
+        self._remember_centred = parts.single(CENTRED, bool, self._restore_centred)
+        self._remember_fit = parts.single(PARTY_FIT, FitState, self._restore_state)
+        self._remember_selection = parts.single(PARTY_SELECTION, SelectionState, self._restore_state)
         self._frozen = frozen
         self._window = 0
         self._centred = False
@@ -87,31 +87,26 @@ class PartyAnswers:
         """Begins with a frozen window. centred: whether it was centred by means that were released."""
         self.end()
         self._window, self._centred = window, centred
-        self._parts.remember(WINDOW, window)
-        self._parts.remember(CENTRED, centred)
+        self._remember_window(window)
+        self._remember_centred(centred)
 
     def end(self) -> None:
         """Forgets the fit."""
-        for key in (FIT, SELECTION, WINDOW, CENTRED):
-            self._parts.forget(key)
+        for row in (PARTY_FIT, PARTY_SELECTION, WINDOW_NUMBER, CENTRED):
+            self._parts.forget(row.prefix)
         self._window, self._centred, self._state, self._fit, self._sketch = 0, False, None, None, None
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a part. False if the key belongs to another owner."""
-        if key == WINDOW:
-            self._window = msgspec.msgpack.decode(value, type=Count)
-        elif key == CENTRED:
-            self._centred = msgspec.msgpack.decode(value, type=bool)
-        elif key == FIT:
-            self._state = msgspec.msgpack.decode(value, type=FitState)
-        elif key == SELECTION:
-            self._state = msgspec.msgpack.decode(value, type=SelectionState)
-        else:
-            return False
-        columns = self._state.shown if isinstance(self._state, FitState) else self._state.chosen if self._state else ()
+    def _restore_window(self, window: int) -> None:
+        self._window = msgspec.convert(window, Count)
+
+    def _restore_centred(self, centred: bool) -> None:
+        self._centred = centred
+
+    def _restore_state(self, state: FitState | SelectionState) -> None:
+        columns = state.shown if isinstance(state, FitState) else state.chosen
         if any(column >= self._settings.columns for column in columns):
             raise PeerError("malformed", f"a fit in state with columns beyond {self._settings.columns}")
-        return True
+        self._state = state
 
     def answer(self, message: Message) -> PreparedAnswer:
         """The answer to an ask of the window, after all asks before it. Raises PeerError if the ask is implausible."""
@@ -152,7 +147,7 @@ class PartyAnswers:
         def keep() -> None:
             fit.state = after
             self._state = after
-            self._parts.remember(FIT, after)
+            self._remember_fit(after)
 
         content = content_of(Answers([_vertex(number, answer) for number, answer in sorted(found.items())], gap))
         shown = [answer.sums for answer in found.values() if answer.sums is not None]
@@ -219,7 +214,7 @@ class PartyAnswers:
     def _keeping(self, selection: PartySelection) -> Callable[[], None]:
         def keep() -> None:
             self._state = selection.state
-            self._parts.remember(SELECTION, self._state)
+            self._remember_selection(selection.state)
 
         return keep
 

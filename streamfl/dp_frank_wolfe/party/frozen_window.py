@@ -6,6 +6,7 @@ import numpy as np
 
 from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
+from streamfl.dp_frank_wolfe.state import WINDOW
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
@@ -15,7 +16,7 @@ LABEL_BYTES = 8
 
 
 class FrozenWindow:
-    """Remembered as ``window/NUMBER``: columns as 16-bit numbers row by row, then labels as 64-bit numbers.
+    """Remembers columns as 16-bit numbers row by row, then labels as 64-bit numbers.
 
     rows, columns: how many it has.
     """
@@ -23,7 +24,8 @@ class FrozenWindow:
     def __init__(self, parts: ChangedParts, rows: int, columns: int) -> None:
         self._rows = rows
         self._columns = columns
-        self._fragments = ValueFragments(parts, "window", self._size)
+        self._fragments = ValueFragments(parts, WINDOW, self._size, registered=False)
+        parts.register(WINDOW.prefix, self._restore)
         self._window: Window | None = None
 
     @property
@@ -47,10 +49,9 @@ class FrozenWindow:
             self._window = self._read()
         return self._window
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a piece. False if the key belongs to another owner."""
+    def _restore(self, name: bytes, value: bytes) -> None:
         self._window = None
-        return self._fragments.restore(key, value)
+        self._fragments.restore(name, value)
 
     def _read(self) -> Window:
         content = self._fragments.content

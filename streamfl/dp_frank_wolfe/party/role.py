@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, PeerError
-from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
@@ -25,6 +23,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
     records_of,
 )
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
@@ -32,16 +31,17 @@ from streamfl.dp_frank_wolfe.party.settings import FITTING, WAITING, PartyProgre
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.party.window import whole_label, whole_row
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest
+from streamfl.dp_frank_wolfe.state import LEDGER_STATE, MODEL, PROGRESS
 from streamfl.encoding.wire import VERSION
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
+from streamfl.state.table import StateRow
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["NoServing", "PartyServing", "PartyTask"]
 
-PROGRESS = b"progress"
 ANNOUNCED_BYTES = 60_000
 
 
@@ -67,8 +67,6 @@ class PartyServing(Protocol):
     def remembered(self) -> None:
         """Reports that everything to be remembered until now is written with this step."""
 
-    def restore(self, key: bytes, value: bytes) -> bool: ...
-
     def measure(self) -> Iterator[Measurement]: ...
 
 
@@ -89,9 +87,6 @@ class NoServing:
     def remembered(self) -> None:
         pass
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        return False
-
     def measure(self) -> Iterator[Measurement]:
         return iter(())
 
@@ -99,7 +94,7 @@ class NoServing:
 class PartyTask:
     """A party's partition."""
 
-    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox[MemberCounts]) -> None:
         self.settings = settings
         self.outbox = outbox
         self.parts = ChangedParts()
@@ -107,6 +102,7 @@ class PartyTask:
         self.table = PartyTable(self.parts, settings.columns, settings.limit, outbox.counts)
         self.frozen = FrozenWindow(self.parts, settings.rows, settings.columns)
         self.progress = PartyProgress()
+        self._remember_progress = self.parts.single(PROGRESS, PartyProgress, self._restore_progress)
         self.answers = PartyAnswers(settings, self.parts, self.frozen)
         self.model = PartyWeights(self.parts, settings.columns)
         self.serving: PartyServing = NoServing()
@@ -146,16 +142,13 @@ class PartyTask:
         self.serving.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:
-        if key == PROGRESS:
-            self.progress = msgspec.msgpack.decode(value, type=PartyProgress)
-            return
-        owners = (self.ledger, self.table, self.frozen, self.answers, self.model, self.serving)
-        if not any(owner.restore(key, value) for owner in owners):
-            raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
+        (self.ledger.parts if LEDGER_STATE.has(key) else self.parts).restore(key, value)
 
     def measure(self) -> Iterator[Measurement]:
         progress = self.progress
-        yield from measured_place("party", progress.window, progress.phase, progress.iteration)
+        yield PartyMetrics.window(progress.window)
+        yield PartyMetrics.phase(progress.phase)
+        yield PartyMetrics.iteration(progress.iteration)
         yield from self.table.measure()
         yield from self.ledger.measure()
         yield from self.serving.measure()
@@ -188,14 +181,14 @@ class PartyTask:
     def _take_sample(self, sample: Sample) -> None:
         entity = _checked_name(sample.client)
         columns = whole_row(sample.features, self.settings.bounds)
-        self.outbox.counts["samples"] += 1
+        self.outbox.counts.samples += 1
         if self._has_budget(entity):
             self.table.put_columns(entity, columns)
         self.serving.take_row(entity, columns, self._now)
 
     def _take_label(self, label: Label) -> None:
         entity = _checked_name(label.client)
-        self.outbox.counts["labels"] += 1
+        self.outbox.counts.labels += 1
         if self._has_budget(entity):
             self.table.put_label(entity, whole_label(label.label, self.settings.label_bounds))
 
@@ -204,7 +197,7 @@ class PartyTask:
         # The entity may be one of those that wait, which matters where the ledger is nearly full.
         if self.ledger.allows(entity, waiting) or (entity in self.table and self.ledger.allows(entity, waiting - 1)):
             return True
-        self.outbox.counts["spent_entities"] += 1
+        self.outbox.counts.spent_entities += 1
         return False
 
     def _announce(self) -> None:
@@ -214,7 +207,7 @@ class PartyTask:
             if not self.ledger.allows(name):
                 # The ledger has become full meanwhile.
                 self.table.forget([name])
-                self.outbox.counts["spent_entities"] += 1
+                self.outbox.counts.spent_entities += 1
                 continue
             if size + len(name.encode()) + 3 > ANNOUNCED_BYTES:
                 self._announce_some(names)
@@ -226,7 +219,7 @@ class PartyTask:
 
     def _announce_some(self, names: list[str]) -> None:
         first = self.table.announce(names)
-        self.outbox.counts["announced_entities"] += len(names)
+        self.outbox.counts.announced_entities += len(names)
         self.progress.announced += 1
         self._send(0, self.progress.announced, "entities", content_of(Entities(names, first)))
         self._remember()
@@ -277,8 +270,8 @@ class PartyTask:
             self.answers.begin(window, centred=bool(len(means)))
             self.progress = PartyProgress(window, FITTING, 0, progress.announced, link, heard)
             self._remember()
-            self.outbox.counts["windows"] += 1
-            self.outbox.counts["uplink_numbers"] += len(means)
+            self.outbox.counts.windows += 1
+            self.outbox.counts.uplink_numbers += len(means)
             self._send(window, 0, "frozen", content, link, head)
 
         self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)
@@ -300,9 +293,9 @@ class PartyTask:
             answer.keep()
             self.progress = PartyProgress(progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard)
             self._remember()
-            self.outbox.counts["iterations"] += 1
-            self.outbox.counts["shown_columns"] += answer.shown
-            self.outbox.counts["uplink_numbers"] += answer.numbers
+            self.outbox.counts.iterations += 1
+            self.outbox.counts.shown_columns += answer.shown
+            self.outbox.counts.uplink_numbers += answer.numbers
             self._send(message.window, message.iteration, answer.kind, answer.content, link, head)
 
         rows = self.frozen.window.digest
@@ -325,13 +318,13 @@ class PartyTask:
             progress.window, WAITING, progress.iteration, progress.announced, progress.link, progress.manifest, heard
         )
         self._remember()
-        self.outbox.counts["models"] += 1
+        self.outbox.counts.models += 1
 
     def _repeated(self, differs: bool, kind: str) -> None:
         """Counts a message that came again or too late. Raises PeerError if it differs from the first one."""
         if differs:
             raise PeerError("another_ask", f"another {kind} than was heard at that place before: one release is all there is")
-        self.outbox.counts["repeated_messages"] += 1
+        self.outbox.counts.repeated_messages += 1
 
     def _send(self, window: int, iteration: int, kind: str, content: bytes, link: int = 0, head: bytes = b"") -> None:
         settings = self.settings
@@ -340,18 +333,21 @@ class PartyTask:
         self.outbox.send("releases", records_of(settings.codec, message))
 
     def _remember(self) -> None:
-        self.parts.remember(PROGRESS, self.progress)
+        self._remember_progress(self.progress)
+
+    def _restore_progress(self, progress: PartyProgress) -> None:
+        self.progress = progress
 
 
 class PartyWeights:
-    """The party's own weights of a fit. Stored under ``NAME/NUMBER``: the version, then 64-bit floats.
+    """The party's own weights of a fit. Remembers the version, then 64-bit floats.
 
-    name: ``model`` for the latest fit.
+    row: of the latest fit, or of another.
     """
 
-    def __init__(self, parts: ChangedParts, columns: int, name: str = "model") -> None:
+    def __init__(self, parts: ChangedParts, columns: int, row: StateRow = MODEL) -> None:
         self._columns = columns
-        self._fragments = ValueFragments(parts, name, 8 * (columns + 1))
+        self._fragments = ValueFragments(parts, row, 8 * (columns + 1))
 
     @property
     def version(self) -> int:
@@ -371,10 +367,6 @@ class PartyWeights:
     def keep(self, version: int, weights: NDArray[np.float64]) -> None:
         """Replaces the stored model."""
         self._fragments.write(version.to_bytes(8, "little") + weights.astype("<f8").tobytes())
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a piece. False if the key belongs to another owner."""
-        return self._fragments.restore(key, value)
 
 
 def _checked_name(name: str) -> str:

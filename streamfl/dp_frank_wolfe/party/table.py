@@ -5,7 +5,6 @@ Nothing here depends on values. A row that cannot be read is zeros from the begi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -13,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
+from streamfl.dp_frank_wolfe.state import ENTITY, NUMBERED
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PartyTable"]
 
-KEY, NUMBERED = b"entity/", b"numbered"
 LABEL_BYTES = 8
 
 
@@ -43,15 +43,14 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 class PartyTable:
     """Entities that wait for a window. An entity's first record of columns and its first label count.
 
-    State: ``entity/NAME`` holds an entity's row, ``numbered`` how many entities have got a number.
-
     columns: of an entity.
     limit: most entities. When it is reached, the oldest incomplete one is forgotten. Complete ones wait for a window.
     counts: of the member, for the operator.
     """
 
-    def __init__(self, parts: ChangedParts, columns: int, limit: int, counts: Counter[str]) -> None:
-        self._parts = parts
+    def __init__(self, parts: ChangedParts, columns: int, limit: int, counts: MemberCounts) -> None:
+        self._kept = parts.named(ENTITY, check_name, _Row, self._restore)
+        self._remember_numbered = parts.single(NUMBERED, int, self._restore_numbered)
         self._columns = columns
         self._limit = limit
         self._counts = counts
@@ -96,9 +95,9 @@ class PartyTable:
             row.announced, row.number = True, number
             self._announced[name] = row
             self.numbered[number] = name
-            self._parts.remember(KEY + name.encode(), row)
+            self._kept.remember(name, row)
         self._latest += len(names)
-        self._parts.remember(NUMBERED, self._latest)
+        self._remember_numbered(self._latest)
         return first
 
     def was_announced(self, name: str) -> bool:
@@ -119,34 +118,29 @@ class PartyTable:
             self._complete.pop(name, None)
             if (row := self._announced.pop(name, None)) is not None:
                 self.numbered.pop(row.number, None)
-            self._parts.forget(KEY + name.encode())
+            self._kept.forget(name)
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores an entity. False if the key belongs to another owner."""
-        if key == NUMBERED:
-            self._latest = max(self._latest, msgspec.msgpack.decode(value, type=Count))
-            return True
-        if not key.startswith(KEY):
-            return False
-        name, row = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=_Row)
+    def _restore_numbered(self, latest: int) -> None:
+        self._latest = max(self._latest, msgspec.convert(latest, Count))
+
+    def _restore(self, name: str, row: _Row) -> None:
         self._check(row)
         self._rows_of(row)[name] = row
         if row.number:
             self.numbered[row.number] = name
             self._latest = max(self._latest, row.number)
         self._with_columns += bool(row.columns and not row.complete)
-        return True
 
     def _put(self, entity: str, field: str, content: bytes) -> None:
         row = self._lacking.get(entity)
         if row is None:
             if entity in self._complete or entity in self._announced:
-                self._counts["repeated_records"] += 1
+                self._counts.repeated_records += 1
                 return
             self._make_room()
             row = _Row()
         elif getattr(row, field):
-            self._counts["repeated_records"] += 1
+            self._counts.repeated_records += 1
             return
         setattr(row, field, content)
         self._lacking.pop(entity, None)
@@ -155,14 +149,14 @@ class PartyTable:
             self._with_columns += field == "columns"
         elif field == "label":
             self._with_columns -= 1
-        self._parts.remember(KEY + entity.encode(), row)
+        self._kept.remember(entity, row)
 
     def _make_room(self) -> None:
         if len(self) - len(self._lacking) >= self._limit:
             raise PeerError("full", f"{len(self)} entities wait for a window already, window.limit is {self._limit}")
         while len(self) >= self._limit:
             self.forget([next(iter(self._lacking))])
-            self._counts["displaced_entities"] += 1
+            self._counts.displaced_entities += 1
 
     def _rows_of(self, row: _Row) -> dict[str, _Row]:
         return self._announced if row.announced else self._complete if row.complete else self._lacking
@@ -177,8 +171,6 @@ class PartyTable:
 
     def measure(self) -> Iterator[Measurement]:
         """How many entities wait for a record, and how many for a window."""
-        text = "Entities whose columns or label have not come yet: they wait without a time limit"
-        for what, count in (("columns", len(self._lacking) - self._with_columns), ("label", self._with_columns)):
-            yield Measurement("lacking_entities", "gauge", text, count, (("reason", what),))
-        text = "Entities that wait for a window; at a server, including those that not all parties have announced"
-        yield Measurement("waiting_entities", "gauge", text, len(self._complete) + len(self._announced))
+        yield PartyMetrics.lacking_entities(len(self._lacking) - self._with_columns, "columns")
+        yield PartyMetrics.lacking_entities(self._with_columns, "label")
+        yield PartyMetrics.waiting_entities(len(self._complete) + len(self._announced))

@@ -14,14 +14,13 @@ import msgspec
 
 from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.dp_frank_wolfe.state import PARTY_CHAIN
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
 from streamfl.roles.notices import Notices
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PartyChains"]
-
-KEY = b"chain/"
 
 
 class _Heard(msgspec.Struct, array_like=True, frozen=True):
@@ -32,10 +31,10 @@ class _Heard(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PartyChains:
-    """The furthest release of each party; remembered as ``chain/PARTY``."""
+    """The furthest release of each party."""
 
     def __init__(self, parts: ChangedParts, parties: Sequence[str], notices: Notices) -> None:
-        self._parts = parts
+        self._kept = parts.named(PARTY_CHAIN, check_name, _Heard, self._restore)
         self._heard = {party: _Heard(0, b"") for party in parties}
         self._notices = notices
 
@@ -55,14 +54,9 @@ class PartyChains:
         """Records a release that was checked."""
         if message.link > self._heard[party].link:
             self._heard[party] = _Heard(message.link, message.head)
-            self._parts.remember(KEY + party.encode(), self._heard[party])
+            self._kept.remember(party, self._heard[party])
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a part. False if the key belongs to another owner."""
-        if not key.startswith(KEY):
-            return False
-        party = check_name(key.removeprefix(KEY))
+    def _restore(self, party: str, heard: _Heard) -> None:
         if party not in self._heard:
             raise PeerError("malformed", f"a chain of {party[:60]!r}, which is not a party")
-        self._heard[party] = msgspec.msgpack.decode(value, type=_Heard)
-        return True
+        self._heard[party] = heard

@@ -23,12 +23,13 @@ from typing import Annotated
 import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.settings import PartySettings
 from streamfl.dp_frank_wolfe.privacy.budget import SPARE
-from streamfl.encoding.changelog_checks import check_name
+from streamfl.dp_frank_wolfe.state import CHAIN, EXACT, LATEST, SPENT, TERMS, WHOLE
+from streamfl.encoding.changelog_checks import check_name, check_number
 from streamfl.encoding.wire import Count
 from streamfl.privacy.anchor import IDENTITY_BYTES, LINK_BYTES, examine_link, note_link
-from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.summed_ledger import SUM_BYTES, SummedLedger
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.roles.partitioned_role import Outbox
@@ -38,7 +39,6 @@ __all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
 
 FITS, PREDICTIONS = range(2)
 """The chains, which are lanes of the anchor."""
-CHAIN, LATEST, TERMS, WHOLE, EXACT = b"chain/", b"latest/", b"terms", b"whole", b"exact"
 Then = Callable[[int, bytes], None]
 
 
@@ -78,23 +78,24 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PartyLedger:
-    """What a party's entities have spent, and the chains of its releases. Remembered in a changelog of its own.
+    """What a party's entities have spent, and the chains of its releases. ``parts``: they have a changelog of their own."""
 
-    ``spent/ENTITY``: an entity's spend. ``chain/LANE``: a chain's last release. ``latest/FEDERATION``: how far a federation has
-    come. ``terms``: what was promised. ``exact``: the federation that sent parts of predictions without noise, if any did.
-    ``whole``: a digest of all of these, with their number of entities.
-    """
-
-    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox[MemberCounts]) -> None:
         self._settings = settings
         self._outbox = outbox
-        self._parts = ChangedParts()
+        self.parts = ChangedParts("a ledger")
+        self._remember_terms = self.parts.single(TERMS, _Terms, self._restore_terms)
+        self._remember_exact = self.parts.single(EXACT, str, self._restore_exact)
+        self._remember_whole = self.parts.single(WHOLE, _Whole, self._restore_whole)
+        self._kept_chains = self.parts.named(CHAIN, check_number, _Chain, self._restore_chain)
+        self._kept_latest = self.parts.named(LATEST, check_name, _Latest, self._restore_latest)
         public = settings.public
         private = public.settings.privacy.is_private
         self.fit_cost = public.fit_cost(settings.own) if private else math.inf
         """Cost that each entity of a window is charged when the window is frozen."""
         budget = public.party_cost(settings.own) if private else None
         self.spend = SummedLedger(settings.ledger_limit, budget)
+        self.parts.register(SPENT.prefix, self.spend.restore)
         self._chains = [_Chain(settings.identity), _Chain(settings.identity)]
         # Releases that wait for the one before them to be noted.
         self._waiting: deque[Callable[[], None]] = deque()
@@ -160,10 +161,10 @@ class PartyLedger:
         """Charges the entities of a fit. Call it with the window's link, before anything of the window is released."""
         if self._terms is None and self._own_terms is not None:
             self._terms = self._own_terms
-            self._parts.remember(TERMS, self._terms)
+            self._remember_terms(self._terms)
         for entity in entities:
             self.spend.spend(entity, self.fit_cost)
-        self._outbox.counts["charged_entities"] += len(entities)
+        self._outbox.counts.charged_entities += len(entities)
 
     @property
     def largest(self) -> float:
@@ -177,7 +178,7 @@ class PartyLedger:
         """
         if not self._exact:
             self._exact = self._settings.federation
-            self._parts.remember(EXACT, self._exact)
+            self._remember_exact(self._exact)
 
     def check_follows(self, link: int) -> None:
         """Raises PeerError if this federation's latest link of fits is not ``link``: the state beside it was rolled back."""
@@ -226,11 +227,11 @@ class PartyLedger:
                 self._refused(refusal.decode())
             else:
                 self._chains[lane] = _Chain(settings.identity, number, head, link)
-                self._parts.remember(CHAIN + b"%d" % lane, self._chains[lane])
-                self._outbox.counts["releases"] += 1
+                self._kept_chains.remember(lane, self._chains[lane])
+                self._outbox.counts.releases += 1
                 if lane == FITS:
                     self._latest[settings.federation] = _Latest(window, number)
-                    self._parts.remember(LATEST + settings.federation.encode(), self._latest[settings.federation])
+                    self._kept_latest.remember(settings.federation, self._latest[settings.federation])
                 then(number, head)
             while self._waiting and not self._noting:
                 self._waiting.popleft()()
@@ -274,42 +275,41 @@ class PartyLedger:
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values of what changed since the last call."""
         # A ledger with a gap is never recorded as whole, whatever is charged meanwhile.
-        if (self._parts or self.spend.has_changed) and not self._has_gap:
+        if (self.parts or self.spend.has_changed) and not self._has_gap:
             self._whole = self._all_of_it()
-            self._parts.remember(WHOLE, self._whole)
-        return chain(self._parts.changed_state(), self.spend.changed_state())
+            self._remember_whole(self._whole)
+        return chain(self.parts.changed_state(), self.spend.changed_state())
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a part. False if the key belongs to another owner."""
-        if key.startswith(SPENT + b"/"):
-            self.spend.restore(key.removeprefix(SPENT + b"/"), value)
-        elif key.startswith(LATEST):
-            self._latest[check_name(key.removeprefix(LATEST))] = msgspec.msgpack.decode(value, type=_Latest)
-        elif key == WHOLE:
-            self._whole = msgspec.msgpack.decode(value, type=_Whole)
-        elif key == TERMS:
-            self._terms = msgspec.msgpack.decode(value, type=_Terms)
-            if self._own_terms not in (None, self._terms):
-                self._complain(
-                    f"the ledger's entities were promised epsilon = {self._terms.epsilon:g} at delta = {self._terms.delta:g} "
-                    f"with shares {self._terms.shares}, and under other terms the promise would not hold",
-                    "set the same again, in privacy and federation.parties, or use another ledger for other people",
-                )
-        elif key == EXACT:
-            self._exact = check_name(msgspec.msgpack.decode(value, type=str).encode())
-            if self._keeps_to_noise:
-                self._complain(
-                    f"the federation {self._exact!r} sent exact parts of predictions of the ledger's entities, with "
-                    'serving.mode = "exact", and no epsilon holds after that',
-                    "use another ledger for other people",
-                )
-        elif key in (CHAIN + b"0", CHAIN + b"1"):
-            found = self._chains[int(key[-1:])] = msgspec.msgpack.decode(value, type=_Chain)
-            if found.identity != self._settings.identity:
-                self._complain("the ledger's topic was begun with another ledger file: restore that file")
-        else:
-            return False
-        return True
+    def _restore_terms(self, terms: _Terms) -> None:
+        self._terms = terms
+        if self._own_terms not in (None, terms):
+            self._complain(
+                f"the ledger's entities were promised epsilon = {terms.epsilon:g} at delta = {terms.delta:g} "
+                f"with shares {terms.shares}, and under other terms the promise would not hold",
+                "set the same again, in privacy and federation.parties, or use another ledger for other people",
+            )
+
+    def _restore_exact(self, federation: str) -> None:
+        self._exact = check_name(federation.encode())
+        if self._keeps_to_noise:
+            self._complain(
+                f"the federation {self._exact!r} sent exact parts of predictions of the ledger's entities, with "
+                'serving.mode = "exact", and no epsilon holds after that',
+                "use another ledger for other people",
+            )
+
+    def _restore_whole(self, whole: _Whole) -> None:
+        self._whole = whole
+
+    def _restore_chain(self, lane: int, found: _Chain) -> None:
+        if lane >= len(self._chains):
+            raise PeerError("malformed", f"a chain {lane} in the ledger, which has {len(self._chains)}, from 0")
+        self._chains[lane] = found
+        if found.identity != self._settings.identity:
+            self._complain("the ledger's topic was begun with another ledger file: restore that file")
+
+    def _restore_latest(self, federation: str, latest: _Latest) -> None:
+        self._latest[federation] = latest
 
     def measure(self) -> Iterator[Measurement]:
         """Gauges of the entity of which most was released, and of the chains' length."""
@@ -317,14 +317,12 @@ class PartyLedger:
         if self._epsilon[0] != largest:
             delta = public.settings.privacy.delta
             self._epsilon = largest, epsilon_of(largest / public.share(own), delta * (1 - SPARE))
-        text = "epsilon at privacy.delta of the entity with the largest releases, if every party has released as much of its share"
-        yield Measurement("epsilon", "gauge", text, self._epsilon[1], (), True)
-        yield Measurement("budget_epsilon", "gauge", "epsilon that no entity may exceed", public.settings.privacy.epsilon)
-        text = "Cost of this party's releases about the entity with the largest ones"
-        yield Measurement("rho", "gauge", text, largest)
-        yield Measurement("delta", "gauge", "The delta for which epsilon holds", public.settings.privacy.delta)
-        yield Measurement("ledger_entities", "gauge", "Entities with releases", len(self.spend))
-        yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
+        yield PartyMetrics.epsilon(self._epsilon[1])
+        yield PartyMetrics.budget_epsilon(public.settings.privacy.epsilon)
+        yield PartyMetrics.rho(largest)
+        yield PartyMetrics.delta(public.settings.privacy.delta)
+        yield PartyMetrics.ledger_entities(len(self.spend))
+        yield PartyMetrics.ledger_links(sum(one.number for one in self._chains))
 
     def _all_of_it(self) -> _Whole:
         if not (any(one.number for one in self._chains) or self._latest or self._terms or self._exact or len(self.spend)):
@@ -345,7 +343,7 @@ class PartyLedger:
             self._noted_fits = self.number() + int(found)
 
     def _refused(self, why: str) -> None:
-        self._outbox.counts["refused_releases"] += 1
+        self._outbox.counts.refused_releases += 1
         self._complain(why)
 
     def _held_back(self) -> PeerError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Annotated
@@ -11,20 +10,21 @@ import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
+from streamfl.dp_frank_wolfe.state import ANNOUNCEMENTS, NAME
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Announced"]
 
-NAME, HEARD = b"name/", b"announcements/"
 # Bound on the numbers that a party announces entities under, so that they can be remembered.
 MOST_NUMBERED = 2**53
-_decode = msgspec.msgpack.Decoder(Annotated[int, msgspec.Meta(ge=0)] | list[Count | None]).decode
+_Known = Annotated[int, msgspec.Meta(ge=0)] | list[Count | None]
 
 
 class Announced:
-    """The owner of names that wait. ``name/ENTITY`` holds the numbers that the parties announced it under, in the public order.
+    """The names that wait, with the numbers that the parties announced them under, in the public order.
 
     None: the party has not announced it. 0: the party announced it without a number.
 
@@ -36,8 +36,9 @@ class Announced:
     counts: of the member, for the operator.
     """
 
-    def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: Counter[str]) -> None:
-        self._parts = parts
+    def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: MemberCounts) -> None:
+        self._kept_names = parts.named(NAME, check_name, object, self._restore_name)
+        self._kept_heard = parts.named(ANNOUNCEMENTS, check_name, int, self._restore_heard)
         self._place = {party: place for place, party in enumerate(parties)}
         self._limit = limit
         self._counts = counts
@@ -82,7 +83,7 @@ class Announced:
         fresh = [name for name, known in before.items() if known is None and is_new]
         # The announcement counts even if names are left out: if it were refused, all later ones would be refused too.
         room = self._limit - self._waiting[party]
-        self._counts["left_out_entities"] += max(0, len(fresh) - room)
+        self._counts.left_out_entities += max(0, len(fresh) - room)
         fresh = fresh[: max(0, room)]
         for name in [*again, *fresh]:
             known = self._names.setdefault(name, unknown.copy())
@@ -91,11 +92,11 @@ class Announced:
                 self.completed += name not in self._complete
                 self._complete.pop(name, None)
                 self._complete[name] = None
-            self._parts.remember(NAME + name.encode(), known)
+            self._kept_names.remember(name, known)
         self._waiting[party] += len(fresh)
         if is_new:
             self._heard[party] = number
-            self._parts.remember(HEARD + party.encode(), number)
+            self._kept_heard.remember(party, number)
         return is_new
 
     def draw(self, count: int) -> dict[str, dict[str, int]]:
@@ -107,37 +108,30 @@ class Announced:
             for party, number in zip(found, self._names.pop(name), strict=True):
                 assert number is not None
                 found[party][name] = number
-            self._parts.forget(NAME + name.encode())
+            self._kept_names.forget(name)
         for party in self._waiting:
             self._waiting[party] -= len(drawn)
         return found
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a part. False if the key belongs to another owner."""
-        if key.startswith(NAME):
-            name, known = check_name(key.removeprefix(NAME)), _decode(value)
-            if isinstance(known, int):
-                # Until layout 2 state had a bit for each party, and no numbers.
-                known = [0 if known >> place & 1 else None for place in range(max(len(self._place), known.bit_length()))]
-            if len(known) != len(self._place) or known.count(None) == len(known):
-                raise PeerError("malformed", f"{name[:60]!r} was announced by unknown parties")
-            self._names[name] = known
-            for party, number in zip(self._waiting, known, strict=True):
-                self._waiting[party] += number is not None
-            if None not in known:
-                self._complete[name] = None
-            return True
-        if key.startswith(HEARD):
-            party = check_name(key.removeprefix(HEARD))
-            if party not in self._heard:
-                raise PeerError("malformed", f"announcements of {party[:60]!r}, which is not a party")
-            self._heard[party] = msgspec.msgpack.decode(value, type=Count)
-            return True
-        return False
+    def _restore_name(self, name: str, value: object) -> None:
+        known = msgspec.convert(value, _Known)
+        if isinstance(known, int):
+            # Until layout 2 state had a bit for each party, and no numbers.
+            known = [0 if known >> place & 1 else None for place in range(max(len(self._place), known.bit_length()))]
+        if len(known) != len(self._place) or known.count(None) == len(known):
+            raise PeerError("malformed", f"{name[:60]!r} was announced by unknown parties")
+        self._names[name] = known
+        for party, number in zip(self._waiting, known, strict=True):
+            self._waiting[party] += number is not None
+        if None not in known:
+            self._complete[name] = None
+
+    def _restore_heard(self, party: str, number: int) -> None:
+        if party not in self._heard:
+            raise PeerError("malformed", f"announcements of {party[:60]!r}, which is not a party")
+        self._heard[party] = msgspec.convert(number, Count)
 
     def measure(self) -> Iterator[Measurement]:
-        text = "Entities that wait for a window; at a server, including those that not all parties have announced"
-        yield Measurement("waiting_entities", "gauge", text, len(self._names))
-        yield Measurement("complete_entities", "gauge", "Entities that wait and that all parties have announced", self.complete)
-        text = "Entities that wait because some party has not announced them, without a time limit; the log says which party"
-        yield Measurement("missing_entities", "gauge", text, len(self._names) - self.complete)
+        yield ServerMetrics.waiting_entities(len(self._names))
+        yield ServerMetrics.complete_entities(self.complete)
+        yield ServerMetrics.missing_entities(len(self._names) - self.complete)

@@ -10,17 +10,17 @@ import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.messages import KINDS
+from streamfl.dp_frank_wolfe.metrics import ServerMetrics
+from streamfl.dp_frank_wolfe.state import PRESENCE, SINCE
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import Count
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PartyLiveness"]
 
-PARTY, SINCE = b"presence/", b"since"
-
 
 class _Presence(msgspec.Struct, array_like=True):
-    """A party's state; remembered as ``presence/PARTY``.
+    """A party's state.
 
     owes: the kind of message that the server expects, empty for none. iteration: of that message.
     away: the party did not answer in time. The server asks it for nothing more until it has sent what it owes.
@@ -44,7 +44,8 @@ class PartyLiveness:
     """
 
     def __init__(self, parts: ChangedParts, parties: Sequence[str], patience: float) -> None:
-        self._parts = parts
+        self._kept = parts.named(PRESENCE, check_name, _Presence, self._restore)
+        self._remember_since = parts.single(SINCE, float, self._restore_since)
         self._patience = patience
         self._presences = {party: _Presence() for party in parties}
         self._since = 0.0
@@ -126,22 +127,17 @@ class PartyLiveness:
         if self._since > now:
             self._set_since(now)
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a part. False if the key belongs to another owner."""
-        if key == SINCE:
-            self._since = msgspec.msgpack.decode(value, type=Time)
-            return True
-        if not key.startswith(PARTY):
-            return False
-        party = check_name(key.removeprefix(PARTY))
+    def _restore_since(self, since: float) -> None:
+        self._since = msgspec.convert(since, Time)
+
+    def _restore(self, party: str, presence: _Presence) -> None:
         if party not in self._presences:
             raise PeerError("malformed", f"{party[:60]!r} is no party")
-        self._presences[party] = msgspec.msgpack.decode(value, type=_Presence)
-        return True
+        self._presences[party] = presence
 
     def measure(self) -> Iterator[Measurement]:
         away = len(self._presences) - len(self.present)
-        yield Measurement("parties_away", "gauge", "Absent parties, without which the server continues", away, (), True)
+        yield ServerMetrics.parties_away(away)
 
     @property
     def _overdue(self) -> list[str]:
@@ -149,10 +145,10 @@ class PartyLiveness:
 
     def _set_since(self, now: float) -> None:
         self._since = now
-        self._parts.remember(SINCE, now)
+        self._remember_since(now)
 
     def _remember(self, party: str) -> None:
-        self._parts.remember(PARTY + party.encode(), self._presences[party])
+        self._kept.remember(party, self._presences[party])
 
 
 def _place(kind: str, iteration: int) -> int:

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
-from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.learning.estimator import Estimator
 from streamfl.dp_frank_wolfe.learning.fit import Fit
 from streamfl.dp_frank_wolfe.learning.public import Public
@@ -29,6 +28,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
     records_of,
 )
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
 from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
 from streamfl.dp_frank_wolfe.server.announced import Announced
@@ -37,6 +37,7 @@ from streamfl.dp_frank_wolfe.server.progress_timer import ProgressTimer
 from streamfl.dp_frank_wolfe.server.selection import Selection
 from streamfl.dp_frank_wolfe.server.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.serving.server import Partials
+from streamfl.dp_frank_wolfe.state import MANIFEST, RUN
 from streamfl.encoding.wire import VERSION, Codec, Count, Name
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
@@ -46,7 +47,6 @@ __all__ = ["ServerSettings", "ServerTask"]
 
 # Phases: waiting for names; for parties to freeze the window; for their releases.
 GATHERING, FREEZING, FITTING = range(3)
-RUN = b"run"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ServerSettings:
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """The server's progress; remembered as ``run``. window: the latest. manifest: digest of its rows, which parties confirm."""
+    """The server's progress. window: the latest. manifest: digest of its rows, which parties confirm."""
 
     window: Count = 0
     phase: Annotated[int, msgspec.Meta(ge=GATHERING, le=FITTING)] = GATHERING
@@ -84,12 +84,13 @@ class PublishedModel(msgspec.Struct, frozen=True):
 class ServerTask:
     """The server's partition."""
 
-    def __init__(self, settings: ServerSettings, outbox: Outbox) -> None:
+    def __init__(self, settings: ServerSettings, outbox: Outbox[MemberCounts]) -> None:
         self.settings = settings
         self.outbox = outbox
-        self.parts = ChangedParts()
+        self.parts = ChangedParts("a server")
         self._public = public = settings.public
         self._run = _Run()
+        self._remember_run = self.parts.single(RUN, _Run, self._restore_run)
         self._now = 0.0
         self._looked = False
         window = public.settings.window
@@ -102,10 +103,9 @@ class ServerTask:
         self.partials = Partials(public, self.parts, outbox)
         self._chains = PartyChains(self.parts, public.parties, outbox.notices)
         # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
-        self._manifests = ValueFragments(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
+        self._manifests = ValueFragments(self.parts, MANIFEST, public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
-            text = 'serving.mode = "exact": parts of predictions come without noise, which epsilon does not cover'
-            outbox.notices.say("exact", text)
+            outbox.notices.say("exact")
 
     @property
     def window(self) -> int:
@@ -149,14 +149,14 @@ class ServerTask:
             # A damaged state is refused before metrics show it.
             self._looked = self.estimator.support >= 0
         away, again = self.liveness.pass_time(now)
-        self.outbox.counts["timed_out_rounds"] += bool(away)
+        self.outbox.counts.timed_out_rounds += bool(away)
         for party in away:
-            self.outbox.counts["missing_answers"] += 1
+            self.outbox.counts.missing_answers += 1
             patience = self._public.settings.window.patience_seconds
             text = f"{party!r} has not answered for {patience:g} s: window {self.window} continues without it"
             self.outbox.notices.say("away", text)
         for party in again:
-            self.outbox.counts["repeated_asks"] += 1
+            self.outbox.counts.repeated_asks += 1
             if self._run.phase == FREEZING:
                 self._say(party, "manifest", 0, self._manifest_of(party))
             else:
@@ -167,20 +167,16 @@ class ServerTask:
 
     def restore(self, key: bytes, value: bytes) -> None:
         self._looked = False
-        if key == RUN:
-            self._run = msgspec.msgpack.decode(value, type=_Run)
-            return
-        owners = (self.announced, self.liveness, self.means, self.estimator, self.partials, self._chains, self._manifests)
-        if not any(one.restore(key, value) for one in owners):
-            raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
+        self.parts.restore(key, value)
 
     def measure(self) -> Iterator[Measurement]:
         """The server's progress and results. All follow from names, times and releases."""
-        yield from measured_place("server", self.window, self._run.phase, self.estimator.iteration)
-        yield Measurement("support", "gauge", "Columns with a weight in the latest fit", self.estimator.support, (), True)
-        yield Measurement("l1_norm", "gauge", "Sum of the absolute weights in the latest fit", self.estimator.l1_norm, (), True)
-        text = "Numbers that parties have released in the latest fit: a signed index is one"
-        yield Measurement("fit_uplink_numbers", "gauge", text, self.estimator.uplink_numbers + self.means.numbers, (), True)
+        yield ServerMetrics.window(self.window)
+        yield ServerMetrics.phase(self._run.phase)
+        yield ServerMetrics.iteration(self.estimator.iteration)
+        yield ServerMetrics.support(self.estimator.support)
+        yield ServerMetrics.l1_norm(self.estimator.l1_norm)
+        yield ServerMetrics.fit_uplink_numbers(self.estimator.uplink_numbers + self.means.numbers)
         yield from self.announced.measure()
         yield from self.liveness.measure()
         yield from self.partials.measure()
@@ -225,6 +221,9 @@ class ServerTask:
             )
             self.outbox.notices.say("names", text)
 
+    def _restore_run(self, run: _Run) -> None:
+        self._run = run
+
     def _begin_window_if_full(self) -> None:
         run, rows = self._run, self._public.settings.window.rows
         if run.phase != GATHERING or self.announced.complete < rows:
@@ -233,14 +232,14 @@ class ServerTask:
         digest = digest_of_rows(list(drawn[self._public.parties[0]]))
         manifests = {party: manifest_content(numbers, digest) for party, numbers in drawn.items()}
         self._run = _Run(run.window + 1, FREEZING, digest)
-        self.parts.remember(RUN, self._run)
+        self._remember_run(self._run)
         self._manifests.write(msgspec.msgpack.encode(manifests))
         self.means.begin()
         self.estimator.begin(self.window)
         self.liveness.begin("frozen", self._now)
         for party, content in manifests.items():
             self._say(party, "manifest", 0, content)
-        self.outbox.counts["windows"] += 1
+        self.outbox.counts.windows += 1
 
     def _manifest_of(self, party: str) -> bytes:
         content = self._manifests.content
@@ -269,11 +268,11 @@ class ServerTask:
             if self._public.settings.learning.intercept and not frozen.means:
                 text = f"{party!r} tells no means: its learning.intercept is false, or its release is an earlier one"
                 self.outbox.notices.say("not_centred", text)
-            self.outbox.counts["uplink_numbers"] += len(frozen.means) // 8
-            self.outbox.counts["uplink_bytes"] += len(frozen.means)
+            self.outbox.counts.uplink_numbers += len(frozen.means) // 8
+            self.outbox.counts.uplink_bytes += len(frozen.means)
         else:
             self.estimator.take(party, kind, iteration, message.content)
-            self.outbox.counts["uplink_bytes"] += len(message.content)
+            self.outbox.counts.uplink_bytes += len(message.content)
         self._chains.hear(party, message)
         self.liveness.answered(party, kind, iteration, message.content)
         self._go_on()
@@ -284,7 +283,7 @@ class ServerTask:
             return
         if self._run.phase == FREEZING:
             self._run.phase = FITTING
-            self.parts.remember(RUN, self._run)
+            self._remember_run(self._run)
             self._manifests.clear()
             self._ask_all()
         while not self.liveness.awaited:
@@ -326,10 +325,10 @@ class ServerTask:
             )
             self.outbox.publish("model", party, msgspec.json.encode(published))
         self._run.phase = GATHERING
-        self.parts.remember(RUN, self._run)
+        self._remember_run(self._run)
         self.liveness.end()
         self.partials.model_is(self.window, intercept)
-        self.outbox.counts["models"] += 1
+        self.outbox.counts.models += 1
         self._begin_window_if_full()
         self._look_at_names()
 
@@ -340,4 +339,4 @@ class ServerTask:
         self.outbox.send(f"asks/{party}", records_of(self.settings.codec, message))
 
     def _repeated(self) -> None:
-        self.outbox.counts["repeated_messages"] += 1
+        self.outbox.counts.repeated_messages += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
@@ -18,6 +17,8 @@ from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.refit import Refit, refitted
 from streamfl.dp_frank_wolfe.learning.weights import read_columns, read_remembered, read_weights, weights_of
 from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
+from streamfl.dp_frank_wolfe.metrics import MemberCounts
+from streamfl.dp_frank_wolfe.state import CHOSEN, PRODUCTS, SERVER_SELECTION, WEIGHTS
 from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
@@ -25,13 +26,12 @@ from streamfl.state.value_fragments import ValueFragments
 __all__ = ["Selection"]
 
 Floats = NDArray[np.float64]
-KEY = b"selection"
 # Steps: choices are asked for; products are asked for; there are weights.
 CHOOSING, MULTIPLYING, OVER = range(3)
 
 
 class _Progress(msgspec.Struct, array_like=True):
-    """Progress of the window's selection; remembered as ``selection``. numbers: how many were released, with signed indices."""
+    """Progress of the window's selection. numbers: how many were released, with signed indices."""
 
     window: Count = 0
     step: int = CHOOSING
@@ -39,24 +39,24 @@ class _Progress(msgspec.Struct, array_like=True):
 
 
 class Selection:
-    """The owner of the present selection, under ``selection``, ``chosen/PARTY/NUMBER``, ``products/PARTY/NUMBER`` and ``weights/``.
+    """The present selection.
 
     counts: of the member. centred: whether a party has released its means.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str], centred: Callable[[str], bool]) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, counts: MemberCounts, centred: Callable[[str], bool]) -> None:
         settings = public.settings
         self._public = public
-        self._parts = parts
         self._counts = counts
         self._centred = centred
         self._rows = settings.window.rows
         self._is_two_round = settings.learning.estimator == "two-round"
         self._progress = _Progress()
+        self._remember_progress = parts.single(SERVER_SELECTION, _Progress, self._restore_progress)
         most = settings.message_bytes
-        self._chosen = {party: ValueFragments(parts, f"chosen/{party}", most) for party in public.parties}
-        self._products = {party: ValueFragments(parts, f"products/{party}", most) for party in public.parties}
-        self._weights = ValueFragments(parts, "weights", 64 * settings.learning.columns + 65_536)
+        self._chosen = {party: ValueFragments(parts, CHOSEN, most, party) for party in public.parties}
+        self._products = {party: ValueFragments(parts, PRODUCTS, most, party) for party in public.parties}
+        self._weights = ValueFragments(parts, WEIGHTS, 64 * settings.learning.columns + 65_536)
 
     # ---- results so far
 
@@ -94,7 +94,7 @@ class Selection:
         for fragments in (*self._chosen.values(), *self._products.values(), self._weights):
             fragments.clear()
         self._progress = _Progress(window)
-        self._parts.remember(KEY, self._progress)
+        self._remember_progress(self._progress)
 
     def questions(self, party: str) -> Iterator[PartyQuestion]:
         if self._progress.step == CHOOSING and not self._chosen[party]:
@@ -116,8 +116,8 @@ class Selection:
             if self._progress.step == MULTIPLYING:
                 self._products[party].write(content)
         self._progress.numbers += numbers
-        self._counts["uplink_numbers"] += numbers
-        self._parts.remember(KEY, self._progress)
+        self._counts.uplink_numbers += numbers
+        self._remember_progress(self._progress)
 
     def settle(self) -> Calculation | None:
         """Choices first, then products for `two-round`, then least squares over the parties that took part to the end."""
@@ -126,7 +126,7 @@ class Selection:
             return None
         if self._progress.step == CHOOSING and self._is_two_round:
             self._progress.step = MULTIPLYING
-            self._parts.remember(KEY, self._progress)
+            self._remember_progress(self._progress)
             return None
         takers = [party for party in choosers if self._products[party]] if self._is_two_round else choosers
         if not takers:
@@ -143,11 +143,8 @@ class Selection:
         request = Refit(encode_array(gram), encode_array(values), self._public.settings.learning.radius, least)
         return Calculation(refitted, msgspec.msgpack.encode(request), lambda found: self._end(takers, _floats(found)))
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        if key == KEY:
-            self._progress = msgspec.msgpack.decode(value, type=_Progress)
-            return True
-        return any(one.restore(key, value) for one in (*self._chosen.values(), *self._products.values(), self._weights))
+    def _restore_progress(self, progress: _Progress) -> None:
+        self._progress = progress
 
     def _end(self, takers: list[str], found: Floats) -> None:
         """Stores the weights. found: of the chosen columns of ``takers``, one party's after another's."""
@@ -164,8 +161,8 @@ class Selection:
             weights[party] = weights_of(own)
         self._weights.write(msgspec.msgpack.encode(weights))
         self._progress.step = OVER
-        self._counts["iterations"] += 1
-        self._parts.remember(KEY, self._progress)
+        self._counts.iterations += 1
+        self._remember_progress(self._progress)
 
     # ---- answers
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.means import intercept
 from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.state import MEANS
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
@@ -20,12 +21,12 @@ Integers = NDArray[np.int64]
 
 
 class ToldMeans:
-    """Owns the present window's means. ``means/PARTY/NUMBER`` holds them as they came."""
+    """The present window's means, remembered as they came."""
 
     def __init__(self, public: Public, parts: ChangedParts) -> None:
         self._public = public
         self._plans = {party: public.means_plan(party) for party in public.parties}
-        self._told = {party: ValueFragments(parts, f"means/{party}", 8 * (plan.columns + 1)) for party, plan in self._plans.items()}
+        self._told = {party: ValueFragments(parts, MEANS, 8 * (plan.columns + 1), party) for party, plan in self._plans.items()}
 
     @property
     def numbers(self) -> int:
@@ -57,10 +58,6 @@ class ToldMeans:
         rows = self._public.settings.window.rows
         read = {party: self._read(party, fragments.content) for party, fragments in self._told.items() if fragments}
         return intercept({party: self._plans[party].means(told, rows) for party, told in read.items()}, self._plans, x)
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a piece. False if the key belongs to another owner."""
-        return any(fragments.restore(key, value) for fragments in self._told.values())
 
     def _read(self, party: str, content: bytes) -> Integers:
         plan = self._plans[party]

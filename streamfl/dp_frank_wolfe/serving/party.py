@@ -13,12 +13,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import Measurement
 from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
+from streamfl.dp_frank_wolfe.metrics import ServingMetrics
 from streamfl.dp_frank_wolfe.party.role import PartyTask, PartyWeights
-from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS
+from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS as PREDICTIONS_LANE
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
-from streamfl.encoding.changelog_checks import check_name, check_within
+from streamfl.dp_frank_wolfe.state import BEFORE, DUE, PREDICTIONS, TIMES
+from streamfl.encoding.changelog_checks import check_name, check_number, check_within
 from streamfl.encoding.wire import VERSION, Count, Name
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.records.pending_headers import PendingHeaders
@@ -27,11 +29,10 @@ __all__ = ["Serving"]
 
 # Most parts sent in a tick. The others wait for the next one, so that no step is too large to be committed.
 TOLD_AT_ONCE = 1_000
-LATEST, DUE, TIMES = b"predictions", b"prediction/", b"predicted/"
 
 
 class _Due(msgspec.Struct, array_like=True, frozen=True):
-    """A part to be sent; remembered as ``prediction/NUMBER``.
+    """A part to be sent.
 
     model: its version. value: with its noise. rows: digest of what it is computed from, which the ledger's link binds.
     before: the part with the version before, where it is sent.
@@ -66,6 +67,9 @@ class Serving:
         self._cost = self._noise_cost if settings.privacy.is_private else math.inf
         # In the order of their numbers, which is the order in which they were written.
         self._due: dict[int, _Due] = {}
+        self._kept_due = task.parts.named(DUE, check_number, _Due, self._restore_due)
+        self._remember_latest = task.parts.single(PREDICTIONS, int, self._restore_latest)
+        self._kept_times = task.parts.named(TIMES, check_name, int, self._restore_times)
         self._latest = 0
         # Parts with a number up to this are remembered.
         self._safe = 0
@@ -73,13 +77,12 @@ class Serving:
         self._pending_headers = PendingHeaders(task.parts, settings.predictions.carried(by_party=True), task.settings.limit)
         self._times: dict[str, int] = {}
         self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
-        # Remembered as ``before/NUMBER``. Not used with noise.
-        self._before = PartyWeights(task.parts, task.settings.columns, "before")
+        # Not used with noise.
+        self._before = PartyWeights(task.parts, task.settings.columns, BEFORE)
         if self._private:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
         else:
-            text = 'serving.mode = "exact": parts of predictions are sent without noise, which epsilon does not cover'
-            task.outbox.notices.say("exact", text)
+            task.outbox.notices.say("exact")
 
     @property
     def wake_at(self) -> float | None:
@@ -90,15 +93,15 @@ class Serving:
         """Takes a record. Whether a part is sent follows from names, times and releases, never from the values."""
         version, counts = self._task.model.version, self._task.outbox.counts
         if not version:
-            counts["early_records"] += 1
+            counts.early_records += 1
             return
         if len(self._due) >= self._task.settings.limit or not self._charge(entity):
-            counts["unpredicted_entities"] += 1
+            counts.unpredicted_entities += 1
             return
         self._latest += 1
         self._due[self._latest] = _Due(entity, version, *self._made(version, entity, columns))
-        self._task.parts.remember(DUE + b"%d" % self._latest, self._due[self._latest])
-        self._task.parts.remember(LATEST, self._latest)
+        self._kept_due.remember(self._latest, self._due[self._latest])
+        self._remember_latest(self._latest)
         if (record := self._task.outbox.record) is not None:
             self._pending_headers.came(str(self._latest), record)
 
@@ -126,36 +129,27 @@ class Serving:
             content = content_of(Partial(due.entity, due.model, due.value, due.before))
             if self._private:
                 then = partial(self._tell, number, content)
-                self._task.ledger.release(0, number, "partial", b"", content, due.rows, then, PREDICTIONS)
+                self._task.ledger.release(0, number, "partial", b"", content, due.rows, then, PREDICTIONS_LANE)
             else:
                 self._tell(number, content, 0, b"")
 
     def remembered(self) -> None:
         self._safe = self._latest
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        if key == LATEST:
-            self._latest = self._safe = msgspec.msgpack.decode(value, type=Count)
-        elif key.startswith(TIMES):
-            self._times[check_name(key.removeprefix(TIMES))] = msgspec.msgpack.decode(value, type=Count)
-        elif self._before.restore(key, value):
-            self._plan = None
-        elif self._pending_headers.restore(key, value):
-            pass
-        elif key.startswith(DUE):
-            number, due = key.removeprefix(DUE), msgspec.msgpack.decode(value, type=_Due)
-            if not (number.isdigit() and len(number) <= 15):
-                raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
-            most = largest_partial(self._task.settings.public.model_radius(self._task.settings.own), self._noise_cost)
-            parts = [due.value, *([] if due.before is None else [due.before])]
-            check_within(parts, -most, most, "a part of a prediction")
-            self._due[int(number)] = due
-        else:
-            return False
-        return True
+    def _restore_latest(self, latest: int) -> None:
+        self._latest = self._safe = msgspec.convert(latest, Count)
+
+    def _restore_times(self, entity: str, times: int) -> None:
+        self._times[entity] = msgspec.convert(times, Count)
+
+    def _restore_due(self, number: int, due: _Due) -> None:
+        most = largest_partial(self._task.settings.public.model_radius(self._task.settings.own), self._noise_cost)
+        parts = [due.value, *([] if due.before is None else [due.before])]
+        check_within(parts, -most, most, "a part of a prediction")
+        self._due[number] = due
 
     def measure(self) -> Iterator[Measurement]:
-        yield Measurement("waiting_partials", "gauge", "Parts of predictions that are still to be sent", len(self._due))
+        yield ServingMetrics.waiting_partials(len(self._due))
 
     def _tellable(self, most: int) -> list[int]:
         """The first ``most`` parts that may be sent."""
@@ -177,7 +171,7 @@ class Serving:
             return False
         spend.spend(entity, self._cost)
         self._times[entity] = times + 1
-        self._task.parts.remember(TIMES + entity.encode(), times + 1)
+        self._kept_times.remember(entity, times + 1)
         return True
 
     def _made(self, version: int, entity: str, columns: NDArray[np.int16]) -> tuple[float, bytes, float | None]:
@@ -201,9 +195,9 @@ class Serving:
 
     def _tell(self, number: int, content: bytes, link: int, head: bytes) -> None:
         del self._due[number]
-        self._task.parts.forget(DUE + b"%d" % number)
+        self._kept_due.forget(number)
         task, settings = self._task, self._task.settings
-        task.outbox.counts["partials"] += 1
+        task.outbox.counts.partials += 1
         fingerprint = settings.public.fingerprint
         message = Message(VERSION, fingerprint, settings.own, 0, number, "partial", link, head, content)
         task.outbox.send("releases", records_of(settings.codec, message), self._pending_headers.of(str(number)))

@@ -10,8 +10,10 @@ import msgspec
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServingMetrics
 from streamfl.dp_frank_wolfe.serving.partials import largest_partial
-from streamfl.encoding.changelog_checks import Time, check_name, check_within
+from streamfl.dp_frank_wolfe.state import INTERCEPT, PARTIAL, PARTIALS
+from streamfl.encoding.changelog_checks import Time, check_name, check_number, check_within
 from streamfl.encoding.wire import Count, Name
 from streamfl.records.predictions import prediction_encoder
 from streamfl.roles.partitioned_role import Outbox
@@ -20,7 +22,6 @@ from streamfl.state.clock_guard import overdue, set_back
 
 __all__ = ["Partials"]
 
-HEARD, PART, INTERCEPT = b"partials/", b"partial/", b"intercept/"
 # Seconds that a part waits for the others': the parties' records of an entity may come hours apart.
 PART_SECONDS = 86_400.0
 # A party that is a model behind the server may send a part with the model before its own.
@@ -42,7 +43,7 @@ class _Part(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Waiting(msgspec.Struct, array_like=True):
-    """Remembered as ``partial/MODEL/ENTITY``, with the first part's model. since: when the latest part came. parts: by party."""
+    """since: when the latest part came. parts: by party."""
 
     since: Time
     parts: dict[Name, _Part]
@@ -54,9 +55,11 @@ class Partials:
     A prediction uses the newest model that all of its parts were sent with.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, outbox: Outbox) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, outbox: Outbox[MemberCounts]) -> None:
         self._public = public
-        self._parts = parts
+        self._kept_heard = parts.named(PARTIALS, check_name, int, self._restore_heard)
+        self._kept_waiting = parts.named(PARTIAL, bytes.decode, _Waiting, self._restore_waiting)
+        self._kept_intercepts = parts.named(INTERCEPT, check_number, float, self._restore_intercept)
         self._outbox = outbox
         self._limit = public.settings.window.limit
         settings = public.settings
@@ -65,7 +68,7 @@ class Partials:
         # By model of the first part and entity, in the order in which their latest parts came.
         self._waiting: dict[tuple[int, str], _Waiting] = {}
         self._heard = dict.fromkeys(public.parties, 0)
-        # Intercepts by version, of the models that parts may still use; remembered as ``intercept/VERSION``.
+        # Intercepts by version, of the models that parts may still use.
         self._intercepts: dict[int, float] = {}
 
     @property
@@ -91,10 +94,10 @@ class Partials:
         part = _Part(partial.model, partial.value, partial.before)
         check_within([one for one in (part.value, part.before) if one is not None], -most, most, "a part of a prediction")
         self._heard[party] = number
-        self._parts.remember(HEARD + party.encode(), number)
+        self._kept_heard.remember(party, number)
         place = self._place(party, partial.entity, part)
         if place is None or part.model <= model - MODELS_KEPT:
-            self._outbox.counts["expired_predictions"] += 1
+            self._outbox.counts.expired_predictions += 1
             return True
         known = self._waiting.pop(place, None)
         parts = {} if known is None else known.parts
@@ -103,10 +106,10 @@ class Partials:
         if len(waiting.parts) == len(self._public.parties):
             self._publish(partial.entity, waiting.parts)
             if known is not None:
-                self._parts.forget(_key(place))
+                self._kept_waiting.forget(_key(place))
         else:
             self._waiting[place] = waiting
-            self._parts.remember(_key(place), waiting)
+            self._kept_waiting.remember(_key(place), waiting)
             if len(self._waiting) > self._limit:
                 self._expire(next(iter(self._waiting)))
         return True
@@ -115,11 +118,11 @@ class Partials:
         """Takes a new model. Parts with older ones may be on their way. version, intercept: the model's, in label bounds."""
         if self._public.settings.serving.mode != "off":
             self._intercepts[version] = intercept
-            self._parts.remember(INTERCEPT + b"%d" % version, intercept)
+            self._kept_intercepts.remember(version, intercept)
         # A part with the oldest model that is kept may lead to a prediction with the version before.
         for old in [old for old in self._intercepts if old < version - MODELS_KEPT]:
             del self._intercepts[old]
-            self._parts.forget(INTERCEPT + b"%d" % old)
+            self._kept_intercepts.forget(old)
         for place in [place for place in self._waiting if place[0] <= version - MODELS_KEPT]:
             self._expire(place)
 
@@ -129,42 +132,32 @@ class Partials:
 
     def set_back(self, now: float) -> None:
         for place in set_back(self._waiting, now):
-            self._parts.remember(_key(place), self._waiting[place])
+            self._kept_waiting.remember(_key(place), self._waiting[place])
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a part. False if the key belongs to another owner."""
-        if key.startswith(HEARD):
-            party = check_name(key.removeprefix(HEARD))
-            if party not in self._heard:
-                raise PeerError("malformed", f"parts of predictions of {party[:60]!r}, which is not a party")
-            self._heard[party] = msgspec.msgpack.decode(value, type=Count)
-            return True
-        if key.startswith(INTERCEPT):
-            number = key.removeprefix(INTERCEPT)
-            if not (number.isdigit() and len(number) <= 15):
-                raise PeerError("malformed", f"state {key[:60]!r} is no intercept")
-            found = msgspec.msgpack.decode(value, type=float)
-            most = 1 + self._public.settings.learning.radius
-            check_within([found], -most * 1.01, most * 1.01, "an intercept")
-            self._intercepts[int(number)] = found
-            return True
-        if not key.startswith(PART):
-            return False
-        version, _, entity = key.removeprefix(PART).partition(b"/")
-        waiting = msgspec.msgpack.decode(value, type=_Waiting)
-        if not (version.isdigit() and len(version) <= 15 and set(waiting.parts) < set(self._public.parties)):
-            raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
+    def _restore_heard(self, party: str, number: int) -> None:
+        if party not in self._heard:
+            raise PeerError("malformed", f"parts of predictions of {party[:60]!r}, which is not a party")
+        self._heard[party] = msgspec.convert(number, Count)
+
+    def _restore_intercept(self, version: int, found: float) -> None:
+        most = 1 + self._public.settings.learning.radius
+        check_within([found], -most * 1.01, most * 1.01, "an intercept")
+        self._intercepts[version] = found
+
+    def _restore_waiting(self, name: str, waiting: _Waiting) -> None:
+        version, _, entity = name.encode().partition(b"/")
+        place = check_number(version), check_name(entity)
+        if not set(waiting.parts) < set(self._public.parties):
+            raise PeerError("malformed", f"state {name[:60]!r} has parts of a prediction that are not of the parties")
         values = [value for part in waiting.parts.values() for value in (part.value, part.before) if value is not None]
         check_within(values, -1e300, 1e300, "a part of a prediction")
         if _common(waiting.parts.values()) is None:
-            raise PeerError("malformed", f"state {key[:60]!r} has parts that have no model in common")
-        self._waiting[int(version), check_name(entity)] = waiting
-        return True
+            raise PeerError("malformed", f"state {name[:60]!r} has parts that have no model in common")
+        self._waiting[place] = waiting
 
     def measure(self) -> Iterator[Measurement]:
         if self._public.settings.serving.mode != "off":
-            text = "Entities whose prediction waits for parts of some parties"
-            yield Measurement("waiting_predictions", "gauge", text, len(self._waiting))
+            yield ServingMetrics.waiting_predictions(len(self._waiting))
 
     def _place(self, party: str, entity: str, part: _Part) -> tuple[int, str] | None:
         """Where a part belongs: to parts that wait for it, the older first, or to a new place. None if neither is possible."""
@@ -188,12 +181,12 @@ class Partials:
         # Headers of the part that completes it: the parties' records of an entity may come hours apart.
         headers = () if self._outbox.record is None else self._carry(self._outbox.record)
         self._outbox.publish("predictions", entity, content, headers)
-        self._outbox.counts["predictions"] += 1
+        self._outbox.counts.predictions += 1
 
     def _expire(self, place: tuple[int, str]) -> None:
         del self._waiting[place]
-        self._parts.forget(_key(place))
-        self._outbox.counts["expired_predictions"] += 1
+        self._kept_waiting.forget(_key(place))
+        self._outbox.counts.expired_predictions += 1
 
 
 def _common(parts: Collection[_Part]) -> int | None:
@@ -203,5 +196,5 @@ def _common(parts: Collection[_Part]) -> int | None:
     return oldest if newest == oldest or (newest == oldest + 1 and behind) else None
 
 
-def _key(place: tuple[int, str]) -> bytes:
-    return PART + b"%d/%s" % (place[0], place[1].encode())
+def _key(place: tuple[int, str]) -> str:
+    return f"{place[0]}/{place[1]}"

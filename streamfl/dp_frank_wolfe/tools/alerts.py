@@ -1,15 +1,16 @@
 """Alerts for federations of DP Frank-Wolfe."""
 
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics, ServerMetrics
 from streamfl.monitoring.alerts import MEMBER, Alert, gets_records, increased, stopped
 
 __all__ = ["ALERTS"]
 
-SPENT = increased("spent_entities_total", 60)
+SPENT = increased(MemberCounts.spent_entities, 60)
 
 ALERTS = (
     Alert(
         "StreamflReleaseRefused",
-        f"{increased('refused_releases_total', 15)} > 0",
+        f"{increased(MemberCounts.refused_releases, 15)} > 0",
         0,
         "critical",
         "{{ $labels.group }} holds releases back: its ledger does not match its state.",
@@ -18,7 +19,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflAnswersMissing",
-        f"{increased('missing_answers_total', 30)} > 0",
+        f"{increased(MemberCounts.missing_answers, 30)} > 0",
         0,
         "warning",
         "A party of {{ $labels.federation }} did not answer in a fit.",
@@ -27,9 +28,10 @@ ALERTS = (
     ),
     Alert(
         "StreamflEntitiesMissing",
-        f"max by ({MEMBER}) (min_over_time(streamfl_missing_entities[1h])) > 0"
-        f" and max by ({MEMBER}) (delta(streamfl_missing_entities[1h])) > 0"
-        f" and {increased('windows_total', 60)} == 0 and max by ({MEMBER}) (changes(streamfl_complete_entities[1h])) == 0",
+        f"max by ({MEMBER}) (min_over_time({ServerMetrics.missing_entities}[1h])) > 0"
+        f" and max by ({MEMBER}) (delta({ServerMetrics.missing_entities}[1h])) > 0"
+        f" and {increased(MemberCounts.windows, 60)} == 0"
+        f" and max by ({MEMBER}) (changes({ServerMetrics.complete_entities}[1h])) == 0",
         60,
         "warning",
         "Entities of {{ $labels.federation }} become known to some parties but not to others.",
@@ -39,38 +41,39 @@ ALERTS = (
     ),
     Alert(
         "StreamflFirstWindowWaits",
-        f"max by ({MEMBER}) (streamfl_window) == 0 and max by ({MEMBER}) (streamfl_lacking_entities offset 1d) > 0"
+        f"max by ({MEMBER}) ({PartyMetrics.window}) == 0 and max by ({MEMBER}) ({PartyMetrics.lacking_entities} offset 1d) > 0"
         f" and {gets_records(24 * 60)}"
-        f" and {increased('announced_entities_total', 24 * 60)} == 0",
+        f" and {increased(MemberCounts.announced_entities, 24 * 60)} == 0",
         60,
         "warning",
         "{{ $labels.group }} gets records, but for a day no entity has become complete for a first window.",
         "There is no model yet: the first window does not get full.",
-        "streamfl_lacking_entities says whether columns or labels are missing. Check whether both come, and with the same keys.",
+        f"{PartyMetrics.lacking_entities} says whether columns or labels are missing. Check whether both come, and with the same "
+        "keys.",
     ),
     Alert(
         "StreamflFitsStand",
-        stopped("windows_total", "samples_total"),
+        stopped(MemberCounts.windows, MemberCounts.samples),
         0,
         "warning",
         "{{ $labels.group }} gets samples, but no window begins any more.",
         "There is no new fit, and the model gets old. The alert fires after three times the usual interval between windows: "
         "three days if there is one each day.",
-        "Check whether the server runs. streamfl_lacking_entities shows missing columns or labels, and "
-        "streamfl_spent_entities_total spent budgets.",
+        f"Check whether the server runs. {PartyMetrics.lacking_entities} shows missing columns or labels, and "
+        f"{MemberCounts.spent_entities} spent budgets.",
     ),
     Alert(
         "StreamflNoModelYet",
-        f"{increased('early_records_total', 60)} > 0.5 * {increased('samples_total', 60)}",
+        f"{increased(MemberCounts.early_records, 60)} > 0.5 * {increased(MemberCounts.samples, 60)}",
         60,
         "warning",
         "{{ $labels.group }} predicts nothing: it has no model yet.",
         "Records come, but no predictions are made for them.",
-        "The first fit has not ended. Look at the server's phase, and compare streamfl_waiting_entities with window.rows.",
+        f"The first fit has not ended. Look at the server's phase, and compare {PartyMetrics.waiting_entities} with window.rows.",
     ),
     Alert(
         "StreamflPredictionsExpired",
-        f"{increased('expired_predictions_total', 60)} > 0.1 * {increased('predictions_total', 60)}",
+        f"{increased(MemberCounts.expired_predictions, 60)} > 0.1 * {increased(MemberCounts.predictions, 60)}",
         30,
         "warning",
         "Predictions of {{ $labels.federation }} are given up: a party does not send its part.",
@@ -79,7 +82,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflPredictionBudgetNearlySpent",
-        f"{increased('unpredicted_entities_total', 60)} > 0.1 * {increased('samples_total', 60)}",
+        f"{increased(MemberCounts.unpredicted_entities, 60)} > 0.1 * {increased(MemberCounts.samples, 60)}",
         30,
         "warning",
         "One record in ten of {{ $labels.group }} is of an entity that may not be predicted again.",
@@ -89,7 +92,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflFitBudgetNearlySpent",
-        f"{SPENT} > 0.1 * ({increased('samples_total', 60)} + {increased('labels_total', 60)})",
+        f"{SPENT} > 0.1 * ({increased(MemberCounts.samples, 60)} + {increased(MemberCounts.labels, 60)})",
         30,
         "warning",
         "One record in ten of {{ $labels.group }} is of an entity whose privacy budget is spent.",

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.learning.means import Means, MeansPlan, centred, intercept, plan_means, released_means
+from streamfl.dp_frank_wolfe.learning.means import Means, MeansPlan, centred, intercept, released_means
 from streamfl.dp_frank_wolfe.learning.public import MEANS_SHARE, Public
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.party.window import Window
-from streamfl.dp_frank_wolfe.tools.direct import place
 
-__all__ = ["Centred", "centre", "centre_by", "centre_for"]
+__all__ = ["Centred", "centre", "centre_for"]
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,3 @@ def centre_for(public: Public, windows: Mapping[str, Window], places: Callable[[
     if public.settings.learning.intercept:
         return centre(windows, {party: public.means_plan(party) for party in windows}, places)
     return Centred(dict(windows), {}, {}, sum(map(public.fit_cost, windows)))
-
-
-def centre_by(windows: Mapping[str, Window], cost: float, secret: bytes, window: int = 0) -> Centred:
-    """Centres the windows with equal shares. cost: of an entity, over all parties. window: its number."""
-    plans = {party: plan_means(cost / len(windows) * MEANS_SHARE, own.columns.shape[1]) for party, own in windows.items()}
-    return centre(windows, plans, lambda party: place(party, window, secret))

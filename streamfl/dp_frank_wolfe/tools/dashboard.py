@@ -1,18 +1,14 @@
 """Dashboard of a private Frank-Wolfe federation: what was spent, where a fit is, who is away, what is held back."""
 
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics, ServerMetrics
 from streamfl.dp_frank_wolfe.tools.privacy_dashboard import BUDGET_USED, PRIVACY
-from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
-from streamfl.monitoring.worker_panels import BY_WORKER, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series, within_the_hour
+from streamfl.monitoring.worker_panels import by_worker, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 
 SERVER = "dp-frank-wolfe-server"
 PARTY = "dp-frank-wolfe-party"
-
-
-def within_the_hour(counter: str) -> str:
-    """How much a counter grew within the last hour. For rare events, a rate per second says little."""
-    return f"increase({series(counter)}[1h])"
 
 
 TILES = (
@@ -22,7 +18,7 @@ TILES = (
         "Entities for the next window",
         "Entities that wait and that all parties have announced. A window begins at window.rows.",
         "short",
-        (Query(f"max({series('complete_entities')})", "entities"),),
+        (Query(f"max({series(ServerMetrics.complete_entities)})", "entities"),),
         kind="stat",
         width=3,
         remedy="If it does not grow while records come: some party has not announced them. Entities without a window, below, "
@@ -33,7 +29,7 @@ TILES = (
         "Parties absent now",
         "Absent parties. The server continues without them.",
         "none",
-        (Query(f"max({series('parties_away')})", "away"),),
+        (Query(f"max({series(ServerMetrics.parties_away)})", "away"),),
         kind="stat",
         width=3,
         remedy="If it is above 0: start that party again. Its columns are not part of the fit, but its entities' budget is spent.",
@@ -58,7 +54,7 @@ DASHBOARD = Dashboard(
                 "Phase of each member. Party: 0 waits for a window, 1 in a fit. Server: 0 waits for entities, 1 waits for "
                 "parties to freeze the window, 2 in a fit.",
                 "short",
-                (Query(f"max by (group, instance) ({series('phase')})", BY_WORKER),),
+                (by_worker(series(ServerMetrics.phase), of="max"),),
                 remedy="If the server stays in 1 or 2 while iterations do not advance: a party is absent. Parties away, below, "
                     "says how many.",
             ),
@@ -66,7 +62,7 @@ DASHBOARD = Dashboard(
                 "Iterations a second",
                 "Iterations that each party answered and the server decided. If none come within a fit, a party is absent.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('iterations_total')})", BY_WORKER),),
+                (by_worker(rate(MemberCounts.iterations)),),
                 remedy="If it stops in phase 2: a party does not answer. After window.patience_seconds the fit continues without "
                     "it.",
             ),
@@ -76,8 +72,8 @@ DASHBOARD = Dashboard(
                 "window has one fit.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('window')})", f"latest window, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({within_the_hour('models_total')})", f"models, last hour, {BY_WORKER}"),
+                    by_worker(series(ServerMetrics.window), "latest window", of="max"),
+                    by_worker(within_the_hour(MemberCounts.models), "models, last hour"),
                 ),
                 remedy="If windows begin but no models come: the fits do not end. Look at the phase and at parties away.",
             ),
@@ -88,8 +84,8 @@ DASHBOARD = Dashboard(
                 "Columns with a weight in the latest fit, and the sum of the absolute weights, which stays within learning.radius.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('support', SERVER)})", f"columns, {BY_WORKER}"),
-                    Query(f"max by (group, instance) ({series('l1_norm')})", f"l1 norm, {BY_WORKER}"),
+                    by_worker(series(ServerMetrics.support, SERVER), "columns", of="max"),
+                    by_worker(series(ServerMetrics.l1_norm), "l1 norm", of="max"),
                 ),
                 remedy="If it has no columns: the budget of a fit is too small for these data, so noise decides. With fewer "
                     "iterations, each one gets more budget.",
@@ -99,14 +95,14 @@ DASHBOARD = Dashboard(
                 "Numbers that parties have released in the latest fit: a signed index is one, a sketch as many as "
                 "learning.sketch_rows.",
                 "short",
-                (Query(f"max by (group, instance) ({series('fit_uplink_numbers')})", BY_WORKER),),
+                (by_worker(series(ServerMetrics.fit_uplink_numbers), of="max"),),
                 remedy="If it is much: lower learning.sketch_rows.",
             ),
             Panel(
                 "Bytes sent a second",
                 "Bytes of messages to other members.",
                 "Bps",
-                (Query(f"sum by (group, instance) ({rate('bytes_sent_total')})", BY_WORKER),),
+                (by_worker(rate(MemberCounts.bytes_sent)),),
                 remedy="If it is 0 in a fit: the party holds its releases back. Its log says which backup to restore.",
             ),
         ),
@@ -116,9 +112,9 @@ DASHBOARD = Dashboard(
                 "Records of columns a second, entities that were announced, and entities that were charged for a fit.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('samples_total', PARTY)})", f"records, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({rate('announced_entities_total', PARTY)})", f"announced, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({rate('charged_entities_total')})", f"charged, {BY_WORKER}"),
+                    by_worker(rate(MemberCounts.samples, PARTY), "records"),
+                    by_worker(rate(MemberCounts.announced_entities, PARTY), "announced"),
+                    by_worker(rate(MemberCounts.charged_entities), "charged"),
                 ),
                 remedy="If records come but no entities are announced: they lack columns or a label, or have no budget left.",
             ),
@@ -129,10 +125,10 @@ DASHBOARD = Dashboard(
                 "entities a second that were dropped for newer ones.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('complete_entities')})", f"wait, {BY_WORKER}"),
-                    Query(f"max by (group, instance) ({series('missing_entities')})", f"missing at a party, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", f"no budget, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({rate('displaced_entities_total', PARTY)})", f"dropped, {BY_WORKER}"),
+                    by_worker(series(ServerMetrics.complete_entities), "wait", of="max"),
+                    by_worker(series(ServerMetrics.missing_entities), "missing at a party", of="max"),
+                    by_worker(rate(MemberCounts.spent_entities), "no budget"),
+                    by_worker(rate(MemberCounts.displaced_entities, PARTY), "dropped"),
                 ),
                 remedy="If many are missing at a party: its keys differ, or it is absent. The server's log says how many are "
                     "missing at which party.",
@@ -143,7 +139,7 @@ DASHBOARD = Dashboard(
                 "short",
                 (
                     Query(
-                        f"sum by (group, instance, reason) ({series('lacking_entities', PARTY)})",
+                        f"sum by (group, instance, reason) ({series(PartyMetrics.lacking_entities, PARTY)})",
                         "{{reason}}, {{group}} {{instance}}",
                     ),
                 ),
@@ -157,9 +153,9 @@ DASHBOARD = Dashboard(
                 "part was missing for too long.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('predictions_total', SERVER)})", f"published, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", f"no budget, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({rate('expired_predictions_total', SERVER)})", f"expired, {BY_WORKER}"),
+                    by_worker(rate(MemberCounts.predictions, SERVER), "published"),
+                    by_worker(rate(MemberCounts.unpredicted_entities), "no budget"),
+                    by_worker(rate(MemberCounts.expired_predictions, SERVER), "expired"),
                 ),
                 remedy="If many expire: a party answers later than serving allows, or is absent. If many have no budget: it is "
                     "spent, and that is final.",
@@ -168,7 +164,7 @@ DASHBOARD = Dashboard(
                 "Repeated messages",
                 "Messages that were repeated or too late. They have no effect.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('repeated_messages_total')})", BY_WORKER),),
+                (by_worker(rate(MemberCounts.repeated_messages)),),
                 remedy="If it does not end: a member keeps restarting. Look at restarts.",
             ),
             Panel(
@@ -177,8 +173,8 @@ DASHBOARD = Dashboard(
                 "hour. A fit continues without them, but their budget for it is spent.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({within_the_hour('late_answers_total')})", f"late, {BY_WORKER}"),
+                    by_worker(series(ServerMetrics.parties_away), "away", of="max"),
+                    by_worker(within_the_hour(MemberCounts.late_answers), "late"),
                 ),
                 remedy="If one is absent: start it again. Its columns are not part of this fit, but the budget is spent.",
             ),

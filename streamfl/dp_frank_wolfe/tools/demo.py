@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.config import (
-    SERVER,
     BudgetSection,
     ColumnFederation,
     DataBoundsSection,
@@ -28,12 +26,14 @@ from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Wind
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.draws import fitted, mean_and_deviation
 from streamfl.dp_frank_wolfe.tools.federation import name_of
+from streamfl.dp_frank_wolfe.tools.members import members
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit
 from streamfl.dp_frank_wolfe.tools.run import FitOutcome, frozen_windows, predictions, r_squared, run_fits
 from streamfl.privacy.zcdp import epsilon_of
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_picture, save_picture
 from streamfl.simulation.system_tools import Report
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.members import HEAD
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.terminal.progress import progress
 
 __all__ = ["demo"]
@@ -116,9 +116,10 @@ def _run(name: str, table: VerticalTable, seed: int) -> FitOutcome:
 
 
 def _settings(seed: int, estimator: Any) -> DPFrankWolfeSettings:
+    federation = ColumnFederation(name="demo", seed=seed, parties=list(COLUMNS), columns=COLUMNS)
     return DPFrankWolfeSettings(
-        federation=ColumnFederation(name="demo", seed=seed, parties=list(COLUMNS), columns=COLUMNS),
-        role=RoleSection(kind=SERVER),
+        federation=federation,
+        **members(federation)[HEAD],
         window=RowWindowSection(rows=ROWS),
         # Measurements are in deviations; most lie within two. Days are clipped to within 3.6 of ten.
         bounds=DataBoundsSection(bound=2.0, label_centre=MEAN_DAYS, label_bound=3.6, prediction=3.0),
@@ -200,8 +201,7 @@ def _draw(
     spent: Mapping[str, list[float]],
 ) -> None:
     """Draws what is learnt at which epsilon, which columns are found, and how the budget is used up."""
-    pyplot = new_pyplot()
-    figure, (learnt, weights, ledger) = pyplot.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
+    figure, (learnt, weights, ledger) = new_picture(3, 14, 4.4)
     looks: dict[str, dict[str, Any]] = {
         "marginal": {"color": FEDERATION, "linewidth": 2.5, "marker": "o"},
         "frank-wolfe": {"color": LOCAL, "linewidth": 2, "marker": "s"},
@@ -233,9 +233,7 @@ def _draw(
     label_axes(ledger, "What it costs one patient", "releases of a fit, one party after the other")
     ledger.set_ylabel("epsilon spent")
     ledger.legend(frameon=False, fontsize=8, loc="lower right")
-    figure.suptitle("streamfl: three keep their columns, find what matters, and spend epsilon 1 of each patient")
-    figure.savefig(out, dpi=140)
-    pyplot.close(figure)
+    save_picture(figure, out, "streamfl: three keep their columns, find what matters, and spend epsilon 1 of each patient")
 
 
 def _draw_weights(axes: Any, run: FitOutcome) -> None:

@@ -5,7 +5,7 @@ Its objective and gap are computed from the data, without noise. They are for la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling, step_length
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.sketch import Sketch
 from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, claim, plan_fit
+from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, claim
 
-__all__ = ["DirectFit", "DirectStep", "equal_blocks", "fit", "objective", "place", "plans_of"]
+__all__ = ["DirectFit", "DirectStep", "fit", "objective", "place", "window_figures"]
 
 Floats = NDArray[np.float64]
 
@@ -107,33 +108,6 @@ def fit(
     return done
 
 
-def plans_of(
-    windows: Mapping[str, Window],
-    sampling: Sampling,
-    iterations: int,
-    sketch: Sketch,
-    cost: float,
-    columns: int,
-    prediction_bound: float,
-    *,
-    window: int = 0,
-    choice_share: float = 0.5,
-) -> dict[str, FitPlan]:
-    """Equal shares: cost / K for each party, and ``columns`` / K columns, rounded down."""
-    parties = len(windows)
-    return {
-        party: plan_fit(
-            cost / parties,
-            max(1, sampling.answers_of(party, window, iterations)),
-            max(1, columns // parties),
-            prediction_bound,
-            sketch,
-            choice_share,
-        )
-        for party in windows
-    }
-
-
 def objective(windows: Mapping[str, Window], x: Mapping[str, Floats]) -> float:
     """|A x - y|^2 / (2 n) of the frozen window, not private."""
     first = next(iter(windows.values()))
@@ -142,6 +116,32 @@ def objective(windows: Mapping[str, Window], x: Mapping[str, Floats]) -> float:
         active = np.flatnonzero(x[party])
         residuals = residuals + given.columns[:, active].astype(np.float64) @ x[party][active] / FEATURE_ONE
     return float(residuals @ residuals) / (2 * len(residuals))
+
+
+def window_figures(public: Public, windows: dict[str, Window], x: dict[str, Floats]) -> dict[str, float]:
+    """Objective and gap of the frozen window, without sketches, bounds of predictions and noise."""
+    first = next(iter(windows.values()))
+    residuals = -first.labels / RESIDUAL_ONE
+    for party, given in windows.items():
+        active = np.flatnonzero(x[party])
+        residuals = residuals + given.columns[:, active] @ x[party][active] / FEATURE_ONE
+    gradients = {party: _gradient(given, residuals) for party, given in windows.items()}
+    gap = sum(float(gradients[party] @ x[party]) for party in windows)
+    if public.settings.learning.estimator == "frank-wolfe":
+        gap += sum(block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max()) for block in public.blocks)
+    else:
+        # These estimators have one ball for all parties.
+        gap += public.settings.learning.radius * max(float(np.abs(own).max()) for own in gradients.values())
+    support = sum(int(np.count_nonzero(own)) for own in x.values())
+    return {"objective": objective(windows, x), "gap": gap, "support": support}
+
+
+def _gradient(window: Window, residuals: Floats) -> Floats:
+    """A'(A x - y) / n, a few rows at a time, because a whole table as floats would be four times as large."""
+    total = np.zeros(window.columns.shape[1])
+    for start in range(0, len(residuals), CHUNK):
+        total += residuals[start : start + CHUNK] @ window.columns[start : start + CHUNK].astype(np.float64)
+    return total / (FEATURE_ONE * len(residuals))
 
 
 def place(party: str, window: int, secret: bytes) -> ReleaseContext:
@@ -163,13 +163,3 @@ def _members(
         party: PartyFit(given, blocks[party], plans[party], sketch, at(party), candidates, sampling.seed)
         for party, given in windows.items()
     }
-
-
-def equal_blocks(windows: Mapping[str, Window], radius: float, parts: int = 1) -> Sequence[Block]:
-    """Each party's columns in ``parts`` blocks of consecutive columns. All blocks have the same radius. Radii sum to ``radius``."""
-    each = radius / (parts * len(windows))
-    return [
-        Block(party, tuple(int(column) for column in columns), each)
-        for party, given in windows.items()
-        for columns in np.array_split(np.arange(given.columns.shape[1]), parts)
-    ]

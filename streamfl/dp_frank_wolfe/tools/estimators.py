@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.learning.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.refit import refit
-from streamfl.dp_frank_wolfe.learning.selection import MARGINAL, TWO_ROUND, PartySelection, SelectionPlan, clip_rows, plan_selection
+from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionPlan, clip_rows
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.privacy.budget import claim
-from streamfl.dp_frank_wolfe.tools.direct import place
 
-__all__ = ["Estimate", "marginal", "selected", "two_round"]
+__all__ = ["Estimate", "fit_marginal", "fit_two_round", "selected"]
 
 Floats = NDArray[np.float64]
 
@@ -32,54 +31,14 @@ class Estimate:
     uplink_numbers: int
 
 
-def marginal(
-    windows: Mapping[str, Window],
-    cost: float,
-    columns: int,
-    radius: float,
-    *,
-    delta: float = 1e-5,
-    secret: bytes = bytes(range(32)),
-    shares: Mapping[str, float] = MARGINAL,
-    norm: float | None = None,
-    window: int = 0,
-    place: Callable[[str, int, bytes], ReleaseContext] = place,
-) -> Estimate:
-    """Top columns by |a_i'y|, then their values and norms.
-
-    cost: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
-    norm: |a|^2 / n of every column if that is public. Then norms are not released, and their share goes to the values.
-    window, place: its number, and where releases belong, of a party, the window and the secret.
-    """
-    plans = _plans(windows, cost, columns, _without_norms(shares) if norm is not None else shares)
-    return _marginal(windows, plans, lambda party: place(party, window, secret), radius, delta, norm)
-
-
-def two_round(
-    windows: Mapping[str, Window],
-    cost: float,
-    columns: int,
-    radius: float,
-    *,
-    delta: float = 1e-5,
-    secret: bytes = bytes(range(32)),
-    shares: Mapping[str, float] = TWO_ROUND,
-    window: int = 0,
-    place: Callable[[str, int, bytes], ReleaseContext] = place,
-) -> Estimate:
-    """Top columns, their rows with noise, then products. Parameters as in :func:`marginal`."""
-    plans = _plans(windows, cost, columns, shares)
-    return _two_round(windows, plans, lambda party: place(party, window, secret), radius, delta)
-
-
 def selected(public: Public, windows: Mapping[str, Window], places: Callable[[str], ReleaseContext]) -> Estimate:
     """The estimate by these settings, whatever their shares. windows: centred, if the parties centre. places: of a party."""
     plans, learning = {party: public.selection_plan(party) for party in windows}, public.settings.learning
-    call = _marginal if learning.estimator == "marginal" else _two_round
+    call = fit_marginal if learning.estimator == "marginal" else fit_two_round
     return call(windows, plans, places, learning.radius, public.settings.privacy.delta)
 
 
-def _marginal(
+def fit_marginal(
     windows: Mapping[str, Window],
     plans: Mapping[str, SelectionPlan],
     place: Callable[[str], ReleaseContext],
@@ -94,7 +53,7 @@ def _marginal(
     return _estimate(windows, members, plans, found, numbers, delta)
 
 
-def _two_round(
+def fit_two_round(
     windows: Mapping[str, Window],
     plans: Mapping[str, SelectionPlan],
     place: Callable[[str], ReleaseContext],
@@ -114,20 +73,6 @@ def _two_round(
     return _estimate(windows, members, plans, found, released, delta)
 
 
-def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
-    return {"choices": shares["choices"], "values": 1 - shares["choices"]}
-
-
-def _plans(windows: Mapping[str, Window], cost: float, columns: int, shares: Mapping[str, float]) -> dict[str, SelectionPlan]:
-    """Equal shares of the budget and of the columns."""
-    each = max(1, columns // len(windows))
-    plans = {}
-    for party, given in windows.items():
-        count = min(each, given.columns.shape[1])
-        plans[party] = plan_selection(cost / len(windows), count, _others(windows, party, each), shares)
-    return plans
-
-
 def _chosen(
     windows: Mapping[str, Window], plans: Mapping[str, SelectionPlan], place: Callable[[str], ReleaseContext]
 ) -> tuple[dict[str, PartySelection], Floats]:
@@ -136,10 +81,6 @@ def _chosen(
     for member in members.values():
         member.choose()
     return members, np.concatenate([member.values() for member in members.values()])
-
-
-def _others(windows: Mapping[str, Window], party: str, each: int) -> int:
-    return sum(min(each, given.columns.shape[1]) for name, given in windows.items() if name != party)
 
 
 def _estimate(

@@ -141,7 +141,9 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
         if record.value is None or key.startswith(POSITION_KEY):
             continue
         try:
-            known = not is_damaged(record) and own.restore(key, record.value)
+            known = not is_damaged(record)
+            if known:
+                own.parts.restore(key, record.value)
         except (PeerError, ValueError, msgspec.DecodeError):
             known = False
         if not known:

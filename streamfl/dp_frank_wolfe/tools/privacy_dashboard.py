@@ -1,7 +1,8 @@
 """Dashboard of privacy in a private Frank-Wolfe federation: what was spent of the entities' budgets, and who has none left."""
 
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.monitoring.worker_panels import BY_WORKER, worker_panels
+from streamfl.monitoring.worker_panels import by_worker, worker_panels
 
 __all__ = ["BUDGET_USED", "PRIVACY"]
 
@@ -11,7 +12,7 @@ BUDGET_USED = Panel(
     "Privacy budget used",
     "Share of privacy.epsilon spent by the entity with the largest releases, if every party has released as much of its share.",
     "percentunit",
-    (Query(f"max({series('epsilon', PARTY)} / {series('budget_epsilon', PARTY)})", "used"),),
+    (Query(f"max({series(PartyMetrics.epsilon, PARTY)} / {series(PartyMetrics.budget_epsilon, PARTY)})", "used"),),
     kind="stat",
     width=4,
     remedy="If it reaches 100 % sooner than expected: an entity takes part in window.fits fits and serving.predictions "
@@ -28,7 +29,7 @@ TILES = (
         "Epsilon spent",
         "Epsilon at privacy.delta of the entity with the largest releases, if every party has released as much of its share.",
         "short",
-        (Query(f"max({series('epsilon', PARTY)})", "epsilon"),),
+        (Query(f"max({series(PartyMetrics.epsilon, PARTY)})", "epsilon"),),
         kind="stat",
         width=5,
         remedy="If it is infinite: something was released without noise, so there is no guarantee.",
@@ -38,7 +39,7 @@ TILES = (
         "Entities in the ledger",
         "Entities with releases. Their number is limited by privacy.ledger_limit.",
         "short",
-        (Query(f"max({series('ledger_entities', PARTY)})", "entities"),),
+        (Query(f"max({series(PartyMetrics.ledger_entities, PARTY)})", "entities"),),
         kind="stat",
         width=5,
         remedy="If it is near privacy.ledger_limit: raise the limit, because nothing is released about entities beyond it.",
@@ -48,7 +49,7 @@ TILES = (
         "Records without budget",
         "Records of entities without budget for a fit, in the time range.",
         "none",
-        (Query(f"sum({growth('spent_entities_total', PARTY)})", "records"),),
+        (Query(f"sum({growth(MemberCounts.spent_entities, PARTY)})", "records"),),
         kind="stat",
         width=5,
         remedy="If it is most of them: the same entities keep coming, and learning only continues with new ones.",
@@ -58,7 +59,7 @@ TILES = (
         "Releases not sent",
         "Releases that a party did not send, because its ledger does not match its state or cannot be written, in the time range.",
         "none",
-        (Query(f"sum({growth('refused_releases_total', PARTY)})", "releases"),),
+        (Query(f"sum({growth(MemberCounts.refused_releases, PARTY)})", "releases"),),
         kind="stat",
         width=5,
         remedy=REFUSED,
@@ -82,8 +83,8 @@ PRIVACY = Dashboard(
                 "guarantee.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('epsilon', PARTY)})", f"spent, {BY_WORKER}"),
-                    Query(f"max by (group, instance) ({series('budget_epsilon', PARTY)})", f"budget, {BY_WORKER}"),
+                    by_worker(series(PartyMetrics.epsilon, PARTY), "spent", of="max"),
+                    by_worker(series(PartyMetrics.budget_epsilon, PARTY), "budget", of="max"),
                 ),
                 remedy="If it comes near the budget: nothing more is released about that entity. That is final; new entities "
                     "have their own budget.",
@@ -92,7 +93,7 @@ PRIVACY = Dashboard(
                 "Releases",
                 "Links of each party's ledger, one for each frozen window or release, for fits and for predictions. It only grows.",
                 "short",
-                (Query(f"max by (group, instance) ({series('ledger_links')})", BY_WORKER),),
+                (by_worker(series(PartyMetrics.ledger_links), of="max"),),
                 remedy="If it does not grow in a fit: see releases held back.",
             ),
             Panel(
@@ -100,7 +101,7 @@ PRIVACY = Dashboard(
                 "Releases that a party did not send, because its ledger does not match its state or cannot be written. The party "
                 "is not ready meanwhile.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('refused_releases_total')})", BY_WORKER),),
+                (by_worker(rate(MemberCounts.refused_releases)),),
                 remedy=REFUSED,
             ),
         ),
@@ -110,7 +111,7 @@ PRIVACY = Dashboard(
                 "Privacy cost of each party's own releases, for its entity with the largest ones, in zero-concentrated "
                 "differential privacy. Costs add up; epsilon is computed from them.",
                 "short",
-                (Query(f"max by (group, instance) ({series('rho', PARTY)})", BY_WORKER),),
+                (by_worker(series(PartyMetrics.rho, PARTY), of="max"),),
                 remedy="If one party's cost grows faster than the others': its share of the budget is larger, or it has answered "
                     "more fits.",
             ),
@@ -119,8 +120,8 @@ PRIVACY = Dashboard(
                 "Entities a second that were charged the cost of a fit, and records of entities without budget for one.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('charged_entities_total', PARTY)})", f"charged, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({rate('spent_entities_total', PARTY)})", f"no budget, {BY_WORKER}"),
+                    by_worker(rate(MemberCounts.charged_entities, PARTY), "charged"),
+                    by_worker(rate(MemberCounts.spent_entities, PARTY), "no budget"),
                 ),
                 remedy="If none are charged while records come: entities lack columns or a label, or their budget is spent.",
             ),
@@ -128,7 +129,7 @@ PRIVACY = Dashboard(
                 "Predictions without budget",
                 "Records a second of entities without budget for another prediction, or beyond window.limit.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", BY_WORKER),),
+                (by_worker(rate(MemberCounts.unpredicted_entities)),),
                 remedy="If it is most of them: more predictions are requested for an entity than serving.predictions allows.",
             ),
         ),

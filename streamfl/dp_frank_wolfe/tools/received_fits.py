@@ -27,7 +27,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
-from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES
+from streamfl.dp_frank_wolfe.tools.members import BETWEEN
 from streamfl.roles.message_fragments import Fragment, decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
 
@@ -74,7 +74,7 @@ class ReceivedFits:
         settings = public.settings
         self._public = public
         own = codec(settings.message_bytes)
-        self._party = {f"{settings.federation.name}.{name}.{kind}": name for name in public.parties for kind in (RELEASES, ASKS)}
+        self._party = {f"{settings.federation.name}.{name}.{kind}": name for name in public.parties for kind in BETWEEN}
         self._decode_whole = own.decode
         self._keeps_others = whole
         self._decode = decoded_in_fragments(lambda record: own.decode(record.value))

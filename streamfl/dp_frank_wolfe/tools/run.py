@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,21 +21,19 @@ from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.means import centred, intercept
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
-from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
+from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
 from streamfl.dp_frank_wolfe.privacy.budget import claim
-from streamfl.dp_frank_wolfe.tools.direct import objective
+from streamfl.dp_frank_wolfe.tools.direct import window_figures
 from streamfl.dp_frank_wolfe.tools.draws import fitted, least_squares
-from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeFederation, bounds_of
+from streamfl.dp_frank_wolfe.tools.federation import FrankWolfeFederation, bounds_of
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, ReceivedFits, iterates
 from streamfl.dp_frank_wolfe.tools.trace import traced
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable
 
 __all__ = ["FitOutcome", "frozen_windows", "predictions", "r_squared", "run_fits"]
 
 Floats = NDArray[np.float64]
-# Virtual seconds of patience: the server goes on without no party.
-FOR_EVER = 1e12
 
 
 @dataclass(frozen=True)
@@ -151,54 +149,106 @@ def run_fits(
         seconds = time.perf_counter() - begun
         if federation.trouble is not None or received.over < windows:
             raise DataError(federation.trouble or f"{received.over} of {windows} fits came to an end")
-        arrays: dict[str, NDArray[Any]] = {}
-        rounds = 0
-        for number in range(1, windows + 1):
-            fit = received.fits[number]
-            raw = frozen_windows(settings, table, fit)
-            frozen = centred_windows(public, raw, fit)
-            course = iterates(public, fit)
-            rounds += len(course) - 1 if fit.asks else 1
-            if trace:
-                arrays |= traced(public, federation.places(number), number, fit, raw, frozen, course)
-        last = received.fits[windows]
-        test = len(table.labels) - count
-        rows = np.arange(count, count + test) if test else np.array([int(name) for name in last.manifest])
-        own = _intercept(public, last)
-        predicted = predictions(settings, table, rows, last.models, own)
-        if trace:
-            arrays |= {"predictions": predicted, "predicted_rows": rows}
-        r2 = r_squared(predicted, table.labels[rows])
-        others = range(1, draws if math.isfinite(public.cost) and r2 is not None else 1)
-        places = (_drawn(settings, federation.places(windows), number) for number in others)
-        models = (fitted(public, raw, windows, own) for own in places if not watch(1.0))
-        told = (r_squared(predictions(settings, table, rows, *model), table.labels[rows]) for model in models)
-        pooled, *alone = _without_privacy(settings, table, np.array([int(name) for name in last.manifest]), rows)
-        return FitOutcome(
-            settings=settings,
-            windows=windows,
-            rows=windows * settings.window.rows,
-            test_rows=test,
-            r2=r2,
-            history=[_figures(public, frozen, x) for x in course],
-            iterations=rounds,
-            uplink_numbers=sum(received.fits[number].uplink_numbers for number in range(1, windows + 1)),
-            uplink_most=windows * _most_numbers(public),
-            epsilon=claimed,
-            epsilon_spent=_spent(public, federation.spent),
-            parties={
-                name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))} for name, own in last.models.items()
-            },
-            traffic={kind: vars(federation.traffic(kind)) for kind in (RELEASES, ASKS)},
-            seconds=seconds,
-            virtual_seconds=federation.virtual_seconds,
-            weights=last.models,
-            intercept=own,
-            trace=arrays,
-            r2_draws=[one for one in (r2, *told) if one is not None],
-            alone=dict(zip(public.parties, alone, strict=True)),
-            pooled=pooled,
-        )
+        fits = _Fits(public, table, [_Fit(public, table, number, received.fits[number]) for number in range(1, windows + 1)])
+        r2_draws = list(fits.r2_draws(federation.places(windows), draws, watch))
+        arrays = fits.arrays(federation) if trace else {}
+        return _outcome(federation, fits, r2_draws, arrays, epsilon=claimed, seconds=seconds)
+
+
+class _Fit:
+    """A window's fit. raw, frozen: each party's window, before and after it was centred. course: weights before each step and after
+    the last.
+    """
+
+    def __init__(self, public: Public, table: VerticalTable, number: int, messages: ReceivedFit) -> None:
+        self.number = number
+        self.messages = messages
+        self.raw = frozen_windows(public.settings, table, messages)
+        self.frozen = centred_windows(public, self.raw, messages)
+        self.course = iterates(public, messages)
+        self.intercept = _intercept(public, messages)
+        self.rounds = len(self.course) - 1 if messages.asks else 1
+
+
+class _Fits:
+    """The fits of all windows. learnt: rows of the last window. rows: those that its model is measured on."""
+
+    def __init__(self, public: Public, table: VerticalTable, fits: Sequence[_Fit]) -> None:
+        self.public = public
+        self.settings = public.settings
+        self.table = table
+        self.fits = fits
+        self.last = fits[-1]
+        count = len(fits) * self.settings.window.rows
+        self.test = len(table.labels) - count
+        self.learnt = np.array([int(name) for name in self.last.messages.manifest])
+        self.rows = np.arange(count, len(table.labels)) if self.test else self.learnt
+
+    @property
+    def predicted(self) -> Floats:
+        """Predictions of the rows that the last model is measured on."""
+        return predictions(self.settings, self.table, self.rows, self.last.messages.models, self.last.intercept)
+
+    def r2(self, predicted: Floats) -> float | None:
+        return r_squared(predicted, self.table.labels[self.rows])
+
+    def r2_draws(self, places: Mapping[str, ReleaseContext], draws: int, watch: Callable[[float], bool]) -> Iterator[float]:
+        """R^2 of the last model, and of others with other noise."""
+        first = self.r2(self.predicted)
+        if first is None:
+            return
+        yield first
+        for number in range(1, draws if math.isfinite(self.public.cost) else 1):
+            own = _drawn(self.settings, places, number)
+            if not watch(1.0):
+                model = fitted(self.public, self.last.raw, self.last.number, own)
+                found = self.r2(predictions(self.settings, self.table, self.rows, *model))
+                assert found is not None, "the same labels"
+                yield found
+
+    def arrays(self, federation: FrankWolfeFederation) -> dict[str, NDArray[Any]]:
+        """All that others need to compute the fits again."""
+        found: dict[str, NDArray[Any]] = {}
+        for one in self.fits:
+            places = federation.places(one.number)
+            found |= traced(self.public, places, one.number, one.messages, one.raw, one.frozen, one.course)
+        return found | {"predictions": self.predicted, "predicted_rows": self.rows}
+
+
+def _outcome(
+    federation: FrankWolfeFederation,
+    fits: _Fits,
+    r2_draws: list[float],
+    arrays: dict[str, NDArray[Any]],
+    epsilon: float,
+    seconds: float,
+) -> FitOutcome:
+    settings, public, last = fits.settings, fits.public, fits.last
+    weights, windows = last.messages.models, len(fits.fits)
+    pooled, *alone = _without_privacy(settings, fits.table, fits.learnt, fits.rows)
+    return FitOutcome(
+        settings=settings,
+        windows=windows,
+        rows=windows * settings.window.rows,
+        test_rows=fits.test,
+        r2=next(iter(r2_draws), None),
+        history=[window_figures(public, last.frozen, x) for x in last.course],
+        iterations=sum(one.rounds for one in fits.fits),
+        uplink_numbers=sum(one.messages.uplink_numbers for one in fits.fits),
+        uplink_most=windows * _most_numbers(public),
+        epsilon=epsilon,
+        epsilon_spent=_spent(public, federation.spent),
+        parties={name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))} for name, own in weights.items()},
+        traffic={kind: vars(one) for kind, one in federation.traffic().items()},
+        seconds=seconds,
+        virtual_seconds=federation.virtual_seconds,
+        weights=weights,
+        intercept=last.intercept,
+        trace=arrays,
+        r2_draws=r2_draws,
+        alone=dict(zip(public.parties, alone, strict=True)),
+        pooled=pooled,
+    )
 
 
 def _done(settings: DPFrankWolfeSettings, received: ReceivedFits) -> float:
@@ -296,32 +346,6 @@ def _bounds(settings: DPFrankWolfeSettings, party: str) -> tuple[Bounds, Bounds]
     own, columns = bounds_of(settings, party), settings.federation.columns[party]
     features = Bounds(*(np.broadcast_to(np.array(given, dtype=np.float64), columns).copy() for given in (own.centre, own.bound)))
     return features, Bounds(np.array([own.label_centre]), np.array([own.label_bound]))
-
-
-def _figures(public: Public, windows: dict[str, Window], x: dict[str, Floats]) -> dict[str, float]:
-    """Objective and gap of the frozen window, without sketches, bounds of predictions and noise."""
-    first = next(iter(windows.values()))
-    residuals = -first.labels / RESIDUAL_ONE
-    for party, given in windows.items():
-        active = np.flatnonzero(x[party])
-        residuals = residuals + given.columns[:, active] @ x[party][active] / FEATURE_ONE
-    gradients = {party: _gradient(given, residuals) for party, given in windows.items()}
-    gap = sum(float(gradients[party] @ x[party]) for party in windows)
-    if public.settings.learning.estimator == "frank-wolfe":
-        gap += sum(block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max()) for block in public.blocks)
-    else:
-        # These estimators have one ball for all parties.
-        gap += public.settings.learning.radius * max(float(np.abs(own).max()) for own in gradients.values())
-    support = sum(int(np.count_nonzero(own)) for own in x.values())
-    return {"objective": objective(windows, x), "gap": gap, "support": support}
-
-
-def _gradient(window: Window, residuals: Floats) -> Floats:
-    """A'(A x - y) / n, a few rows at a time, because a whole table as floats would be four times as large."""
-    total = np.zeros(window.columns.shape[1])
-    for start in range(0, len(residuals), CHUNK):
-        total += residuals[start : start + CHUNK] @ window.columns[start : start + CHUNK].astype(np.float64)
-    return total / (FEATURE_ONE * len(residuals))
 
 
 def _most_numbers(public: Public) -> int:

@@ -13,11 +13,10 @@ from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.tools.draws import mean_and_deviation
 from streamfl.dp_frank_wolfe.tools.run import FitOutcome, run_fits
 from streamfl.simulation.baseline import say_where_useless
-from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.system_tools import Report, SimulationOptions
-from streamfl.simulation.vertical import checked_options, deal_table
-from streamfl.terminal.console import say
+from streamfl.simulation.vertical.command import report, say_dropped
+from streamfl.simulation.vertical.table import checked_options, deal_table
 from streamfl.terminal.progress import progress
 
 __all__ = ["fit_rows", "simulate"]
@@ -50,8 +49,7 @@ def simulate(
     check_delay("--network-delay", network_delay)
     dealt = deal_table(asked.data, asked.label, split, names, 0.0, square=False)
     _check_columns(settings, {name: len(own) for name, own in zip(names, dealt.columns, strict=True)})
-    if dealt.dropped:
-        say(f"{dealt.dropped} rows have no number in some column and are left out; `streamfl run` takes them as rows of zeros")
+    say_dropped(dealt, "; `streamfl run` takes them as rows of zeros")
     if asked.trace and not settings.privacy.insecure_test_noise:
         raise ConfigurationError(
             "--trace tells what noise was drawn from, which is a secret: set privacy.insecure_test_noise = true in a file for "
@@ -71,13 +69,8 @@ def simulate(
         # R^2 is 1 minus this error. The labels' mean has an error of 1.
         error = 1 - math.fsum(outcome.r2_draws) / len(outcome.r2_draws)
         say_where_useless([(f"{outcome.summary()['r2_of']}, 1 - R^2", error, 1.0)], USELESS)
-    return Report(
-        f"Sparse model of {asked.data}",
-        fit_rows(outcome),
-        {**outcome.summary(), "dropped_rows": dealt.dropped},
-        arrays={**outcome.trace, **curve_arrays(outcome.summary()["history"])} if asked.trace else {},
-        interrupted=work.interrupted,
-    )
+    figures = {**outcome.summary(), "dropped_rows": dealt.dropped}
+    return report(asked, work, "Sparse model of", fit_rows(outcome), figures, outcome.trace)
 
 
 def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from streamfl.fdskl.learning.iteration import FEWEST_DISTANCES, LearningSettings
+from streamfl.fdskl.config import FdsklSettings
+from streamfl.fdskl.learning.iteration import FEWEST_DISTANCES
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.learning.schedule import labels_wanted
 from streamfl.fdskl.sums.standardisation import Standardisation
-from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.roles.notices import Notices
 
 __all__ = ["Due"]
@@ -15,22 +16,23 @@ __all__ = ["Due"]
 class Due:
     """When iterations of one partition are due. It is not remembered: a restart waits anew, and no longer than this.
 
-    settings, learning: of the party.
+    settings: of the party.
     labelled, model, standardisation: of the partition.
     notices: for the operator.
     """
 
     def __init__(
         self,
-        settings: WorkerSettings,
-        learning: LearningSettings,
+        settings: FdsklSettings,
         labelled: LabelledEntities,
         model: KernelModel,
         standardisation: Standardisation,
         notices: Notices,
     ) -> None:
-        self._settings = settings
-        self._learning = learning
+        self._learning = settings.learning
+        self._first_block = settings.learning.first_block
+        self._first_entities = settings.standardisation.first_entities
+        self._reply_seconds = settings.alignment.reply_seconds
         self._labelled = labelled
         self._model = model
         self._standardisation = standardisation
@@ -64,19 +66,19 @@ class Due:
         """What the first model waits for, and how much of it is there; None once there is one."""
         if self._model.version:
             return None
-        settings, seen = self._settings, self._standardisation.seen
+        seen = self._standardisation.seen
         told = f"knows {self._labelled.fresh:,} of {self._wanted:,} entities with a label that the first iteration takes"
         told += " (learning.first_instances)" if self._learning.solver == "newton" else " (learning.block_instances)"
         if self.missing_at_first:
             return told
         if not self._standardisation.frozen:
-            scale = f"{seen:,} of {settings.first_entities:,} entities, or {settings.reply_seconds:g} s"
+            scale = f"{seen:,} of {self._first_entities:,} entities, or {self._reply_seconds:g} s"
             return f"{told}: waits for {scale}, for the columns' scale"
         return f"{told}: waits for the parties' answers"
 
     @property
     def _wanted(self) -> int:
-        return self._learning.labels_wanted(self._labelled.learnt)
+        return labels_wanted(self._labelled.learnt, self._first_block, self._learning.block_instances)
 
     def look(self, now: float) -> None:
         """Note when the first iteration has its labels."""
@@ -93,7 +95,7 @@ class Due:
         """When columns are standardised by fewer entities than wanted, because the first iteration waits for them."""
         if self._standardisation.frozen or self._since is None or not self.is_due:
             return None
-        return min(self._since + self._settings.reply_seconds, self._standardisation.waits_until)
+        return min(self._since + self._reply_seconds, self._standardisation.waits_until)
 
     def pass_time(self, now: float) -> None:
         """A tick."""
@@ -106,7 +108,7 @@ class Due:
             self._has_said_so = True
             self._notices.say(
                 "first_entities",
-                f"learning begins once {self._settings.first_entities} samples were seen in a partition, which columns are "
-                f"standardised by, or {self._settings.reply_seconds:g} s after the labels of the first iteration; there are "
+                f"learning begins once {self._first_entities} samples were seen in a partition, which columns are "
+                f"standardised by, or {self._reply_seconds:g} s after the labels of the first iteration; there are "
                 f"{self._standardisation.seen}",
             )

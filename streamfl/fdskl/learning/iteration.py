@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.config import FEWEST_ENTITIES
-from streamfl.fdskl.learning.doubly_stochastic import StepRule, decay, step_alphas, step_size
+from streamfl.fdskl.config import FEWEST_ENTITIES, FdsklSettings
+from streamfl.fdskl.learning.doubly_stochastic import decay, step_alphas, step_size
 from streamfl.fdskl.learning.labelled import LabelledEntities
-from streamfl.fdskl.learning.losses import MarginLoss
 from streamfl.fdskl.learning.model import KernelModel
-from streamfl.fdskl.learning.schedule import labels_wanted
 from streamfl.fdskl.messages import (
     DISTANCES,
     LARGEST_BANDWIDTH,
@@ -32,52 +29,17 @@ from streamfl.fdskl.messages import (
 from streamfl.fdskl.sums.contributions import features_of, opened_distances, opened_outputs
 from streamfl.fdskl.sums.rounds import Question, fit_together, outputs_of, phases_of
 
-__all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "LearningSettings", "SgdIteration", "SharedSgdIteration"]
+__all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "SgdIteration", "SharedSgdIteration"]
 
 # Fewest distances between entities for the bandwidth, which is their median.
 FEWEST_DISTANCES = FEWEST_ENTITIES // 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearningSettings:
-    """The settings of learning.
-
-    solver: newton or sgd.
-    features_limit, block_features, block_instances, window, visits, sweeps, cache_bytes: as the settings say.
-    first_block: labels of the first iteration.
-    multiplier: factor of the median distance.
-    bits: of a phase.
-    """
-
-    loss: MarginLoss
-    solver: str
-    bandwidth: float | None
-    multiplier: float
-    laplacian: bool
-    features_limit: int
-    block_features: int
-    block_instances: int
-    first_block: int
-    window: int
-    visits: int
-    sweeps: int | None
-    cache_bytes: int
-    regularisation: float
-    step: float
-    step_rule: StepRule
-    horizon: int | None
-    bits: int
-
-    def labels_wanted(self, learnt: int) -> int:
-        """New labels that start the next iteration, after ``learnt`` labels were learnt from."""
-        return labels_wanted(learnt, self.first_block, self.block_instances)
-
-
 class BandwidthSearch:
     """Finds the bandwidth: the median distance of pairs of labelled entities, from one masked sum (spec, second review 11)."""
 
-    def __init__(self, learning: LearningSettings, model: KernelModel, labelled: LabelledEntities) -> None:
-        self._learning = learning
+    def __init__(self, settings: FdsklSettings, model: KernelModel, labelled: LabelledEntities) -> None:
+        self._learning = settings.learning
         self._model = model
         latest = labelled.latest(2 * MOST_DISTANCES)
         self._entities = latest[: len(latest) // 2 * 2]
@@ -90,10 +52,10 @@ class BandwidthSearch:
         """Nothing to do: one inexact distance makes no difference."""
 
     def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        distances = opened_distances(total, self._learning.laplacian)
+        distances = opened_distances(total, self._learning.kernel == "laplacian")
         median = float(np.median(distances[distances > 0])) if (distances > 0).any() else 1.0
         # No party answers a round with a bandwidth beyond these.
-        bandwidth = min(max(median * self._learning.multiplier, SMALLEST_BANDWIDTH), LARGEST_BANDWIDTH)
+        bandwidth = min(max(median * self._learning.bandwidth_multiplier, SMALLEST_BANDWIDTH), LARGEST_BANDWIDTH)
         self._model.set_bandwidth(bandwidth)
         self.ended = True
 
@@ -106,13 +68,15 @@ class Iteration(ABC):
 
     def __init__(
         self,
-        learning: LearningSettings,
+        settings: FdsklSettings,
         model: KernelModel,
         labelled: LabelledEntities,
         entities: list[str],
         dropped: Callable[[int], None],
     ) -> None:
-        self._learning = learning
+        self._learning = settings.learning
+        self._loss = settings.loss
+        self._width = settings.aggregation.circle_bits // 8
         self._model = model
         self._labelled = labelled
         self._dropped = dropped
@@ -156,7 +120,7 @@ class Iteration(ABC):
         bandwidth = self._model.bandwidth
         assert bandwidth is not None
         entities = [self._entities[place] for place in chosen.tolist()]
-        yield from self._noted(chosen, phases_of(self, entities, ranges, bandwidth, self._learning.bits // 8, MOST_ENTITIES))
+        yield from self._noted(chosen, phases_of(self, entities, ranges, bandwidth, self._width, MOST_ENTITIES))
 
     def _noted(self, chosen: NDArray[np.intp], questions: Iterator[Question]) -> Iterator[Question]:
         """The same questions, whose rows are noted. chosen: the rows of all their entities, in order."""
@@ -175,9 +139,10 @@ class SgdIteration(Iteration):
     """
 
     def __init__(
-        self, learning: LearningSettings, model: KernelModel, labelled: LabelledEntities, dropped: Callable[[int], None]
+        self, settings: FdsklSettings, model: KernelModel, labelled: LabelledEntities, dropped: Callable[[int], None]
     ) -> None:
-        super().__init__(learning, model, labelled, labelled.not_learnt(learning.block_instances), dropped)
+        learning = settings.learning
+        super().__init__(settings, model, labelled, labelled.not_learnt(learning.block_instances), dropped)
         kept = model.kept
         self._features = np.zeros((len(self._entities), kept + learning.block_features))
 
@@ -200,7 +165,7 @@ class SgdIteration(Iteration):
         learning, model, kept = self._learning, self._model, self._model.kept
         outputs = self._outputs_before()
         gamma = step_size(learning.step_rule, model.version, learning.step, learning.regularisation, learning.horizon)
-        alphas = step_alphas(self._features[:, kept:], outputs, self._labels, gamma, learning.loss)
+        alphas = step_alphas(self._features[:, kept:], outputs, self._labels, gamma, self._loss)
         self.decay = decay(1.0, gamma, learning.regularisation)
         model.decay_to(model.scale * self.decay)
         # More than one block if the limit was lowered.
@@ -222,7 +187,7 @@ class SharedSgdIteration(SgdIteration):
         yield from self._asked(everyone, [self._model.newest])
         if expansion.ranges:
             # Few enough entities in each that the phases which the others then ask for fit into one round.
-            most = fit_together(len(expansion.alphas), self._learning.bits // 8)
+            most = fit_together(len(expansion.alphas), self._width)
             yield from self._noted(everyone, outputs_of(self, self._entities, expansion, most))
         if not self._rows:
             self._end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, expit
 
-from streamfl.contract.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError, PeerError
 
-__all__ = ["LOGISTIC", "LOSSES", "SMOOTH_HINGE", "SQUARE", "MarginLoss", "loss_named"]
+__all__ = ["LOGISTIC", "LOSSES", "SMOOTH_HINGE", "SQUARE", "MarginLoss", "loss_named", "prediction_of", "sign_of"]
 
 Floats = NDArray[np.float64]
 
@@ -169,3 +169,19 @@ def loss_named(name: str, positive: float = 1.0) -> MarginLoss:
         raise ConfigurationError(f"loss {name!r} is not one of {', '.join(LOSSES)}")
     loss = LOSSES[name]
     return loss if positive == 1.0 else _Weighted(loss, positive)
+
+
+def prediction_of(loss: str, low: float, high: float) -> Callable[[float], float]:
+    """Maps f to what is published: the probability of label 1; smooth hinge: f from -1 to 1 as 0 to 1; or the label's unit."""
+    if loss == "logistic":
+        return lambda output: float(expit(output))
+    if loss == "smooth-hinge":
+        return lambda output: float((np.clip(output, -1.0, 1.0) + 1.0) / 2.0)
+    return lambda output: low + output * (high - low)
+
+
+def sign_of(label: float) -> float:
+    """Labels 0 and 1 as -1 and 1. PeerError for any other."""
+    if label not in (0.0, 1.0):
+        raise PeerError("label", f"the label is {label:g}, 0 or 1 is expected")
+    return 2.0 * label - 1.0

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.feature_cache import FeatureCache
-from streamfl.fdskl.learning.iteration import Iteration, LearningSettings
+from streamfl.fdskl.learning.iteration import Iteration
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.newton import of_few, solve_block
+from streamfl.fdskl.learning.schedule import labels_wanted
 from streamfl.fdskl.messages import FeatureRange
 from streamfl.fdskl.sums.rounds import Question
 
@@ -30,13 +32,13 @@ class NewtonIteration(Iteration):
 
     def __init__(
         self,
-        learning: LearningSettings,
+        settings: FdsklSettings,
         model: KernelModel,
         labelled: LabelledEntities,
         cache: FeatureCache,
         dropped: Callable[[int], None],
     ) -> None:
-        super().__init__(learning, model, labelled, list(labelled), dropped)
+        super().__init__(settings, model, labelled, list(labelled), dropped)
         self._cache = cache
         self._outputs, self._known_before = labelled.outputs_and_known(self._entities)
         self._known = self._known_before.copy()
@@ -52,7 +54,7 @@ class NewtonIteration(Iteration):
         self._cached = ~self._unknown & cache.has(self._cached_rows, kept)
         # One array a block: each is solved for on its own.
         self._features = [np.zeros((len(self._entities), model.block), np.float32) for _ in self._blocks]
-        self._old = np.zeros((len(self._entities), learning.block_features if self._replaces else 0), np.float32)
+        self._old = np.zeros((len(self._entities), model.block if self._replaces else 0), np.float32)
 
     def _plan(self) -> tuple[list[FeatureRange], bool]:
         """The blocks of this iteration, in order, and whether the first replaces the oldest."""
@@ -121,11 +123,11 @@ class NewtonIteration(Iteration):
         for block, all_features in zip(self._blocks, self._features, strict=True):
             features = all_features if len(labels) == len(whole) else all_features[whole]
             alphas = model.alphas(block)
-            step = solve_block(features, outputs, labels, alphas, model.limit, regularisation, learning.loss)
+            step = solve_block(features, outputs, labels, alphas, model.limit, regularisation, self._loss)
             outputs = outputs + features @ step.astype(np.float32)
             model.put(block, alphas + step)
         model.end_visits(len(self._blocks))
-        self._labelled.use(learning.labels_wanted(self._labelled.learnt))
+        self._labelled.use(labels_wanted(self._labelled.learnt, learning.first_block, learning.block_instances))
         kept = [entity for entity, fits in zip(self._entities, whole.tolist(), strict=True) if fits]
         self._labelled.put_outputs(kept, outputs, self._known[whole])
         self._labelled.forget_outputs_but(kept)

@@ -6,17 +6,18 @@ read. So each sees exactly those before it, and the version of the model is the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from streamfl.contract.role import PeerError, Send
-from streamfl.encoding.wire import VERSION
+from streamfl.encoding.wire import VERSION, fingerprint
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.iteration import SharedSgdIteration
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.own_outputs import OwnOutputs
 from streamfl.fdskl.messages import TURN, Turn
 from streamfl.fdskl.sums.rounds import Rounds
-from streamfl.fdskl.worker.active_settings import ActiveSettings
 from streamfl.fdskl.worker.partition import WorkerPartition
-from streamfl.fdskl.worker.settings import WorkerSettings
 
 __all__ = ["ANOTHER_LEARNING", "SharedModel"]
 
@@ -26,32 +27,47 @@ ANOTHER_LEARNING = "another loss, label range or number of features an iteration
 class SharedModel:
     """The shared model of one partition.
 
-    settings, active: of the party.
+    settings: of the party.
+    sign: signs a turn in a partition of the log.
     partition: what every party has of the partition.
     model, rounds: this party's.
     """
 
     def __init__(
-        self, settings: WorkerSettings, active: ActiveSettings, partition: WorkerPartition, model: KernelModel, rounds: Rounds
+        self,
+        settings: FdsklSettings,
+        sign: Callable[[Turn, int], Turn],
+        partition: WorkerPartition,
+        model: KernelModel,
+        rounds: Rounds,
     ) -> None:
+        learning = settings.learning
         self._settings = settings
-        self._fingerprint = active.fingerprint
-        self._sign = active.sign
+        self._name = settings.required_party()
+        # Active parties have to agree on more than the others.
+        self.fingerprint = fingerprint(
+            settings.fingerprint,
+            learning.loss,
+            learning.positive_weight,
+            settings.required_labels("the active party").label_range if learning.loss == "square" else (),
+            learning.block_features,
+        )
+        self._sign = sign
         self._partition = partition
         self._model = model
-        self.queue = IterationQueue(partition.parts, settings.actives, settings.own)
+        self.queue = IterationQueue(partition.parts, settings.federation.actives, settings.own)
         sums = partition.sums
         self.outputs = sums.outputs = OwnOutputs(
-            model, rounds, settings.bits // 8, sums.try_again, lambda key: sums.pending.give_up(key, "version")
+            model, rounds, settings.aggregation.circle_bits // 8, sums.try_again, lambda key: sums.pending.abandon(key, "version")
         )
 
     def take_turn(self, message: Turn) -> bool:
         """Take the next message in the log. False for one that came before. PeerError for one that no active party can send."""
-        names, settings = self._settings.parties, self._settings
+        settings, names = self._settings, self._settings.federation.parties
         party = names.index(message.sender) if message.sender in names else -1
-        if party not in settings.actives:
+        if party not in settings.federation.actives:
             raise PeerError("forged", f"{message.sender!r} is no active party of this federation")
-        if message.fingerprint != self._fingerprint:
+        if message.fingerprint != self.fingerprint:
             raise PeerError("configuration", ANOTHER_LEARNING)
         if not message.learnt:
             return self.queue.take_request(party, message.number)
@@ -72,7 +88,7 @@ class SharedModel:
 
     def ask(self) -> Send:
         """Ask for a turn: this party has enough labels for an iteration."""
-        return self._said(Turn(VERSION, self._fingerprint, self._settings.name, self.queue.ask(), False, 0, 0, 1.0, 1.0))
+        return self._said(Turn(VERSION, self.fingerprint, self._name, self.queue.ask(), False, 0, 0, 1.0, 1.0))
 
     def end(self, iteration: SharedSgdIteration) -> Send:
         """Announce that this party's iteration has ended, and with it the next version of the model."""
@@ -80,7 +96,7 @@ class SharedModel:
         self.outputs.model_changed()
         assert model.bandwidth is not None
         before, first = model.version - 1, model.oldest.first
-        own = self._fingerprint, self._settings.name, self.queue.end()
+        own = self.fingerprint, self._name, self.queue.end()
         return self._said(Turn(VERSION, *own, True, before, first, model.bandwidth, iteration.decay))
 
     def _said(self, message: Turn) -> Send:

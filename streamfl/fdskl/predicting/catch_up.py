@@ -13,10 +13,10 @@ None of this is remembered: after a restart every entity that waits for a predic
 
 from __future__ import annotations
 
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.due import Due
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.predicting.forecasts import Forecasts
-from streamfl.fdskl.worker.active_settings import ActiveSettings
 
 __all__ = ["CatchUp"]
 
@@ -37,18 +37,16 @@ class CatchUp:
     forecasts: the entities that wait, and those that are asked for.
     due: says how many labels the next iteration lacks.
     model: the model that they wait for.
-    limit: entities that are remembered.
-    settings: n, 0: nothing ever waits; and the patience, in seconds.
+    settings: n is ``learning.catch_up_samples``; 0: nothing ever waits.
     """
 
-    def __init__(
-        self, forecasts: Forecasts, due: Due, model: KernelModel, limit: int, settings: ActiveSettings
-    ) -> None:
+    def __init__(self, forecasts: Forecasts, due: Due, model: KernelModel, settings: FdsklSettings) -> None:
+        limit = settings.alignment.limit
         self._forecasts = forecasts
         self._due = due
         self._model = model
-        self._samples = settings.catch_up_samples
-        self._patience = settings.catch_up_patience
+        self._samples = settings.learning.catch_up_samples
+        self._patience = settings.learning.catch_up_patience_seconds
         self._most, self._largest = min(MOST_AWAITED, limit), max(min(MOST_AWAITED, limit), limit // 2)
         # None: it is not reported, so nothing waits.
         self._unread: int | None = None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Send
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.model import Expansion, KernelModel
 from streamfl.fdskl.messages import KNOWN, OUTPUTS, Prediction
@@ -21,10 +22,8 @@ from streamfl.fdskl.predicting.catch_up import CatchUp
 from streamfl.fdskl.predicting.forecasts import Forecasts
 from streamfl.fdskl.sums.contributions import features_of, opened_outputs
 from streamfl.fdskl.sums.rounds import Question, Rounds, cut, fit_together, outputs_of, phases_of
-from streamfl.fdskl.worker.active_settings import ActiveSettings
 from streamfl.fdskl.worker.figures import ActiveFigures
 from streamfl.fdskl.worker.partition import WorkerPartition
-from streamfl.fdskl.worker.settings import WorkerSettings
 
 __all__ = ["EntityPredictor"]
 
@@ -53,7 +52,8 @@ class _Wanted:
 class EntityPredictor:
     """Predicts the entities of one partition. The forecasts remember which entities wait.
 
-    settings, active: of the party.
+    settings: of the party.
+    encode: encodes a prediction for users.
     partition: what every party has of the partition.
     figures: of all partitions.
     model, forecasts, cache, catch_up, rounds: of the partition.
@@ -63,8 +63,8 @@ class EntityPredictor:
 
     def __init__(
         self,
-        settings: WorkerSettings,
-        active: ActiveSettings,
+        settings: FdsklSettings,
+        encode: Callable[[Prediction], bytes],
         partition: WorkerPartition,
         figures: ActiveFigures,
         model: KernelModel,
@@ -75,8 +75,11 @@ class EntityPredictor:
         sends: list[Send],
         learn_from: Callable[[str, float], None],
     ) -> None:
-        self._settings = settings
-        self._active = active
+        self._encode = encode
+        self._prediction_of = settings.prediction_of
+        self._round_seconds = settings.aggregation.round_seconds
+        self._width = settings.aggregation.circle_bits // 8
+        self._is_shared = len(settings.federation.actives) > 1
         self._partition = partition
         self._figures = figures
         self._model = model
@@ -92,7 +95,7 @@ class EntityPredictor:
         self._outdated: set[str] = set()
         # Entities for which the parties are asked only who knows them, the longest waiting ones first.
         self._unlearnt: dict[_Wanted, Sequence[str]] = {}
-        self._keeps = active.learning.solver == "newton"
+        self._keeps = settings.learning.solver == "newton"
         self._last_now = 0.0
         forecasts.on_forget = self._forget
 
@@ -124,7 +127,7 @@ class EntityPredictor:
     @property
     def wake_at(self) -> float | None:
         """When waiting for who knows the first of the entities ends."""
-        return next(iter(self._unlearnt)).since + self._settings.round_seconds if self._unlearnt else None
+        return next(iter(self._unlearnt)).since + self._round_seconds if self._unlearnt else None
 
     def keep(self, question: Question, features: NDArray[np.float64]) -> None:
         """Keep the features of a prediction, which learning uses too: (entities, features of the question)."""
@@ -148,8 +151,8 @@ class EntityPredictor:
                 continue
             self._catch_up.predicted(entity, self._last_now)
             self._figures.predictions += 1
-            prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
-            content, headers = self._active.encode(prediction), self._partition.pending_headers.of(entity)
+            prediction = Prediction(entity, self._prediction_of(output), output, version, parties, found.revision - 1)
+            content, headers = self._encode(prediction), self._partition.pending_headers.of(entity)
             self._sends.append(Send("predictions", entity.encode(), content, self._partition.partition, headers))
             if entity in self._again:
                 self._again.discard(entity)
@@ -171,7 +174,7 @@ class EntityPredictor:
         Once there is a model all parties are waited for.
         """
         for wanted, entities in list(self._unlearnt.items()):
-            is_over = wanted.since + self._settings.round_seconds <= now
+            is_over = wanted.since + self._round_seconds <= now
             if is_over or not self._partition.peers.complete:
                 del self._unlearnt[wanted]
                 self._rounds.drop(wanted)
@@ -188,7 +191,7 @@ class EntityPredictor:
     @property
     def _most(self) -> int:
         """Most entities whose f fits into one round."""
-        return fit_together(len(self._model.snapshot().alphas), self._active.learning.bits // 8)
+        return fit_together(len(self._model.snapshot().alphas), self._width)
 
     def _ask(self, entities: Sequence[str], alone: bool = False) -> None:
         """Ask for f of these entities by the current version of the model. alone: ask nobody if nothing is learnt."""
@@ -202,7 +205,7 @@ class EntityPredictor:
 
     def _asked(self, entities: Sequence[str], most: int) -> Iterator[Question]:
         """Questions for f of these entities by the current version of the model."""
-        expansion, width = self._model.snapshot(), self._active.learning.bits // 8
+        expansion = self._model.snapshot()
         if not expansion.ranges:
             for part in cut(entities, 1, 1, most):
                 wanted = _Wanted(self, expansion, self._last_now)
@@ -210,8 +213,8 @@ class EntityPredictor:
                 yield self._who_knows(wanted)
             return
         wanted = _Wanted(self, expansion, self._last_now)
-        if len(self._settings.actives) == 1:
-            yield from phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, width, most)
+        if not self._is_shared:
+            yield from phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, self._width, most)
             return
         for question in outputs_of(wanted, entities, expansion, most):
             yield replace(question, renewed=partial(self._asked_anew, question.entities))

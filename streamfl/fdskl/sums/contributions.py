@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import DISTANCES, KNOWN, OUTPUTS, Round
 from streamfl.fdskl.sums.circle import from_circle, number_type, to_circle
 from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
@@ -27,8 +27,6 @@ __all__ = [
     "LARGEST_PART",
     "OUTPUT_BITS",
     "Contributions",
-    "InputNoise",
-    "KernelSettings",
     "features_of",
     "numbers_of",
     "opened_distances",
@@ -44,70 +42,25 @@ SUM = b"sum"
 BLOCK = 16_384
 
 
-@dataclass(frozen=True)
-class KernelSettings:
-    """name: gaussian, laplacian or matern. nu: smoothness of matern. share: probability that a feature looks at a column."""
-
-    name: Literal["gaussian", "laplacian", "matern"]
-    nu: float
-    share: float = 1.0
-
-
-@dataclass(frozen=True)
-class InputNoise:
-    """Gaussian noise on a party's columns: norm B, standard deviation of the noise, the secret that it is drawn from."""
-
-    norm: float
-    noise: float
-    secret: str
-
-    @property
-    def mu(self) -> float:
-        """mu of Gaussian differential privacy, for each revision of an entity: 2 B / noise."""
-        return 2 * self.norm / self.noise
-
-
 class Contributions:
     """One party's part of the sums of one partition.
 
-    kernel: of the model.
-    columns: names of the party's own columns.
-    seed: of the federation.
+    settings: of the party.
     secret: of the party in this partition.
-    shared: whether frequencies are drawn from the seed, which all members know, and not from the secret.
-    parties, own, root: how many, and the places of this one and of the active one among them.
-    mask: one-time, paper or none.
-    bits: bits of a phase.
-    noise: on the columns, None for none.
-    place: fingerprint of the federation and partition, which the noise depends on.
+    noise_secret: that noise on the columns is drawn from.
+    partition: its number.
     """
 
-    def __init__(
-        self,
-        *,
-        kernel: KernelSettings,
-        columns: Sequence[str],
-        seed: int,
-        secret: bytes,
-        shared: bool,
-        parties: int,
-        own: int,
-        root: int,
-        mask: str,
-        bits: int,
-        noise: InputNoise | None,
-        place: tuple[int, int],
-    ) -> None:
-        self._kernel = kernel
-        self._columns = columns
-        self._seed = seed
+    def __init__(self, settings: FdsklSettings, secret: bytes, noise_secret: str, partition: int) -> None:
+        self._settings = settings
         self._secret = secret
-        self._shared = shared
-        self._parties, self._own, self._root = parties, own, root
-        self._mask = mask
-        self._bits = bits
-        self._noise = noise
-        self._place = place
+        self._noise_secret = noise_secret
+        # The noise depends on it.
+        self._place = settings.fingerprint, partition
+        self._own = settings.own
+        self._mask = settings.aggregation.mask
+        self._bits = settings.aggregation.circle_bits
+        self._laplacian = settings.learning.kernel == "laplacian"
         self._frequencies: Frequencies | None = None
         self._bandwidth = math.nan
         self.first_bandwidth: float | None = None
@@ -120,11 +73,13 @@ class Contributions:
         would show how many whole turns there are.
         """
         if self._frequencies is None or bandwidth != self._bandwidth:
-            density = SpectralDensity(self._kernel.name, bandwidth, self._kernel.nu, self._kernel.share)
-            secret = None if self._shared else self._secret
+            learning, federation = self._settings.learning, self._settings.federation
+            density = SpectralDensity(learning.kernel, bandwidth, learning.matern_nu, learning.columns_share)
+            secret = None if self._settings.aggregation.frequencies == "shared" else self._secret
             if secret is not None and self.first_bandwidth not in (None, bandwidth):
                 secret = derive(secret, b"fdskl bandwidth " + struct.pack("<d", bandwidth))
-            self._frequencies = Frequencies(density, self._columns, self._seed, secret, self._parties, self._own, self._root)
+            parties, columns = len(federation.parties), self._settings.columns
+            self._frequencies = Frequencies(density, columns, federation.seed, secret, parties, self._own, federation.root)
             self._bandwidth = bandwidth
         return self._frequencies
 
@@ -171,20 +126,20 @@ class Contributions:
     def _distances(self, rows: NDArray[np.float64]) -> NDArray[Any]:
         """Squared distances between entities 0 and 1, 2 and 3, …, for the L1 kernel their L1 distances: (pairs,)."""
         differences = rows[0::2] - rows[1::2]
-        parts = np.abs(differences).sum(axis=1) if self._kernel.name == "laplacian" else np.square(differences).sum(axis=1)
+        parts = np.abs(differences).sum(axis=1) if self._laplacian else np.square(differences).sum(axis=1)
         return np.asarray(np.rint(np.minimum(parts, FARTHEST) * DISTANCE_STEPS).astype(np.uint64))
 
     def _hidden(self, entities: Sequence[str], rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows shortened to a norm, with noise on them; as they are without ``noise``."""
-        noise = self._noise
-        if noise is None:
+        """Rows shortened to a norm, with noise on them; as they are without ``privacy.input_noise``."""
+        norm, noise = self._settings.privacy.input_norm, self._settings.privacy.input_noise
+        if norm is None or noise is None:
             return rows
-        bound = noise.norm * (1 - ROUNDING)
+        bound = norm * (1 - ROUNDING)
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         short = rows * np.minimum(1.0, bound / np.maximum(lengths, bound))
         return np.array(
             [
-                noisy(row, noise.noise, noise.norm, noise.secret, *self._place, self._own, entity)
+                noisy(row, noise, norm, self._noise_secret, *self._place, self._own, entity)
                 for entity, row in zip(entities, short, strict=True)
             ]
         ).reshape(rows.shape)

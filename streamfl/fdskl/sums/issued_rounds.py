@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamfl.contract.role import PeerError
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import (
     CARRIED_BYTES,
     DISTANCES,
@@ -19,18 +20,18 @@ from streamfl.fdskl.messages import (
     Round,
 )
 from streamfl.fdskl.sums.contributions import numbers_of
-from streamfl.fdskl.worker.settings import WorkerSettings
 
 __all__ = ["asked_by"]
 
 
-def asked_by(message: Round, settings: WorkerSettings) -> int:
+def asked_by(message: Round, settings: FdsklSettings) -> int:
     """The number of the active party that asks. PeerError for what cannot be asked."""
-    root = next((party for party in settings.actives if settings.parties[party] == message.sender), None)
+    parties, actives = settings.federation.parties, settings.federation.actives
+    root = next((party for party in actives if parties[party] == message.sender), None)
     if root is None:
         raise PeerError("forged", f"a round of {message.sender!r}, which is not the active party")
-    if len(message.incarnations) != len(settings.parties):
-        text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
+    if len(message.incarnations) != len(parties):
+        text = f"a round with {len(message.incarnations)} incarnations of {len(parties)} parties"
         raise PeerError("malformed", text)
     if len(set(message.incarnations)) < len(message.incarnations):
         # A round of one active party with another one's incarnation would shut out that party's own rounds.
@@ -38,7 +39,7 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
     if len(message.entities) > MOST_ENTITIES or len(message.ranges) > MOST_RANGES:
         text = f"a round of {len(message.entities)} entities and {len(message.ranges)} ranges of features"
         raise PeerError("oversized", f"{text}: at most {MOST_ENTITIES} and {MOST_RANGES} are expected")
-    purposes = (PHASES, DISTANCES, KNOWN, *((OUTPUTS,) if len(settings.actives) > 1 else ()))
+    purposes = (PHASES, DISTANCES, KNOWN, *((OUTPUTS,) if len(actives) > 1 else ()))
     if message.purpose not in purposes or not message.entities:
         raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
     features = sum(one.count for one in message.ranges)
@@ -46,7 +47,7 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
         if features or len(message.entities) % 2 or len(message.entities) > 2 * MOST_DISTANCES:
             text = f"an odd number of entities, or for more than {MOST_DISTANCES} distances"
             raise PeerError("malformed", f"a round of distances asks for features, or for {text}")
-        if not settings.distances:
+        if settings.learning.bandwidth is not None:
             text = "learning.bandwidth is set at this party. Set it at the active party too, or leave it out here"
             raise PeerError("configuration", f"a round of distances, and {text}")
     elif message.purpose == KNOWN:
@@ -58,9 +59,9 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
         and message.ranges
     ):
         raise PeerError("malformed", f"a round of {features} features with the bandwidth {message.bandwidth:g}")
-    if features > 2 * settings.features_limit + CARRIED_BYTES or any(one.first > 2**52 for one in message.ranges):
+    if features > 2 * settings.learning.features_limit + CARRIED_BYTES or any(one.first > 2**52 for one in message.ranges):
         raise PeerError("oversized", f"a round of {features} features")
-    count, dtype = numbers_of(message, settings.bits)
+    count, dtype = numbers_of(message, settings.aggregation.circle_bits)
     if count * np.dtype(dtype).itemsize > CARRIED_BYTES + 1024:
         raise PeerError("oversized", f"a round of {count} numbers, which is more than a record holds")
     return root

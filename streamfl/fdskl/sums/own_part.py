@@ -8,27 +8,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import DISTANCES, KNOWN, PHASES
 from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.sums.contributions import Contributions, numbers_of
 from streamfl.fdskl.sums.masks import CHECK_WORDS
 from streamfl.fdskl.sums.own_columns import OwnColumns
-from streamfl.fdskl.sums.pending_sums import SUM, PendingSum
+from streamfl.fdskl.sums.pending_sums import OFF, PendingSum
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.fdskl.worker.answered import Answered
-from streamfl.fdskl.worker.settings import WorkerSettings
+from streamfl.fdskl.worker.given import PartyGiven
 
-__all__ = ["OFF", "OwnPart"]
-
-# With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
-OFF = SUM + 1
+__all__ = ["OwnPart"]
 
 
 class OwnPart:
     """Computes the own part. It remembers nothing but what the owners given to it remember.
 
-    settings: of the party.
+    settings, given: of the party.
     partition: its number.
     columns, standardisation, secret, answered: the owners of what goes in.
     metrics: for the operator.
@@ -36,7 +34,8 @@ class OwnPart:
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        settings: FdsklSettings,
+        given: PartyGiven,
         partition: int,
         columns: OwnColumns,
         standardisation: Standardisation,
@@ -45,6 +44,10 @@ class OwnPart:
         metrics: PartyMetrics,
     ) -> None:
         self._settings = settings
+        self._given = given
+        self._own = settings.own
+        # Only then a round has more than one sum.
+        self._sums_masks = settings.aggregation.mask == "paper" and len(settings.federation.parties) > 1
         self._partition = partition
         self._columns = columns
         self._standardisation = standardisation
@@ -57,7 +60,9 @@ class OwnPart:
     def contributions(self) -> Contributions:
         """This party's part of sums, by its secret."""
         if self._contributions is None:
-            self._contributions = self._settings.contributions(self._secret.value, self._partition)
+            self._contributions = Contributions(
+                self._settings, self._secret.value, self._given.noise_secret, self._partition
+            )
         self._contributions.first_bandwidth = self.answered.bandwidth
         return self._contributions
 
@@ -73,7 +78,7 @@ class OwnPart:
         self, pending: PendingSum, secrets: Mapping[int, bytes], outputs: NDArray[np.float64] | None, now: float
     ) -> None:
         """Add the own part. secrets: by party, for masks. outputs: f_l' of the round's entities, if the round asks for it."""
-        announced, settings = pending.announced, self._settings
+        announced = pending.announced
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)
         self.answered.note(announced)
@@ -93,17 +98,17 @@ class OwnPart:
         parts = self.contributions
         numbers = parts.numbers(announced, pending.identity, secrets, rows)
         pending.answered = True
-        pending.stage(pending.total).add(numbers, known.astype(np.uint8), [settings.own])
+        pending.stage(pending.total).add(numbers, known.astype(np.uint8), [self._own])
         for stage in self.stages(pending):
-            if stage != pending.total and stage != OFF + settings.own:
+            if stage != pending.total and stage != OFF + self._own:
                 masks = parts.own_masks(announced, stage - OFF)
-                pending.stage(stage).add(masks, np.zeros(len(announced.entities), np.uint8), [settings.own])
+                pending.stage(stage).add(masks, np.zeros(len(announced.entities), np.uint8), [self._own])
 
     def stages(self, pending: PendingSum) -> list[int]:
         """The sums of a round: one, and with mask = "paper" one more for each owner of its features."""
         announced = pending.announced
         assert announced is not None
-        if self._settings.mask != "paper" or announced.purpose in (DISTANCES, KNOWN) or len(self._settings.parties) == 1:
+        if not self._sums_masks or announced.purpose in (DISTANCES, KNOWN):
             return [pending.total]
         return [pending.total, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
 
@@ -111,7 +116,7 @@ class OwnPart:
         """How many numbers a sum of this stage has, and of which type."""
         announced = pending.announced
         assert announced is not None
-        count, dtype = numbers_of(announced, self._settings.bits)
+        count, dtype = numbers_of(announced, self._settings.aggregation.circle_bits)
         if stage == pending.total:
             return count, dtype
         return int((self.contributions.owners(announced) == stage - OFF).sum()) + CHECK_WORDS, dtype

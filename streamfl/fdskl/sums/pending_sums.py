@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
 from streamfl.fdskl.messages import PartialSum, Round
-from streamfl.fdskl.sums.topology import Aggregation
+from streamfl.fdskl.sums.topology import Aggregation, Kind, aggregation
 
-__all__ = ["STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage"]
+__all__ = ["OFF", "STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage", "trees_of"]
 
 Key = tuple[int, int]
 """Names a round: the incarnation of the active party that asks, and the round's number in it."""
@@ -22,6 +22,18 @@ Key = tuple[int, int]
 STAGES = 128
 # The sum of a round itself.
 SUM = 1
+# With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
+OFF = SUM + 1
+
+
+def trees_of(kind: Kind, parties: int, actives: Sequence[int], paper: bool) -> dict[int, Aggregation]:
+    """The topology of each stage of a round, by stage. paper: whether the masks of features are summed too."""
+    root = actives[0]
+    trees = {STAGES * place + SUM: aggregation(kind, parties, active) for place, active in enumerate(actives)}
+    if paper:
+        others = [party for party in range(parties) if party != root]
+        trees |= {OFF + owner: aggregation(kind, parties, root, without=owner, second=True) for owner in others}
+    return trees
 
 
 @dataclass
@@ -114,21 +126,21 @@ class PendingSums:
         if pending is None:
             pending = self._rounds[key] = PendingSum(now, total)
             if len(self._rounds) > self._limit:
-                self.give_up(next(iter(self._rounds)), "displaced")
+                self.abandon(next(iter(self._rounds)), "displaced")
         return pending
 
     def end(self, key: Key) -> None:
         """Forget a round whose sums were sent on or opened."""
         del self._rounds[key]
 
-    def give_up(self, key: Key, reason: str) -> None:
+    def abandon(self, key: Key, reason: str) -> None:
         self._abandon(key, self._rounds.pop(key), reason)
 
-    def give_up_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
+    def abandon_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
         """Give up every round except those of the incarnation ``but``. root: only rounds that this active party asks."""
         for key, pending in list(self._rounds.items()):
             if key[0] != but and root in (None, self.root_of(pending)):
-                self.give_up(key, reason)
+                self.abandon(key, reason)
 
     def root_of(self, pending: PendingSum) -> int:
         """The active party that asks, where the round's sums end."""
@@ -138,7 +150,7 @@ class PendingSums:
         """Give up rounds whose first message came ``seconds`` ago or earlier."""
         for key, pending in list(self._rounds.items()):
             if pending.since + seconds <= now:
-                self.give_up(key, "timeout")
+                self.abandon(key, "timeout")
 
     def set_back(self, now: float) -> None:
         """The clock was ahead: set later times back to ``now``."""

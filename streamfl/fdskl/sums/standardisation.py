@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import Count, decode_array, encode_array
+from streamfl.fdskl.config import StandardisationSection
 from streamfl.fdskl.state import COLUMNS
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts
@@ -144,26 +145,22 @@ class _Remembered(msgspec.Struct, array_like=True):
 class Standardisation:
     """Moments of a party's columns, which are frozen once enough entities were seen.
 
-    They are frozen at the ``first``-th sample of the partition, so reading the samples again gives the same moments.
+    They are frozen at sample ``first_entities`` of the partition, so reading the samples again gives the same moments.
 
     parts: where they are remembered.
     count: columns.
-    wanted: False: columns are used as they come.
-    first: entities after which the moments are frozen.
+    settings: whether and how columns are scaled.
     patience: seconds without a sample after which the party waits for no more.
-    auto: whether arcsinh comes first where a column has heavy tails; False: only mean and deviation are taken.
     """
 
-    def __init__(
-        self, parts: ChangedParts, count: int, wanted: bool, first: int, patience: float, auto: bool = True
-    ) -> None:
+    def __init__(self, parts: ChangedParts, count: int, settings: StandardisationSection, patience: float) -> None:
         self._write = parts.single(COLUMNS, _Remembered, self.restore)
-        self._wanted = wanted
-        self._first = first
+        self._wanted = settings.columns
+        self._first = settings.first_entities
         self._patience = patience
-        self._auto = auto
+        self._auto = settings.transform == "auto"
         self.seen = 0
-        self.frozen = not wanted
+        self.frozen = not self._wanted
         self._moments = no_moments(count)
         # Since when no sample came, as far as this object knows.
         self._quiet_since: float | None = None

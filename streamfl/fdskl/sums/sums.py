@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError, Send
 from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import (
     KNOWN,
     OUTPUTS,
@@ -25,22 +26,17 @@ from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.sums.contributions import LARGEST_PART
 from streamfl.fdskl.sums.issued_rounds import asked_by
 from streamfl.fdskl.sums.masks import checked
-from streamfl.fdskl.sums.own_part import OFF, OwnPart
-from streamfl.fdskl.sums.pending_sums import STAGES, SUM, Key, PendingSum, PendingSums
+from streamfl.fdskl.sums.own_part import OwnPart
+from streamfl.fdskl.sums.pending_sums import OFF, STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.received_rounds import ReceivedRounds
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.fdskl.worker.peers import Peers
-from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.roles.notices import Notices
 
-__all__ = ["OFF", "SUM", "Collector", "Sums"]
+__all__ = ["Collector", "Sums"]
 
 # Most rounds under way at a party, in multiples of rounds_in_flight.
 PENDING = 4
-TOO_LARGE = (
-    f"a round is not answered, because this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
-    "learning.step or a larger learning.regularisation"
-)
 
 
 class Collector(Protocol):
@@ -78,7 +74,7 @@ class Sums:
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        settings: FdsklSettings,
         partition: int,
         peers: Peers,
         own_part: OwnPart,
@@ -88,6 +84,12 @@ class Sums:
         notices: Notices,
     ) -> None:
         self._settings = settings
+        self._own = settings.own
+        self._parties = settings.federation.parties
+        self._actives = settings.federation.actives
+        self._trees = settings.trees
+        self._round_seconds = settings.aggregation.round_seconds
+        self._reply_seconds = settings.alignment.reply_seconds
         self._partition = partition
         self._peers = peers
         self.own_part = own_part
@@ -95,10 +97,10 @@ class Sums:
         self._sends = sends
         self._metrics = metrics
         self._notices = notices
-        actives = len(settings.actives)
+        actives = len(self._actives)
         # With several active parties each also has rounds of outputs under way, and of the phases for them.
-        most = PENDING * settings.rounds_in_flight * (1 if actives == 1 else 2 * actives)
-        self.pending = PendingSums(settings.own, settings.trees, most, self._given_up)
+        most = PENDING * settings.aggregation.rounds_in_flight * (1 if actives == 1 else 2 * actives)
+        self.pending = PendingSums(self._own, self._trees, most, self._abandon)
         self.collector: Collector | None = None
         self.outputs: Outputs | None = None
         self._received = ReceivedRounds()
@@ -122,13 +124,13 @@ class Sums:
 
     def party_began(self, party: int, number: int) -> None:
         """A party has begun another life: give up the rounds that name another one."""
-        if party in self._settings.actives:
-            self.pending.give_up_all("incarnation", but=number, root=party)
+        if party in self._actives:
+            self.pending.abandon_all("incarnation", but=number, root=party)
         self.try_again()
         for key, pending in self.pending.announced():
             assert pending.announced is not None
             if pending.announced.incarnations[party] != number:
-                self.pending.give_up(key, "incarnation")
+                self.pending.abandon(key, "incarnation")
 
     def try_again(self) -> None:
         """More is known than before: answer the rounds that waited for it."""
@@ -137,20 +139,19 @@ class Sums:
 
     def take_round(self, message: Round, content: bytes, now: float) -> None:
         """An active party asks for a sum. PeerError for what cannot be asked."""
-        settings = self._settings
-        root = asked_by(message, settings)
-        if root != settings.own:
+        root = asked_by(message, self._settings)
+        if root != self._own:
             self.own_part.answered.check(message)
         key = message.incarnations[root], message.number
-        if message.incarnations[settings.own] != self._peers.incarnation.number:
+        if message.incarnations[self._own] != self._peers.incarnation.number:
             self._metrics.ignored_messages["old_incarnation"] += 1
             self._peers.is_mistaken(now)
             return
-        identity = identity_of(content, settings.federation, self._partition)
-        if root != settings.own and (self._received.is_crowded(key) or self._received.is_another(key, identity)):
+        identity = identity_of(content, self._settings.federation.name, self._partition)
+        if root != self._own and (self._received.is_crowded(key) or self._received.is_another(key, identity)):
             # If two rounds had one name, one would be shut out. A round that cannot be noted could be answered twice.
             self._received.forget()
-            self.pending.give_up_all("incarnation")
+            self.pending.abandon_all("incarnation")
             self._peers.begin_anew()
             return
         if not self._received.note(key, identity):
@@ -158,7 +159,7 @@ class Sums:
             return
         self._metrics.rounds += 1
         pending = self.pending.begin(key, now)
-        pending.total = SUM + STAGES * settings.actives.index(root)
+        pending.total = SUM + STAGES * self._actives.index(root)
         pending.announced = message
         pending.identity = identity
         pending.missing = self.own_part.missing_of(message.entities)
@@ -185,7 +186,7 @@ class Sums:
                 self._metrics.ignored_messages["late_sum"] += 1
                 return
             total = message.stage - message.stage % STAGES + SUM
-            if self._settings.own == self._settings.trees[total].root:
+            if self._own == self._trees[total].root:
                 # The party that announces rounds knows all of its own.
                 self._metrics.ignored_messages["old_incarnation"] += 1
                 return
@@ -201,13 +202,12 @@ class Sums:
 
     def pass_time(self, now: float) -> None:
         """A tick: answer without columns that did not come in time, and give up rounds that took too long."""
-        settings = self._settings
         for key, pending in self.pending.waiting():
-            self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
+            self._answer_if_possible(key, pending, whatever=pending.since + self._reply_seconds <= now)
         if (at := self._freezes_at) is not None and at <= now:
             # Answers go out with a later commit. Otherwise a crash could forget the moments that an answer was computed with.
             self._standardisation.freeze()
-        self.pending.expire(settings.round_seconds, now)
+        self.pending.expire(self._round_seconds, now)
 
     @property
     def _freezes_at(self) -> float | None:
@@ -217,24 +217,24 @@ class Sums:
         waiting = (pending for key, pending in self.pending.waiting() if self._may_answer(key, pending))
         oldest = min((pending.since for pending in waiting if not self._knows_scale(pending)), default=None)
         until = self._standardisation.waits_until
-        return None if oldest is None else min(oldest + self._settings.reply_seconds, max(oldest, until))
+        return None if oldest is None else min(oldest + self._reply_seconds, max(oldest, until))
 
     @property
     def wake_at(self) -> float | None:
-        settings, oldest = self._settings, self.pending.oldest
-        times = [] if oldest is None else [oldest + settings.round_seconds]
+        oldest = self.pending.oldest
+        times = [] if oldest is None else [oldest + self._round_seconds]
         for key, pending in self.pending.waiting():
             if self._may_answer(key, pending) and self._knows_scale(pending):
-                times.append(pending.since + (settings.reply_seconds if pending.missing else 0.0))
+                times.append(pending.since + (self._reply_seconds if pending.missing else 0.0))
         if (at := self._freezes_at) is not None:
             times.append(at)
         return min(times, default=None)
 
     def party_of(self, name: str) -> int:
         """A party's number. PeerError for a name that no other party has."""
-        if name not in self._settings.parties or name == self._settings.name:
+        if name not in self._parties or name == self._parties[self._own]:
             raise PeerError("forged", f"{name!r} is no other party of this federation")
-        return self._settings.parties.index(name)
+        return self._parties.index(name)
 
     # ----
 
@@ -264,7 +264,7 @@ class Sums:
                 outputs = found
             if not (np.abs(outputs) <= LARGEST_PART).all():
                 # The asking party gives the round up when its time is over. If it did so at once, it would ask again at once.
-                self._notices.say("range", TOO_LARGE)
+                self._notices.say("range")
                 return
         self.own_part.put_into(pending, self._peers.pair_secrets(pending.announced.incarnations), outputs, self._last_now)
         self._go_on(key, pending)
@@ -282,8 +282,8 @@ class Sums:
         """Send on the sums that are complete. The party that asked opens the sum when all its stages are complete."""
         if not pending.answered or self.pending.get(key) is not pending:
             return
-        stages = [stage for stage in self.own_part.stages(pending) if stage != OFF + self._settings.own]
-        if self._settings.own == self.pending.root_of(pending):
+        stages = [stage for stage in self.own_part.stages(pending) if stage != OFF + self._own]
+        if self._own == self.pending.root_of(pending):
             if all(self.pending.is_whole(pending, stage) for stage in stages):
                 self._open(key, pending, stages)
             return
@@ -294,17 +294,17 @@ class Sums:
             self.pending.end(key)
 
     def _send_sum(self, key: Key, pending: PendingSum, stage: int) -> None:
-        settings, sums = self._settings, pending.stage(stage)
+        sums = pending.stage(stage)
         assert sums.values is not None
         assert sums.known is not None
-        parent = settings.trees[stage].parent[settings.own]
+        parent = self._trees[stage].parent[self._own]
         assert parent is not None
         values = sums.values.astype(sums.values.dtype.newbyteorder("<"), copy=False).tobytes()
         content = PARTIAL_SUM.encode(
             PartialSum(
                 VERSION,
-                settings.fingerprint,
-                settings.name,
+                self._settings.fingerprint,
+                self._parties[self._own],
                 *key,
                 pending.identity,
                 stage,
@@ -316,7 +316,7 @@ class Sums:
         pending.sent.add(stage)
         self._metrics.sums_sent += 1
         self._metrics.sums_sent_bytes += len(content)
-        self._send(f"sums/{settings.parties[parent]}", content)
+        self._send(f"sums/{self._parties[parent]}", content)
 
     def _open(self, key: Key, pending: PendingSum, stages: list[int]) -> None:
         sums = pending.stage(pending.total)
@@ -326,7 +326,7 @@ class Sums:
         self.pending.end(key)
         total = checked(sums.values)
         if total is None:
-            self._given_up(key, pending, "masks")
+            self._abandon(key, pending, "masks")
             return
         for stage in stages:
             if stage != pending.total and (masks := pending.stage(stage).values) is not None:
@@ -337,19 +337,15 @@ class Sums:
         assert self.collector is not None
         self.collector.complete(key, total.ravel(), sums.known)
 
-    def _given_up(self, key: Key, pending: PendingSum, reason: str) -> None:
+    def _abandon(self, key: Key, pending: PendingSum, reason: str) -> None:
         self._metrics.abandoned_rounds[reason] += 1
-        self._metrics.timed_out_rounds += reason == "timeout"
-        missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
-        names = ", ".join(self._settings.parties[number] for number in missing[:8])
-        texts = {
-            "timeout": f"a round was not complete in {self._settings.round_seconds:g} s; no part came from {names or 'nobody'}",
-            "incarnation": "a round was given up because a party restarted",
-            "masks": "the masks of a round did not cancel: a part was damaged, or belongs to another round. The sum was not used",
-            "displaced": "a round was given up because too many are open: is a party below this one absent?",
-            "version": "a round was given up because it asks for an old version of the model. It is repeated",
-        }
-        self._notices.say(f"round_{reason}", texts[reason])
+        text = None
+        if reason == "timeout":
+            self._metrics.timed_out_rounds += 1
+            missing = sorted(set(range(len(self._parties))) - pending.stage(pending.total).contributors)
+            names = ", ".join(self._parties[number] for number in missing[:8])
+            text = f"a round was not complete in {self._round_seconds:g} s; no part came from {names or 'nobody'}"
+        self._notices.say(f"round_{reason}", text)
         if self.outputs is not None:
             self.outputs.drop(key)
         if self.collector is not None:

@@ -10,20 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import rng_for
-from streamfl.fdskl.config import WORKER, FdsklFederation, FdsklSettings, KernelLearningSection, StandardisationSection
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.newton import solve_block
 from streamfl.fdskl.messages import PARTIAL_SUM, PHASES, ROUND, Round
 from streamfl.fdskl.sums.circle import from_circle, number_type
+from streamfl.fdskl.tools.federation import settings_of_all
 from streamfl.fdskl.tools.run import KernelOutcome, run_kernel
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.pictures import FEDERATION, LOCAL, STYLES, can_draw, label_axes, new_pyplot
+from streamfl.simulation.pictures import FEDERATION, LOCAL, STYLES, can_draw, label_axes, new_picture, save_picture
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.terminal.progress import progress
 
 __all__ = ["demo"]
@@ -111,14 +109,11 @@ def demo(out: Path, seed: int) -> Report:
 def _run(
     names: Sequence[str], table: VerticalTable, seed: int, overheard: _Overheard | None = None
 ) -> KernelOutcome:
-    settings = FdsklSettings(
-        federation=FdsklFederation(name="demo", seed=seed, parties=list(names)),
-        role=RoleSection(kind=WORKER),
-        party=PartySection(name=names[0]),
-        samples=EntitySamplesSection(topic="points", features=["x"]),
-        labels=EntityLabelsSection(topic="kinds", label="y"),
-        learning=KernelLearningSection(block_instances=BATCH, block_features=64, features_limit=512),
-        standardisation=StandardisationSection(columns=False, transform="none"),
+    settings = settings_of_all(
+        names,
+        federation={"name": "demo", "seed": seed},
+        learning={"block_instances": BATCH, "block_features": 64, "features_limit": 512},
+        standardisation={"columns": False, "transform": "none"},
     )
     columns = [[f"{name}-{number}" for number in range(own.shape[1])] for name, own in zip(names, table.inputs, strict=True)]
     with progress(" and ".join(names)) as work:
@@ -159,8 +154,7 @@ def _draw(
     out: Path, table: VerticalTable, together: KernelOutcome, levels: dict[str, float], heard: _Overheard
 ) -> None:
     """Draw the border that was learnt, accuracy over time, and what one party sends of its column."""
-    pyplot = new_pyplot()
-    figure, (border, curve, said) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    figure, (border, curve, said) = new_picture(3, 13, 4.2)
     east, north = (own[:, 0] for own in table.inputs)
     axis = np.linspace(-3.2, 3.2, GRID)
     outputs = _model_at(together, *(grid.ravel() for grid in np.meshgrid(axis, axis)))
@@ -183,9 +177,7 @@ def _draw(
     # With two parties the other one can take the mask off. It hides the numbers from everybody else.
     label_axes(said, "What Kafka carries of one feature", "column of the party north")
     said.set_ylabel("sent by north")
-    figure.suptitle("streamfl: two parties, each with one coordinate of the same points")
-    figure.savefig(out, dpi=140)
-    pyplot.close(figure)
+    save_picture(figure, out, "streamfl: two parties, each with one coordinate of the same points")
 
 
 def _model_at(together: KernelOutcome, east: NDArray[np.float64], north: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,41 +7,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import rng_for
-from streamfl.fdskl.config import WORKER, FdsklFederation, FdsklSettings
+from streamfl.fdskl.config import FdsklFederation, FdsklSettings
 from streamfl.fdskl.learning.model import Expansion
 from streamfl.fdskl.messages import TURN, Prediction
-from streamfl.fdskl.sums.contributions import InputNoise
+from streamfl.fdskl.tools.members import BETWEEN, labels_topic, members
 from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.role import FdsklWorker
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.simulation.network import NetworkBus, TopicTraffic
+from streamfl.simulation.vertical.federation import TurnFederation
 
-__all__ = ["BETWEEN", "KernelFederation", "active_member", "settings_of_all"]
+__all__ = ["KernelFederation", "settings_of_all"]
 
-LABELS = "labels"
-# Kinds of messages between parties.
-BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
 # Numbers that are computed at once when a model is evaluated.
 EVALUATED = 2**22
-
-
-def active_member(name: str, label: str = "y") -> dict[str, Any]:
-    """Sections of a member that knows the labels, for a run of all members in one process."""
-    return {
-        "role": {"kind": WORKER},
-        "party": {"name": name},
-        "samples": {"topic": "samples", "features": "columns", "dimension": 1},
-        "labels": {"topic": LABELS, "label": label, "label_range": (0.0, 1.0)},
-    }
 
 
 def settings_of_all(parties: Sequence[str], **sections: Mapping[str, Any]) -> FdsklSettings:
@@ -50,21 +33,23 @@ def settings_of_all(parties: Sequence[str], **sections: Mapping[str, Any]) -> Fd
     sections: values that differ from the defaults, by the section's name.
     """
     federation = FdsklFederation.model_validate({"name": "f", "parties": list(parties), **sections.pop("federation", {})})
-    return FdsklSettings.model_validate({"federation": federation, **active_member(federation.active_party), **sections})
+    active = members(federation, dict.fromkeys(parties, 1))[federation.active_party]
+    return FdsklSettings.model_validate({"federation": federation, **active, **sections})
 
 
-class KernelFederation:
+class KernelFederation(TurnFederation[FdsklSettings]):
     """One partition, every party in its worker.
 
     settings: of any member; those of a single member are filled in here.
     inputs: by party, in the order of federation.parties, (entities, its columns).
-    columns: by party, the names of its columns.
+    columns: by party, the names of its columns. Frequencies are drawn by name.
     labels: (entities,); each of several active parties gets its own ones.
     label_range: of the labels.
-    delay: virtual seconds from a worker's turn to the next.
     network_delay: virtual seconds from one party to another.
     overheard: called with each message between parties.
     """
+
+    prediction = Prediction
 
     def __init__(
         self,
@@ -73,41 +58,23 @@ class KernelFederation:
         columns: Sequence[Sequence[str]],
         labels: NDArray[np.float64],
         label_range: tuple[float, float] = (0.0, 1.0),
-        delay: float = 0.001,
         network_delay: float = 0.0,
         overheard: Callable[[Outgoing], None] | None = None,
     ) -> None:
-        settings = settings.in_one_process()
-        self.settings = settings
-        self.inputs = inputs
-        self.labels = labels
-        self.now = self.begin = 1_000.0
-        self._moved = self.now
-        self._delay = delay
-        self._columns = columns
-        self.bus = NetworkBus(clock=lambda: self.now, delay=network_delay, overheard=overheard)
-        self._encode = msgspec.msgpack.Encoder().encode
-        section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
-        federation = settings.federation
-        self.bus.between = {f"{federation.name}.{name}.{kind}" for name in federation.parties for kind in BETWEEN}
+        super().__init__(settings, BETWEEN, inputs, labels, network_delay=network_delay, overheard=overheard)
         # The log of several active parties, each of which reads all of it.
-        self.bus.logs.add(f"{federation.name}.turns")
+        self.bus.logs.add(f"{settings.federation.name}.turns")
         self.bus.between |= self.bus.logs
         # Secrets are drawn here, so no file is read.
         aggregation = settings.aggregation.model_copy(update={"secret_file": None})
-        self.workers: dict[str, Worker] = {}
         self._lives: dict[str, int] = {}
-        self._of_party: dict[str, FdsklSettings] = {}
-        for name, names in zip(federation.parties, columns, strict=True):
-            update = {
-                "role": RoleSection(kind=WORKER),
-                "party": PartySection(name=name),
-                "samples": EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features=list(names)),
-                "labels": section.model_copy(update={"topic": f"{LABELS}-{name}"}) if name in federation.active_parties else None,
-                "aggregation": aggregation,
-            }
-            self._of_party[name] = settings.model_copy(update=update)
-            self.workers[name] = self._start(name)
+        self.columns = dict(zip(self.inputs, columns, strict=True))
+        self._of_party = {
+            name: self.settings.model_copy(update={**own, "aggregation": aggregation})
+            for name, own in members(settings.federation, self.columns, label_range).items()
+        }
+        for name in self._of_party:
+            self.workers[name] = self._begin(name)
 
     @property
     def roles(self) -> Mapping[str, FdsklWorker]:
@@ -142,64 +109,14 @@ class KernelFederation:
         names = self.settings.federation.active_parties
         return names[entity % len(names)]
 
-    @property
-    def seconds(self) -> float:
-        """Virtual seconds from the beginning until something last moved."""
-        return self._moved - self.begin
-
-    def write_samples(self, entities: Sequence[int]) -> None:
-        """Write every party's columns of these entities."""
-        for name, own, names in zip(self.settings.federation.parties, self.inputs, self._columns, strict=True):
-            rows = own[list(entities)].tolist()
-            self.bus.write(
-                [
-                    Outgoing(f"samples-{name}", str(one).encode(), self._encode(dict(zip(names, row, strict=True))))
-                    for one, row in zip(entities, rows, strict=True)
-                ]
-            )
-
-    def write_labels(self, entities: Sequence[int]) -> None:
-        """Write the labels of these entities, each for the active party that knows it."""
-        self.bus.write(
-            [
-                Outgoing(f"{LABELS}-{self.learner_of(one)}", str(one).encode(), self._encode({"y": float(self.labels[one])}))
-                for one in entities
-            ]
-        )
+    def labels_topic_of(self, entity: int) -> str:
+        return labels_topic(self.settings.federation, self.learner_of(entity))
 
     def run(self, most_seconds: float = 1e9) -> None:
         """Run until nothing moves and nothing is waited for, or for ``most_seconds`` virtual seconds."""
         until = self.now + most_seconds
-        while self.now < until:
-            moved = False
-            for worker in self.workers.values():
-                while worker.step(0.0):
-                    moved = True
-            if moved:
-                self._moved = self.now
-                self.now += self._delay
-                continue
-            arrival = self.bus.next_arrival(self.now)
-            wake = min((at for role in self.roles.values() if (at := role.wake_at) is not None), default=math.inf)
-            if not any(role.waiting for role in self.roles.values()):
-                wake = math.inf
-            if min(arrival, wake) == math.inf:
-                return
-            self.now = min(until, max(self.now + self._delay, min(arrival, wake)))
-
-    def predictions(self) -> list[Prediction]:
-        """All published predictions, in order."""
-        topic = f"{self.settings.federation.name}.predictions"
-        return [msgspec.json.decode(record.value or b"", type=Prediction) for record in self.bus.read(topic)]
-
-    def traffic(self, kind: str) -> TopicTraffic:
-        """The messages between parties of this kind, one of ``BETWEEN``."""
-        counts = [count for topic, count in self.bus.traffic.items() if topic.endswith(f".{kind}")]
-        return TopicTraffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
-
-    def figure(self, party: str, name: str) -> float:
-        """A measurement of a party, summed over its labels."""
-        return sum(one.value for one in self.workers[party].measure() if one.name == name)
+        while self.now < until and self.turn(until):
+            pass
 
     def standardised(self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None) -> list[NDArray[np.float64]]:
         """By party, standardised columns of other entities, (n, columns); for an absent party their mean."""
@@ -236,30 +153,27 @@ class KernelFederation:
         """Start another process of the party, from its changelog alone."""
         if name in self.workers:
             self.stop(name)
-        started = {**self.workers, name: self._start(name)}
+        started = {**self.workers, name: self._begin(name)}
         self.workers = {one: started[one] for one in self.settings.federation.parties if one in started}
 
-    def close(self) -> None:
-        for worker in self.workers.values():
-            worker.close()
+    def _wake_at(self) -> float:
+        # Nothing happens by the clock alone that a result depends on.
+        return super()._wake_at() if any(role.waiting for role in self.roles.values()) else math.inf
 
-    def _start(self, name: str) -> Worker:
-        settings = self._of_party[name]
-        kind = find_kind(WORKER)
-        topics = kind.topics(settings)
-        known = self.bus.describe([topic.name for topic in topics])
-        self.bus.create([replace(topic, partitions=1) for topic in topics if topic.name not in known])
-        worker = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
-        role = cast(FdsklWorker, worker.role)
-        # Drawn from the seed, so that others compute the same figures.
+    def _begin(self, name: str) -> Worker:
+        """A party's process, with secrets that are drawn from the seed, so that others compute the same figures."""
+        settings, privacy = self._of_party[name], self.settings.privacy
         life = self._lives[name] = self._lives.get(name, 0) + 1
         draws = rng_for(settings.federation.seed, "fdskl", "simulation", name, *([str(life)] if life > 1 else []))
-        own = replace(role.settings, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
-        privacy = settings.privacy
-        if privacy.input_norm is not None and privacy.input_noise is not None:
-            own = replace(own, noise=InputNoise(privacy.input_norm, privacy.input_noise, draws.bytes(32).hex()))
-        role.settings = own
-        worker.step(0.0)
+
+        def prepare(worker: Worker) -> None:
+            role = cast(FdsklWorker, worker.role)
+            role.given = replace(role.given, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
+            if privacy.input_noise is not None:
+                role.given = replace(role.given, noise_secret=draws.bytes(32).hex())
+
+        worker = self._start(settings, prepare=prepare)
+        # A party tells the others of its incarnation before the next one begins.
         worker.step(0.0)
         return worker
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -11,75 +10,51 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import DataError
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.schedule import ends_of_iterations
 from streamfl.fdskl.sums.topology import hops
-from streamfl.fdskl.tools.federation import BETWEEN, KernelFederation
+from streamfl.fdskl.tools.federation import KernelFederation
 from streamfl.fdskl.tools.trace import trace_of
-from streamfl.learning.accuracy import area_under_curve
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.baseline import running_mean_loss, running_means
-from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
+from streamfl.simulation.vertical.figures import Course, TableOutcome, VerticalFigures, class_figures, number_figures
+from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable, epoch_orders
 
-__all__ = ["LOOKS", "KernelOutcome", "figures_of", "run_kernel", "shown_order"]
+__all__ = ["KernelOutcome", "figures_of", "run_kernel", "shown_order"]
 
-# How often the test set is evaluated during a run.
-LOOKS = 20
-# Virtual time in which nothing that is replayed expires.
-FOR_EVER = 1e12
+PARTY_FIGURES = ("samples", "rounds", "sums_sent", "sums_sent_bytes", "revisions_sent", "imputed")
+DIVERGED = "a smaller learning.step or a larger learning.regularisation"
 
 
-@dataclass(frozen=True)
-class KernelOutcome:
+@dataclass(frozen=True, kw_only=True)
+class KernelOutcome(TableOutcome):
     """The results of a run.
 
-    final: figures on the test entities. constant_loss: loss of the best constant in hindsight there. absent: by party, as final if
-    that party knows none of them. progressive: figures of each entity's last prediction before it was learnt from; None in epochs.
-    running_mean_loss: loss of predicting each label from those before it alone; None in epochs. history: figures on the test
-    entities over virtual time.
     iterations: of learning. features, features_dropped: how many are kept, and were dropped. traffic: by kind, messages between
-    parties and their bytes. abandoned: rounds given up, by reason. forgotten: entities that active parties forgot, by reason.
-    parties: figures by name. bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for.
+    parties and their bytes. abandoned: rounds given up, by reason. bandwidth: of the kernel, None before it is known.
     regret: summed loss of the progressive predictions, minus the smaller loss of the final model and the best constant; None in
     epochs, or if the run was interrupted.
     """
 
     settings: FdsklSettings
-    entities: int
-    test_entities: int
-    seconds: float
-    final: VerticalFigures
-    constant_loss: float
-    running_mean_loss: float | None
-    absent: dict[str, VerticalFigures]
-    progressive: VerticalFigures | None
     regret: float | None
-    history: list[VerticalFigures]
     iterations: int
     features: int
     features_dropped: int
     rounds: int
     traffic: dict[str, dict[str, int]]
     abandoned: dict[str, int]
-    forgotten: dict[str, int]
     rows_dropped: int
-    parties: dict[str, dict[str, int]]
     bandwidth: float | None
-    trace: dict[str, NDArray[Any]]
 
     def summary(self) -> dict[str, Any]:
         """Everything but arrays, ready for JSON. messages, bytes: between parties. hops: of one sum."""
         federation, aggregation = self.settings.federation, self.settings.aggregation
         return {
-            "entities": self.entities,
-            "test_entities": self.test_entities,
-            **_measures(self.final),
-            "constant_loss": self.constant_loss,
-            "running_mean_loss": self.running_mean_loss,
-            "absent": {name: _measures(figures) for name, figures in self.absent.items()},
-            "progressive": None if self.progressive is None else _measures(self.progressive),
+            **self.measured,
+            **self.baselines,
+            **self.compared,
             "regret": self.regret,
             "virtual_seconds": self.seconds,
             "active": federation.active_party if len(federation.actives) == 1 else federation.active_parties,
@@ -124,83 +99,71 @@ def run_kernel(
     watch: called with the share that is done. If it returns True the run ends with what is there.
     DataError if the federation diverged.
     """
-    count = table.learnt
-    settings = _adapted(settings, count, epochs)
-    inputs, labels = table.part(slice(count))
-    test_inputs, test_labels = table.part(slice(count, None))
-    loss = settings.learning.loss
+    settings = _adapted(settings, table.learnt, epochs)
+    inputs, labels = table.learning
     federation = KernelFederation(settings, inputs, columns, labels, network_delay=network_delay, overheard=overheard)
-
-    def look(absent: str | None = None) -> VerticalFigures:
-        return figures_of(federation.evaluate(test_inputs, absent), test_labels, loss, federation.seconds)
-
     with closing(federation):
         federation.run()
-        history = [look()]
-        size = settings.learning.block_instances
-        ends = ends_of_iterations(settings.learning.first_block, size)
-        if epochs is None:
-            shown = by_learner(federation, np.arange(count)[np.newaxis], size)
-            steps = _one_pass(federation, count, (end * len(shown) for end in ends), label_delay)
-        else:
-            shown = by_learner(federation, epoch_orders(settings.federation.seed, count, epochs), size)
-            steps = _in_epochs(federation, shown, count, ends)
-        interrupted = False
-        for share in steps:
-            if share * LOOKS >= len(history):
-                history.append(look())
-            if interrupted := watch(share):
-                break
-        final = look()
-        if not math.isfinite(final.loss):
-            raise DataError(
-                "the federation diverged: its loss is no finite number; choose a smaller learning.step or a larger "
-                "learning.regularisation"
-            )
-        history.append(final)
-        names, actives = settings.federation.parties, settings.federation.active_parties
-        model = federation.held.model
+        course = Course(lambda: _look(federation, table), watch)
+        orders = epoch_orders(settings.federation.seed, table.learnt, epochs)
+        shown = by_learner(federation, orders, settings.learning.block_instances)
+        steps = _one_pass(federation, label_delay) if epochs is None else _in_epochs(federation, shown)
+        any(course.passed(share) for share in steps)
+        course.end(DIVERGED, federation.virtual_seconds)
+        return _outcome(federation, table, course, epochs is None, trace_of(federation, table, shown) if trace else {})
 
-        def figure(name: str) -> int:
-            return sum(int(federation.figure(active, name)) for active in actives)
 
-        return KernelOutcome(
-            settings=settings,
-            entities=count,
-            test_entities=table.test,
-            seconds=federation.seconds,
-            final=final,
-            constant_loss=_of_constant(test_labels, loss) / max(1, table.test),
-            running_mean_loss=_of_running_mean(labels, loss) if epochs is None else None,
-            absent={name: look(name) for name in names} if len(names) > 1 else {},
-            progressive=_progressive(federation, labels, loss) if epochs is None else None,
-            regret=_regret(federation, inputs, labels, loss) if epochs is None and not interrupted else None,
-            history=history,
-            iterations=figure("iterations"),
-            features=model.kept,
-            features_dropped=model.dropped,
-            rounds=figure("rounds_announced"),
-            traffic={kind: asdict(federation.traffic(kind)) for kind in BETWEEN},
-            abandoned=_by_reason(federation, "abandoned_rounds"),
-            forgotten=_by_reason(federation, "forgotten_forecasts"),
-            rows_dropped=figure("rows_dropped"),
-            parties={name: _party_figures(federation, name) for name in names},
-            bandwidth=model.bandwidth,
-            trace=trace_of(federation, table, shown) if trace else {},
-        )
+def _look(federation: KernelFederation, table: VerticalTable, absent: str | None = None) -> VerticalFigures:
+    """Figures on the test entities. absent: a party that knows none of them."""
+    inputs, labels = table.testing
+    outputs = federation.evaluate(inputs, absent)
+    return figures_of(outputs, labels, federation.settings.learning.loss, federation.virtual_seconds)
+
+
+def _outcome(
+    federation: KernelFederation, table: VerticalTable, course: Course, online: bool, trace: dict[str, NDArray[Any]]
+) -> KernelOutcome:
+    settings, model = federation.settings, federation.held.model
+    names, actives, loss = settings.federation.parties, settings.federation.active_parties, settings.learning.loss
+    inputs, labels = table.learning
+
+    def figure(name: str) -> int:
+        return sum(int(federation.figure(active, name)) for active in actives)
+
+    return KernelOutcome(
+        settings=settings,
+        entities=table.learnt,
+        test_entities=table.test,
+        seconds=federation.virtual_seconds,
+        final=course.history[-1],
+        constant_loss=_of_constant(table.testing[1], loss) / max(1, table.test),
+        running_mean_loss=_of_running_mean(labels, loss) if online else None,
+        absent={name: _look(federation, table, name) for name in names} if len(names) > 1 else {},
+        progressive=_progressive(federation, labels, loss) if online else None,
+        regret=_regret(federation, inputs, labels, loss) if online and not course.interrupted else None,
+        history=course.history,
+        iterations=figure("iterations"),
+        features=model.kept,
+        features_dropped=model.dropped,
+        rounds=figure("rounds_announced"),
+        traffic={kind: asdict(count) for kind, count in federation.traffic().items()},
+        abandoned=federation.by_reason("abandoned_rounds", actives),
+        forgotten=federation.by_reason("forgotten_forecasts", actives),
+        rows_dropped=figure("rows_dropped"),
+        parties={name: {figure: int(federation.figure(name, figure)) for figure in PARTY_FIGURES} for name in names},
+        bandwidth=model.bandwidth,
+        trace=trace,
+    )
 
 
 def figures_of(outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: str, seconds: float = 0.0) -> VerticalFigures:
     """Figures of f at entities with these labels: 0 and 1 for classes, or numbers."""
     if not len(outputs):
-        return VerticalFigures(seconds, None, None, None, math.nan)
+        return VerticalFigures(seconds)
     if loss == "square":
-        mse = float(np.square(outputs - labels).mean())
-        return VerticalFigures(seconds, None, mse, None, mse)
-    right = float(((outputs >= 0) == (labels > 0.5)).mean())
-    area = area_under_curve(outputs, labels)
+        return number_figures(seconds, outputs, labels)
     value = float(np.mean(loss_named(loss).value(outputs, 2 * labels - 1)))
-    return VerticalFigures(seconds, right, None, None if math.isnan(area) else area, value)
+    return class_figures(seconds, outputs >= 0, labels, value, outputs)
 
 
 def shown_order(orders: NDArray[np.int64], size: int) -> NDArray[np.int64]:
@@ -229,13 +192,16 @@ def by_learner(federation: KernelFederation, orders: NDArray[np.int64], size: in
     return found
 
 
-def _in_epochs(
-    federation: KernelFederation, shown: dict[str, NDArray[np.int64]], count: int, ends: Iterator[int]
-) -> Iterator[float]:
-    federation.write_samples(range(count))
+def _ends(settings: FdsklSettings) -> Iterator[int]:
+    """The number of labels at which each iteration is made, at each active party."""
+    return ends_of_iterations(settings.learning.first_block, settings.learning.block_instances)
+
+
+def _in_epochs(federation: KernelFederation, shown: dict[str, NDArray[np.int64]]) -> Iterator[float]:
+    federation.write_samples(range(len(federation.labels)))
     federation.run()
     most = max(len(own) for own in shown.values())
-    begin = 0
+    begin, ends = 0, _ends(federation.settings)
     while begin < most:
         end = next(ends)
         entities = np.concatenate([own[begin:end] for own in shown.values()]).tolist()
@@ -251,11 +217,12 @@ def _in_epochs(
         yield min(1.0, end / most)
 
 
-def _one_pass(federation: KernelFederation, count: int, ends: Iterator[int], label_delay: int) -> Iterator[float]:
+def _one_pass(federation: KernelFederation, label_delay: int) -> Iterator[float]:
     """Writes entities until the last label of an iteration is due, so that each is predicted as if all came one by one."""
-    shown = known = 0
+    shown, known, count = 0, 0, len(federation.labels)
+    ends, learners = _ends(federation.settings), len(federation.settings.federation.active_parties)
     while known < count:
-        due = min(count, next(ends))
+        due = min(count, next(ends) * learners)
         if (coming := min(count, due + label_delay)) > shown:
             federation.write_samples(range(shown, coming))
             federation.run()
@@ -283,36 +250,15 @@ def _adapted(settings: FdsklSettings, entities: int, epochs: int | None) -> Fdsk
     )
 
 
-def _measures(figures: VerticalFigures) -> dict[str, float | None]:
-    return {name: value for name, value in asdict(figures).items() if name != "seconds"}
-
-
-def _by_reason(federation: KernelFederation, figure: str) -> dict[str, int]:
-    """A figure of all active parties together, by reason."""
-    found: dict[str, int] = {}
-    for party in federation.settings.federation.active_parties:
-        for one in federation.workers[party].measure():
-            if one.name == figure:
-                reason = dict(one.labels)["reason"]
-                found[reason] = found.get(reason, 0) + int(one.value)
-    return found
-
-
-def _party_figures(federation: KernelFederation, name: str) -> dict[str, int]:
-    figures = ("samples", "rounds", "sums_sent", "sums_sent_bytes", "revisions_sent", "imputed")
-    return {figure: int(federation.figure(name, figure)) for figure in figures}
-
-
 def _last_predictions(federation: KernelFederation) -> tuple[list[int], NDArray[np.float64]]:
     """Entities that got predictions, and f of the last one of each."""
-    last = {int(one.entity): one.score for one in federation.predictions()}
-    return list(last), np.array(list(last.values()), np.float64)
+    return federation.last_predictions(lambda one: one.score)
 
 
 def _progressive(federation: KernelFederation, labels: NDArray[np.float64], loss: str) -> VerticalFigures:
     """Figures of each entity's last prediction; entities that got none are left out."""
     entities, outputs = _last_predictions(federation)
-    return figures_of(outputs, labels[entities], loss, federation.seconds)
+    return figures_of(outputs, labels[entities], loss, federation.virtual_seconds)
 
 
 def _regret(

@@ -8,20 +8,13 @@ from typing import Any
 from pydantic import model_validator
 
 from streamfl.configuration.settings import SettingsSource, load_settings
-from streamfl.fdskl.config import FEWEST_ENTITIES, FdsklSettings
-from streamfl.fdskl.tools.federation import active_member
+from streamfl.fdskl.config import FEWEST_ENTITIES, WORKER, FdsklSettings
 from streamfl.fdskl.tools.run import KernelOutcome, run_kernel
-from streamfl.simulation.baseline import say_where_useless
-from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.system_tools import Report, SimulationOptions
-from streamfl.simulation.vertical import (
-    checked_options,
-    deal_table,
-    in_label_units,
-    labels_as_classes,
-    measured_rows,
-)
+from streamfl.simulation.vertical.command import party_content, report, say_dropped, table_figures
+from streamfl.simulation.vertical.figures import counts_by_reason, in_label_units
+from streamfl.simulation.vertical.table import checked_options, deal_table, labels_as_classes
 from streamfl.terminal.console import say
 from streamfl.terminal.progress import progress
 
@@ -61,8 +54,7 @@ def simulate(
     dealt = deal_table(asked.data, asked.label, split, names, fraction, loss == "square")
     if loss != "square":
         dealt = labels_as_classes(dealt, asked.data, asked.label, f' with learning.loss = "{loss}"')
-    if dealt.dropped:
-        say(f"{dealt.dropped} rows have no number in some column and are left out")
+    say_dropped(dealt)
     passes = None if online else epochs or 1
     with progress("labels", stops=True) as work:
         outcome = run_kernel(
@@ -78,33 +70,13 @@ def simulate(
     _tell(outcome)
     low, high = dealt.label_range
     summary = in_label_units(outcome.summary(), high - low)
-    figures = {
-        **summary,
-        "label_range": dealt.label_range,
-        "epochs": passes,
-        "label_delay": label_delay or 0,
-        "dropped_rows": dealt.dropped,
-    }
-    arrays = {**outcome.trace, **curve_arrays(summary["history"])} if asked.trace else {}
-    return Report(
-        f"Kernel federation on {asked.data}",
-        kernel_rows(outcome, summary),
-        figures,
-        arrays=arrays,
-        interrupted=work.interrupted,
-    )
+    figures = {**summary, **table_figures(dealt, passes, label_delay)}
+    return report(asked, work, "Kernel federation on", kernel_rows(outcome, summary), figures, outcome.trace)
 
 
 def kernel_rows(outcome: KernelOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was measured and its value, ready to print. summary: the outcome's figures."""
-    rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
-    rows += measured_rows(
-        (
-            ("test entities", summary),
-            ("before each label", summary["progressive"]),
-            *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
-        )
-    )
+    rows = outcome.entity_rows(summary)
     if outcome.regret is not None:
         scaled = "" if summary.get("rmse") is None else ", labels scaled to 0..1"
         rows.append((f"Regret an entity{scaled}", f"{outcome.regret / outcome.entities:.4f}"))
@@ -115,13 +87,9 @@ def kernel_rows(outcome: KernelOutcome, summary: Mapping[str, Any]) -> list[tupl
         ("Virtual time", f"{outcome.seconds:,.1f} s"),
         ("Rounds", f"{outcome.rounds:,} of {summary['hops']} hops, {summary['abandoned']:,} abandoned"),
         ("Messages between parties", f"{summary['messages']:,}, {summary['bytes']:,} bytes"),
-        ("Entities forgotten", _counts(outcome.forgotten)),
+        ("Entities forgotten", counts_by_reason(outcome.forgotten)),
     ]
     return rows
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{reason} {count:,}" for reason, count in counts.items() if count) or "0"
 
 
 def _tell(outcome: KernelOutcome) -> None:
@@ -135,10 +103,7 @@ def _tell(outcome: KernelOutcome) -> None:
             f"{FEWEST_ENTITIES} where learning.bandwidth is left out"
         )
     else:
-        measured: list[tuple[str, float, float | None]] = [("the test entities", outcome.final.loss, outcome.constant_loss)]
-        if outcome.progressive is not None:
-            measured.append(("the predictions before each label", outcome.progressive.loss, outcome.running_mean_loss))
-        say_where_useless(measured, USELESS)
+        outcome.say_where_useless(USELESS)
     if forgotten["displaced"]:
         say(
             f"{forgotten['displaced']:,} entities were dropped for newer ones before they were learnt from: raise "
@@ -156,6 +121,6 @@ def _read(config: SettingsSource, label: str, active: str | None, seed: int | No
     sections: dict[str, Any] = {
         "federation": own,
         "bus": {"url": "memory://"},
-        **active_member(members.federation.active_party, label),
+        **party_content(WORKER, members.federation.active_party, label),
     }
     return load_settings(config, FdsklSettings, sections)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.tools.federation import KernelFederation
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 
 __all__ = ["trace_of"]
 

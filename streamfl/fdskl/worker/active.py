@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Send
 from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.due import Due
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.iteration import BandwidthSearch, SgdIteration, SharedSgdIteration
 from streamfl.fdskl.learning.labelled import LabelledEntities
+from streamfl.fdskl.learning.losses import sign_of
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.newton_iteration import NewtonIteration
 from streamfl.fdskl.learning.shared_model import SharedModel
@@ -26,10 +28,9 @@ from streamfl.fdskl.predicting.predictions import EntityPredictor
 from streamfl.fdskl.predicting.prequential_totals import of_no_use
 from streamfl.fdskl.sums.pending_sums import Key
 from streamfl.fdskl.sums.rounds import Rounds
-from streamfl.fdskl.worker.active_settings import ActiveSettings
 from streamfl.fdskl.worker.figures import ActiveFigures
+from streamfl.fdskl.worker.given import PartyGiven
 from streamfl.fdskl.worker.partition import WorkerPartition
-from streamfl.fdskl.worker.settings import WorkerSettings
 
 __all__ = ["ActivePartition"]
 
@@ -40,34 +41,37 @@ MOST_TURNS = 64
 class ActivePartition:
     """An active party's own part of a partition: forecasts, labelled entities, the model, and what is being asked.
 
-    settings, active: of the party.
+    settings, given: of the party.
     partition: what every party has of the partition.
     figures: of all partitions.
     """
 
     def __init__(
-        self, settings: WorkerSettings, active: ActiveSettings, partition: WorkerPartition, figures: ActiveFigures
+        self, settings: FdsklSettings, given: PartyGiven, partition: WorkerPartition, figures: ActiveFigures
     ) -> None:
-        learning = active.learning
+        learning, alignment = settings.learning, settings.alignment
         self._settings = settings
-        self._active = active
+        self._label_of = sign_of if settings.loss.classifies else float
+        self._linger = alignment.linger_ms / 1000
         self._partition = partition
         self._figures = figures
-        self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten_forecasts)
+        self.forecasts = Forecasts(
+            partition.parts, alignment.expiry_seconds, alignment.limit, figures.forgotten_forecasts
+        )
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
-        self.due = Due(settings, learning, self.labelled, self.model, partition.standardisation, partition.notices)
-        self.catch_up = CatchUp(self.forecasts, self.due, self.model, settings.limit, active)
+        self.due = Due(settings, self.labelled, self.model, partition.standardisation, partition.notices)
+        self.catch_up = CatchUp(self.forecasts, self.due, self.model, settings)
         self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
-        self.rounds = Rounds(settings.rounds_in_flight)
-        several = len(settings.actives) > 1
-        self.shared = SharedModel(settings, active, partition, self.model, self.rounds) if several else None
-        self._predicts = settings.own == settings.root
+        self.rounds = Rounds(settings.aggregation.rounds_in_flight)
+        several = len(settings.federation.actives) > 1
+        self.shared = SharedModel(settings, given.sign, partition, self.model, self.rounds) if several else None
+        self._predicts = settings.predicts
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
         self._sends: list[Send] = []
         self.predicting = EntityPredictor(
             settings,
-            active,
+            given.encode,
             partition,
             figures,
             self.model,
@@ -109,7 +113,7 @@ class ActivePartition:
         """Learn from a label, or keep it until its entity can be learnt from."""
         self._figures.labels += 1
         self.catch_up.rest -= 1
-        label = self._active.label_of(label)
+        label = self._label_of(label)
         found = self.forecasts.get(entity)
         if found is None and (entity in self.labelled or (not self._predicts and self._partition.columns.knows(entity))):
             self.labelled.add(entity, label)
@@ -138,13 +142,13 @@ class ActivePartition:
         self.predicting.revised(entity)
         if self._iteration is not None:
             self._iteration.revised(entity)
-        if (found := self.forecasts.get(entity)) and self._predicts and self._active.revise and found.label is None:
+        if (found := self.forecasts.get(entity)) and self._predicts and self._settings.alignment.revise and found.label is None:
             self.predicting.want(entity, now)
 
     def pass_time(self, now: float) -> None:
         """A tick."""
         since = self.forecasts.gathered_since
-        if since is not None and since + self._active.linger <= now:
+        if since is not None and since + self._linger <= now:
             self.predicting.gather(full_only=False)
         self.forecasts.expire(now)
         self.due.pass_time(now)
@@ -162,7 +166,7 @@ class ActivePartition:
     def wake_at(self) -> float | None:
         since = self.forecasts.gathered_since
         behind = self._last_now if self._is_behind else None
-        gathered = None if since is None else since + self._active.linger
+        gathered = None if since is None else since + self._linger
         times = [
             self.forecasts.wake_at,
             gathered,
@@ -245,16 +249,16 @@ class ActivePartition:
         self.forecasts.forget(entity)
 
     def _next_iteration(self) -> BandwidthSearch | NewtonIteration | SgdIteration:
-        learning = self._active.learning
+        settings, learning = self._settings, self._settings.learning
         if self.model.bandwidth is None:
             if learning.bandwidth is None:
-                return BandwidthSearch(learning, self.model, self.labelled)
+                return BandwidthSearch(settings, self.model, self.labelled)
             self.model.set_bandwidth(learning.bandwidth)
         if self.shared is not None:
-            return SharedSgdIteration(learning, self.model, self.labelled, self._count_dropped)
+            return SharedSgdIteration(settings, self.model, self.labelled, self._count_dropped)
         if learning.solver == "sgd":
-            return SgdIteration(learning, self.model, self.labelled, self._count_dropped)
-        return NewtonIteration(learning, self.model, self.labelled, self.cache, self._count_dropped)
+            return SgdIteration(settings, self.model, self.labelled, self._count_dropped)
+        return NewtonIteration(settings, self.model, self.labelled, self.cache, self._count_dropped)
 
     def _count_dropped(self, count: int) -> None:
         self._figures.rows_dropped += count
@@ -264,7 +268,7 @@ class ActivePartition:
         if self._iteration is not None and self._iteration.ended:
             if not isinstance(self._iteration, BandwidthSearch):
                 self._figures.iterations += 1
-                if (told := of_no_use(self.labelled.totals, self._active.learning.loss)) is not None:
+                if (told := of_no_use(self.labelled.totals, self._settings.loss)) is not None:
                     self._partition.notices.say("worse_than_mean", told)
             if isinstance(self._iteration, SharedSgdIteration):
                 assert self.shared is not None
@@ -293,6 +297,7 @@ class ActivePartition:
     def _ask(self) -> bool:
         """Announce as many rounds as may be under way. Returns whether there were any."""
         partition, settings = self._partition, self._settings
+        own = settings.required_party()
         if not self.rounds.are_waiting or not partition.peers.complete:
             return False
         numbers = partition.peers.numbers
@@ -302,7 +307,7 @@ class ActivePartition:
             message = Round(
                 VERSION,
                 settings.fingerprint,
-                settings.name,
+                own,
                 numbers,
                 key[1],
                 question.purpose,
@@ -312,8 +317,8 @@ class ActivePartition:
             )
             content = ROUND.encode(message)
             self._figures.rounds_announced += 1
-            for name in settings.parties:
-                if name != settings.name:
+            for name in settings.federation.parties:
+                if name != own:
                     self._sends.append(Send(f"rounds/{name}", None, content, partition.partition))
             partition.sums.take_round(message, content, self._last_now)
         return asked

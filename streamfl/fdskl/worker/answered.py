@@ -19,11 +19,6 @@ __all__ = ["Answered"]
 FARTHEST = 4.0
 # Rounds of distances that a federation may need: one, and repetitions of those abandoned, or lost with the active party's state.
 MANY_DISTANCES = 16
-SPENT = (
-    "an entity has released privacy.features_per_entity features, so its mean is used from now on. If features are replaced "
-    "(learning.sweeps, or the solver sgd) and entities are kept for long, raise that limit; otherwise ask the active party why "
-    "it requests this many"
-)
 
 
 class Answered:
@@ -93,7 +88,7 @@ class Answered:
     def spent(self) -> None:
         """Count and report that an entity was asked for that has reached its limit of features."""
         self._metrics.spent_entities += 1
-        self._notices.say("spent_entity", SPENT)
+        self._notices.say("spent_entity")
 
     def _restore(self, rescaled: bool) -> None:
         self._rescaled = rescaled

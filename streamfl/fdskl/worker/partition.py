@@ -7,6 +7,7 @@ import numpy as np
 
 from streamfl.contract.role import Record, Send
 from streamfl.encoding.wire import VERSION, Count
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
 from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.state import LIFE
@@ -16,8 +17,8 @@ from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.fdskl.sums.sums import Sums
 from streamfl.fdskl.worker.answered import Answered
+from streamfl.fdskl.worker.given import PartyGiven
 from streamfl.fdskl.worker.peers import Peers
-from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.records.samples import Sample
 from streamfl.roles.notices import Notices
@@ -37,29 +38,33 @@ class _SentRevisions(msgspec.Struct, array_like=True):
 class WorkerPartition:
     """The owners of a partition's state, and its sums.
 
-    settings: of the party.
+    settings, given: of the party.
     partition: its number.
     metrics: of all partitions.
     notices: for the operator.
     """
 
-    def __init__(self, settings: WorkerSettings, partition: int, metrics: PartyMetrics, notices: Notices) -> None:
+    def __init__(
+        self, settings: FdsklSettings, given: PartyGiven, partition: int, metrics: PartyMetrics, notices: Notices
+    ) -> None:
+        aggregated, alignment = settings.aggregation, settings.alignment
         self._settings = settings
+        self._parties = settings.federation.parties
+        self._own = settings.own
         self.partition = partition
         self._metrics = metrics
         self.notices = notices
         self.parts = ChangedParts()
         count = len(settings.columns)
-        self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
-        most = settings.features_per_entity
-        self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, metrics.forgotten_entities, most)
-        self.answered = Answered(self.parts, self.peers, not settings.shared, not settings.is_open, metrics, notices)
-        self.standardisation = Standardisation(
-            self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
-        )
-        self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
+        self.peers = Peers(self.parts, self._parties, self._own, given.entropy)
+        most, limit = settings.answered_features, alignment.limit
+        self.columns = OwnColumns(self.parts, count, alignment.expiry_seconds, limit, metrics.forgotten_entities, most)
+        draws_anew = aggregated.frequencies == "private"
+        self.answered = Answered(self.parts, self.peers, draws_anew, not settings.is_open, metrics, notices)
+        self.standardisation = Standardisation(self.parts, count, settings.standardisation, alignment.reply_seconds)
+        self.secret = Secret(self.parts, given.secret, aggregated.secret_file is not None)
         # One more: a sample's headers are kept before the oldest forecast is forgotten for its own.
-        self.pending_headers = PendingHeaders(self.parts, settings.carry, settings.limit + 1)
+        self.pending_headers = PendingHeaders(self.parts, given.carry, limit + 1)
         self._life = _SentRevisions()
         self._remember_life = self.parts.single(LIFE, _SentRevisions, self._restore_life)
         self._sends: list[Send] = []
@@ -67,7 +72,7 @@ class WorkerPartition:
             settings,
             partition,
             self.peers,
-            OwnPart(settings, partition, self.columns, self.standardisation, self.secret, self.answered, metrics),
+            OwnPart(settings, given, partition, self.columns, self.standardisation, self.secret, self.answered, metrics),
             self.standardisation,
             self._sends,
             metrics,
@@ -77,7 +82,7 @@ class WorkerPartition:
     @property
     def awaited(self) -> str | None:
         """What the columns' scale waits for, and how much of it is there; None once it is known."""
-        seen, wanted = self.standardisation.seen, self._settings.first_entities
+        seen, wanted = self.standardisation.seen, self._settings.standardisation.first_entities
         if self.standardisation.frozen:
             return None
         return f"knows {seen:,} of {wanted:,} entities whose columns give their scale (standardisation.first_entities)"
@@ -116,8 +121,8 @@ class WorkerPartition:
         life.sequence += 1
         self._remember_life(life)
         self._metrics.revisions_sent += 1
-        message = Revision(VERSION, settings.fingerprint, settings.name, life.epoch, life.sequence, entity)
-        self._send(f"revisions/{settings.parties[settings.root]}", REVISION.encode(message))
+        message = Revision(VERSION, settings.fingerprint, self._parties[self._own], life.epoch, life.sequence, entity)
+        self._send(f"revisions/{settings.federation.active_party}", REVISION.encode(message))
 
     def take_incarnation(self, message: Incarnation) -> None:
         """Take a party's announcement of its life. Rounds that name another life of it are given up.
@@ -132,7 +137,7 @@ class WorkerPartition:
         known = self.peers.knows(party, message.number)
         began = self.peers.hear(party, message)
         # A party that announces rounds takes a known life that comes again for the current one. Others accept any known life.
-        if began and (not known or self._settings.own in self._settings.actives):
+        if began and (not known or self._settings.is_active):
             self.sums.party_began(party, message.number)
         if began or message.known != self.peers.incarnation.number:
             self._tell(party)
@@ -166,22 +171,22 @@ class WorkerPartition:
         return sends
 
     def _tell_all(self) -> None:
-        for party in range(len(self._settings.parties)):
-            if party != self._settings.own:
+        for party in range(len(self._parties)):
+            if party != self._own:
                 self._tell(party)
 
     def _tell(self, party: int) -> None:
-        settings, peers, incarnation = self._settings, self.peers, self.peers.incarnation
+        peers, incarnation = self.peers, self.peers.incarnation
         message = Incarnation(
             VERSION,
-            settings.fingerprint,
-            settings.name,
+            self._settings.fingerprint,
+            self._parties[self._own],
             incarnation.number,
             incarnation.public,
             peers.tell(),
             peers.number_of(party) if peers.knows_of(party) else 0,
         )
-        self._send(f"incarnations/{settings.parties[party]}", INCARNATION.encode(message))
+        self._send(f"incarnations/{self._parties[party]}", INCARNATION.encode(message))
 
     def _send(self, channel: str, content: bytes) -> None:
         self._sends.append(Send(channel, None, content, self.partition))

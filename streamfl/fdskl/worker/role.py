@@ -6,19 +6,19 @@ party does, :class:`~streamfl.fdskl.worker.active.ActivePartition` what only an 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.fdskl import SYSTEM
+from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
 from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.worker.active_settings import ActiveSettings
 from streamfl.fdskl.worker.figures import ActiveFigures
+from streamfl.fdskl.worker.given import PartyGiven
 from streamfl.fdskl.worker.partition import WorkerPartition
-from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.roles.notices import Notices
@@ -31,45 +31,37 @@ NOBODY_ANSWERS = (
     "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log says about abandoned "
     "rounds"
 )
-NO_KEYS = (
-    "federation.members is not set: anybody who may write to the parties' topics can intervene between two parties and remove "
-    "the masks from their messages. Give the members keys, see docs/identity.md"
-)
 
 
 class FdsklWorker:
     """A party of the federation.
 
-    settings: what is the same in all partitions.
-    active: settings of an active party; None at any other.
-    patience: seconds without an answer after which the party is not ready.
-    kind: the role's name, for the operator.
+    given: read when a partition is opened.
     """
 
     prompt = urgent = True
 
-    def __init__(
-        self, settings: WorkerSettings, active: ActiveSettings | None, patience: float = math.inf, kind: str = "fdskl-worker"
-    ) -> None:
+    def __init__(self, settings: FdsklSettings, given: PartyGiven) -> None:
         self.settings = settings
-        self.active = active
-        self._kind = kind
+        self.given = given
+        self._fingerprint = settings.fingerprint
+        self._tells_revisions = not settings.predicts
         self._clock_guard = ClockGuard()
-        self._notices = Notices()
+        self._notices = Notices(SYSTEM.notices)
         if settings.is_open:
-            self._notices.say("no_keys", NO_KEYS)
+            self._notices.say("no_keys")
         self._metrics = PartyMetrics()
         self._active_figures = ActiveFigures(None)
-        if active is not None:
-            self._active_figures = ActiveFigures(active.learning.loss, active.prediction_of(1.0) - active.prediction_of(0.0))
-        self._reply_deadline = ReplyDeadline(patience)
+        if settings.is_active:
+            self._active_figures = ActiveFigures(settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0))
+        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
         self._tasks: dict[int, WorkerPartition] = {}
         self._actives: dict[int, ActivePartition] = {}
 
     @property
     def fingerprint(self) -> int:
         """Fingerprint of the settings that have to be the same at all members."""
-        return self.settings.fingerprint
+        return self._fingerprint
 
     @property
     def wake_at(self) -> float | None:
@@ -105,7 +97,7 @@ class FdsklWorker:
     @property
     def backlog(self) -> str | None:
         told = [active.catch_up.told or active.due.awaited for active in self._actives.values()]
-        if self.active is None:
+        if not self.settings.is_active:
             told = [task.awaited for task in self._tasks.values()]
         return next((one for one in told if one is not None), None)
 
@@ -115,7 +107,7 @@ class FdsklWorker:
             return None
         missing = sorted({name for task in self._tasks.values() for name in task.peers.missing})
         which = f"; nothing came from {', '.join(missing)}" if missing else ""
-        return NOBODY_ANSWERS.format(self._reply_deadline.patience, which, self._kind)
+        return NOBODY_ANSWERS.format(self._reply_deadline.patience, which, WORKER)
 
     def notices(self) -> Iterable[OperatorNotice]:
         return self._notices.collect()
@@ -125,9 +117,9 @@ class FdsklWorker:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        task = self._tasks[partition] = WorkerPartition(self.settings, partition, self._metrics, self._notices)
-        if self.active is not None:
-            self._actives[partition] = ActivePartition(self.settings, self.active, task, self._active_figures)
+        task = self._tasks[partition] = WorkerPartition(self.settings, self.given, partition, self._metrics, self._notices)
+        if self.settings.is_active:
+            self._actives[partition] = ActivePartition(self.settings, self.given, task, self._active_figures)
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
@@ -206,7 +198,7 @@ class FdsklWorker:
         yield from self._metrics.measure_counts()
         yield PartyMetrics.entities(sum(len(task.columns) for task in tasks))
         yield PartyMetrics.pending_rounds(sum(len(task.sums.pending) for task in tasks))
-        if self.active is not None:
+        if self.settings.is_active:
             yield PartyMetrics.missing_entities(sum(active.due.missing_at_first for active in actives))
             yield from self._active_figures.measure(
                 [active.labelled.totals for active in actives],
@@ -227,7 +219,7 @@ class FdsklWorker:
             late = task.take_sample(message, received.record, now)
             if active is not None:
                 active.take_sample(message.client, late, received.record.offset, now)
-            if late and self.settings.own != self.settings.root:
+            if late and self._tells_revisions:
                 task.tell_revision(message.client, now)
             return
         if isinstance(message, Label):
@@ -239,7 +231,7 @@ class FdsklWorker:
             if not active.take_turn(message):
                 self._metrics.ignored_messages["turn_again"] += 1
             return
-        if message.fingerprint != self.settings.fingerprint:
+        if message.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER)
         task.sums.party_of(message.sender)
         if isinstance(message, Incarnation):

@@ -10,6 +10,7 @@ from streamfl.contract.role import Measurement
 from streamfl.encoding.wire import VERSION, encoded_size
 from streamfl.pofmkl.client.client_record import ClientRecord
 from streamfl.pofmkl.messages import AWAITED, UPDATE, Update
+from streamfl.pofmkl.metrics import UplinkMetrics
 
 __all__ = ["Budgets", "TokenBucket", "UpdateCost", "Uplink"]
 
@@ -144,5 +145,4 @@ class Budgets:
         self._last_now = now
 
     def measure(self) -> Iterable[Measurement]:
-        text = "Bytes that the budget has allowed so far; 0: no budget"
-        yield Measurement("update_budget_bytes", "counter", text, self._allowed)
+        yield UplinkMetrics.update_budget_bytes(self._allowed)

@@ -22,6 +22,7 @@ from streamfl.pofmkl.client.client_record import ClientRecord
 from streamfl.pofmkl.client.client_registry import Client, ClientRegistry
 from streamfl.pofmkl.client.server_silence import ALONE, ServerSilence
 from streamfl.pofmkl.client.staleness import YOUNG_LABELS
+from streamfl.pofmkl.metrics import UplinkMetrics
 
 __all__ = ["CatchUp"]
 
@@ -286,9 +287,6 @@ class CatchUp:
 
     def measure(self) -> Iterable[Measurement]:
         behind = sum(map(self._is_behind, self._partitions)) if self.samples else 0
-        text = "Partitions with a backlog, which is learnt in step with the model"
-        yield Measurement("behind_partitions", "gauge", text, behind)
-        text = "Labels learnt by clients that were behind"
-        yield Measurement("catch_up_labels", "counter", text, self._learnt_behind)
-        text = "Labels learnt beyond learning.catch_up_samples on one version, because more came meanwhile"
-        yield Measurement("catch_up_extra_labels", "counter", text, self.granted_more)
+        yield UplinkMetrics.behind_partitions(behind)
+        yield UplinkMetrics.catch_up_labels(self._learnt_behind)
+        yield UplinkMetrics.catch_up_extra_labels(self.granted_more)

@@ -14,6 +14,7 @@ from streamfl.contract.seeding import UniformSequence
 from streamfl.pofmkl.client.bandwidth import Budgets, TokenBucket, UpdateCost
 from streamfl.pofmkl.client.client_record import ClientRecord, UploadRecord, part_key
 from streamfl.pofmkl.learning.learner import Learner
+from streamfl.pofmkl.metrics import ClientMetrics
 from streamfl.roles.received_numbers import epoch_at, is_to_come
 
 __all__ = ["Client", "ClientKey", "ClientRegistry"]
@@ -157,8 +158,8 @@ class ClientRegistry:
 
     def measure(self) -> Iterable[Measurement]:
         """Counts clients, and those whose samples or labels are overdue by their own rhythm."""
-        yield Measurement("clients", "gauge", "Clients on this worker", len(self), (), True)
-        yield Measurement("expired_clients", "counter", "Clients forgotten to make room for others", self.expired)
+        yield ClientMetrics.clients(len(self))
+        yield ClientMetrics.expired_clients(self.expired)
         silent, unlabelled = [], []
         for client in self._clients.values():
             samples, labels = client.record.sample_rhythm.overdue_at, client.record.label_rhythm.overdue_at
@@ -166,10 +167,8 @@ class ClientRegistry:
                 silent.append((samples, math.inf))
             if labels is not None:
                 unlabelled.append((labels, math.inf if samples is None else samples))
-        text = "Clients without a sample for longer than usual"
-        yield Measurement("silent_clients", "gauge", text, 0.0, during=tuple(silent))
-        text = "Clients with samples but without a label for longer than usual"
-        yield Measurement("unlabelled_clients", "gauge", text, 0.0, during=tuple(unlabelled))
+        yield ClientMetrics.silent_clients(0.0, during=tuple(silent))
+        yield ClientMetrics.unlabelled_clients(0.0, during=tuple(unlabelled))
 
     def reached(self, partition: int, written_at: float) -> float:
         """The newest time of the partition's samples, with one written at ``written_at``, in coarse steps."""

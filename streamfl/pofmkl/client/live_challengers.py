@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Measurement
+from streamfl.contract.measurement import Measurement, declared
 from streamfl.learning.accuracy import classification_figures
 from streamfl.learning.challengers import Challenger, challenger, model_name
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber, OwnChallenger, OwnModel
 from streamfl.pofmkl.client.challenger_memory import ChallengerMemory
+from streamfl.pofmkl.metrics import OFF_LABELS, ChallengerClassification, ChallengerMetrics, OwnModelMetrics
 from streamfl.records.samples import Sample
 from streamfl.roles.recent import Recent
 
@@ -23,20 +24,7 @@ __all__ = ["LiveChallengers", "classification_measurements"]
 
 log = logging.getLogger(__name__)
 
-# Labels for which a failed model is off. It is then tried again: no failure is final.
-OFF_LABELS = 256
-
 _ClientKey = tuple[int, str]
-_CLASSIFICATION = {
-    "log_loss": "Mean log loss of the last 1000 predictions, in nats",
-    "accuracy": "Share of the last 1000 predictions whose label was the likelier one",
-    "auc": "Area under the ROC curve of the last 1000 predictions, clients together; NaN while there is only one label",
-}
-_UNIT = "in the label's own unit"
-_SINCE = (
-    "since this worker's start; a client's challenger starts over when the worker starts or the client's partition moves, unless "
-    "it has a state of its own"
-)
 
 
 class LiveChallengers:
@@ -149,30 +137,22 @@ class LiveChallengers:
     def measure(self) -> Iterable[Measurement]:
         """Each model's metrics over all clients. Means have no number before the first label, as the federation's."""
         for name, mse in self.mean_squared_errors().items():
-            label, count = (("model", name),), self._labels[name]
+            count = self._labels[name]
             until = self._recent[name].until
             predictions, labels = recent_arrays(self._recent[name].items)
             errors = recent_errors(predictions, labels, self._label_unit)
-            text = f"Root of the mean squared error of the challenger, {_UNIT}, {_SINCE}"
-            yield Measurement("challenger_rmse", "gauge", text, self._label_unit * math.sqrt(mse), label, known=count > 0)
-            text = (
-                "Sum of the challenger's squared error over the labels of streamfl_challenger_labels_total, in the label's own "
-                "unit squared"
-            )
+            yield ChallengerMetrics.challenger_rmse(self._label_unit * math.sqrt(mse), name, known=count > 0)
             total = self._label_unit * (self._label_unit * self._squared_errors[name])
-            yield Measurement("challenger_squared_error_sum", "counter", text, total, label)
-            text = f"Root of the mean squared error of the challenger over the last 1000 labels, {_UNIT}, of those {_SINCE}"
-            yield Measurement("challenger_rmse_windowed", "gauge", text, errors.rmse, label, known=count > 0, until=until)
-            text = f"Mean absolute error of the challenger over the last 1000 labels, {_UNIT}, of those {_SINCE}"
-            yield Measurement("challenger_mae_windowed", "gauge", text, errors.mae, label, known=count > 0, until=until)
-            yield Measurement("challenger_labels", "counter", f"Labels that the challenger was scored on, {_SINCE}", count, label)
-            text = f"Times that the challenger failed for a client, which then continues for {OFF_LABELS} labels without it"
-            yield Measurement("challenger_failures", "counter", text, self._failures[name], label)
+            yield ChallengerMetrics.challenger_squared_error_sum(total, name)
+            yield ChallengerMetrics.challenger_rmse_windowed(errors.rmse, name, known=count > 0, until=until)
+            yield ChallengerMetrics.challenger_mae_windowed(errors.mae, name, known=count > 0, until=until)
+            yield ChallengerMetrics.challenger_labels(count, name)
+            yield ChallengerMetrics.challenger_failures(self._failures[name], name)
             if self._loss == "logistic":
-                yield from classification_measurements(predictions, labels, until, "challenger_", label)
+                yield from classification_measurements(predictions, labels, until, ChallengerClassification, name)
         if self._stateful:
-            text = "States of challengers that were not stored or not restored"
-            yield from self._states.measure("challenger_state_failures", text, ("state", "too_large", "restore"))
+            failures = OwnModelMetrics.challenger_state_failures
+            yield from self._states.measure(failures, ("state", "too_large", "restore"))
 
 
 def recent_arrays(recent: deque[tuple[float, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -197,12 +177,11 @@ def recent_errors(predictions: NDArray[np.float64], labels: NDArray[np.float64],
 
 
 def classification_measurements(
-    predictions: NDArray[np.float64],
-    labels: NDArray[np.float64],
-    until: float,
-    prefix: str = "",
-    label: tuple[tuple[str, str], ...] = (),
+    predictions: NDArray[np.float64], labels: NDArray[np.float64], until: float, group: type, *model: str
 ) -> Iterable[Measurement]:
-    """Log loss, accuracy and AUC as gauges. until: the time up to which they describe the present."""
-    for name, value in classification_figures(predictions, labels).items():
-        yield Measurement(f"{prefix}{name}", "gauge", _CLASSIFICATION[name], value, label, until=until)
+    """Log loss, accuracy and AUC as gauges.
+
+    until: the time up to which they describe the present. group: the class that declares them. model: the challenger's name.
+    """
+    for metric, value in zip(declared(group), classification_figures(predictions, labels).values(), strict=True):
+        yield metric(value, *model, until=until)

@@ -8,6 +8,7 @@ from streamfl.contract.role import Measurement, PeerError
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, ShardVersion, SignedVersion
+from streamfl.pofmkl.metrics import UplinkMetrics
 from streamfl.roles.reply_deadline import ReplyDeadline
 
 __all__ = ["ModelWatch"]
@@ -94,7 +95,5 @@ class ModelWatch:
 
     def measure(self) -> Iterable[Measurement]:
         version = max(self._table.versions)
-        text = "Version of the model in use; NaN before there is one"
-        yield Measurement("model_version", "gauge", text, version, (), True, version > 0)
-        text = "Kernels' parameters in the model topic that belong to no version signed by the server"
-        yield Measurement("unsigned_parameters", "counter", text, self._table.unsigned)
+        yield UplinkMetrics.model_version(version, known=version > 0)
+        yield UplinkMetrics.unsigned_parameters(self._table.unsigned)

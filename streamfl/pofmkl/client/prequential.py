@@ -13,13 +13,13 @@ from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.client.live_challengers import classification_measurements, recent_arrays, recent_errors
 from streamfl.pofmkl.learning.learner import Learner
+from streamfl.pofmkl.metrics import ClassificationMetrics, ClientMetrics, ErrorMetrics
 from streamfl.roles.recent import WINDOW, Recent
 
 __all__ = ["PrequentialScores"]
 
 # Predictions between two checks whether most had to be clipped to the range that labels can have.
 JUDGED_AT_ONCE = 50
-SCALED = "with labels scaled to 0..1 by samples.label_range"
 USELESS = (
     "most of the last predictions were more than a label range beyond samples.label_range and were limited to that: the model "
     "diverged, or somebody else wrote updates. Check samples.label_range and learning.learning_rate, and who may write updates; "
@@ -117,13 +117,12 @@ class PrequentialScores:
 
     def measure_counts(self) -> Iterable[Measurement]:
         """Metrics of samples, predictions and labels."""
-        yield Measurement("samples", "counter", "Samples predicted", self.predicted, (), True)
-        yield Measurement("predictions", "counter", "Predictions published", self.predicted, (), True)
-        text = "Predictions made with version 0, before a server published a model"
-        yield Measurement("version_zero_predictions", "counter", text, self._on_version_zero)
-        yield Measurement("labels", "counter", "Labels learnt from", self._labels, (), True)
-        yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._unlabelled)
-        yield Measurement("drifts", "counter", "Rises of a client's error that were detected and handled", self._learner.drifts)
+        yield ClientMetrics.samples(self.predicted)
+        yield ClientMetrics.predictions(self.predicted)
+        yield ClientMetrics.version_zero_predictions(self._on_version_zero)
+        yield ClientMetrics.labels(self._labels)
+        yield ClientMetrics.unlabelled_samples(self._unlabelled)
+        yield ClientMetrics.drifts(self._learner.drifts)
         yield from self._learner.measure()
 
     def _in_label_units(self, squared_error: float) -> float:
@@ -134,38 +133,26 @@ class PrequentialScores:
         """Metrics of errors, losses and regret."""
         samples, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
         regret = self.total_regret()
-        text = "With the preset `paper`: predictions limited to one label range beyond samples.label_range"
-        yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
-        text = "Sum of the predictions' squared error over the labels of streamfl_labels_total, in the label's own unit squared"
-        yield Measurement("squared_error_sum", "counter", text, self._in_label_units(self._squared_error))
-        text = f"Sum of the predictions' loss over the same labels, {SCALED}"
-        yield Measurement("loss_sum", "counter", text, self._loss)
-        life = "over the whole lifetime of this worker's clients, restarts included"
-        yield Measurement("lifetime_predictions", "gauge", f"Predictions, {life}", samples)
+        yield ErrorMetrics.bounded_predictions(self._learner.bounded)
+        yield ErrorMetrics.squared_error_sum(self._in_label_units(self._squared_error))
+        yield ErrorMetrics.loss_sum(self._loss)
+        yield ErrorMetrics.lifetime_predictions(samples)
         on_version_zero = sum(client.record.on_version_zero for client in self._registry)
-        text = f"Predictions made with version 0 of the model, {life}"
-        yield Measurement("lifetime_version_zero_predictions", "gauge", text, on_version_zero)
-        yield Measurement("lifetime_labels", "gauge", f"Labels learnt from, {life}", labels)
-        text = f"Sum of the predictions' squared error, in the label's own unit squared, {life}"
-        yield Measurement("lifetime_squared_error", "gauge", text, self._in_label_units(squared_error))
-        yield Measurement("lifetime_loss", "gauge", f"Sum of the predictions' loss, {SCALED}, {life}", loss)
-        text = f"Sum of the loss of each client's best kernel alone, {SCALED}, {life}"
-        yield Measurement("lifetime_best_kernel_loss", "gauge", text, loss - regret)
-        text = f"Loss of the predictions minus loss of each client's best kernel, {SCALED}, summed over clients"
-        yield Measurement("regret", "gauge", text, regret)
-        text = f"Regret divided by streamfl_lifetime_labels, {SCALED}"
-        yield Measurement("regret_per_sample", "gauge", text, regret / max(labels, 1), known=labels > 0)
-        text = "Root of the mean squared error of all predictions of these clients, restarts included, in the label's own unit"
+        yield ErrorMetrics.lifetime_version_zero_predictions(on_version_zero)
+        yield ErrorMetrics.lifetime_labels(labels)
+        yield ErrorMetrics.lifetime_squared_error(self._in_label_units(squared_error))
+        yield ErrorMetrics.lifetime_loss(loss)
+        yield ErrorMetrics.lifetime_best_kernel_loss(loss - regret)
+        yield ErrorMetrics.regret(regret)
+        yield ErrorMetrics.regret_per_sample(regret / max(labels, 1), known=labels > 0)
         rmse = self._label_unit * math.sqrt(squared_error / max(labels, 1))
-        yield Measurement("rmse", "gauge", text, rmse, known=labels > 0)
+        yield ErrorMetrics.rmse(rmse, known=labels > 0)
         predictions, recent_labels = recent_arrays(self._recent.items)
         errors = recent_errors(predictions, recent_labels, self._label_unit)
         known, until = bool(self._recent.items), self._recent.until
-        text = "Root of the mean squared error of the last 1000 predictions since the worker's start, in the label's own unit"
-        yield Measurement("rmse_windowed", "gauge", text, errors.rmse, (), True, known, until)
-        text = "Mean absolute error of the last 1000 predictions since the worker's start, in the label's own unit"
-        yield Measurement("mae_windowed", "gauge", text, errors.mae, (), True, known, until)
+        yield ErrorMetrics.rmse_windowed(errors.rmse, known=known, until=until)
+        yield ErrorMetrics.mae_windowed(errors.mae, known=known, until=until)
         if self._learner.loss is LOGISTIC:
-            yield from classification_measurements(predictions, recent_labels, until)
+            yield from classification_measurements(predictions, recent_labels, until, ClassificationMetrics)
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))
-        yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)
+        yield ErrorMetrics.best_kernel(best)

@@ -51,6 +51,7 @@ from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.messages import Prediction
+from streamfl.pofmkl.metrics import ClientMetrics
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.header_propagation import carried_nothing
@@ -382,9 +383,8 @@ class PofmklClient:
         yield from self._scores.measure_counts()
         yield from self._registry.measure()
         waiting = sum(1 for _ in self._labels.pending.waiting_clients())
-        yield Measurement("waiting_clients", "gauge", "Clients whose samples or labels wait for the model", waiting, (), True)
-        text, waiting = "Samples, or labels of [labels], that wait for the model", self._labels.pending.total
-        yield Measurement("waiting_samples", "gauge", text, waiting)
+        yield ClientMetrics.waiting_clients(waiting)
+        yield ClientMetrics.waiting_samples(self._labels.pending.total)
         yield from self._scores.measure_errors()
         yield from self.watch.measure()
         yield from self._labels.measure()

@@ -15,6 +15,7 @@ import msgspec
 from streamfl.contract.role import Measurement, OperatorNotice, StateChange
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
+from streamfl.pofmkl.metrics import UplinkMetrics
 
 __all__ = ["ALONE", "SILENCE", "ServerSilence"]
 
@@ -143,7 +144,5 @@ class ServerSilence:
         return [] if told else [OperatorNotice("alone", ALONE.format(self.patience))]
 
     def measure(self) -> Iterable[Measurement]:
-        text = "1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds"
-        yield Measurement("alone", "gauge", text, float(self.alone))
-        text = "Times that no new version of the model came within learning.catch_up_patience_seconds"
-        yield Measurement("patience_spent", "counter", text, self._spent)
+        yield UplinkMetrics.alone(float(self.alone))
+        yield UplinkMetrics.patience_spent(self._spent)

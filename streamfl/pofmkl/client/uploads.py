@@ -23,6 +23,7 @@ from streamfl.pofmkl.learning.bins import draw_bins
 from streamfl.pofmkl.learning.learner import Learner, Learnt
 from streamfl.pofmkl.learning.rows import RowPool
 from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
+from streamfl.pofmkl.metrics import UplinkMetrics
 
 __all__ = ["Upload", "Uploads"]
 
@@ -354,7 +355,7 @@ class Uploads:
                 self._keep_open(upload)
 
     def measure(self) -> Iterable[Measurement]:
-        yield Measurement("update_bytes", "counter", "Encoded bytes of updates, including key and framing", self._bytes)
+        yield UplinkMetrics.update_bytes(self._bytes)
         yield from self._budgets.measure()
-        yield Measurement("updates", "counter", "Uploads sent", self.sent, (), True)
-        yield Measurement("skipped_updates", "counter", "Uploads left out for good", self._skipped, (("reason", "budget"),))
+        yield UplinkMetrics.updates(self.sent)
+        yield UplinkMetrics.skipped_updates(self._skipped, "budget")

@@ -20,6 +20,7 @@ from streamfl.pofmkl.learning.stateful_experts import KIND as MODEL
 from streamfl.pofmkl.learning.stateful_experts import StatefulExperts, is_stateful
 from streamfl.pofmkl.learning.views import LAGS
 from streamfl.pofmkl.learning.windowed import ChangeDetector, RiverExperts, Windowed
+from streamfl.pofmkl.metrics import OwnModelMetrics
 
 __all__ = ["LOCAL_EXPERTS", "LocalExperts"]
 
@@ -228,8 +229,7 @@ class LocalExperts:
 
     def measure(self) -> Iterable[Measurement]:
         """Failures of River's and the user's own models."""
-        text = "Failures of a model among the experts; the running mean replaced it, or it started over with the latest samples"
-        return self._failures.measure("expert_failures", text)
+        return self._failures.measure(OwnModelMetrics.expert_failures)
 
     @property
     def label_column(self) -> int:

@@ -15,6 +15,7 @@ from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Recei
 from streamfl.pofmkl.client.staleness import YOUNG_LABELS
 from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.messages import AWAITED
+from streamfl.pofmkl.metrics import ServerMetrics
 from streamfl.pofmkl.server.shard import Shard
 from streamfl.pofmkl.server.shard_model import ShardSettings
 from streamfl.pofmkl.server.update_problems import UpdateProblems
@@ -198,17 +199,15 @@ class PofmklServer:
 
     def measure(self) -> Iterable[Measurement]:
         shards = list(self._shards.values())
-        yield Measurement("updates_applied", "counter", "Uploads added to the model", self._problems.applied, (), True)
+        yield ServerMetrics.updates_applied(self._problems.applied)
         version = max((shard.model.version for shard in shards), default=0)
-        text = "Newest version of the model; NaN while the worker has no part of it"
-        yield Measurement("model_version", "gauge", text, version, (), True, bool(shards))
+        yield ServerMetrics.model_version(version, known=bool(shards))
         clients = max((len(shard.members) for shard in shards), default=0)
-        yield Measurement("clients", "gauge", "Known clients", clients, (), True)
+        yield ServerMetrics.clients(clients)
         names = frozenset[str]().union(*(shard.members.names for shard in shards))
         # A client sends to different shards at different times.
         times = [[at for shard in shards if (at := shard.members.silent_from(name)) is not None] for name in names]
         silent = tuple((max(known), math.inf) for known in times if known)
-        text = "Clients without an update for longer than usual"
-        yield Measurement("silent_clients", "gauge", text, 0.0, during=silent)
-        yield Measurement("round_waiting", "gauge", "Clients with an update in the open round", self._heard, (), True)
+        yield ServerMetrics.silent_clients(0.0, during=silent)
+        yield ServerMetrics.round_waiting(self._heard)
         yield from self._problems.measure()

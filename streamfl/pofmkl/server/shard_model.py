@@ -188,7 +188,7 @@ class ShardModel:
             self._problems.mended += 1
             self._problems.say("model_mended", settled.mended)
         if settled.taken_over:
-            self._problems.say("taken_over", "the model that was learnt before federation.features was given continues with it")
+            self._problems.say("taken_over")
 
     def changed_state(self, dimension: int) -> Iterable[StateChange]:
         """State and model records that changed since the last call. dimension: of the clients' inputs."""

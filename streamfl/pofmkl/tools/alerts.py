@@ -1,9 +1,11 @@
 """The alerts for POF-MKL federations."""
 
 from streamfl.monitoring.alerts import MEMBER, Alert, increased, member_sum, stopped
+from streamfl.pofmkl.metrics import ChallengerMetrics, ClientMetrics, ErrorMetrics, ServerMetrics, UplinkMetrics
 
 __all__ = ["ALERTS"]
 
+POFMKL = 'system="pofmkl"'
 OF_FEDERATION = "sum by (system, federation)"
 # Regret per sample, in squares of the label's range, that needs no action: an error of 3 % of the range.
 NOTHING = 0.001
@@ -13,19 +15,19 @@ def before(offset: str = "") -> str:
     """The query for regret per sample over the clients' whole life, ``offset`` ago."""
     then = f" offset {offset}" if offset else ""
     return (
-        f"{OF_FEDERATION} (streamfl_regret{{system=\"pofmkl\"}}{then})"
-        f" / {OF_FEDERATION} (streamfl_lifetime_labels{{system=\"pofmkl\"}}{then})"
+        f"{OF_FEDERATION} ({ErrorMetrics.regret.where(POFMKL)}{then})"
+        f" / {OF_FEDERATION} ({ErrorMetrics.lifetime_labels.where(POFMKL)}{then})"
     )
 
 
 REGRET = before()
 ERROR = (
-    f"{OF_FEDERATION} (rate(streamfl_squared_error_sum_total{{system=\"pofmkl\"}}[1h]))"
-    f" / {OF_FEDERATION} (rate(streamfl_labels_total{{system=\"pofmkl\"}}[1h]))"
+    f"{OF_FEDERATION} (rate({ErrorMetrics.squared_error_sum.where(POFMKL)}[1h]))"
+    f" / {OF_FEDERATION} (rate({ClientMetrics.labels.where(POFMKL)}[1h]))"
 )
 RUNNING_MEAN = (
-    f"{OF_FEDERATION} (rate(streamfl_challenger_squared_error_sum_total{{model=\"running-mean\"}}[1h]))"
-    f" / {OF_FEDERATION} (rate(streamfl_challenger_labels_total{{model=\"running-mean\"}}[1h]))"
+    f"{OF_FEDERATION} (rate({ChallengerMetrics.challenger_squared_error_sum.where(model='running-mean')}[1h]))"
+    f" / {OF_FEDERATION} (rate({ChallengerMetrics.challenger_labels.where(model='running-mean')}[1h]))"
 )
 
 ALERTS = (
@@ -61,7 +63,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflBudgetExhausted",
-        f"{increased('skipped_updates_total', 60)} > 0.5 * {increased('updates_total', 60)}",
+        f"{increased(UplinkMetrics.skipped_updates, 60)} > 0.5 * {increased(UplinkMetrics.updates, 60)}",
         60,
         "warning",
         "{{ $labels.group }} does not have enough bytes for its updates.",
@@ -70,8 +72,8 @@ ALERTS = (
     ),
     Alert(
         "StreamflBudgetNearlySpent",
-        f"{increased('update_bytes_total', 60)} > 0.8 * {increased('update_budget_bytes_total', 60)}"
-        f" and {increased('update_budget_bytes_total', 60)} > 0",
+        f"{increased(UplinkMetrics.update_bytes, 60)} > 0.8 * {increased(UplinkMetrics.update_budget_bytes, 60)}"
+        f" and {increased(UplinkMetrics.update_budget_bytes, 60)} > 0",
         30,
         "warning",
         "{{ $labels.group }} sends four fifths of its byte budget.",
@@ -80,7 +82,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflClientSilent",
-        f"{member_sum('streamfl_silent_clients')} > 0",
+        f"{member_sum(str(ClientMetrics.silent_clients))} > 0",
         5,
         "warning",
         "Clients of {{ $labels.group }} are silent for longer than usual.",
@@ -91,7 +93,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflClientUnlabelled",
-        f"{member_sum('streamfl_unlabelled_clients')} > 0",
+        f"{member_sum(str(ClientMetrics.unlabelled_clients))} > 0",
         5,
         "warning",
         "Clients of {{ $labels.group }} send samples, but for longer than usual no labels.",
@@ -100,17 +102,17 @@ ALERTS = (
     ),
     Alert(
         "StreamflClientsSilenced",
-        f"{increased('labels_total', 60)} > 0 and {increased('updates_total', 60)} == 0",
+        f"{increased(ClientMetrics.labels, 60)} > 0 and {increased(UplinkMetrics.updates, 60)} == 0",
         60,
         "warning",
         "Clients of {{ $labels.group }} learn but send nothing.",
         "The federation continues without them: their data only reach their own models.",
-        "Check streamfl_skipped_updates_total: with reason budget not even one update fits into uplink.budget_bytes_per_second. "
+        f"Check {UplinkMetrics.skipped_updates}: with reason budget not even one update fits into uplink.budget_bytes_per_second. "
         "Check the log for refused writes.",
     ),
     Alert(
         "StreamflClientMissing",
-        f"{increased('timed_out_rounds_total', 15)} > 0",
+        f"{increased(ServerMetrics.timed_out_rounds, 15)} > 0",
         20,
         "warning",
         "Rounds of {{ $labels.federation }} end without every client.",
@@ -121,7 +123,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflClientsWait",
-        f"sum by ({MEMBER}) (streamfl_waiting_clients) > 0 and {increased('labels_total', 15)} == 0",
+        f"sum by ({MEMBER}) ({ClientMetrics.waiting_clients}) > 0 and {increased(ClientMetrics.labels, 15)} == 0",
         15,
         "warning",
         "Clients of {{ $labels.group }} wait for the model, and none learns.",
@@ -130,7 +132,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflClientsAlone",
-        f"max by ({MEMBER}) (streamfl_alone) > 0",
+        f"max by ({MEMBER}) ({UplinkMetrics.alone}) > 0",
         5,
         "warning",
         "Clients of {{ $labels.group }} learn alone: no new version of the model comes.",
@@ -139,7 +141,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflPredictedWithoutModel",
-        f"{increased('version_zero_predictions_total', 60)} > 0.5 * {increased('predictions_total', 60)}",
+        f"{increased(ClientMetrics.version_zero_predictions, 60)} > 0.5 * {increased(ClientMetrics.predictions, 60)}",
         15,
         "warning",
         "{{ $labels.group }} predicts without a model.",
@@ -150,29 +152,29 @@ ALERTS = (
     ),
     Alert(
         "StreamflModelStands",
-        f"{increased('updates_total', 15)} > 0 and max by ({MEMBER}) (changes(streamfl_model_version[15m])) == 0",
+        f"{increased(UplinkMetrics.updates, 15)} > 0 and max by ({MEMBER}) (changes({UplinkMetrics.model_version}[15m])) == 0",
         5,
         "critical",
         "{{ $labels.group }} sends updates, but the version of its model does not change.",
         "The clients get no new model: the server does not run, refuses the updates, or its model does not arrive.",
-        "Check whether the pofmkl-server runs and is ready, its dead letters and streamfl_ignored_updates_total, and the "
+        f"Check whether the pofmkl-server runs and is ready, its dead letters and {ServerMetrics.ignored_updates}, and the "
         "clients' streamfl_table_rejections_total.",
     ),
     Alert(
         "StreamflUpdatesGone",
-        stopped("updates_applied_total"),
+        stopped(ServerMetrics.updates_applied),
         0,
         "critical",
         "The server of {{ $labels.federation }} applies no updates any more.",
         "The model no longer changes. The alert fires after three times the usual interval between updates: 15 minutes, three "
         "hours or three days.",
         "If updates are in the topic, check the server's log and dead letters. Otherwise check the clients: their labels, "
-        "streamfl_skipped_updates_total, and whether their workers run.",
+        f"{UplinkMetrics.skipped_updates}, and whether their workers run.",
     ),
     Alert(
         "StreamflUpdatesIgnored",
-        f"{increased('ignored_updates_total', 60)}"
-        f" > 0.2 * ({increased('ignored_updates_total', 60)} + {increased('updates_applied_total', 60)})",
+        f"{increased(ServerMetrics.ignored_updates, 60)}"
+        f" > 0.2 * ({increased(ServerMetrics.ignored_updates, 60)} + {increased(ServerMetrics.updates_applied, 60)})",
         15,
         "warning",
         "The server of {{ $labels.federation }} ignores one update in five.",
@@ -183,8 +185,8 @@ ALERTS = (
     ),
     Alert(
         "StreamflSuspectModel",
-        f"{increased('model_repairs_total', 60)} > 0 or {increased('unsigned_parameters_total', 60)} > 0"
-        f" or {increased('superseded_updates_total', 60)} > 0",
+        f"{increased(ServerMetrics.model_repairs, 60)} > 0 or {increased(UplinkMetrics.unsigned_parameters, 60)} > 0"
+        f" or {increased(ServerMetrics.superseded_updates, 60)} > 0",
         0,
         "critical",
         "Somebody without the right writes to the topics of {{ $labels.federation }}.",
@@ -194,12 +196,12 @@ ALERTS = (
     Alert(
         "StreamflStaleUpdates",
         # The gauge shows one update, so this is the mean over the scraped ones.
-        f"max by ({MEMBER}) (avg_over_time(streamfl_staleness[15m])) > 1000",
+        f"max by ({MEMBER}) (avg_over_time({ServerMetrics.staleness}[15m])) > 1000",
         30,
         "warning",
         "Updates of {{ $labels.federation }} are made on a model that is more than 1000 versions old.",
         "Clients learn from a very old model.",
-        "Check the clients' lag and streamfl_model_version of each: if it does not change, that client does not read the model's "
-        "topic.",
+        f"Check the clients' lag and {UplinkMetrics.model_version} of each: if it does not change, that client does not read the "
+        "model's topic.",
     ),
 )

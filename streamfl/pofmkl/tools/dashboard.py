@@ -2,21 +2,20 @@
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series
 from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.pofmkl.metrics import ChallengerMetrics, ClientMetrics, ErrorMetrics, ServerMetrics, UplinkMetrics
 from streamfl.pofmkl.tools.client_dashboard import CLIENTS
 from streamfl.pofmkl.tools.server_dashboard import SERVER
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 
-LIFETIME_LABELS = series("lifetime_labels")
-ERROR = f"sqrt(sum({rate('squared_error_sum_total')}) / (sum({rate('labels_total')}) > 0))"
-REGRET = f"sum({series('regret')}) / (sum({LIFETIME_LABELS}) > 0)"
+LIFETIME_LABELS = series(ErrorMetrics.lifetime_labels)
+ERROR = f"sqrt(sum({rate(ErrorMetrics.squared_error_sum)}) / (sum({rate(ClientMetrics.labels)}) > 0))"
+REGRET = f"sum({series(ErrorMetrics.regret)}) / (sum({LIFETIME_LABELS}) > 0)"
 
 
-def challengers_error(more: str = "") -> str:
-    """The query for each challenger's RMSE over the latest interval. more: a further matcher."""
-    sums, counts = (
-        rate(f"challenger_{name}_total").replace("}[", f"{more}}}[") for name in ("squared_error_sum", "labels")
-    )
+def challengers_error(**model: str) -> str:
+    """The query for each challenger's RMSE over the latest interval. model: only this one."""
+    sums, counts = rate(ChallengerMetrics.challenger_squared_error_sum, **model), rate(ChallengerMetrics.challenger_labels, **model)
     return f"sqrt(sum by (model) ({sums}) / (sum by (model) ({counts}) > 0))"
 
 
@@ -30,7 +29,7 @@ TILES = (
         "short",
         (
             Query(ERROR, "federation"),
-            Query(challengers_error(',model="running-mean"'), "running mean"),
+            Query(challengers_error(model="running-mean"), "running mean"),
             Query(f"min({challengers_error()})", "best challenger"),
         ),
         kind="stat",
@@ -58,7 +57,7 @@ TILES = (
         "Upload budget used",
         "Bytes of updates as a share of what uplink.budget_bytes_per_second allowed in the same time.",
         "percentunit",
-        (Query(f"sum({rate('update_bytes_total')}) / (sum({rate('update_budget_bytes_total')}) > 0)", "used"),),
+        (Query(f"sum({rate(UplinkMetrics.update_bytes)}) / (sum({rate(UplinkMetrics.update_budget_bytes)}) > 0)", "used"),),
         kind="stat",
         width=3,
         remedy="If it stays near 100 %: updates are left out because the budget is too small. Raise it.",
@@ -74,8 +73,8 @@ LEARNING = (
         "all clients' lifetime, restarts included.",
         "short",
         (
-            Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "now"),
-            Query(f"sqrt(sum({series('lifetime_squared_error')}) / sum({LIFETIME_LABELS}))", "whole life"),
+            Query(f"sqrt({mean_over_time(ErrorMetrics.squared_error_sum, ClientMetrics.labels)})", "now"),
+            Query(f"sqrt(sum({series(ErrorMetrics.lifetime_squared_error)}) / sum({LIFETIME_LABELS}))", "whole life"),
         ),
         remedy="If now is above whole life for long: the stream has changed. See drifts on the clients' dashboard, and whether "
         "labels lie outside samples.label_range.",
@@ -86,8 +85,8 @@ LEARNING = (
         "should fall towards zero.",
         "short",
         (
-            Query(f"sum({series('regret')}) / sum({LIFETIME_LABELS})", "all workers"),
-            Query(series("regret_per_sample"), "{{instance}}"),
+            Query(f"sum({series(ErrorMetrics.regret)}) / sum({LIFETIME_LABELS})", "all workers"),
+            Query(series(ErrorMetrics.regret_per_sample), "{{instance}}"),
         ),
         minimum=None,
         remedy="If it rises for a day: another kernel has become the best, or the model stands still. Look at the model's "
@@ -98,9 +97,9 @@ LEARNING = (
         "Samples read, predictions sent and labels learnt from.",
         "ops",
         (
-            Query(f"sum({rate('samples_total')})", "samples"),
-            Query(f"sum({rate('predictions_total')})", "predictions"),
-            Query(f"sum({rate('labels_total')})", "labels"),
+            Query(f"sum({rate(ClientMetrics.samples)})", "samples"),
+            Query(f"sum({rate(ClientMetrics.predictions)})", "predictions"),
+            Query(f"sum({rate(ClientMetrics.labels)})", "labels"),
         ),
         remedy="If predictions fall behind samples: clients wait for the model, so look at the server. If labels fall behind: "
             "they come late, or their keys or ids differ from the samples'.",
@@ -114,10 +113,10 @@ COMPARED = (
         "if [challengers] names some, and start over when a worker starts.",
         "short",
         (
-            Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "federation"),
+            Query(f"sqrt({mean_over_time(ErrorMetrics.squared_error_sum, ClientMetrics.labels)})", "federation"),
             Query(
-                f"sqrt(sum by (model) ({rate('challenger_squared_error_sum_total')})"
-                f" / sum by (model) ({rate('challenger_labels_total')}))",
+                f"sqrt(sum by (model) ({rate(ChallengerMetrics.challenger_squared_error_sum)})"
+                f" / sum by (model) ({rate(ChallengerMetrics.challenger_labels)}))",
                 "{{model}}",
             ),
         ),
@@ -129,7 +128,7 @@ COMPARED = (
         "Best kernel",
         "The kernel with the smallest total loss so far at each worker, by its number in the dictionary.",
         "short",
-        (Query(series("best_kernel"), "{{instance}}"),),
+        (Query(series(ErrorMetrics.best_kernel), "{{instance}}"),),
         minimum=None,
         remedy="If it changes all the time: no kernel fits well, so widen the dictionary. If it is the first or the last: the best "
         "bandwidth may lie outside.",
@@ -142,8 +141,8 @@ EXCHANGED = (
         "Bytes of updates as encoded, keys, headers and framing included, and the bytes that the budget allowed in the same time.",
         "Bps",
         (
-            Query(f"sum({rate('update_bytes_total')})", "sent"),
-            Query(f"sum({rate('update_budget_bytes_total')})", "budget"),
+            Query(f"sum({rate(UplinkMetrics.update_bytes)})", "sent"),
+            Query(f"sum({rate(UplinkMetrics.update_budget_bytes)})", "budget"),
         ),
         width=6,
         remedy="If sent stays at the budget: look at how many updates are not sent.",
@@ -152,7 +151,7 @@ EXCHANGED = (
         "Updates not sent",
         "Kernel updates that were computed but not sent, by reason. They are not sent later.",
         "ops",
-        (Query(f"sum by (reason) ({rate('skipped_updates_total')})", "{{reason}}"),),
+        (Query(f"sum by (reason) ({rate(UplinkMetrics.skipped_updates)})", "{{reason}}"),),
         width=6,
         remedy="If many are left out because of the budget: raise uplink.budget_bytes_per_second. Until then clients learn from "
             "each other more slowly.",
@@ -161,7 +160,7 @@ EXCHANGED = (
         "Model version",
         "The newest model version that each worker holds.",
         "short",
-        (Query(f"max by (instance) ({series('model_version')})", "{{instance}}"),),
+        (Query(f"max by (instance) ({series(UplinkMetrics.model_version)})", "{{instance}}"),),
         width=6,
         remedy="If it does not change while updates are sent: the server does not work. If one client worker is far behind: it "
             "cannot read the model's topic.",
@@ -171,7 +170,7 @@ EXCHANGED = (
         "Number of model versions between the one that an update was made with and the current one, for the latest update that "
         "each worker of the server accepted.",
         "short",
-        (Query(f"max by (instance) ({series('staleness')})", "{{instance}}"),),
+        (Query(f"max by (instance) ({series(ServerMetrics.staleness)})", "{{instance}}"),),
         width=6,
         remedy="If it is in the thousands: clients learn from an old model. Look at their lag on the model's topic.",
     ),

@@ -8,29 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import check_number
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.encryption.fixed_point import Kinds
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PartyArithmetic
+from streamfl.quasi_newton.state import MODEL, PAIR, VECTORS
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Iterates"]
 
 Floats = NDArray[np.float64]
-VECTORS, PAIR, MODEL = b"vectors", b"pair/", b"model"
 
 
 class Iterates:
-    """The owner of ``vectors``, ``pair/NUMBER`` and ``model``.
-
-    Stores the latest weights, the sums of iterates, the pairs and the model.
+    """Stores the latest weights, the sums of iterates, the pairs and the model.
 
     learning, kinds: public settings. intercept: whether this party has the column of ones.
     """
 
     def __init__(self, parts: ChangedParts, learning: DescentSettings, kinds: Kinds, intercept: bool) -> None:
-        self._parts = parts
+        self._remember_vectors = parts.single(VECTORS, bytes, self._restore_vectors)
+        self._kept_pairs = parts.named(PAIR, check_number, bytes, self._restore_pair)
+        self._remember_model = parts.single(MODEL, bytes, self._restore_model)
         self._learning = learning
         self._kinds = kinds
         self._intercept = intercept
@@ -53,7 +54,7 @@ class Iterates:
     def begin(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> None:
         """Start to learn from these rows. muted: as for :class:`PartyArithmetic`. start: first weights. batch: rows of a batch."""
         for number in self._pairs:
-            self._parts.forget(PAIR + b"%d" % number)
+            self._kept_pairs.forget(number)
         self._pairs.clear()
         self._own = self._of(inputs, muted, start, batch)
         self.remember()
@@ -71,35 +72,32 @@ class Iterates:
     def remember(self) -> None:
         """Store the weights in the changelog."""
         self._vectors = self.own.vectors
-        self._parts.remember(VECTORS, encode_array(self._vectors))
+        self._remember_vectors(encode_array(self._vectors))
 
     def keep_pair(self, step: Floats, curvature: Floats) -> None:
         """Store a pair that the coordinator has accepted."""
         self.own.keep_pair(step, curvature)
         number = max(self._pairs, default=-1) + 1
         self._pairs[number] = np.array([step, curvature])
-        self._parts.remember(PAIR + b"%d" % number, encode_array(self._pairs[number]))
+        self._kept_pairs.remember(number, encode_array(self._pairs[number]))
         for old in [one for one in self._pairs if one <= number - self._learning.memory]:
             del self._pairs[old]
-            self._parts.forget(PAIR + b"%d" % old)
+            self._kept_pairs.forget(old)
 
     def end_epoch(self) -> None:
         """End an epoch: the model is the mean of its iterates."""
         self.model = self.own.end_epoch()
-        self._parts.remember(MODEL, encode_array(self.model))
+        self._remember_model(encode_array(self.model))
         self.remember()
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a changelog entry. False if the key belongs to another owner."""
-        if key == VECTORS:
-            self._vectors = _array(value, 4)
-        elif key == MODEL:
-            self.model = _array(value, 1)[0]
-        elif key.startswith(PAIR) and key.removeprefix(PAIR).isdigit() and len(key) < 20:
-            self._pairs[int(key.removeprefix(PAIR))] = _array(value, 2)
-        else:
-            return False
-        return True
+    def _restore_vectors(self, value: bytes) -> None:
+        self._vectors = _array(value, 4)
+
+    def _restore_pair(self, number: int, value: bytes) -> None:
+        self._pairs[number] = _array(value, 2)
+
+    def _restore_model(self, value: bytes) -> None:
+        self.model = _array(value, 1)[0]
 
     def _of(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> PartyArithmetic:
         learning = replace(self._learning, batch=batch)

@@ -232,7 +232,7 @@ def read_alignment(result: bytes) -> tuple[Any, ...]:
     """Decodes the result of :func:`aligned` or :func:`matched`. PeerError if the other's points are refused."""
     found: tuple[Any, ...] = _read(result, tuple)
     if found[0]:
-        raise PeerError(found[0], found[1])
+        raise PeerError(*found)
     return found[1:]
 
 

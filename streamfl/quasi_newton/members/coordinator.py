@@ -26,7 +26,7 @@ from streamfl.quasi_newton.learning.descent import Descent, DescentState
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.learning.taylor import loss_from_products
 from streamfl.quasi_newton.members.background_tasks import Opening, opened, request
-from streamfl.quasi_newton.members.figures import TrafficCounter, measured_place
+from streamfl.quasi_newton.members.figures import TrafficCounter
 from streamfl.quasi_newton.members.given import CoordinatorGiven
 from streamfl.quasi_newton.messages import (
     ANOTHER,
@@ -41,6 +41,8 @@ from streamfl.quasi_newton.messages import (
     read_content,
     records_of,
 )
+from streamfl.quasi_newton.metrics import CoordinatorMetrics, MemberCounts
+from streamfl.quasi_newton.state import DESCENT, RUN
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
 
@@ -55,7 +57,7 @@ NOWHERE = RandomnessContext("", "", "", 0, "")
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """The state of the present run; remembered as ``run``.
+    """The state of the present run.
 
     ready: by party that is ready, digest of the key that it takes. key: digest of the run's key. joined: by party, how many
     numbers each of its uploads has. opened: by party, digest of the upload that was decrypted in the round. losses: of the
@@ -79,12 +81,14 @@ class _Run(msgspec.Struct, array_like=True):
 class CoordinatorTask:
     """The state machine of the coordinator's partition."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: CoordinatorGiven, outbox: Outbox) -> None:
+    def __init__(self, settings: QuasiNewtonSettings, given: CoordinatorGiven, outbox: Outbox[MemberCounts]) -> None:
         self.settings = settings
         self.given = given
         self.outbox = outbox
         self.traffic = TrafficCounter()
-        self.parts = ChangedParts()
+        self.parts = ChangedParts("a coordinator")
+        self._remember_run = self.parts.single(RUN, _Run, self._restore_run)
+        self._remember_descent = self.parts.single(DESCENT, DescentState, lambda state: self.descent.restore(state))
         self.run = _Run()
         self.descent = Descent(settings.learning.descent)
 
@@ -128,21 +132,18 @@ class CoordinatorTask:
         self._begin_if_all_are_ready()
 
     def restore(self, key: bytes, value: bytes) -> None:
-        if key == b"run":
-            self.run = msgspec.msgpack.decode(value, type=_Run)
-        elif key == b"descent":
-            self.descent.restore(msgspec.msgpack.decode(value, type=DescentState))
-        else:
-            raise PeerError("malformed", f"state {key[:60]!r} is not of a coordinator")
+        self.parts.restore(key, value)
 
     def measure(self) -> Iterator[Measurement]:
         """Metrics of the phase, the loss, the pairs, and the traffic of an iteration."""
         run, descent = self.run, self.descent
-        yield from measured_place("coordinator", run.run, run.phase, run.round // 2)
-        yield Measurement("epoch", "gauge", "Epochs of the training that are done", descent.epochs, (), True)
-        yield Measurement("loss", "gauge", "Mean of Taylor's loss over the latest epoch, NaN before", self.epoch_loss, (), True)
-        yield Measurement("pairs", "gauge", "Curvature pairs that are kept", descent.pairs)
-        yield Measurement("skipped_pairs", "gauge", "Curvature pairs of the training that were rejected", descent.skipped)
+        yield CoordinatorMetrics.training(run.run)
+        yield CoordinatorMetrics.phase(run.phase)
+        yield CoordinatorMetrics.iteration(run.round // 2)
+        yield CoordinatorMetrics.epoch(descent.epochs)
+        yield CoordinatorMetrics.loss(self.epoch_loss)
+        yield CoordinatorMetrics.pairs(descent.pairs)
+        yield CoordinatorMetrics.skipped_pairs(descent.skipped)
         yield from self.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
@@ -227,7 +228,7 @@ class CoordinatorTask:
     def _fail(self, text: str, told: Sequence[str]) -> None:
         """End the run as failed. told: the parties that do not know of the failure yet."""
         self.run.phase = FAILED
-        self.outbox.counts["failed_trainings"] += 1
+        self.outbox.counts.failed_trainings += 1
         self.run.failure = f"training {self.run.run} has ended: {text}"
         self.outbox.notices.say("failed", self.run.failure)
         for name in told:
@@ -245,7 +246,7 @@ class CoordinatorTask:
         digest = hashlib.blake2b(message.content, digest_size=32).digest()
         if party in run.opened:
             if run.opened[party] != digest:
-                self.outbox.counts["refused_decryptions"] += 1
+                self.outbox.counts.refused_decryptions += 1
                 raise PeerError("repeated_decryption", f"{party!r} has had its upload of round {run.round} opened")
             self._repeated()
             return
@@ -284,7 +285,7 @@ class CoordinatorTask:
         except PeerError as error:
             # These sums are decrypted. If the coordinator waited for others instead, the guest could have vector after vector
             # decrypted.
-            self.outbox.counts["implausible_openings"] += 1
+            self.outbox.counts.implausible_openings += 1
             federation = self.settings.federation
             self._fail(f"the sums of {federation.guest_party!r} are none: {error.text}", federation.parties)
             return
@@ -307,7 +308,7 @@ class CoordinatorTask:
         run = self.run
         iteration = run.round // 2
         run.losses.append(run.loss)
-        self.outbox.counts["iterations"] += 1
+        self.outbox.counts.iterations += 1
         epoch_ends, over = (iteration + 1) % run.batches == 0, False
         if epoch_ends:
             over = self.descent.end_epoch(float(np.mean(run.losses)), run.batches)
@@ -316,7 +317,7 @@ class CoordinatorTask:
         run.round, run.opened = 2 * (iteration + 1), {}
         if over:
             run.phase = TRAINED
-            self.outbox.counts["trainings"] += 1
+            self.outbox.counts.trainings += 1
         self._remember()
 
     def _check_round(self, party: str, message: Message) -> None:
@@ -327,7 +328,7 @@ class CoordinatorTask:
             raise PeerError("alignment", "other entities are in common there")
 
     def _open(self, content: bytes, then: Any) -> None:
-        self.outbox.counts["decryptions"] += 1
+        self.outbox.counts.decryptions += 1
         key = self.given.private_key
         p, q = (b"", b"") if key is None else (to_bytes(prime, key.public.bits // 16) for prime in (key.p, key.q))
         self.outbox.ask(opened, request(Opening(p, q, content)), then)
@@ -360,11 +361,14 @@ class CoordinatorTask:
             self._say(party, "step", content_of(step))
 
     def _repeated(self) -> None:
-        self.outbox.counts["repeated_messages"] += 1
+        self.outbox.counts.repeated_messages += 1
 
     def _remember(self) -> None:
-        self.parts.remember(b"run", self.run)
-        self.parts.remember(b"descent", self.descent.state)
+        self._remember_run(self.run)
+        self._remember_descent(self.descent.state)
+
+    def _restore_run(self, run: _Run) -> None:
+        self.run = run
 
 
 def _told(key: bytes) -> str:

@@ -13,32 +13,26 @@ from streamfl.quasi_newton.members.figures import TrafficCounter
 from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.training_progress import ALIGNING, TrainingProgress
 from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
+from streamfl.quasi_newton.metrics import MemberCounts
+from streamfl.quasi_newton.state import PROGRESS
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["MessageExchange"]
 
-KEY = b"progress"
 VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
 
 
 class MessageExchange:
-    """The owner of ``progress``. Every message belongs to a place in a training, and is accepted only at that place."""
+    """The owner of the party's progress. Every message belongs to a place in a training, and is accepted only at that place."""
 
-    def __init__(self, parts: ChangedParts, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
-        self._parts = parts
+    def __init__(self, parts: ChangedParts, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
         self._settings = settings
         self._given = given
         self._outbox = outbox
         self.progress = TrainingProgress()
+        self._remember = parts.single(PROGRESS, TrainingProgress, self.progress.become)
         self.traffic = TrafficCounter()
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore the progress. False if the key belongs to another owner."""
-        if key != KEY:
-            return False
-        self.progress.become(msgspec.msgpack.decode(value, type=TrainingProgress))
-        return True
 
     def message(self, kind: str, content: bytes, alignment: bytes | None = None) -> Message:
         settings, progress = self._settings, self.progress
@@ -50,7 +44,7 @@ class MessageExchange:
         size = self._outbox.send(channel, records_of(self._given.codec, message))
         if message.kind in VECTORS:
             ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
-            self._outbox.counts["ciphertexts_sent"] += ciphertexts
+            self._outbox.counts.ciphertexts_sent += ciphertexts
             self.traffic.add(message.run, message.round // 2, ciphertexts, size)
 
     def upload(self, kind: str, content: bytes) -> None:
@@ -79,11 +73,11 @@ class MessageExchange:
         return msgspec.msgpack.encode((self._settings.federation.name, number, self._settings.federation.guest_party, host))
 
     def remember(self) -> None:
-        self._parts.remember(KEY, self.progress)
+        self._remember(self.progress)
 
     def repeated(self) -> None:
         """Count a message that came again, or too late."""
-        self._outbox.counts["repeated_messages"] += 1
+        self._outbox.counts.repeated_messages += 1
 
     def is_present(self, message: Message, phase: int) -> bool:
         """Whether a message belongs to the present place; False if it belongs to an earlier one. PeerError if to a later one.

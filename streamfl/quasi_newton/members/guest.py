@@ -25,11 +25,13 @@ from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.members.training_progress import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS
 from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.alignment import check_answer
 from streamfl.quasi_newton.rows.batches import FrozenBatches
 from streamfl.quasi_newton.rows.learnt_batches import MOST_EVER
 from streamfl.quasi_newton.scoring.guest import GuestScoring
 from streamfl.quasi_newton.scoring.party import ScoringParty
+from streamfl.quasi_newton.state import COMMON, DOTS, HOST_OUTPUTS, LEAST, PRODUCTS
 from streamfl.records.labels import Label
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.value_fragments import ValueFragments
@@ -44,7 +46,7 @@ KNOWN = b"\1"
 class GuestTask(ScoringParty):
     """The state machine of the guest's partition."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
+    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
         super().__init__(settings, given, outbox)
         self.scoring: GuestScoring = GuestScoring(self)
         # Sized for the longest key, because the remembered vectors may be under another key than the settings'.
@@ -52,26 +54,17 @@ class GuestTask(ScoringParty):
         dots = (4 * settings.learning.memory + 4) * LARGEST_BITS // 4
         # By host: the places of the own names among its points; vectors and inner products of a round, after run and round.
         hosts = settings.federation.hosts
-        self._common = {host: ValueFragments(self.parts, f"common/{host}", 1 + 4 * settings.alignment.limit) for host in hosts}
+        self._common = {host: ValueFragments(self.parts, COMMON, 1 + 4 * settings.alignment.limit, host) for host in hosts}
         # By host: the fewest rows of a batch that are enough for it, 8 bytes.
-        self._least = {host: ValueFragments(self.parts, f"least/{host}", 8) for host in hosts}
-        self._outputs = {host: ValueFragments(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in hosts}
-        self._dots = {host: ValueFragments(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in hosts}
+        self._least = {host: ValueFragments(self.parts, LEAST, 8, host) for host in hosts}
+        self._outputs = {host: ValueFragments(self.parts, HOST_OUTPUTS, ROUND_BYTES + vector, host) for host in hosts}
+        self._dots = {host: ValueFragments(self.parts, DOTS, ROUND_BYTES + dots, host) for host in hosts}
         # The own products of the round, until those of all hosts have come.
-        self._products = ValueFragments(self.parts, "products", dots)
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        if not any(one.restore(key, value) for one in self._heard):
-            super().restore(key, value)
-
-    @property
-    def _heard(self) -> list[ValueFragments]:
-        by_host = self._common, self._least, self._outputs, self._dots
-        return [*(fragments for one in by_host for fragments in one.values()), self._products]
+        self._products = ValueFragments(self.parts, PRODUCTS, dots)
 
     def take(self, channel: str, message: Any, now: float) -> None:
         if isinstance(message, Label):
-            self.outbox.counts["labels"] += 1
+            self.outbox.counts.labels += 1
             self._now = now
             self.put(message.client, label=int(2 * message.label - 1))
             self.scoring.labelled(message.client)
@@ -95,8 +88,10 @@ class GuestTask(ScoringParty):
 
     def align(self) -> None:
         self.freeze()
-        for fragments in self._heard:
-            fragments.clear()
+        for by_host in (self._common, self._least, self._outputs, self._dots):
+            for fragments in by_host.values():
+                fragments.clear()
+        self._products.clear()
         for host in self.settings.federation.hosts:
             content = request(self.aligning(host, self.exchange.session(host), self.rows.candidates))
             self.outbox.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]

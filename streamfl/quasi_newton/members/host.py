@@ -18,10 +18,12 @@ from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.members.training_progress import ALIGNING, DECIDING, FAILED, OUTPUTS
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, FirstAnswer, Message, content_of, numbers_of, read_content
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.scoring.host import HostScoring
 from streamfl.quasi_newton.scoring.party import ScoringParty
+from streamfl.quasi_newton.state import ASKED, ORDER
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.value_fragments import ValueFragments
 
@@ -31,18 +33,14 @@ __all__ = ["HostTask"]
 class HostTask(ScoringParty):
     """The state machine of a host's partition."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
+    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
         super().__init__(settings, given, outbox)
         self._guest = settings.federation.guest_party
         self.scoring: HostScoring = HostScoring(self)
         # The guest's points that came before the coordinator began the run, after the run's number.
-        self._asked = ValueFragments(self.parts, "asked", 8 + settings.alignment.limit * POINT_BYTES)
+        self._asked = ValueFragments(self.parts, ASKED, 8 + settings.alignment.limit * POINT_BYTES)
         # The run's number, and names in the order of the points that the guest has.
-        self._order = ValueFragments(self.parts, "order", 16 + settings.alignment.limit * NAME_BYTES)
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        if not (self._asked.restore(key, value) or self._order.restore(key, value)):
-            super().restore(key, value)
+        self._order = ValueFragments(self.parts, ORDER, 16 + settings.alignment.limit * NAME_BYTES)
 
     def take_linked(self, channel: str, message: Message) -> None:
         if channel == "questions":

@@ -16,7 +16,7 @@ from streamfl.quasi_newton.encryption.keys import PaillierPublicKey, digest_of
 from streamfl.quasi_newton.learning.iterates import Iterates
 from streamfl.quasi_newton.members.background_tasks import Aligning, read_alignment
 from streamfl.quasi_newton.members.exchange import MessageExchange
-from streamfl.quasi_newton.members.figures import FAR_OUT, measured_place
+from streamfl.quasi_newton.members.figures import FAR_OUT
 from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.rounds import TrainingRounds
@@ -43,6 +43,7 @@ from streamfl.quasi_newton.messages import (
     content_of,
     read_content,
 )
+from streamfl.quasi_newton.metrics import MemberCounts, PartyMetrics
 from streamfl.quasi_newton.rows.batches import check_batch, secret_start
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
@@ -62,7 +63,7 @@ IMPLAUSIBLE = (
 class PartyTask:
     """The state machine of a party's partition. Subclasses have the parts of guest and host."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox) -> None:
+    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
         self.settings = settings
         self.given = given
         self.outbox = outbox
@@ -155,9 +156,7 @@ class PartyTask:
         self.exchange.upload("ready", content_of(Ready(self.table.complete, self.settings.encryption.agreed_key)))
 
     def restore(self, key: bytes, value: bytes) -> None:
-        owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.exchange)
-        if not any(owner.restore(key, value) for owner in owners):
-            raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
+        self.parts.restore(key, value)
         self.table.recount()
 
     def measure(self) -> Iterator[Measurement]:
@@ -165,17 +164,17 @@ class PartyTask:
         progress = self.progress
         # No round follows the last one.
         iterations = progress.round // 2 + (progress.phase == TRAINED)
-        yield from measured_place("party", progress.run, progress.phase, iterations)
-        text = "Entities with columns (at the guest also with a label), held out or not, as alignment.entities counts them"
-        yield Measurement("known_entities", "gauge", text, self.table.known, (), True)
-        text = "Entities that the first training still waits for at this party"
-        yield Measurement("missing_entities", "gauge", text, self.readiness.missing, (), True)
+        yield PartyMetrics.training(progress.run)
+        yield PartyMetrics.phase(progress.phase)
+        yield PartyMetrics.iteration(iterations)
+        yield PartyMetrics.known_entities(self.table.known)
+        yield PartyMetrics.missing_entities(self.readiness.missing)
         yield from self.exchange.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
         self._now = now
         if isinstance(message, Sample):
-            self.outbox.counts["samples"] += 1
+            self.outbox.counts.samples += 1
             self.put(message.client, columns=np.array(message.features, "<f8").tobytes())
             return
         assert isinstance(message, Message)
@@ -232,7 +231,7 @@ class PartyTask:
         except PeerError as error:
             if not early:
                 raise
-            self.outbox.counts["refused_alignments"] += 1
+            self.outbox.counts.refused_alignments += 1
             self.outbox.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
             return None
 
@@ -277,7 +276,7 @@ class PartyTask:
         start = secret_start(self.given.secret, context, columns) if self.trained is None else self.trained.weights
         self.rounds.begin(inputs, far, start)
         if muted:
-            self.outbox.counts["muted_rows"] += muted
+            self.outbox.counts.muted_rows += muted
             self.outbox.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
         self.exchange.remember()
         self.exchange.upload("joined", content_of(Joined(columns, progress.batches)))
@@ -304,7 +303,7 @@ class PartyTask:
     def _end(self, text: str) -> None:
         self.progress.phase, self.progress.failure = FAILED, f"training {self.progress.run} has ended: {text}"
         self.readiness.ended(self._now, failed=True)
-        self.outbox.counts["failed_trainings"] += 1
+        self.outbox.counts.failed_trainings += 1
         self.outbox.notices.say("failed", self.progress.failure)
         self.exchange.remember()
 
@@ -317,7 +316,7 @@ class PartyTask:
         self._latest.keep(TrainedModel(progress.run, model, found, kind, settings.is_guest))
         progress.phase = TRAINED
         self.readiness.ended(self._now)
-        self.outbox.counts["trainings"] += 1
+        self.outbox.counts.trainings += 1
         self.exchange.remember()
 
     # ---- the coordinator
@@ -377,7 +376,7 @@ class PartyTask:
             if error.reason != "out_of_bounds":
                 raise
             # The coordinator does not decrypt it a second time, so no other numbers will come.
-            self.outbox.counts["implausible_openings"] += 1
+            self.outbox.counts.implausible_openings += 1
             self.fail(f"{IMPLAUSIBLE}: {error.text}")
             return
         products = rounds.products(numbers)
@@ -386,7 +385,7 @@ class PartyTask:
 
     def _take_step(self, step: StepDecision) -> None:
         goes_on = self.rounds.take(step)
-        self.outbox.counts["iterations"] += not step.pair
+        self.outbox.counts.iterations += not step.pair
         if goes_on:
             self.attempt_round()
         else:

@@ -16,11 +16,11 @@ from streamfl.quasi_newton.encryption.keys import digest_of
 from streamfl.quasi_newton.members.training_progress import FAILED, GATHERING, READY, TRAINED, TrainingProgress
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
+from streamfl.quasi_newton.state import SINCE
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["HeldOut", "Readiness"]
 
-KEY = b"since"
 WHOLE = 2**64
 # Most doublings of the wait after a failed training: one for each failure in a row.
 MOST_DOUBLINGS = 12
@@ -47,7 +47,7 @@ class HeldOut:
 
 
 class _Since(msgspec.Struct, array_like=True):
-    """What has happened since the latest run began; remembered as ``since``. Times are in seconds.
+    """What has happened since the latest run began. Times are in seconds.
 
     ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that the run began with.
     failures: runs in a row that failed. enough: since when the party waits only for time; 0: it waits for something else, too.
@@ -63,7 +63,7 @@ class _Since(msgspec.Struct, array_like=True):
 
 
 class Readiness:
-    """Decides when a party reports that it is ready. The owner of ``since``.
+    """Decides when a party reports that it is ready.
 
     A party that has enough entities waits for a while longer, so that the others have the same ones and a history is read to its
     end. It does not wait for a pause, because a live stream has none. A host is ready for another training as soon as one is over:
@@ -79,7 +79,7 @@ class Readiness:
         table: EntityTable,
         batches: LearntBatches,
     ) -> None:
-        self._parts = parts
+        self._remember_since = parts.single(SINCE, _Since, self._restore)
         self._settings = settings
         self._progress = progress
         self._table = table
@@ -192,12 +192,8 @@ class Readiness:
             since.ended, since.enough, since.old = (min(one, now) for one in times)
             self._remember()
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore ``since``. False if the key belongs to another owner."""
-        if key != KEY:
-            return False
-        self._since = msgspec.msgpack.decode(value, type=_Since)
-        return True
+    def _restore(self, since: _Since) -> None:
+        self._since = since
 
     def _remember(self) -> None:
-        self._parts.remember(KEY, self._since)
+        self._remember_since(self._since)

@@ -16,14 +16,13 @@ from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.learning.own_columns import inner, rounded
 from streamfl.quasi_newton.rows.preparation import MOST_PREPARATION_BYTES, Preparation
+from streamfl.quasi_newton.state import TRAINED
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
-__all__ = ["MOST_MODEL_BYTES", "TRAINED", "LatestModel", "TrainedModel"]
+__all__ = ["MOST_MODEL_BYTES", "LatestModel", "TrainedModel"]
 
 Floats = NDArray[np.float64]
-TRAINED = b"trained/"
-"""Prefix of a model's changelog keys."""
 MOST_MODEL_BYTES = MOST_PREPARATION_BYTES + 8 * (MOST_COLUMNS + 1) + 100
 
 
@@ -82,10 +81,11 @@ class TrainedModel:
 
 
 class LatestModel:
-    """The owner of ``trained``: the model of the latest successful training. It goes on scoring during the next training."""
+    """The model of the latest successful training. It goes on scoring during the next training."""
 
     def __init__(self, parts: ChangedParts) -> None:
-        self._content = ValueFragments(parts, "trained", MOST_MODEL_BYTES)
+        self._content = ValueFragments(parts, TRAINED, MOST_MODEL_BYTES, registered=False)
+        parts.register(TRAINED.prefix, self._restore)
         self._model: TrainedModel | None = None
 
     @property
@@ -100,7 +100,6 @@ class LatestModel:
         self._content.write(model.encode())
         self._model = model
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a fragment. False if the key belongs to another owner."""
+    def _restore(self, name: bytes, value: bytes) -> None:
         self._model = None
-        return self._content.restore(key, value)
+        self._content.restore(name, value)

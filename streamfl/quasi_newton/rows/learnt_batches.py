@@ -7,7 +7,6 @@ batch is never filled up, is never mixed with another, and is forgotten as a who
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
@@ -15,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
-from streamfl.encoding.changelog_checks import decode_restored
+from streamfl.encoding.changelog_checks import check_number, decode_restored
 from streamfl.encoding.wire import LONGEST_NAME
 from streamfl.identity.keys import derive
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.alignment import set_digest
+from streamfl.quasi_newton.state import BATCH, GONE
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
 
@@ -28,24 +29,28 @@ Floats = NDArray[np.float64]
 NAME_BYTES = 4 * LONGEST_NAME + 5
 MOST_EVER = 10_000_000
 """Most entities that were in a batch at any time: of forgotten batches the names' digests are kept, 8 bytes each."""
-BATCH, GONE = b"batch/", b"gone/"
 
 
 class _Batch:
     """names: of the entities, in the order of the rows. inputs: raw columns. signs: labels; empty at a host."""
 
     def __init__(self, parts: ChangedParts, number: int, size: int, columns: int) -> None:
-        self.names = ValueFragments(parts, f"batch/{number}/names", 5 + size * NAME_BYTES)
-        self.inputs = ValueFragments(parts, f"batch/{number}/inputs", 8 * size * columns)
-        self.signs = ValueFragments(parts, f"batch/{number}/signs", size)
-
-    @property
-    def fragments(self) -> tuple[ValueFragments, ...]:
-        return self.names, self.inputs, self.signs
+        sizes = {"names": 5 + size * NAME_BYTES, "inputs": 8 * size * columns, "signs": size}
+        self.fragments = {
+            kind.encode(): ValueFragments(parts, BATCH, most, f"{number}/{kind}", registered=False) for kind, most in sizes.items()
+        }
+        self.names, self.inputs, self.signs = self.fragments.values()
 
     def names_in_order(self) -> list[str]:
         """The entities' names; empty as long as they are not restored."""
         return _names(self.names.content) if self.names else []
+
+
+def _batch_number(content: bytes) -> int:
+    number = check_number(content)
+    if number >= MOST_EVER:
+        raise PeerError("malformed", f"state of batch {number}: there are at most {MOST_EVER}")
+    return number
 
 
 def _names(content: bytes) -> list[str]:
@@ -53,7 +58,7 @@ def _names(content: bytes) -> list[str]:
 
 
 class LearntBatches(Collection[str]):
-    """The owner of ``batch/NUMBER`` and ``gone/NUMBER``. As a collection: names of the entities in batches.
+    """The batches, and who was in those that are gone. As a collection: names of the entities in batches.
 
     ``in`` is also true for entities whose batch is gone.
 
@@ -64,9 +69,11 @@ class LearntBatches(Collection[str]):
     """
 
     def __init__(
-        self, parts: ChangedParts, largest: int, columns: int, most: int, secret: bytes, counts: Counter[str]
+        self, parts: ChangedParts, largest: int, columns: int, most: int, secret: bytes, counts: MemberCounts
     ) -> None:
         self._parts = parts
+        parts.register(BATCH.prefix, self._restore)
+        self._kept_gone = parts.named(GONE, _batch_number, bytes, self._restore_gone)
         self._largest = largest
         self._columns = columns
         self._most = most
@@ -160,29 +167,25 @@ class LearntBatches(Collection[str]):
             self._expire(min(self._batches))
         self._known = self._size = None
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a changelog entry. False if the key belongs to another owner."""
-        if not key.startswith((BATCH, GONE)):
-            return False
-        found = key.split(b"/")[1]
-        number = int(found) if found.isdigit() and len(found) <= 9 else MOST_EVER
-        if number >= MOST_EVER:
-            raise PeerError("malformed", f"state {key[:60]!r} is of no batch")
-        if key.startswith(GONE):
-            if len(value) % 8 or not 0 < len(value) <= 8 * self._largest:
-                raise PeerError("malformed", f"{len(value)} bytes are not the digests of a batch")
-            self._gone[number], self._known_gone = value, None
-            return True
+    def _restore(self, name: bytes, value: bytes) -> None:
+        found, _, part = name.partition(b"/")
+        kind, _, place = part.partition(b"/")
+        number = _batch_number(found)
         batch = self._batches.get(number) or _Batch(self._parts, number, self._largest, self._columns)
         if number not in self._batches and len(self._batches) >= self._most:
             raise PeerError("malformed", f"more than {self._most} batches in state")
-        if key.endswith(b"/names/0") and len(value) < VALUE_FRAGMENT_BYTES:
+        if part == b"names/0" and len(value) < VALUE_FRAGMENT_BYTES:
             # The names are complete, so they are checked here. Longer ones are checked when they are needed.
             _names(value)
-        if not any(fragments.restore(key, value) for fragments in batch.fragments):
-            raise PeerError("malformed", f"state {key[:60]!r} is of no batch")
+        if kind not in batch.fragments:
+            raise PeerError("malformed", f"state {name[:60]!r} is of no batch")
+        batch.fragments[kind].restore(place, value)
         self._batches[number], self._known, self._size = batch, None, None
-        return True
+
+    def _restore_gone(self, number: int, digests: bytes) -> None:
+        if len(digests) % 8 or not 0 < len(digests) <= 8 * self._largest:
+            raise PeerError("malformed", f"{len(digests)} bytes are not the digests of a batch")
+        self._gone[number], self._known_gone = digests, None
 
     @property
     def _next(self) -> int:
@@ -192,10 +195,10 @@ class LearntBatches(Collection[str]):
         batch = self._batches.pop(number)
         digests = np.array([self._digest(name) for name in batch.names_in_order()], "<u8").tobytes()
         self._gone[number], self._known_gone = digests, None
-        self._parts.remember(GONE + b"%d" % number, digests)
-        for fragments in batch.fragments:
+        self._kept_gone.remember(number, digests)
+        for fragments in batch.fragments.values():
             fragments.clear()
-        self._counts["expired_batches"] += 1
+        self._counts.expired_batches += 1
 
     def _digest(self, name: str) -> int:
         return int.from_bytes(hashlib.blake2b(name.encode(), key=self._key, digest_size=8).digest(), "little")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -10,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
-from streamfl.encoding.changelog_checks import Time, check_name, check_within
+from streamfl.encoding.changelog_checks import Time, check_within
 from streamfl.encoding.wire import decode_array
+from streamfl.quasi_newton.metrics import MemberCounts
+from streamfl.quasi_newton.state import ENTITY
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.clock_guard import overdue, set_back
+from streamfl.state.expiring_entries import ExpiringEntries
 
 __all__ = ["EntityTable"]
-
-KEY = b"entity/"
 
 
 class _Entity(msgspec.Struct, array_like=True, gc=False):
@@ -29,8 +28,8 @@ class _Entity(msgspec.Struct, array_like=True, gc=False):
     label: int
 
 
-class EntityTable:
-    """The entities of a partition, the one that changed longest ago first; remembered as ``entity/NAME``.
+class EntityTable(ExpiringEntries[_Entity]):
+    """The entities of a partition, the one that changed longest ago first.
 
     columns: how many an entity has. labelled: whether an entity needs a label.
     expiry: seconds after which an entity is forgotten. limit: most entities; beyond it the oldest is forgotten.
@@ -44,72 +43,54 @@ class EntityTable:
         labelled: bool,
         expiry: float,
         limit: int,
-        counts: Counter[str],
+        counts: MemberCounts,
         is_taken: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        self._parts = parts
+        super().__init__(parts, ENTITY, _Entity, expiry, limit, {})
+        self._counts = counts
         self._columns = columns
         self._labelled = labelled
-        self._expiry = expiry
-        self._limit = limit
-        self._counts = counts
         self._is_taken = is_taken
-        self._entities: dict[str, _Entity] = {}
         # None: to be counted again.
         self._complete: int | None = 0
         self._known: int | None = 0
-        self._in_order = True
         self.on_forget: Callable[[str], None] = lambda _name: None
         """Called with the name of an entity that is forgotten."""
-
-    def __len__(self) -> int:
-        return len(self._entities)
 
     @property
     def complete(self) -> int:
         """Number of entities that have all that a training needs, and that it may take."""
         if self._complete is None:
-            self._complete = sum(self._counts_as_complete(name, entity) for name, entity in self._entities.items())
+            self._complete = sum(self._counts_as_complete(name, entity) for name, entity in self._entries.items())
         return self._complete
 
     @property
     def known(self) -> int:
         """The same number, including entities that a training may not take: held out, or learnt from already."""
         if self._known is None:
-            self._known = sum(map(self._is_complete, self._entities.values()))
+            self._known = sum(map(self._is_complete, self._entries.values()))
         return self._known
 
     @property
     def latest(self) -> float:
         """When an entity last changed; 0 if there is none."""
         self._sort()
-        return next(reversed(self._entities.values())).since if self._entities else 0.0
-
-    @property
-    def wake_at(self) -> float | None:
-        """When the oldest expires."""
-        self._sort()
-        return next(iter(self._entities.values())).since + self._expiry if self._entities else None
+        return next(reversed(self._entries.values())).since if self._entries else 0.0
 
     def put(self, entity: str, now: float, columns: bytes = b"", label: int = 0) -> bool:
         """Take an entity's columns or its label. Returns whether a training may take one more entity now."""
-        found = self._entities.get(entity)
+        found = self._entries.get(entity)
         known = found if found is not None else _Entity(now, b"", 0)
         changed = _Entity(now, columns or known.columns, label or known.label)
         if found is not None and (found.columns, found.label) == (changed.columns, changed.label):
             return False
-        self._sort()
         first = not self._is_complete(known) and self._is_complete(changed)
         more = first and not self._is_taken(entity)
         if self._complete is not None:
             self._complete += more
         if self._known is not None:
             self._known += first
-        self._entities.pop(entity, None)
-        self._entities[entity] = changed
-        self._parts.remember(KEY + entity.encode(), changed)
-        if len(self._entities) > self._limit:
-            self._forget(next(iter(self._entities)), "displaced_entities")
+        self._put(entity, changed)
         return more
 
     def recount(self) -> None:
@@ -118,67 +99,51 @@ class EntityTable:
 
     def candidates(self) -> list[str]:
         """Names of the entities that a training may take, sorted."""
-        return sorted(name for name, entity in self._entities.items() if self._counts_as_complete(name, entity))
+        return sorted(name for name, entity in self._entries.items() if self._counts_as_complete(name, entity))
 
     def with_columns(self) -> set[str]:
         """Names of entities that have columns, whatever else they lack."""
-        return {name for name, entity in self._entities.items() if entity.columns}
+        return {name for name, entity in self._entries.items() if entity.columns}
 
     def label(self, name: str) -> int:
         """-1 or 1; 0 for none."""
-        entity = self._entities.get(name)
+        entity = self._entries.get(name)
         return 0 if entity is None else entity.label
 
     def rows(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
         """Columns, (names, columns), and labels, (names,)."""
-        found = [self._entities[name] for name in names]
+        found = [self._entries[name] for name in names]
         content = b"".join(entity.columns for entity in found)
         numbers = np.frombuffer(content, "<f8").reshape(len(names), self._columns).astype(np.float64)
         return numbers, np.array([entity.label for entity in found], dtype=np.int8)
 
-    def expire(self, now: float) -> None:
-        self._sort()
-        for entity in overdue(self._entities, self._expiry, now):
-            self._forget(entity, "expired_entities")
+    def forget(self, name: str) -> None:
+        gone = self._entries[name]
+        if self._known is not None:
+            self._known -= self._is_complete(gone)
+        if self._complete is not None:
+            self._complete -= self._counts_as_complete(name, gone)
+        super().forget(name)
+        self.on_forget(name)
 
-    def set_back(self, now: float) -> None:
-        """Set times after ``now`` to ``now``, because the clock was ahead."""
-        self._sort()
-        for entity in set_back(self._entities, now):
-            self._parts.remember(KEY + entity.encode(), self._entities[entity])
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore an entity. False if the key belongs to another owner."""
-        if not key.startswith(KEY):
-            return False
-        name, entity = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=_Entity)
-        if entity.columns:
-            numbers = decode_array(entity.columns, np.float64, (self._columns,), "columns")
+    def restore(self, name: str, entry: _Entity) -> None:
+        if entry.columns:
+            numbers = decode_array(entry.columns, np.float64, (self._columns,), "columns")
             check_within(numbers, -LARGEST_NUMBER, LARGEST_NUMBER, "columns")
-        if entity.label not in (-1, 0, 1):
-            raise PeerError("malformed", f"label {entity.label} in state")
-        self._entities[name] = entity
+        if entry.label not in (-1, 0, 1):
+            raise PeerError("malformed", f"label {entry.label} in state")
+        super().restore(name, entry)
         # Which entities are taken may be restored after this.
-        self._complete, self._known, self._in_order = None, None, False
-        return True
+        self._complete, self._known = None, None
+
+    def _give_up(self, name: str, why: str) -> None:
+        # Counted among the member's counts.
+        self._counts.expired_entities += why == "expired"
+        self._counts.displaced_entities += why == "displaced"
+        self.forget(name)
 
     def _is_complete(self, entity: _Entity) -> bool:
         return bool(entity.columns) and (entity.label != 0 or not self._labelled)
 
     def _counts_as_complete(self, name: str, entity: _Entity) -> bool:
         return self._is_complete(entity) and not self._is_taken(name)
-
-    def _sort(self) -> None:
-        if not self._in_order:
-            self._entities = dict(sorted(self._entities.items(), key=lambda item: item[1].since))
-            self._in_order = True
-
-    def _forget(self, entity: str, reason: str) -> None:
-        gone = self._entities.pop(entity)
-        if self._complete is not None:
-            self._complete -= self._counts_as_complete(entity, gone)
-        if self._known is not None:
-            self._known -= self._is_complete(gone)
-        self._parts.forget(KEY + entity.encode())
-        self._counts[reason] += 1
-        self.on_forget(entity)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -12,12 +11,14 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.learning.own_columns import rounded
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.batches import check_support, far_rows
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES, LearntBatches
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.rows.preparation import MOST_PREPARATION_BYTES, Preparation
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method, fit_preprocessing
 from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
+from streamfl.quasi_newton.state import INPUTS, NAMES, PREPARATION, SIGNS
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
@@ -44,7 +45,7 @@ class TrainingRows:
         kind: FixedPoint,
         least: int,
         secret: bytes,
-        counts: Counter[str],
+        counts: MemberCounts,
         *,
         largest: float = 1.0,
         intercept: bool = False,
@@ -54,10 +55,10 @@ class TrainingRows:
         self._least = least
         self._largest = largest
         self._intercept = intercept
-        self._names = ValueFragments(parts, "names", 5 + limit * NAME_BYTES)
-        self._inputs = ValueFragments(parts, "inputs", limit * columns * 8)
-        self._signs = ValueFragments(parts, "signs", limit)
-        self._preparation = ValueFragments(parts, "preparation", MOST_PREPARATION_BYTES)
+        self._names = ValueFragments(parts, NAMES, 5 + limit * NAME_BYTES)
+        self._inputs = ValueFragments(parts, INPUTS, limit * columns * 8)
+        self._signs = ValueFragments(parts, SIGNS, limit)
+        self._preparation = ValueFragments(parts, PREPARATION, MOST_PREPARATION_BYTES)
         self.batches = LearntBatches(parts, batch, columns, limit // batch, secret, counts)
 
     @property
@@ -137,11 +138,6 @@ class TrainingRows:
     def signs(self) -> Floats:
         """Labels -1 and 1, (rows,); none at a host."""
         return self.batches.signs
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a fragment. False if the key belongs to another owner."""
-        owners = (self._names, self._inputs, self._signs, self._preparation, self.batches)
-        return any(owner.restore(key, value) for owner in owners)
 
     def _refused(self, inputs: Floats) -> list[tuple[int, list[int]]]:
         """For each batch its first row, and the columns with too little support in it."""

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.measurement import Measurement, declared
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Time, check_within
 from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment, request
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
+from streamfl.quasi_newton.metrics import GuestMetrics, HeldOutMetrics
 from streamfl.quasi_newton.rows.alignment import check_answer, set_digest
 from streamfl.quasi_newton.rows.held_out import held_out_figures
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
@@ -31,11 +33,13 @@ from streamfl.quasi_newton.scoring.party import Scoring
 from streamfl.quasi_newton.scoring.predictions import predictions_of
 from streamfl.quasi_newton.scoring.scorecard import Calibration, fit_calibration
 from streamfl.quasi_newton.scoring.scores import BARE, CALIBRATED, Scores
+from streamfl.quasi_newton.state import CALIBRATION, SESSION, SOUGHT
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.roles.rhythm import Rhythm
+from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
-__all__ = ["CALIBRATION", "GuestScoring", "read_calibration"]
+__all__ = ["GuestScoring", "LatestCalibration"]
 
 # Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answers no more for this version.
 IDLE, ASKED, CHOSEN, SHUT = range(4)
@@ -46,11 +50,10 @@ SECONDS_AN_ENTITY = 0.002
 MOST_DOUBLINGS = 6
 PUBLISHED_AT_ONCE = 10_000
 LARGEST_COEFFICIENT = 1e12
-CALIBRATION = b"calibration"
 
 
 class _Session(msgspec.Struct, array_like=True):
-    """The present session with one host; remembered as ``session/HOST``.
+    """The present session with one host.
 
     version: of the model. number: of the session, counted from 1 under the version. since: when the guest asked.
     fruitless: sessions in a row that found nothing.
@@ -64,12 +67,28 @@ class _Session(msgspec.Struct, array_like=True):
 
 
 class Calibrated(msgspec.Struct, array_like=True):
-    """The calibration of a version; remembered as ``calibration``. rows: held-out entities that it was fitted to."""
+    """The calibration of a version. rows: held-out entities that it was fitted to."""
 
     version: Count
     intercept: float
     slope: float
     rows: Count
+
+
+class LatestCalibration:
+    """The calibration of the latest version that has one. fitted: None before the first."""
+
+    def __init__(self, parts: ChangedParts) -> None:
+        self._remember = parts.single(CALIBRATION, Calibrated, self._restore)
+        self.fitted: Calibrated | None = None
+
+    def keep(self, fitted: Calibrated) -> None:
+        self.fitted = fitted
+        self._remember(fitted)
+
+    def _restore(self, fitted: Calibrated) -> None:
+        check_within([fitted.intercept, fitted.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
+        self.fitted = fitted
 
 
 class GuestScoring(Scoring):
@@ -83,11 +102,12 @@ class GuestScoring(Scoring):
             host: ScoringLink(settings, party.given, party.outbox, f"questions/{host}", host, host) for host in self._hosts
         }
         self._sessions = {host: _Session() for host in self._hosts}
+        self._kept_sessions = party.parts.named(SESSION, bytes.decode, _Session, self._restore_session)
         # Entities of the present question; then the chosen ones, in the order of the places.
         most = 5 + settings.alignment.limit * NAME_BYTES
-        self._sought = {host: ValueFragments(party.parts, f"sought/{host}", most) for host in self._hosts}
+        self._sought = {host: ValueFragments(party.parts, SOUGHT, most, host) for host in self._hosts}
         self.scores = Scores(party.parts, party.table, len(self._hosts))
-        self._fitted: Calibrated | None = None
+        self._calibration = LatestCalibration(party.parts)
         # Cached held-out figures, after what they were computed from: every scrape asks for them, and they take a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         self._labels = Rhythm()
@@ -125,42 +145,24 @@ class GuestScoring(Scoring):
             if due is None or due > now:
                 continue
             if session.phase == ASKED:
-                self._counts["abandoned_questions"] += 1
+                self._counts.abandoned_questions += 1
             self._ask(host, now)
         if self._may_calibrate():
             self._calibrate()
         self._publish()
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        if self.scores.restore(key, value) or self._pending_headers.restore(key, value):
-            return True
-        if any(fragments.restore(key, value) for fragments in self._sought.values()):
-            return True
-        if key == CALIBRATION:
-            self._fitted = read_calibration(value)
-            return True
-        host = key.removeprefix(b"session/").decode(errors="replace")
-        if not key.startswith(b"session/") or host not in self._sessions:
-            return False
-        self._sessions[host] = msgspec.msgpack.decode(value, type=_Session)
-        return True
-
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
-        text = "Rounds of questions about scores that a host did not answer in time; a training's rounds wait without a limit"
-        yield Measurement("timed_out_rounds", "counter", text, self._counts["abandoned_questions"])
+        yield GuestMetrics.timed_out_rounds(self._counts.abandoned_questions)
         if not self._ready():
             return
-        yield Measurement(
-            "held_out_entities", "gauge", "Labelled entities that the current model has scored but not learnt from",
-            len(self.scores.judged),
-        )  # fmt: skip
+        yield GuestMetrics.held_out_entities(len(self.scores.judged))
         of = self.scores.judgements, self.calibration
         if self._figures[0] != of:
             self._figures = of, held_out_figures(*self._held_out(), self.calibration)
-        for name, value in self._figures[1].items():
-            text = f"{TEXTS[name]} of the current model on entities that it has not learnt from"
-            yield Measurement(f"held_out_{name}", "gauge", text, value, until=self._labels.overdue_at or 0.0)
+        # Without a calibration there are only the first two.
+        for metric, value in zip(declared(HeldOutMetrics), self._figures[1].values(), strict=False):
+            yield metric(value, until=self._labels.overdue_at or 0.0)
 
     # ---- what the party has come to
 
@@ -194,7 +196,7 @@ class GuestScoring(Scoring):
     @property
     def calibration(self) -> Calibration | None:
         """The calibration of the present version; None before it is fitted."""
-        found = self._fitted
+        found = self._calibration.fitted
         return Calibration(found.intercept, found.slope) if found is not None and found.version == self._model.version else None
 
     # ---- messages
@@ -275,7 +277,7 @@ class GuestScoring(Scoring):
         for name, output in zip(names, own.tolist(), strict=True):
             points = self.scores.points(name)
             there_is_one = NO_POINTS not in points and abs(output) <= self._bound
-            self._counts["unscored_entities"] += not there_is_one
+            self._counts.unscored_entities += not there_is_one
             total = output + self._settings.scoring.quantum * sum(points)
             self.scores.complete(name, total if there_is_one else None, name not in learnt)
 
@@ -300,7 +302,7 @@ class GuestScoring(Scoring):
         session.number, session.phase, session.since = session.number + 1, ASKED, now
         self._remember(host)
         self._sought[host].write(msgspec.msgpack.encode(names))
-        self._counts["questions"] += 1
+        self._counts.questions += 1
         content = request(self._party.aligning(host, self._session_name(host), names))
         self._party.outbox.ask(blinded, content, lambda points: self._tell_question(host, points))
 
@@ -322,8 +324,7 @@ class GuestScoring(Scoring):
     def _calibrate(self) -> None:
         outputs, labels = self._held_out()
         found = fit_calibration(outputs, labels)
-        self._fitted = Calibrated(self._model.version, found.intercept, found.slope, len(outputs))
-        self._parts.remember(CALIBRATION, self._fitted)
+        self._calibration.keep(Calibrated(self._model.version, found.intercept, found.slope, len(outputs)))
 
     def _held_out(self) -> tuple[Any, Any]:
         """Outputs and labels of held-out entities, in the order of their names, so that sums round the same after a restart."""
@@ -343,7 +344,7 @@ class GuestScoring(Scoring):
             if told == CALIBRATED:
                 # Later predictions are of a later model, and no sample has caused them.
                 self._pending_headers.forget(name)
-        self._counts["predictions"] += len(names)
+        self._counts.predictions += len(names)
 
     def _forget(self, name: str) -> None:
         """The table has forgotten the entity."""
@@ -373,19 +374,9 @@ class GuestScoring(Scoring):
         return self._lines[host].session(session.version, session.number)
 
     def _remember(self, host: str) -> None:
-        self._parts.remember(b"session/" + host.encode(), self._sessions[host])
+        self._kept_sessions.remember(host, self._sessions[host])
 
-
-def read_calibration(content: bytes) -> Calibrated:
-    """Decodes what is remembered as ``calibration``. PeerError or ValueError if it is damaged."""
-    found = msgspec.msgpack.decode(content, type=Calibrated)
-    check_within([found.intercept, found.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
-    return found
-
-
-TEXTS = {
-    "auc": "Area under the curve",
-    "ks": "Kolmogorov and Smirnov's distance",
-    "log_loss": "Log loss, after calibration,",
-    "calibration_error": "Mean distance of probability and share of label 1",
-}
+    def _restore_session(self, host: str, session: _Session) -> None:
+        if host not in self._sessions:
+            raise PeerError("malformed", f"a session with {host!r} in state, which is no host")
+        self._sessions[host] = session

@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 
 from streamfl.contract.role import Measurement, PeerError
-from streamfl.encoding.changelog_checks import check_name
+from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import aligned, request
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
+from streamfl.quasi_newton.metrics import HostMetrics
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at, set_digest
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.scoring.messages import (
@@ -26,19 +27,17 @@ from streamfl.quasi_newton.scoring.messages import (
     ScoringQuestion,
 )
 from streamfl.quasi_newton.scoring.party import Scoring
+from streamfl.quasi_newton.state import ANSWERED, EARLY, OFFERED_NAMES, SCORING
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["HostScoring"]
 
-KEY = b"answered/"
 IDLE, OFFERED = range(2)
 PLACE_BYTES = 16
 
 
 class _State(msgspec.Struct, array_like=True):
-    """Remembered as ``scoring``.
-
-    version: of the model. number: of the latest session under it. phase: OFFERED waits for the guest's choice.
+    """version: of the model. number: of the latest session under it. phase: OFFERED waits for the guest's choice.
     answered: how many versions points were sent for. released: the latest of these versions.
     """
 
@@ -50,7 +49,7 @@ class _State(msgspec.Struct, array_like=True):
 
 
 class HostScoring(Scoring):
-    """The owner of the present session, and of ``answered/NAME``: the last version for which the host answered about an entity."""
+    """The owner of the present session, and of the last version for which the host answered about each entity."""
 
     def __init__(self, party: PartyTask) -> None:
         super().__init__(party)
@@ -58,11 +57,13 @@ class HostScoring(Scoring):
         self._guest = settings.federation.guest_party
         self._line = ScoringLink(settings, party.given, party.outbox, "answers", self._guest, settings.required_party())
         self._state = _State()
+        self._remember_state = party.parts.single(SCORING, _State, self._restore)
         # Names in the order of the points that the guest has.
-        self._offered = ValueFragments(party.parts, "offered", 5 + settings.alignment.limit * NAME_BYTES)
+        self._offered = ValueFragments(party.parts, OFFERED_NAMES, 5 + settings.alignment.limit * NAME_BYTES)
         # A question about the model of a training whose end this host does not know yet, after its version and number.
-        self._early = ValueFragments(party.parts, "early", PLACE_BYTES + settings.alignment.limit * POINT_BYTES)
+        self._early = ValueFragments(party.parts, EARLY, PLACE_BYTES + settings.alignment.limit * POINT_BYTES)
         self._answered: dict[str, int] = {}
+        self._kept_answered = party.parts.named(ANSWERED, check_name, int, self._restore_answered)
         party.table.on_forget = self._forget
 
     # ---- what the runtime asks
@@ -87,19 +88,10 @@ class HostScoring(Scoring):
         model = self._party.trained
         assert model is None or model.version >= 0
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        if key == b"scoring":
-            self._state = msgspec.msgpack.decode(value, type=_State)
-        elif key.startswith(KEY):
-            self._answered[check_name(key.removeprefix(KEY))] = msgspec.msgpack.decode(value, type=Count)
-        else:
-            return self._offered.restore(key, value) or self._early.restore(key, value)
-        return True
-
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
         left = max(0, self._settings.scoring.versions - self._state.answered)
-        yield Measurement("model_versions_left", "gauge", "Model versions for which points may still be sent", left)
+        yield HostMetrics.model_versions_left(left)
 
     # ---- what the party has come to
 
@@ -159,13 +151,13 @@ class HostScoring(Scoring):
         if found is None:
             return
         own, twice, order = found
-        self._counts["questions"] += 1
+        self._counts.questions += 1
         self._go_to(version, number, OFFERED)
         self._offered.write(msgspec.msgpack.encode(order))
         self._line.tell(version, number, "found", ScoringAnswer(own, twice))
 
     def _close(self, version: int, number: int) -> None:
-        self._counts["closed_questions"] += 1
+        self._counts.closed_questions += 1
         self._go_to(version, number, IDLE)
         self._party.outbox.notices.say("closed", str(self.trouble))
         self._line.tell(version, number, "closed", Closed())
@@ -201,11 +193,11 @@ class HostScoring(Scoring):
             within = np.abs(outputs) <= self._party.settings.kinds.inner_products.bound
             rounded = np.rint(outputs / self._settings.scoring.quantum)
             points[known] = np.where(within, rounded, NO_POINTS).astype("<i4")
-            self._counts["unscored_entities"] += int((~within).sum())
+            self._counts.unscored_entities += int((~within).sum())
         for place in known:
             self._answered[names[place]] = version
-            self._parts.remember(KEY + names[place].encode(), version)
-        self._counts["answered_entities"] += len(known)
+            self._kept_answered.remember(names[place], version)
+        self._counts.answered_entities += len(known)
         return points.tobytes()
 
     # ----
@@ -224,7 +216,14 @@ class HostScoring(Scoring):
 
     def _forget(self, name: str) -> None:
         if self._answered.pop(name, None) is not None:
-            self._parts.forget(KEY + name.encode())
+            self._kept_answered.forget(name)
 
     def _remember(self) -> None:
-        self._parts.remember(b"scoring", self._state)
+        self._remember_state(self._state)
+
+    def _restore(self, state: _State) -> None:
+        self._state = state
+
+    def _restore_answered(self, name: str, version: int) -> None:
+        check_within(version, 0, 2**53, "a version")
+        self._answered[name] = version

@@ -13,6 +13,7 @@ from streamfl.encoding.wire import VERSION
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, records_of, seal, unseal
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.roles.partitioned_role import Outbox
 
 __all__ = ["NO_POINTS", "ChosenPlaces", "Closed", "Points", "ScoringAnswer", "ScoringLink", "ScoringQuestion"]
@@ -50,7 +51,7 @@ class ScoringLink:
     """
 
     def __init__(
-        self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox, channel: str, other: str, host: str
+        self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts], channel: str, other: str, host: str
     ) -> None:
         self._settings = settings
         self._given = given

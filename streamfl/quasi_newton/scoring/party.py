@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from streamfl.contract.role import Measurement
+from streamfl.contract.measurement import Measurement
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.trained_model import TrainedModel
+from streamfl.quasi_newton.metrics import ScoringMetrics
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
@@ -20,7 +21,6 @@ class Scoring:
     def __init__(self, party: PartyTask) -> None:
         self._party = party
         self._settings = party.settings
-        self._parts = party.parts
         self._counts = party.outbox.counts
 
     @property
@@ -41,12 +41,8 @@ class Scoring:
     def pass_time(self, now: float) -> None:
         raise NotImplementedError
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a changelog entry. False if the key belongs to another owner."""
-        raise NotImplementedError
-
     def measure(self) -> Iterator[Measurement]:
-        yield Measurement("model_version", "gauge", "The training of the current model", self._version)
+        yield ScoringMetrics.model_version(self._version)
 
     def came(self, name: str) -> None:
         """The table has an entity's columns."""
@@ -100,10 +96,6 @@ class ScoringParty(PartyTask):
         super().pass_time(now)
         if self._scores:
             self.scoring.pass_time(now)
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        if not self.scoring.restore(key, value):
-            super().restore(key, value)
 
     def take(self, channel: str, message: Any, now: float) -> None:
         super().take(channel, message, now)

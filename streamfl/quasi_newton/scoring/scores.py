@@ -10,11 +10,11 @@ from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.rows.table import EntityTable
+from streamfl.quasi_newton.state import SCORE
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["BARE", "CALIBRATED", "UNTOLD", "Scores"]
 
-KEY = b"score/"
 # What was published of an output: nothing, the output, or the output with a probability.
 UNTOLD, BARE, CALIBRATED = range(3)
 LARGEST_OUTPUT = 1e300
@@ -38,13 +38,13 @@ class Score(msgspec.Struct, array_like=True, gc=False):
 
 
 class Scores:
-    """The owner of ``score/NAME``. Forgets each entity that the table forgets.
+    """The scores of a partition's entities. Forgets each entity that the table forgets.
 
     hosts: how many there are.
     """
 
     def __init__(self, parts: ChangedParts, table: EntityTable, hosts: int) -> None:
-        self._parts = parts
+        self._kept = parts.named(SCORE, check_name, Score, self._restore)
         self._table = table
         self._hosts = hosts
         self._scores: dict[str, Score] = {}
@@ -75,7 +75,7 @@ class Scores:
     def forget(self, name: str) -> None:
         """The table has forgotten the entity."""
         if self._scores.pop(name, None) is not None:
-            self._parts.forget(KEY + name.encode())
+            self._kept.forget(name)
         for one in self._open or ():
             one.discard(name)
         for told in self._pending.values():
@@ -103,7 +103,7 @@ class Scores:
             self._scores[name] = found
         self.open(host).discard(name)
         found.points[host] = points
-        self._remember(name, found)
+        self._kept.remember(name, found)
         return None not in found.points
 
     def points(self, name: str) -> list[int]:
@@ -114,7 +114,7 @@ class Scores:
         """Store the output, now that all points are there. None: the entity has no score."""
         found = self._scores[name]
         found.output, found.held_out = output, held_out
-        self._remember(name, found)
+        self._kept.remember(name, found)
         if output is not None:
             for told in self._pending.values():
                 told.add(name)
@@ -131,7 +131,7 @@ class Scores:
         """Note that ``told`` of the output is published. Returns how many predictions of the entity there were before."""
         found = self._scores[name]
         found.told, found.revision = told, found.revision + 1
-        self._remember(name, found)
+        self._kept.remember(name, found)
         for wanted, names in self._pending.items():
             if wanted <= told:
                 names.discard(name)
@@ -152,18 +152,13 @@ class Scores:
                 self._judge(name)
         return self._judged
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a score. False if the key belongs to another owner."""
-        if not key.startswith(KEY):
-            return False
-        name, found = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=Score)
+    def _restore(self, name: str, found: Score) -> None:
         if len(found.points) != self._hosts or (found.output is not None and None in found.points):
             raise PeerError("malformed", f"a score in state with points {found.points} of {self._hosts} hosts")
         if found.output is not None:
             check_within(found.output, -LARGEST_OUTPUT, LARGEST_OUTPUT, "output")
         self._scores[name] = found
         self._look_anew()
-        return True
 
     def _judge(self, name: str) -> bool:
         """Add an entity to those that the model is judged by. Returns whether it is one of them."""
@@ -182,7 +177,4 @@ class Scores:
         self._open, self._judged = None, None
         self.judgements += 1
         self._pending = {}
-
-    def _remember(self, name: str, found: Score) -> None:
-        self._parts.remember(KEY + name.encode(), found)
 

@@ -1,30 +1,33 @@
 """Alerts for the operators of quasi-Newton federations."""
 
 from streamfl.monitoring.alerts import MEMBER, Alert, gets_records, increased
+from streamfl.quasi_newton.metrics import CoordinatorMetrics, HostMetrics, MemberCounts, PartyMetrics
 
 __all__ = ["ALERTS"]
 
-PARTY = '{role=~"quasi-newton-(guest|host)"}'
-COORDINATOR = '{role="quasi-newton-coordinator"}'
+PARTY = 'role=~"quasi-newton-(guest|host)"'
+COORDINATOR = 'role="quasi-newton-coordinator"'
+PARTY_PHASE = PartyMetrics.phase.where(PARTY)
+PHASE = CoordinatorMetrics.phase.where(COORDINATOR)
 
 ALERTS = (
     Alert(
         "StreamflFirstTrainingWaits",
-        f"max by ({MEMBER}) (streamfl_missing_entities) > 0"
-        f" and max by ({MEMBER}) (streamfl_known_entities) <= max by ({MEMBER}) (streamfl_known_entities offset 1d)"
+        f"max by ({MEMBER}) ({PartyMetrics.missing_entities}) > 0"
+        f" and max by ({MEMBER}) ({PartyMetrics.known_entities}) <= max by ({MEMBER}) ({PartyMetrics.known_entities} offset 1d)"
         f" and {gets_records(24 * 60)}",
         60,
         "warning",
         "{{ $labels.group }} gets records, but for a day no further entity has become complete for the first training.",
         "There is no model yet: the first training waits for alignment.entities entities.",
         "Its /readyz says how many it knows. At a guest, check whether labels come with the keys of the samples, and whether "
-        "streamfl_expired_entities_total or streamfl_displaced_entities_total grow.",
+        f"{MemberCounts.expired_entities} or {MemberCounts.displaced_entities} grow.",
     ),
     Alert(
         "StreamflTrainingStands",
         # 1: parties compare entities, 2: in a round.
-        f"max by ({MEMBER}) (streamfl_phase{COORDINATOR} == 1 or streamfl_phase{COORDINATOR} == 2) > 0"
-        f" and max by ({MEMBER}) (changes(streamfl_iteration{COORDINATOR}[1h]) + changes(streamfl_phase{COORDINATOR}[1h])) == 0",
+        f"max by ({MEMBER}) ({PHASE} == 1 or {PHASE} == 2) > 0"
+        f" and max by ({MEMBER}) (changes({CoordinatorMetrics.iteration.where(COORDINATOR)}[1h]) + changes({PHASE}[1h])) == 0",
         60,
         "warning",
         "The training of {{ $labels.federation }} has made no progress for two hours.",
@@ -35,17 +38,17 @@ ALERTS = (
     Alert(
         "StreamflPartyWaits",
         # From comparing entities to waiting for the decision.
-        f"max by ({MEMBER}) (streamfl_phase{PARTY} >= 2 and streamfl_phase{PARTY} <= 6)"
-        f" and max by ({MEMBER}) (changes(streamfl_iteration{PARTY}[1h]) + changes(streamfl_phase{PARTY}[1h])) == 0",
+        f"max by ({MEMBER}) ({PARTY_PHASE} >= 2 and {PARTY_PHASE} <= 6)"
+        f" and max by ({MEMBER}) (changes({PartyMetrics.iteration.where(PARTY)}[1h]) + changes({PARTY_PHASE}[1h])) == 0",
         60,
         "warning",
         "{{ $labels.group }} has waited in a training for two hours.",
         "It waits for the coordinator or another party, and loses nothing. The previous model keeps scoring.",
-        "streamfl_phase says what it waits for. Check whether that member runs and is ready; somebody else may operate it.",
+        f"{PartyMetrics.phase} says what it waits for. Check whether that member runs and is ready; somebody else may operate it.",
     ),
     Alert(
         "StreamflQuestionsUnanswered",
-        f"{increased('abandoned_questions_total', 60)} > 0",
+        f"{increased(MemberCounts.abandoned_questions, 60)} > 0",
         0,
         "warning",
         "A host of {{ $labels.federation }} does not answer questions about scores.",
@@ -54,7 +57,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflModelVersionsNearlySpent",
-        f"min by ({MEMBER}) (streamfl_model_versions_left) <= 1",
+        f"min by ({MEMBER}) ({HostMetrics.model_versions_left}) <= 1",
         0,
         "warning",
         "{{ $labels.group }} may answer for one more version of the model, or for none.",
@@ -63,7 +66,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflTrainingFailed",
-        f"{increased('failed_trainings_total', 60)} > 0",
+        f"{increased(MemberCounts.failed_trainings, 60)} > 0",
         0,
         "critical",
         "A training of {{ $labels.federation }} failed.",
@@ -72,7 +75,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflDecryptionRefused",
-        f"{increased('refused_decryptions_total', 60)} > 0",
+        f"{increased(MemberCounts.refused_decryptions, 60)} > 0",
         0,
         "critical",
         "A party of {{ $labels.federation }} asked for a decryption that is not its own.",

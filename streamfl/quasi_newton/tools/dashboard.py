@@ -1,22 +1,29 @@
 """Dashboards of quasi-Newton federations: a training's place, its loss, the cost of encryption, and refusals."""
 
-from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.monitoring.worker_panels import BY_WORKER, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series, within_the_hour
+from streamfl.monitoring.worker_panels import (
+    BY_WORKER,
+    by_worker,
+    lag_tile,
+    refused_tile,
+    samples_tile,
+    worker_panels,
+    workers_tile,
+)
+from streamfl.quasi_newton.metrics import (
+    CoordinatorMetrics,
+    GuestMetrics,
+    HeldOutMetrics,
+    HostMetrics,
+    MemberCounts,
+    PartyMetrics,
+    TrafficMetrics,
+)
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 
 SCORING = ("quasi-newton-guest", "quasi-newton-host")
 COORDINATOR = "quasi-newton-coordinator"
-
-
-def by_member(query: str, what: str = "", of: str = "sum") -> Query:
-    """A query with a line for each member. of: how the series of its partitions are aggregated."""
-    return Query(f"{of} by (group, instance) ({query})", f"{what}, {BY_WORKER}" if what else BY_WORKER)
-
-
-def within_the_hour(counter: str) -> str:
-    """How much a counter grew in the last hour. For rare events a rate per second says little."""
-    return f"increase({series(counter)}[1h])"
 
 
 TILES = (
@@ -26,7 +33,7 @@ TILES = (
         "Loss of the training",
         "Mean of Taylor's loss over the latest epoch. It begins near 0.69.",
         "short",
-        (Query(f"max({series('loss', COORDINATOR)})", "loss"),),
+        (Query(f"max({series(CoordinatorMetrics.loss, COORDINATOR)})", "loss"),),
         minimum=None,
         kind="stat",
         width=3,
@@ -37,7 +44,7 @@ TILES = (
         "Area under the curve",
         "For the current model, on entities that it has not learnt from: one half is chance, 1 is perfect.",
         "percentunit",
-        (Query(f"max({series('held_out_auc')})", "held out"),),
+        (Query(f"max({series(HeldOutMetrics.held_out_auc)})", "held out"),),
         maximum=1,
         kind="stat",
         width=4,
@@ -49,7 +56,7 @@ TILES = (
         "Decryptions refused",
         "Requests of a party for a second number in one round, in the time range.",
         "none",
-        (Query(f"sum({growth('refused_decryptions_total', COORDINATOR)})", "refused"),),
+        (Query(f"sum({growth(MemberCounts.refused_decryptions, COORDINATOR)})", "refused"),),
         kind="stat",
         width=3,
         remedy="If it is above 0: somebody tries to decrypt data of others. Nothing was decrypted. Find out who runs that party.",
@@ -74,8 +81,8 @@ DASHBOARD = Dashboard(
                 "for.",
                 "short",
                 (
-                    by_member(series("known_entities")),
-                    by_member(series("missing_entities"), "missing"),
+                    by_worker(series(PartyMetrics.known_entities)),
+                    by_worker(series(PartyMetrics.missing_entities), "missing"),
                 ),
                 remedy="If many are missing and few come: /readyz says what the member waits for. Lower alignment.entities, or "
                     "check why columns or labels do not come.",
@@ -87,7 +94,7 @@ DASHBOARD = Dashboard(
                 "Mean of Taylor's loss over the latest epoch, before each batch's step. It should fall and then stay; a "
                 "training is over when two epochs differ by less than learning.tolerance.",
                 "short",
-                (Query(series("loss", COORDINATOR), BY_WORKER),),
+                (Query(series(CoordinatorMetrics.loss, COORDINATOR), BY_WORKER),),
                 minimum=None,
                 remedy="If it rises again: lower learning.learning_rate or learning.largest_step.",
             ),
@@ -97,9 +104,9 @@ DASHBOARD = Dashboard(
                 "hour. The log of the member that ended one says why.",
                 "short",
                 (
-                    by_member(series("training"), "latest", of="max"),
-                    by_member(within_the_hour("trainings_total"), "with a model, last hour"),
-                    by_member(within_the_hour("failed_trainings_total"), "without a model, last hour"),
+                    by_worker(series(PartyMetrics.training), "latest", of="max"),
+                    by_worker(within_the_hour(MemberCounts.trainings), "with a model, last hour"),
+                    by_worker(within_the_hour(MemberCounts.failed_trainings), "without a model, last hour"),
                 ),
                 remedy="If one failed: the log and /readyz of the coordinator say why. The previous model keeps scoring.",
             ),
@@ -109,7 +116,7 @@ DASHBOARD = Dashboard(
                 "what is decrypted, 5 for inner products, 6 for the decision, 7 has learnt, 8 has failed. Coordinator: 0 waits "
                 "for parties, 1 they compare entities, 2 in a round, 3 has ended, 4 has failed.",
                 "short",
-                (by_member(series("phase"), of="max"),),
+                (by_worker(series(PartyMetrics.phase), of="max"),),
                 remedy="If a member stays in one phase while the others wait: it is absent or refuses messages. Its /readyz says "
                     "why.",
             ),
@@ -119,7 +126,7 @@ DASHBOARD = Dashboard(
                 "Iterations a second",
                 "Steps that each member took. No steps during a training, with one phase for long, mean that a member is absent.",
                 "ops",
-                (by_member(rate("iterations_total")),),
+                (by_worker(rate(MemberCounts.iterations)),),
                 remedy="If it does not change: look at the phase of each member, and at the lag of the one that the others wait "
                     "for.",
             ),
@@ -128,14 +135,14 @@ DASHBOARD = Dashboard(
                 "Ciphertexts, or the numbers in their place, that each member sent in its latest complete iteration. They depend "
                 "only on batch, columns and key.",
                 "short",
-                (by_member(series("iteration_ciphertexts"), of="max"),),
+                (by_worker(series(TrafficMetrics.iteration_ciphertexts), of="max"),),
                 remedy="If members of one role differ: their batches or keys differ. Compare their configurations.",
             ),
             Panel(
                 "Bytes sent a second",
                 "Bytes of messages to other members.",
                 "Bps",
-                (by_member(rate("bytes_sent_total")),),
+                (by_worker(rate(MemberCounts.bytes_sent)),),
                 remedy="If it is more than the network carries: make the batch smaller, or use a shorter key where the privacy "
                 "page allows it.",
             ),
@@ -147,10 +154,10 @@ DASHBOARD = Dashboard(
                 "dropped batches.",
                 "ops",
                 (
-                    by_member(rate("samples_total"), "columns"),
-                    by_member(rate("expired_entities_total"), "forgotten"),
-                    by_member(rate("displaced_entities_total"), "gave way"),
-                    by_member(rate("expired_batches_total"), "batches"),
+                    by_worker(rate(MemberCounts.samples), "columns"),
+                    by_worker(rate(MemberCounts.expired_entities), "forgotten"),
+                    by_worker(rate(MemberCounts.displaced_entities), "gave way"),
+                    by_worker(rate(MemberCounts.expired_batches), "batches"),
                 ),
                 remedy="If many are forgotten or dropped: they wait longer for the other party than the settings allow. Raise "
                     "the limits, or check why the other party is late.",
@@ -162,9 +169,9 @@ DASHBOARD = Dashboard(
                 "bounds).",
                 "ops",
                 (
-                    by_member(rate("decryptions_total"), "opened"),
-                    by_member(rate("refused_decryptions_total"), "refused"),
-                    by_member(rate("implausible_openings_total"), "implausible"),
+                    by_worker(rate(MemberCounts.decryptions), "opened"),
+                    by_worker(rate(MemberCounts.refused_decryptions), "refused"),
+                    by_worker(rate(MemberCounts.implausible_openings), "implausible"),
                 ),
                 remedy="If one was refused: somebody requests data of others. Find out who runs that party, and stop the "
                     "federation until then.",
@@ -174,8 +181,8 @@ DASHBOARD = Dashboard(
                 "Messages that were repeated or too late, which have no effect, and alignments that were refused.",
                 "ops",
                 (
-                    by_member(rate("repeated_messages_total"), "again"),
-                    by_member(rate("refused_alignments_total"), "alignments"),
+                    by_worker(rate(MemberCounts.repeated_messages), "again"),
+                    by_worker(rate(MemberCounts.refused_alignments), "alignments"),
                 ),
                 remedy="If alignments are refused: a party sent invalid points. A few repeated messages after a restart are "
                     "normal.",
@@ -188,9 +195,9 @@ DASHBOARD = Dashboard(
                 "a score because a part is beyond the bound or unknown.",
                 "ops",
                 (
-                    by_member(rate("predictions_total", *SCORING), "published"),
-                    by_member(rate("answered_entities_total", *SCORING), "answered"),
-                    by_member(rate("unscored_entities_total", *SCORING), "no score"),
+                    by_worker(rate(MemberCounts.predictions, *SCORING), "published"),
+                    by_worker(rate(MemberCounts.answered_entities, *SCORING), "answered"),
+                    by_worker(rate(MemberCounts.unscored_entities, *SCORING), "no score"),
                 ),
                 remedy="If many have no score: raise the public bound of a host's part, or check whether hosts know the same "
                     "entities.",
@@ -201,8 +208,8 @@ DASHBOARD = Dashboard(
                 "scored but not learnt from. They exist once there are entities of both labels.",
                 "short",
                 (
-                    by_member(series("held_out_auc"), "AUC", of="max"),
-                    by_member(series("held_out_ks"), "KS", of="max"),
+                    by_worker(series(HeldOutMetrics.held_out_auc), "AUC", of="max"),
+                    by_worker(series(HeldOutMetrics.held_out_ks), "KS", of="max"),
                 ),
                 maximum=1,
                 remedy="If the area under the curve falls: the stream has changed since the training. Train again.",
@@ -213,8 +220,8 @@ DASHBOARD = Dashboard(
                 "With none left no newer model is used for scores: each version reveals more of the host's columns to the guest.",
                 "short",
                 (
-                    by_member(series("model_version"), "present", of="max"),
-                    by_member(series("model_versions_left"), "left", of="min"),
+                    by_worker(series(GuestMetrics.model_version), "present", of="max"),
+                    by_worker(series(HostMetrics.model_versions_left), "left", of="min"),
                 ),
                 remedy="If few are left: after the last one no newer model is used for scores. The privacy page says what a "
                     "higher number reveals.",

@@ -11,29 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.configuration.settings import RoleSection
 from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
 from streamfl.quasi_newton.config import (
-    GUEST,
     CurvatureLearningSection,
-    EncryptionSection,
     PrivateAlignmentSection,
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
 from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD
 from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.encryption.section import EncryptionSection
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.tools.direct import Party, train
+from streamfl.quasi_newton.tools.members import members
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, figures_of, run_curvature
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_picture, save_picture
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.terminal.progress import progress
 
 __all__ = ["demo"]
@@ -88,7 +86,7 @@ def demo(out: Path, seed: int) -> Report:
     heard = _Overheard(settings)
     with progress("iterations", stops=True) as work:
         together = run_curvature(
-            settings, table, list(COLUMNS.values()), network_delay=NETWORK_DELAY, trace=True, overheard=heard, watch=work
+            settings, table, network_delay=NETWORK_DELAY, trace=True, overheard=heard, watch=work
         )
     scores = _scores(together)
     signs = 2 * table.labels[table.learnt :] - 1
@@ -107,12 +105,10 @@ def demo(out: Path, seed: int) -> Report:
 
 
 def _settings(seed: int) -> QuasiNewtonSettings:
+    federation = QuasiNewtonFederation(name="demo", seed=seed, parties=list(COLUMNS))
     return QuasiNewtonSettings(
-        federation=QuasiNewtonFederation(name="demo", seed=seed, parties=list(COLUMNS)),
-        role=RoleSection(kind=GUEST),
-        party=PartySection(name="mail"),
-        samples=EntitySamplesSection(topic="sites", features=["x"]),
-        labels=EntityLabelsSection(topic="reports", label="y"),
+        federation=federation,
+        **members(federation, COLUMNS)[federation.guest_party],
         learning=CurvatureLearningSection(batch=BATCH),
         alignment=PrivateAlignmentSection(entities=BATCH),
         # The simulation makes up these secrets.
@@ -176,8 +172,7 @@ def _draw(
     heard: _Overheard,
 ) -> None:
     """Draws how well sites are classified, what Kafka carries of one party's sums, and where the time goes."""
-    pyplot = new_pyplot()
-    figure, (curves, said, spent) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    figure, (curves, said, spent) = new_picture(3, 13, 4.2)
     looks: dict[str, dict[str, Any]] = {
         "together": {"color": FEDERATION, "linewidth": 2.5},
         "logistic": {"color": "black", "linewidth": 1, "linestyle": STYLES[1]},
@@ -199,9 +194,7 @@ def _draw(
     spent.barh(list(steps), list(steps.values()), color=[FEDERATION] * (len(steps) - 1) + [MEAN])
     spent.invert_yaxis()
     label_axes(spent, f"Where the time goes, {KEY_BITS} bits", f"seconds, of {together.iterations} iterations of {BATCH} sites")
-    figure.suptitle("streamfl: two companies find phishing sites, and neither shows the other a column")
-    figure.savefig(out, dpi=140)
-    pyplot.close(figure)
+    save_picture(figure, out, "streamfl: two companies find phishing sites, and neither shows the other a column")
 
 
 def _roc(outputs: Floats, signs: Floats) -> tuple[Floats, Floats]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,25 +77,6 @@ class Trace:
         for number, (own, weights) in enumerate(zip(inputs, self.models[epoch], strict=True)):
             total += own @ (weights[:-1] if number == guest else weights) + (weights[-1] if number == guest else 0.0)
         return total
-
-    def save(self, path: Path) -> None:
-        """Write an .npz that NumPy reads without pickles. Rows of different lengths are filled up with NaN."""
-        longest = max((len(row) for row in self.coefficients), default=0)
-        filled = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in self.coefficients]
-        arrays: dict[str, NDArray[Any]] = {
-            "batches": self.batches,
-            "visited": np.array(self.visited),
-            "coefficients": np.array(filled),
-            "pairs": np.array(self.pairs, dtype=np.int64).reshape(-1, 2),
-            "batch_losses": np.array(self.batch_losses),
-            "losses": np.array(self.losses),
-        }
-        for number, weights in enumerate(self.weights):
-            arrays[f"weights_{number}"] = np.array(weights)
-            arrays[f"model_{number}"] = self.model[number]
-            arrays[f"steps_{number}"] = np.array(self.steps[number])
-            arrays[f"curvatures_{number}"] = np.array(self.curvatures[number])
-        np.savez_compressed(path, allow_pickle=False, **arrays)
 
 
 def partition(rows: int, size: int, seed: int) -> NDArray[np.intp]:

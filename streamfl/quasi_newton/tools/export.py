@@ -15,11 +15,12 @@ import typer
 from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
-from streamfl.quasi_newton.members.trained_model import TRAINED, LatestModel, TrainedModel
+from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Preprocessing
-from streamfl.quasi_newton.scoring.guest import CALIBRATION, read_calibration
+from streamfl.quasi_newton.scoring.guest import LatestCalibration
 from streamfl.quasi_newton.scoring.scorecard import Calibration, points_of_party
+from streamfl.quasi_newton.state import CALIBRATION, TRAINED
 from streamfl.runtime.bus import Bus, connect
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal
 from streamfl.state.changelog import ChangedParts
@@ -90,7 +91,7 @@ def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
         key = record.key or b""
         if is_settings(record):
             written = record
-        elif key.startswith(TRAINED) or key == CALIBRATION:
+        elif key.startswith(TRAINED.prefix) or key == CALIBRATION.prefix:
             state.pop(key, None)
             if record.value is not None:
                 state[key] = record.value
@@ -102,13 +103,12 @@ def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
 
 
 def _content(settings: QuasiNewtonSettings, state: dict[bytes, bytes], slope: float | None) -> dict[str, Any]:
-    latest = LatestModel(ChangedParts())
+    parts = ChangedParts()
+    latest, latest_fitted = LatestModel(parts), LatestCalibration(parts)
     try:
         for key, value in state.items():
-            if key.startswith(TRAINED):
-                latest.restore(key, value)
-        model = latest.model
-        fitted = read_calibration(state[CALIBRATION]) if CALIBRATION in state else None
+            parts.restore(key, value)
+        model, fitted = latest.model, latest_fitted.fitted
     except (PeerError, ValueError) as error:
         raise ConfigurationError(f"topic {settings.member}.state: the model in it is damaged: {error}") from None
     if model is None:

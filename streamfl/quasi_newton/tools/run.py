@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,17 +19,15 @@ from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.scoring.scorecard import fit_calibration
 from streamfl.quasi_newton.tools.direct import Party, train
-from streamfl.quasi_newton.tools.federation import BETWEEN, CurvatureFederation
+from streamfl.quasi_newton.tools.federation import CurvatureFederation
 from streamfl.quasi_newton.tools.trace import PreparedRows, Recorder, prepared
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.baseline import mean_loss
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable
 
 __all__ = ["CurvatureFigures", "CurvatureOutcome", "adapted", "figures_of", "run_curvature"]
 
 Floats = NDArray[np.float64]
-# Virtual seconds so long that no replayed record expires, and no member is reported as absent.
-FOR_EVER = 1e12
 # All entities are read at one moment of virtual time. The training begins this many virtual seconds later.
 SETTLED = 0.001
 
@@ -118,7 +116,6 @@ class CurvatureOutcome:
 def run_curvature(
     settings: QuasiNewtonSettings,
     table: VerticalTable,
-    columns: Sequence[Sequence[str]],
     *,
     network_delay: float = 0.0,
     trace: bool = False,
@@ -127,16 +124,14 @@ def run_curvature(
 ) -> CurvatureOutcome:
     """Let the federation learn from the table's first entities, until two epochs' losses agree.
 
-    columns: by party, the names of its columns.
     network_delay: virtual seconds that a message takes.
     overheard: called with each message between members.
     watch: called with the share that is done; if it returns True the run ends with the epoch.
     DataError if the training failed; ConfigurationError if encryption needs the extra.
     """
-    begun, count = time.perf_counter(), table.learnt
-    settings = adapted(settings, count)
-    guest = settings.federation.guest_party
-    inputs, labels = table.part(slice(count))
+    begun = time.perf_counter()
+    settings = adapted(settings, table.learnt)
+    guest, learning = settings.federation.guest_party, settings.learning.descent
     recorder = Recorder(settings)
 
     def heard(record: Outgoing) -> None:
@@ -144,69 +139,73 @@ def run_curvature(
         if overheard is not None:
             overheard(record)
 
-    def look(name: str) -> None:
-        if name:
-            recorder.look(name, federation.parties[name], federation.now - federation.begin)
+    def look(party: str) -> None:
+        recorder.look(party, federation.parties[party], federation.now - federation.begin)
 
-    federation = CurvatureFederation(
-        settings, inputs, columns, labels, network_delay=network_delay, overheard=heard, look=look
-    )
+    federation = CurvatureFederation(settings, *table.learning, network_delay=network_delay, overheard=heard, look=look)
     recorder.loss = lambda: federation.coordinator.run.loss
     with closing(federation):
         while federation.turn():
             batches = federation.parties[guest].progress.batches
-            learning = settings.learning.descent
             most = max(learning.epochs * batches, learning.iterations)
             interrupted = watch(recorder.iterations / most if batches else 0.0)
             if interrupted and recorder.between_epochs(batches):
                 break
-        seconds, by_step = time.perf_counter() - begun, federation.seconds.by_step()
+        seconds = time.perf_counter() - begun, federation.seconds.by_step()
         if federation.failure is not None:
             raise DataError(federation.failure)
         assert federation.over or recorder.between_epochs(batches), "nothing moves any more"
-        order = [int(name) for name in federation.parties[guest].learnt]
-        held_out = sum(federation.parties[guest].is_held_out(str(entity)) for entity in range(count))
-        parties = zip(federation.parties.items(), table.inputs, strict=True)
-        rows = {name: prepared(party, raw) for (name, party), raw in parties}
-        signs = 2 * table.labels - 1
-        own_inputs = {name: own.inputs for name, own in rows.items()}
-        outputs = [_outputs(recorder, own_inputs, guest, epoch) for epoch in range(recorder.epochs)]
-        found = [figures_of(one[count:], signs[count:]) for one in outputs]
-        batches_of = np.array(order, dtype=np.intp).reshape(federation.parties[guest].progress.batches, -1)
-        arrays = recorder.arrays(rows, signs, count, batches_of) if trace else {}
-        return CurvatureOutcome(
-            settings=settings,
-            entities=len(order),
-            held_out=held_out,
-            waiting=count - held_out - len(order),
-            test_entities=table.test,
-            batches=len(batches_of),
-            final=found[-1],
-            constant_loss=mean_loss(table.labels[count:], 2),
-            alone=_alone(settings, rows[guest], recorder.weights[guest][0], signs, batches_of, count),
-            history=[
-                {"seconds": at, "training_loss": loss, **asdict(one)}
-                for at, loss, one in zip(recorder.epoch_ends, recorder.losses, found, strict=True)
-            ],
-            iterations=recorder.iterations,
-            converged=federation.coordinator.descent.converged,
-            pairs=(len(recorder.pairs), sum(kept for _, kept in recorder.pairs)),
-            parties={
-                name: {
-                    "columns": rows[name].inputs.shape[1],
-                    "columns_left_out": rows[name].left_out,
-                    "muted_rows": int(rows[name].muted.sum()),
-                    "ciphertexts": federation.count(name, "ciphertexts_sent"),
-                    "bytes": federation.count(name, "bytes_sent"),
-                }
-                for name in settings.federation.parties
-            },
-            traffic={kind: asdict(federation.traffic(kind)) for kind in BETWEEN},
-            seconds=seconds,
-            seconds_by_step=by_step,
-            virtual_seconds=federation.virtual_seconds,
-            trace={**arrays, "predictions": outputs[-1][count:]} if trace else {},
-        )
+        return _outcome(federation, recorder, table, seconds, trace)
+
+
+def _outcome(
+    federation: CurvatureFederation, recorder: Recorder, table: VerticalTable, seconds: tuple[float, dict[str, float]], trace: bool
+) -> CurvatureOutcome:
+    """seconds: on the clock, and of the processor by step."""
+    settings, count, guest = federation.settings, table.learnt, federation.settings.federation.guest_party
+    order = [int(name) for name in federation.parties[guest].learnt]
+    held_out = sum(federation.parties[guest].is_held_out(str(entity)) for entity in range(count))
+    parties = zip(federation.parties.items(), table.inputs, strict=True)
+    rows = {name: prepared(party, raw) for (name, party), raw in parties}
+    signs = 2 * table.labels - 1
+    own_inputs = {name: own.inputs for name, own in rows.items()}
+    outputs = [_outputs(recorder, own_inputs, guest, epoch) for epoch in range(recorder.epochs)]
+    found = [figures_of(one[count:], signs[count:]) for one in outputs]
+    batches = np.array(order, dtype=np.intp).reshape(federation.parties[guest].progress.batches, -1)
+    arrays = recorder.arrays(rows, signs, count, batches) if trace else {}
+    return CurvatureOutcome(
+        settings=settings,
+        entities=len(order),
+        held_out=held_out,
+        waiting=count - held_out - len(order),
+        test_entities=table.test,
+        batches=len(batches),
+        final=found[-1],
+        constant_loss=mean_loss(table.labels[count:], 2),
+        alone=_alone(settings, rows[guest], recorder.weights[guest][0], signs, batches, count),
+        history=[
+            {"seconds": at, "training_loss": loss, **asdict(one)}
+            for at, loss, one in zip(recorder.epoch_ends, recorder.losses, found, strict=True)
+        ],
+        iterations=recorder.iterations,
+        converged=federation.coordinator.descent.converged,
+        pairs=(len(recorder.pairs), sum(kept for _, kept in recorder.pairs)),
+        parties={
+            name: {
+                "columns": own.inputs.shape[1],
+                "columns_left_out": own.left_out,
+                "muted_rows": int(own.muted.sum()),
+                "ciphertexts": int(federation.figure(name, "ciphertexts_sent")),
+                "bytes": int(federation.figure(name, "bytes_sent")),
+            }
+            for name, own in rows.items()
+        },
+        traffic={kind: asdict(one) for kind, one in federation.traffic().items()},
+        seconds=seconds[0],
+        seconds_by_step=seconds[1],
+        virtual_seconds=federation.virtual_seconds,
+        trace={**arrays, "predictions": outputs[-1][count:]} if trace else {},
+    )
 
 
 def figures_of(outputs: Floats, signs: Floats) -> CurvatureFigures:

@@ -12,10 +12,10 @@ from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.tools.commands import Precision
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, run_curvature
 from streamfl.simulation.baseline import say_where_useless
-from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.system_tools import Report, SimulationOptions
-from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
+from streamfl.simulation.vertical.command import party_content, report, say_dropped
+from streamfl.simulation.vertical.table import checked_options, deal_table, labels_as_classes
 from streamfl.terminal.console import say
 from streamfl.terminal.progress import progress
 
@@ -58,20 +58,14 @@ def simulate(
     check_delay("--network-delay", network_delay)
     dealt = deal_table(asked.data, asked.label, split, names, fraction, square=False)
     dealt = labels_as_classes(dealt, asked.data, asked.label)
-    if dealt.dropped:
-        say(f"{dealt.dropped} rows have no number in some column and are left out")
+    say_dropped(dealt)
     with progress("iterations", stops=True) as work:
         outcome = run_curvature(
-            settings, dealt.table, dealt.columns, network_delay=network_delay or 0.0, trace=asked.trace, watch=work
+            settings, dealt.table, network_delay=network_delay or 0.0, trace=asked.trace, watch=work
         )
     _tell(outcome)
-    return Report(
-        f"Scorecard on {asked.data}",
-        curvature_rows(outcome),
-        {**outcome.summary(), "dropped_rows": dealt.dropped},
-        arrays={**outcome.trace, **curve_arrays(outcome.summary()["history"])} if asked.trace else {},
-        interrupted=work.interrupted,
-    )
+    figures = {**outcome.summary(), "dropped_rows": dealt.dropped}
+    return report(asked, work, "Scorecard on", curvature_rows(outcome), figures, outcome.trace)
 
 
 def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
@@ -134,9 +128,6 @@ def _read(
     made_up = {"key_fingerprint": "0" * 64, "secret_file": "", "link_secret_file": dict.fromkeys(federation.hosts, "")}
     sections |= {
         "encryption": {**encryption, **made_up},
-        "role": {"kind": GUEST},
-        "party": {"name": federation.guest_party},
-        "samples": {"topic": "samples", "features": "columns", "dimension": 1},
-        "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
+        **party_content(GUEST, federation.guest_party, label),
     }
     return load_settings(config, QuasiNewtonSettings, sections)

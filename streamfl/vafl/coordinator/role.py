@@ -291,14 +291,15 @@ class VaflCoordinator:
         """Count embeddings that came again or late, and warn the operator that two processes may send for one party."""
         self._figures.ignored_embeddings["duplicate"] += len(again)
         self._figures.superseded_embeddings += len(late)
-        reasons = {
-            "duplicate_embedding": (again, "was repeated and had no effect; if this continues, two processes send for this party"),
-            "superseded": (late, "came after a later one: does a second process of the party write, or somebody else in its name?"),
-        }
-        for reason, (places, text) in reasons.items():
-            if places and reason not in self._notices:
-                which = f"embedding {shown.sequences[places[0]]} of epoch {shown.epochs[places[0]]}"
-                self._notices.say(reason, f"party {self.parties[number]!r}: {which} {text}")
+        repeated = "was repeated and had no effect; if this continues, two processes send for this party"
+        self._tell_of_first("duplicate_embedding", number, shown, again, repeated)
+        superseded = "came after a later one: does a second process of the party write, or somebody else in its name?"
+        self._tell_of_first("superseded", number, shown, late, superseded)
+
+    def _tell_of_first(self, reason: str, number: int, shown: SentEmbeddings, places: list[int], text: str) -> None:
+        if places and reason not in self._notices:
+            which = f"embedding {shown.sequences[places[0]]} of epoch {shown.epochs[places[0]]}"
+            self._notices.say(reason, f"party {self.parties[number]!r}: {which} {text}")
 
     def _give_up_waiting(self, task: CoordinatorPartition, now: float) -> list[Send]:
         names, rows = task.entities.give_up_waiting(now)

@@ -10,14 +10,15 @@ from typing import Annotated, Any
 import msgspec
 
 from streamfl.contract.role import Headers, PeerError
-from streamfl.encoding.changelog_checks import Time, check_name
+from streamfl.encoding.changelog_checks import Time, check_number
 from streamfl.encoding.wire import Count, Name
 from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.clock_guard import overdue, set_back
+from streamfl.state.expiring_entries import ExpiringEntries
 from streamfl.vafl.party.life import PartyLife
+from streamfl.vafl.state import ENTITY, WAITING
 
-__all__ = ["InFlightEmbedding", "InFlightEmbeddings", "WaitingSamples", "decode_in_flight"]
+__all__ = ["InFlightEmbedding", "InFlightEmbeddings", "WaitingSamples"]
 
 
 class InFlightEmbedding(msgspec.Struct, array_like=True, gc=False):
@@ -37,58 +38,38 @@ class InFlightEmbedding(msgspec.Struct, array_like=True, gc=False):
     epoch: Count = 0
 
 
-def decode_in_flight(value: bytes) -> InFlightEmbedding:
-    """Decode the changelog value of a party's key ``entity/name``."""
-    return msgspec.msgpack.decode(value, type=InFlightEmbedding)
+class InFlightEmbeddings(ExpiringEntries[InFlightEmbedding]):
+    """Entities of one partition that wait for a gradient, the oldest first.
 
-
-class InFlightEmbeddings:
-    """Entities of one partition that wait for a gradient, the oldest first. Bounded; entities expire; forgotten ones are counted.
-
-    parts: where they are remembered, under ``entity/name``.
+    parts: where they are remembered.
     expiry: seconds after which an entity without a gradient is forgotten.
     limit: most entities remembered; the oldest is forgotten.
     forgotten: counts of the reasons ``expired`` and ``displaced``, shared by all partitions.
+    check: raises PeerError for features that cannot be a sample's.
     """
 
-    def __init__(self, parts: ChangedParts, expiry: float, limit: int, forgotten: dict[str, int]) -> None:
-        self._parts = parts
-        self._expiry = expiry
-        self._limit = limit
-        self._forgotten = forgotten
-        self._entities: dict[str, InFlightEmbedding] = {}
+    def __init__(
+        self, parts: ChangedParts, expiry: float, limit: int, forgotten: dict[str, int], check: Callable[[bytes], None]
+    ) -> None:
+        super().__init__(parts, ENTITY, InFlightEmbedding, expiry, limit, forgotten)
+        self._check = check
         self._queue: list[tuple[str, InFlightEmbedding, Headers]] = []
-
-    def __len__(self) -> int:
-        return len(self._entities)
 
     def items(self) -> Iterator[tuple[str, InFlightEmbedding]]:
         """The oldest first."""
-        return iter(self._entities.items())
-
-    def get(self, entity: str) -> InFlightEmbedding | None:
-        return self._entities.get(entity)
+        self._sort()
+        return iter(self._entries.items())
 
     def count_after(self, sequence: int, most: int) -> int:
         """The number of entities with a higher sequence number, up to ``most``."""
-        latest = islice(reversed(self._entities.values()), most)
+        self._sort()
+        latest = islice(reversed(self._entries.values()), most)
         return sum(1 for _ in takewhile(lambda shown: shown.sequence > sequence, latest))
-
-    @property
-    def wake_at(self) -> float | None:
-        """When the oldest entity expires."""
-        return next(iter(self._entities.values())).since + self._expiry if self._entities else None
 
     def queue(self, entity: str, shown: InFlightEmbedding, headers: Headers = ()) -> None:
         """Queue the entity to be sent with the present batch, with these headers."""
-        # At the end: the table is in the order of age.
-        self._entities.pop(entity, None)
-        self._entities[entity] = shown
-        self._parts.remember(b"entity/" + entity.encode(), shown)
+        self._put(entity, shown)
         self._queue.append((entity, shown, headers))
-        if len(self._entities) > self._limit:
-            self.forget(next(iter(self._entities)))
-            self._forgotten["displaced"] += 1
 
     @property
     def queued(self) -> bool:
@@ -99,36 +80,17 @@ class InFlightEmbeddings:
         queue, self._queue = self._queue, []
         return queue
 
-    def forget(self, entity: str) -> None:
-        del self._entities[entity]
-        self._parts.forget(b"entity/" + entity.encode())
-
-    def expire(self, now: float) -> None:
-        for entity in overdue(self._entities, self._expiry, now):
-            self.forget(entity)
-            self._forgotten["expired"] += 1
-
-    def set_back(self, now: float) -> None:
-        """Move times after ``now`` back to ``now``: the clock was ahead."""
-        for entity in set_back(self._entities, now):
-            self._remember(entity, self._entities[entity])
-
     def end_epoch(self, epoch: int) -> None:
         """Note that this epoch is given up. Entities sent so far keep it; queued entities will be sent in the next epoch."""
         queued = {entity for entity, _, _ in self._queue}
-        for entity, shown in self._entities.items():
+        for entity, shown in self.items():
             if entity not in queued:
                 shown.epoch = shown.epoch or epoch
-            self._remember(entity, shown)
+            self._remembered.remember(entity, shown)
 
-    def restore(self, name: bytes, value: bytes, check: Callable[[bytes], None]) -> None:
-        """Restore one entity. check: raises PeerError for features that cannot be a sample's."""
-        shown = decode_in_flight(value)
-        check(shown.features)
-        self._entities[check_name(name)] = shown
-
-    def _remember(self, entity: str, shown: InFlightEmbedding) -> None:
-        self._parts.remember(b"entity/" + entity.encode(), shown)
+    def restore(self, name: str, entry: InFlightEmbedding) -> None:
+        self._check(entry.features)
+        super().restore(name, entry)
 
 
 class _WaitingSample(msgspec.Struct, array_like=True, gc=False):
@@ -142,13 +104,15 @@ class _WaitingSample(msgspec.Struct, array_like=True, gc=False):
 class WaitingSamples:
     """Samples of one partition, in order, that wait until fewer entities are on their way.
 
-    parts: where they are remembered, under ``waiting/number``.
+    parts: where they are remembered.
     life: counts the numbers.
+    check: raises PeerError for features that cannot be a sample's.
     """
 
-    def __init__(self, parts: ChangedParts, life: PartyLife) -> None:
-        self._parts = parts
+    def __init__(self, parts: ChangedParts, life: PartyLife, check: Callable[[bytes], None]) -> None:
+        self._remembered = parts.named(WAITING, check_number, _WaitingSample, self._restore)
         self._life = life
+        self._check = check
         # Public: other classes read it without the cost of a call.
         self.samples: deque[tuple[str, bytes, Headers]] = deque()
 
@@ -157,20 +121,18 @@ class WaitingSamples:
 
     def append(self, entity: str, features: bytes, headers: Headers) -> None:
         sample: Any = (entity, features, headers) if headers else (entity, features)
-        self._parts.remember(b"waiting/%d" % (self._life.first_waiting + len(self.samples)), sample)
+        self._remembered.remember(self._life.first_waiting + len(self.samples), sample)
         self.samples.append((entity, features, headers))
 
     def take(self) -> tuple[str, bytes, Headers]:
         """Remove the first sample. Returns its entity, features and headers."""
         sample = self.samples.popleft()
-        self._parts.forget(b"waiting/%d" % self._life.first_waiting)
+        self._remembered.forget(self._life.first_waiting)
         self._life.waited_no_longer()
         return sample
 
-    def restore(self, name: bytes, value: bytes, check: Callable[[bytes], None]) -> None:
-        """Restore one sample. check: raises PeerError for features that cannot be a sample's."""
-        sample = msgspec.msgpack.decode(value, type=_WaitingSample)
-        check(sample.features)
-        if int(name) < len(self.samples):
-            raise PeerError("malformed", f"{b'waiting/' + name!r} is remembered after {len(self.samples)} others")
+    def _restore(self, number: int, sample: _WaitingSample) -> None:
+        self._check(sample.features)
+        if number < len(self.samples):
+            raise PeerError("malformed", f"waiting sample {number} is remembered after {len(self.samples)} others")
         self.samples.append((sample.entity, sample.features, sample.headers))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from streamfl.contract.role import PeerError
@@ -10,10 +12,9 @@ from streamfl.encoding.wire import Count
 from streamfl.roles.received_numbers import epoch_at
 from streamfl.state.changelog import ChangedParts
 from streamfl.vafl.messages import ANOTHER
+from streamfl.vafl.state import TASK
 
-__all__ = ["KEY", "CatchUpWindow", "PartyLife"]
-
-KEY = b"task"
+__all__ = ["CatchUpWindow", "PartyLife"]
 
 
 class CatchUpWindow(msgspec.Struct, array_like=True, frozen=True):
@@ -67,9 +68,11 @@ class PartyLife:
     """
 
     def __init__(self, parts: ChangedParts, fingerprint: int, start: bytes) -> None:
-        self._parts = parts
+        self._remember_counters = parts.single(TASK, LifeCounters, self._restore)
         self._fingerprint = fingerprint
         self._start = start
+        self.on_restore: Callable[[], None] = lambda: None
+        """Called when the life is restored."""
         self._counters: LifeCounters | None = None
 
     @property
@@ -147,7 +150,7 @@ class PartyLife:
         assert counters is not None
         counters.sequence += 1
         counters.shown_bare |= bare
-        self._parts.remember(KEY, counters)
+        self._remember_counters(counters)
         return counters.sequence
 
     def waited_no_longer(self) -> None:
@@ -172,11 +175,12 @@ class PartyLife:
         self._known.under_way = 0
         self._remember()
 
-    def restore(self, value: bytes) -> None:
-        """Restore the value of :data:`KEY`; PeerError if another federation wrote it."""
-        self._counters = msgspec.msgpack.decode(value, type=LifeCounters)
-        if self._counters.fingerprint != self._fingerprint:
+    def _restore(self, counters: LifeCounters) -> None:
+        """PeerError if another federation wrote them."""
+        self._counters = counters
+        if counters.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER)
+        self.on_restore()
 
     def _remember(self) -> None:
-        self._parts.remember(KEY, self._counters)
+        self._remember_counters(self._known)

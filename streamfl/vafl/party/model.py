@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
-from streamfl.encoding.changelog_checks import Amount, check_within
+from streamfl.encoding.changelog_checks import Amount, check_number, check_within
 from streamfl.encoding.wire import Count, Name, decode_array
 from streamfl.learning.optimisers import OptimiserName, finite_step, optimiser_named
 from streamfl.records.fields import LARGEST_NUMBER
@@ -25,6 +25,7 @@ from streamfl.vafl.messages import bounded_array
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.party.life import PartyLife
 from streamfl.vafl.party.noise import PartyNoise
+from streamfl.vafl.state import ANSWERED, ARRAY
 
 __all__ = ["AnsweredEntity", "PartyModel", "PartySteps"]
 
@@ -78,7 +79,7 @@ class PartyModel:
     noise: of the party's embeddings and steps; None: both go without.
     parameters: to begin with, (size,).
     life: counts the steps.
-    parts: where the gradients are remembered, under ``answered/number``.
+    parts: where the gradients are remembered.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class PartyModel:
         self._noise = noise
         self._parameters = parameters
         self._life = life
-        self._parts = parts
+        self._remembered = parts.named(ANSWERED, check_number, AnsweredEntity, self._restore_answered)
+        parts.register(ARRAY.prefix, self._restore_array)
         self._optimiser = optimiser_named(steps.optimiser, steps.learning_rate, function.size)
         self._wire_dtype = np.dtype(function.dtype).newbyteorder("<")
         self._gradient_noise = 0.0 if noise is None else noise.step_noise
@@ -173,7 +175,7 @@ class PartyModel:
         if not self._gradient_noise:
             self._life.learn_bare()
         answered = AnsweredEntity(entity, shown.sequence, shown.features, gradient, self._gradient_noise)
-        self._parts.remember(b"answered/%d" % len(self._answered), answered)
+        self._remembered.remember(len(self._answered), answered)
         self._answered.append(answered)
         if self._steps.fewer and self.wanted < self._steps.batch_size:
             self._life.under_way = max(self._life.under_way, later(shown.sequence, self._steps.batch_size - 1))
@@ -183,7 +185,7 @@ class PartyModel:
         """Step on all gradients that wait. Returns False if the step was refused because a parameter would become infinite."""
         answered, self._answered = self._answered, []
         for index in range(len(answered)):
-            self._parts.forget(b"answered/%d" % index)
+            self._remembered.forget(index)
         learnt = self._digest(answered)
         # The noise of this step is drawn from this digest, which covers these gradients.
         self._life.learn_from(learnt)
@@ -232,15 +234,15 @@ class PartyModel:
         """Begin with the remembered start's parameters, (size,). No step was taken in this partition."""
         self._parameters[:] = parameters
 
-    def restore_array(self, key: bytes, value: bytes) -> None:
-        restore_chunk({"parameters": self._parameters, **self._optimiser.arrays}, key, value, self._optimiser.check)
+    def _restore_array(self, name: bytes, value: bytes) -> None:
+        arrays = {"parameters": self._parameters, **self._optimiser.arrays}
+        restore_chunk(arrays, ARRAY.prefix + name, value, self._optimiser.check)
 
-    def restore_answered(self, name: bytes, value: bytes) -> None:
-        answered = msgspec.msgpack.decode(value, type=AnsweredEntity)
+    def _restore_answered(self, number: int, answered: AnsweredEntity) -> None:
         self.check_features(answered.features)
         bounded_array(answered.gradient, self._function.dtype, self._embedding_size, "gradient")
-        if int(name) != len(self._answered):
-            raise PeerError("malformed", f"{b'answered/' + name!r} is remembered after {len(self._answered)} others")
+        if number != len(self._answered):
+            raise PeerError("malformed", f"gradient {number} is remembered after {len(self._answered)} others")
         self._answered.append(answered)
 
     def check_features(self, content: bytes) -> None:

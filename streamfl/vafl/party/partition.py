@@ -13,20 +13,21 @@ from numpy.typing import NDArray
 from streamfl.contract.role import OperatorNotice, PeerError
 from streamfl.encoding.wire import encode_array
 from streamfl.learning.running_scale import RunningScale
-from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.roles.received_numbers import is_to_come
 from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
 from streamfl.vafl.functions.networks import Differentiable
 from streamfl.vafl.party.catch_up import CatchUp
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbeddings, WaitingSamples
-from streamfl.vafl.party.life import KEY as LIFE
 from streamfl.vafl.party.life import PartyLife
 from streamfl.vafl.party.model import AnsweredEntity, PartyModel, PartySteps
 from streamfl.vafl.party.noise import PartyNoise
 from streamfl.vafl.privacy import Mechanism
+from streamfl.vafl.state import ARRAY, SPENT
 
 __all__ = ["PartyPartition", "PartySettings", "PartySnapshot"]
+
+MOMENTS = ARRAY.prefix + b"moments/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class PartySnapshot:
 
 
 class PartyPartition:
-    """The owners of a partition's state, with one changelog key or kind of key each, and the work that involves several of them.
+    """The owners of a partition's state, and the work that involves several of them.
 
     settings: the party's.
     partition: its number.
@@ -82,12 +83,7 @@ class PartyPartition:
         self.partition = partition
         self._parts = ChangedParts()
         self.life = PartyLife(self._parts, settings.fingerprint, settings.start)
-        self.in_flight = InFlightEmbeddings(self._parts, settings.expiry, settings.limit, forgotten)
-        self.waiting = WaitingSamples(self._parts, self.life)
-        steps = settings.steps
-        # in_flight already bounds the entities on their way, with or without a backlog.
-        samples = max(settings.catch_up_samples, steps.batch_size) if settings.catch_up_samples and not steps.in_flight else 0
-        self.catch_up = CatchUp(self.life, self.in_flight, samples, settings.catch_up_patience)
+        self.life.on_restore = self._go_on
         # None: inputs are not standardised.
         self._scale = RunningScale(settings.inputs) if settings.standardise else None
         self._scale_changed = False
@@ -105,6 +101,15 @@ class PartyPartition:
             self.life,
             self._parts,
         )
+        check = self.model.check_features
+        self.in_flight = InFlightEmbeddings(self._parts, settings.expiry, settings.limit, forgotten, check)
+        self.waiting = WaitingSamples(self._parts, self.life, check)
+        steps = settings.steps
+        # in_flight already bounds the entities on their way, with or without a backlog.
+        samples = max(settings.catch_up_samples, steps.batch_size) if settings.catch_up_samples and not steps.in_flight else 0
+        self.catch_up = CatchUp(self.life, self.in_flight, samples, settings.catch_up_patience)
+        self._parts.register(SPENT.prefix, self.ledger.restore)
+        self._parts.register(MOMENTS, self._restore_scale)
 
     def _first_parameters(self, start: bytes) -> NDArray[Any]:
         settings = self._settings
@@ -190,30 +195,22 @@ class PartyPartition:
 
         Raises PeerError or ValueError for state that this party cannot have written, or must not go on from.
         """
-        kind, _, name = key.partition(b"/")
+        self._parts.restore(key, value)
         settings = self._settings
-        if key == LIFE:
-            self.life.restore(value)
-            self._check_history()
-            if not self.life.steps:
-                self.model.begin_with(self._first_parameters(self.life.start))
-        elif kind == b"entity":
-            self.in_flight.restore(name, value, self.model.check_features)
-        elif kind == b"answered":
-            self.model.restore_answered(name, value)
-        elif kind == b"waiting":
-            self.waiting.restore(name, value, self.model.check_features)
-        elif kind == SPENT:
-            ended = None if settings.mechanism is not None else promise_ended(settings.name, "[privacy]", settings.without_noise)
-            self.ledger.restore(name, value)
-            return ended
-        elif name.startswith(b"moments/"):
-            # The partition keeps its scale, whatever the settings say for new partitions.
-            self._scale = self._scale or RunningScale(settings.inputs)
-            restore_chunk(self._scale.arrays, key, value, self._scale.check)
-        else:
-            self.model.restore_array(key, value)
+        if settings.mechanism is None and key.startswith(SPENT.prefix):
+            return promise_ended(settings.name, "[privacy]", settings.without_noise)
         return None
+
+    def _restore_scale(self, name: bytes, value: bytes) -> None:
+        """The partition keeps its scale, whatever the settings say for new partitions."""
+        self._scale = self._scale or RunningScale(self._settings.inputs)
+        restore_chunk(self._scale.arrays, MOMENTS + name, value, self._scale.check)
+
+    def _go_on(self) -> None:
+        """The life was restored."""
+        self._check_history()
+        if not self.life.steps:
+            self.model.begin_with(self._first_parameters(self.life.start))
 
     def _check_history(self) -> None:
         """PeerError if mu would be claimed for embeddings sent, or steps taken, without noise."""

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import rng_for
-from streamfl.records.entities import EntityLabelsSection
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.pictures import can_draw, picture_over_time
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.members import HEAD
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.terminal.progress import progress
-from streamfl.vafl.config import COORDINATOR, VaflFederation, VaflSettings, VerticalLearningSection
+from streamfl.vafl.config import VaflFederation, VaflSettings, VerticalLearningSection
+from streamfl.vafl.tools.members import members
 from streamfl.vafl.tools.run import VerticalOutcome, run_vertical
 
 __all__ = ["demo"]
@@ -77,12 +77,9 @@ def _run(names: Sequence[str], table: VerticalTable, seed: int, synchronous: boo
         # A party that waits for the slowest must not send embeddings long before it: they would be of an old model.
         in_flight=LABEL_DELAY + BATCH if synchronous else None,
     )
-    settings = VaflSettings(
-        federation=VaflFederation(name="demo", seed=seed, parties=list(names), embedding_size=CLASSES),
-        role=RoleSection(kind=COORDINATOR),
-        labels=EntityLabelsSection(topic="kinds", label="y"),
-        learning=learning,
-    )
+    federation = VaflFederation(name="demo", seed=seed, parties=list(names), embedding_size=CLASSES)
+    coordinator = members(federation, dict.fromkeys(names, 1))[HEAD]
+    settings = VaflSettings(federation=federation, learning=learning, **coordinator)
     delays = [Delay(DELAYS.get(name, 1.0)) for name in names]
     with progress(" and ".join(names)) as work:
         return run_vertical(settings, table, delays=delays, epochs=None, label_delay=LABEL_DELAY, watch=work)

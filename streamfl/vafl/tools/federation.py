@@ -6,31 +6,29 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import rng_for
 from streamfl.encoding.wire import record_size
-from streamfl.learning.accuracy import area_under_curve
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
-from streamfl.runtime.bus import Outgoing, Polled
-from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.bus import Polled
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.parties import Delay
-from streamfl.simulation.vertical import VerticalFigures
-from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
+from streamfl.simulation.vertical.federation import VirtualFederation
+from streamfl.simulation.vertical.figures import VerticalFigures, class_figures, number_figures
+from streamfl.simulation.vertical.members import HEAD
+from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
+from streamfl.vafl.messages import Prediction
 from streamfl.vafl.party.role import VaflParty
+from streamfl.vafl.tools.members import BETWEEN, members
 
 __all__ = ["VerticalFederation"]
 
-LABELS = "labels"
 # Unread samples kept for a party, in multiples of the number that it takes at once.
 AHEAD = 4
 _LARGEST_BATCH = 4000
@@ -74,7 +72,6 @@ class _SimulatedParty:
 
     name: str
     worker: Worker
-    inputs: NDArray[Any]
     delay: Delay
     generator: np.random.Generator
     turn: float
@@ -91,7 +88,7 @@ class _SimulatedParty:
         return cast(VaflParty, self.worker.role)
 
 
-class VerticalFederation:
+class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
     """A federation of one partition, with every role in its own worker.
 
     settings: of any member; a member's own sections are filled in here. inputs: by party, in the order of federation.parties,
@@ -101,6 +98,8 @@ class VerticalFederation:
     answers_first: whether a party takes the gradients that have come before its next samples reach it, as with slow samples.
     own_start: whether members draw their first parameters from secrets of their own, as in a deployment.
     """
+
+    prediction = Prediction
 
     def __init__(
         self,
@@ -116,36 +115,23 @@ class VerticalFederation:
         answers_first: bool = False,
         own_start: bool = False,
     ) -> None:
-        settings = settings.in_one_process()
         if not own_start:
             # So that others can compute the same figures.
             settings = settings.model_copy(update={"learning": settings.learning.model_copy(update={"seeded_start": True})})
-        self.settings = settings
+        super().__init__(settings, _Network, inputs, labels)
         self.arrivals = arrivals
         self.answers_first = answers_first
-        self.labels = labels
-        self.now = 1_000.0
-        self.begin = self.now
-        self._moved = self.now
         self.labels_written: list[tuple[int, int]] = []
         self.network_delay = network_delay
         self.coordinator_delay = coordinator_delay
-        self.bus = _Network(clock=lambda: self.now)
-        self._encode = msgspec.msgpack.Encoder().encode
         federation = settings.federation
-        section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
-        shared = {"party": None, "samples": None, "labels": None, "metrics": settings.metrics}
-        head = settings.model_copy(update={**shared, "role": RoleSection(kind=COORDINATOR), "labels": section})
-        self.coordinator_worker = self._start(head)
-        delays = delays or [Delay()] * len(federation.parties)
+        for name, own in members(federation, self.columns, label_range).items():
+            self.workers[name] = self._start(self.settings.model_copy(update=own))
         self.parties = []
-        for number, (name, own) in enumerate(zip(federation.parties, inputs, strict=True)):
-            samples = EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features="x", dimension=own.shape[1])
-            update = {**shared, "role": RoleSection(kind=PARTY), "party": PartySection(name=name), "samples": samples}
-            worker = self._start(settings.model_copy(update=update))
+        for name, delay in zip(federation.parties, delays or [Delay()] * len(federation.parties), strict=True):
             draws = rng_for(federation.seed, "vertical", "delays", name)
-            up, down = (f"{federation.name}.{name}.{way}" for way in ("embeddings", "gradients"))
-            self.parties.append(_SimulatedParty(name, worker, own, delays[number], draws, self.now, self.now, up, down))
+            up, down = (f"{federation.name}.{name}.{way}" for way in BETWEEN)
+            self.parties.append(_SimulatedParty(name, self.workers[name], delay, draws, self.now, self.now, up, down))
         self.bus.arrived = {topic: 0 for party in self.parties for topic in (party.embeddings, party.gradients)}
         # Turns of parties; a turn is void if its time is not its party's ``next``.
         self._turns = [(self.now, number) for number in range(len(self.parties))]
@@ -156,17 +142,12 @@ class VerticalFederation:
 
     @property
     def coordinator(self) -> VaflCoordinator:
-        return cast(VaflCoordinator, self.coordinator_worker.role)
+        return cast(VaflCoordinator, self.workers[HEAD].role)
 
     @property
     def seconds(self) -> float:
         """Virtual seconds since the start."""
         return self.now - self.begin
-
-    @property
-    def settled(self) -> float:
-        """Virtual seconds from the start until something was last sent or taken."""
-        return self._moved - self.begin
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:
@@ -183,9 +164,9 @@ class VerticalFederation:
 
     def write_labels(self, entities: Sequence[int]) -> None:
         """Write these entities' labels, and let the coordinator take them."""
-        taken = int(self.figure(self.coordinator_worker, "embeddings"))
+        taken = int(self.figure(HEAD, "embeddings"))
         self.labels_written += [(one, taken) for one in entities]
-        self.bus.write([Outgoing(LABELS, str(one).encode(), self._encode({"y": float(self.labels[one])})) for one in entities])
+        super().write_labels(entities)
         self._coordinate()
 
     def run(self, seconds: float = math.inf, watch: Callable[[], bool] | None = None) -> None:
@@ -239,14 +220,10 @@ class VerticalFederation:
         loss = self.coordinator.loss
         value = float(loss.values(outputs, labels).mean())
         if loss.name == "square":
-            return VerticalFigures(self.seconds, None, float(np.square(outputs[:, 0] - labels).mean()), None, value)
-        guess = outputs.argmax(axis=1) if loss.name == "softmax" else (outputs[:, 0] > 0)
-        area = area_under_curve(outputs[:, 0], labels) if loss.name == "logistic" else None
-        return VerticalFigures(self.seconds, float((guess == labels).mean()), None, area, value)
-
-    def figure(self, worker: Worker, name: str) -> float:
-        """One of the worker's measurements, summed over its labels."""
-        return sum(one.value for one in worker.measure() if one.name == name)
+            return number_figures(self.seconds, outputs[:, 0], labels, value)
+        if loss.name == "softmax":
+            return class_figures(self.seconds, outputs.argmax(axis=1), labels, value)
+        return class_figures(self.seconds, outputs[:, 0] > 0, labels, value, outputs[:, 0])
 
     def traffic(self) -> dict[str, int]:
         """Records and bytes on the wire, upwards and downwards."""
@@ -259,21 +236,7 @@ class VerticalFederation:
                     figures[f"{one}_bytes"] += record_size(record)
         return figures
 
-    def close(self) -> None:
-        for worker in (self.coordinator_worker, *(party.worker for party in self.parties)):
-            worker.close()
-
     # ---- turns
-
-    def _start(self, settings: VaflSettings) -> Worker:
-        topics = find_kind(settings.role.kind).topics(settings)
-        known = self.bus.describe([topic.name for topic in topics])
-        self.bus.create([replace(topic, partitions=1) for topic in topics if topic.name not in known])
-        worker = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
-        # These steps take the partition.
-        worker.step(0.0)
-        worker.step(0.0)
-        return worker
 
     def _next_events(self) -> tuple[float, float]:
         """When the coordinator next takes an upload or stops waiting, and when a party has its next turn; inf: never."""
@@ -359,7 +322,7 @@ class VerticalFederation:
                 _, number, end = self._uploads.popleft()
                 self.bus.arrived[self.parties[number].embeddings] = end
                 self._moved = self.now
-            while self.coordinator_worker.step(0.0):
+            while self.workers[HEAD].step(0.0):
                 pass
             for number, (party, before) in enumerate(zip(self.parties, sent, strict=True)):
                 if (end := self.bus.end(party.gradients)) > before:
@@ -373,15 +336,9 @@ class VerticalFederation:
     def _feed(self, party: _SimulatedParty) -> bool:
         """Write the party's next samples. Returns whether there were any."""
         room = AHEAD * (party.role.steps.in_flight or _LARGEST_BATCH)
-        waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.worker, "waiting_samples"))
+        waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.name, "waiting_samples"))
         count = max(0, room - waiting) if self.arrivals is None else self.arrivals
         chosen = party.order[party.written : party.written + count]
         party.written += len(chosen)
-        rows = party.inputs[chosen].tolist()
-        self.bus.write(
-            [
-                Outgoing(f"samples-{party.name}", str(one).encode(), self._encode({"x": row}))
-                for one, row in zip(chosen, rows, strict=True)
-            ]
-        )
+        self.write_columns(party.name, chosen)
         return bool(chosen)

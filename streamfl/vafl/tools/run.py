@@ -5,82 +5,56 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.encoding.wire import decode_array
-from streamfl.learning.accuracy import area_under_curve
-from streamfl.runtime.worker import Worker
 from streamfl.simulation.baseline import mean_loss, running_mean_loss
 from streamfl.simulation.parties import Delay
-from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
+from streamfl.simulation.vertical.figures import Course, TableOutcome, VerticalFigures, class_figures, number_figures
+from streamfl.simulation.vertical.members import HEAD
+from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable, epoch_orders
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
+from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.tools.federation import VerticalFederation
 
-__all__ = ["LOOKS", "VerticalOutcome", "adapted", "run_vertical"]
+__all__ = ["VerticalOutcome", "adapted", "run_vertical"]
 
-# How often a run is evaluated on the test set.
-LOOKS = 20
 # Bound of the entities sent in all passes: the bus keeps each party's messages about them to the end.
 MOST_SHOWN = 50_000_000
-# Expiry in virtual seconds within which no replayed entity expires.
-FOR_EVER = 1e12
 
 
-@dataclass(frozen=True)
-class VerticalOutcome:
-    """The figures of a federation's run.
+@dataclass(frozen=True, kw_only=True)
+class VerticalOutcome(TableOutcome):
+    """The figures of a federation's run. Final and absent figures are without noise on embeddings.
 
-    final: on the test entities, without noise on embeddings. noisy: the same with the noise of [privacy], None without [privacy].
-    absent: as final, by party, when that party sends none of the test entities. progressive: of each entity's last prediction
-    before it was learnt from, None in epochs. constant_loss: on the test entities, of the best constant in hindsight.
-    running_mean_loss: of predicting from the earlier labels alone, None in epochs. history: on the test entities, over virtual
-    time. parties: figures by party. forgotten: how many entities the coordinator forgot, by reason. trace: arrays by name, empty
-    if not asked for.
+    noisy: final figures with the noise of [privacy], None without [privacy].
     """
 
     settings: VaflSettings
-    entities: int
-    test_entities: int
-    seconds: float
-    final: VerticalFigures
     noisy: VerticalFigures | None
-    absent: dict[str, VerticalFigures]
-    progressive: VerticalFigures | None
-    constant_loss: float
-    running_mean_loss: float | None
-    history: list[VerticalFigures]
-    parties: dict[str, dict[str, float]]
     traffic: dict[str, int]
     staleness_mean: float
     staleness_largest: int
     requests: int
     outdated: int
     below_quorum: int
-    forgotten: dict[str, int]
     mu: float | None
     mu_per_release: float | None
     label_mu: float | None
-    trace: dict[str, NDArray[Any]]
 
     def summary(self) -> dict[str, Any]:
         """Everything but arrays, ready for JSON. mu: the largest of a party; mu_all_parties: of all parties together."""
         totals = [one["mu"] for one in self.parties.values()] if self.mu is not None else []
         return {
-            "entities": self.entities,
-            "test_entities": self.test_entities,
-            **_measures(self.final),
-            "noisy": None if self.noisy is None else _measures(self.noisy),
-            "absent": {name: _measures(figures) for name, figures in self.absent.items()},
-            "progressive": None if self.progressive is None else _measures(self.progressive),
-            "constant_loss": self.constant_loss,
-            "running_mean_loss": self.running_mean_loss,
+            **self.measured,
+            "noisy": None if self.noisy is None else self.noisy.measures,
+            **self.compared,
+            **self.baselines,
             "virtual_seconds": self.seconds,
             "uploads": self.traffic["uploads"],
             "uplink_bytes": self.traffic["upload_bytes"],
@@ -125,18 +99,9 @@ def run_vertical(
     Raises ConfigurationError if memory is too small for the passes, DataError if the federation diverged.
     """
     count = table.learnt
-    if epochs is not None and epochs * count > MOST_SHOWN:
-        raise ConfigurationError(
-            f"--epochs {epochs}: with {count:,} entities to learn from at most {MOST_SHOWN // count:,} passes can be simulated"
-        )
     settings = adapted(settings, count, epochs, label_delay)
-    inputs, labels = table.part(slice(count))
-    if settings.privacy.reply_noise and settings.learning.loss == "square" and not ((labels >= 0) & (labels <= 1)).all():
-        raise DataError(
-            f"a label is outside labels.label_range, which privacy.reply_noise hides labels only within: in units of it they are "
-            f"{labels.min():g} to {labels.max():g}, 0 to 1 is expected"
-        )
-    test_inputs, test_labels = table.part(slice(count, None))
+    inputs, labels = table.learning
+    _check_labels(settings, labels)
     federation = VerticalFederation(
         settings,
         inputs,
@@ -150,81 +115,118 @@ def run_vertical(
     with closing(federation):
         initial = federation.parameters if trace else {}
         orders = epoch_orders(settings.federation.seed, count, epochs)
-        history = [federation.evaluate(test_inputs, test_labels)]
-        known = 0 if epochs is None else count
-        interrupted = False
-        federation.write_labels(range(known))
-
-        def look() -> bool:
-            nonlocal known, interrupted
-            workers = [party.worker for party in federation.parties]
-            shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in workers]
-            share = sum(shown) / (len(shown) * orders.size)
-            due = min(count, int(max(shown)) - label_delay)
-            if due > known:
-                federation.write_labels(range(known, due))
-                known = due
-            if share * LOOKS >= len(history):
-                history.append(federation.evaluate(test_inputs, test_labels))
-            interrupted = watch(share)
-            # No entities follow the last ones, so no entities set off their labels: the loop below writes these.
-            return interrupted or (known < count and max(shown) == orders.size)
-
-        def go_on() -> bool:
-            look()
-            return interrupted
-
-        federation.replay([orders.ravel().tolist()] * len(federation.parties))
-        federation.run(watch=look)
+        course = Course(lambda: federation.evaluate(*table.testing), watch)
         # The last labels come no faster than earlier ones.
-        step = federation.arrivals or count
         pace = min((delay.mean for delay in delays), default=1.0)
-        while known < count and not interrupted:
-            begin, known = known, min(count, known + step)
-            federation.write_labels(range(begin, known))
-            federation.run(pace, watch=go_on)
-        if not interrupted:
-            federation.run(watch=go_on)
-        final = federation.evaluate(test_inputs, test_labels)
-        if not math.isfinite(final.loss):
-            raise DataError("the federation diverged: its loss is no finite number; choose a smaller learning.learning_rate")
-        history.append(replace(final, seconds=federation.settled))
-        private = settings.privacy.embedding_norm is not None
-        parties = {one.name: _party_figures(federation, one.worker, private) for one in federation.parties}
-        mus = [one["mu"] for one in parties.values() if "mu" in one]
-        released = [one["mu_per_release"] for one in parties.values() if "mu_per_release" in one]
-        head = federation.coordinator_worker
-        classes = 1 if settings.learning.loss == "square" else max(2, settings.outputs)
-        return VerticalOutcome(
-            settings=settings,
-            entities=count,
-            test_entities=table.test,
-            seconds=federation.settled,
-            final=final,
-            noisy=federation.evaluate(test_inputs, test_labels, noisy=True) if private else None,
-            absent=federation.evaluate_absent(test_inputs, test_labels),
-            progressive=_progressive(federation, labels) if epochs is None else None,
-            constant_loss=mean_loss(test_labels, classes),
-            running_mean_loss=running_mean_loss(labels, classes) if epochs is None else None,
-            history=history,
-            parties=parties,
-            traffic=federation.traffic(),
-            staleness_mean=federation.figure(head, "staleness_steps") / max(federation.figure(head, "aged_embeddings"), 1),
-            staleness_largest=int(federation.figure(head, "staleness_largest")),
-            requests=int(federation.figure(head, "requests")),
-            outdated=int(federation.figure(head, "outdated_embeddings")),
-            below_quorum=int(federation.figure(head, "learnt_below_quorum")),
-            forgotten=_forgotten(head),
-            mu=max(mus, default=None),
-            mu_per_release=max(released, default=None),
-            label_mu=federation.figure(head, "label_mu") if settings.privacy.reply_noise else None,
-            trace=_trace(federation, table, orders, initial) if trace else {},
+        _Labels(federation, course, orders, count if epochs is not None else 0, label_delay).run(pace)
+        course.end("a smaller learning.learning_rate", federation.virtual_seconds)
+        arrays = _trace(federation, table, orders, initial) if trace else {}
+        return _outcome(federation, table, course, epochs is None, arrays)
+
+
+class _Labels:
+    """Writes the labels of the entities that parties have shown, as late as they have to come.
+
+    known: how many labels are there from the start.
+    """
+
+    def __init__(
+        self, federation: VerticalFederation, course: Course, orders: NDArray[np.int64], known: int, label_delay: int
+    ) -> None:
+        self._federation = federation
+        self._course = course
+        self._orders = orders
+        self._known = known
+        self._delay = label_delay
+        self._count = len(federation.labels)
+
+    def run(self, pace: float) -> None:
+        """Let parties show all entities. pace: virtual seconds from some labels to the next once all entities were shown."""
+        federation, course = self._federation, self._course
+        federation.write_labels(range(self._known))
+        federation.replay([self._orders.ravel().tolist()] * len(federation.parties))
+        # No entities follow the last ones, so no entities set off their labels: the loop below writes these.
+        federation.run(watch=lambda: self._look() or course.interrupted)
+        while self._known < self._count and not course.interrupted:
+            self._write(min(self._count, self._known + (federation.arrivals or self._count)))
+            federation.run(pace, watch=self._is_interrupted)
+        if not course.interrupted:
+            federation.run(watch=self._is_interrupted)
+
+    def _look(self) -> bool:
+        """Write what is due, and evaluate. Whether all entities were shown, and some have no label yet."""
+        federation = self._federation
+        names = federation.settings.federation.parties
+        shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in names]
+        self._write(min(self._count, int(max(shown)) - self._delay))
+        self._course.passed(sum(shown) / (len(shown) * self._orders.size))
+        return self._known < self._count and max(shown) == self._orders.size
+
+    def _is_interrupted(self) -> bool:
+        self._look()
+        return self._course.interrupted
+
+    def _write(self, due: int) -> None:
+        if due > self._known:
+            self._federation.write_labels(range(self._known, due))
+            self._known = due
+
+
+def _check_labels(settings: VaflSettings, labels: NDArray[np.float64]) -> None:
+    if settings.privacy.reply_noise and settings.learning.loss == "square" and not ((labels >= 0) & (labels <= 1)).all():
+        raise DataError(
+            f"a label is outside labels.label_range, which privacy.reply_noise hides labels only within: in units of it they are "
+            f"{labels.min():g} to {labels.max():g}, 0 to 1 is expected"
         )
+
+
+def _outcome(
+    federation: VerticalFederation, table: VerticalTable, course: Course, online: bool, trace: dict[str, NDArray[Any]]
+) -> VerticalOutcome:
+    settings, labels = federation.settings, table.learning[1]
+    private = settings.privacy.embedding_norm is not None
+    parties = {name: _party_figures(federation, name, private) for name in settings.federation.parties}
+    mus = [one["mu"] for one in parties.values() if "mu" in one]
+    released = [one["mu_per_release"] for one in parties.values() if "mu_per_release" in one]
+    classes = 1 if settings.learning.loss == "square" else max(2, settings.outputs)
+
+    def figure(name: str) -> int:
+        return int(federation.figure(HEAD, name))
+
+    return VerticalOutcome(
+        settings=settings,
+        entities=table.learnt,
+        test_entities=table.test,
+        seconds=federation.virtual_seconds,
+        final=course.history[-1],
+        noisy=federation.evaluate(*table.testing, noisy=True) if private else None,
+        absent=federation.evaluate_absent(*table.testing),
+        progressive=_progressive(federation, labels) if online else None,
+        constant_loss=mean_loss(table.testing[1], classes),
+        running_mean_loss=running_mean_loss(labels, classes) if online else None,
+        history=course.history,
+        parties=parties,
+        traffic=federation.traffic(),
+        staleness_mean=federation.figure(HEAD, "staleness_steps") / max(figure("aged_embeddings"), 1),
+        staleness_largest=figure("staleness_largest"),
+        requests=figure("requests"),
+        outdated=figure("outdated_embeddings"),
+        below_quorum=figure("learnt_below_quorum"),
+        forgotten=federation.by_reason("forgotten_entities", [HEAD]),
+        mu=max(mus, default=None),
+        mu_per_release=max(released, default=None),
+        label_mu=federation.figure(HEAD, "label_mu") if settings.privacy.reply_noise else None,
+        trace=trace,
+    )
 
 
 def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_delay: int) -> VaflSettings:
     """Settings for a run. In epochs all entities stay remembered, and a party without learning.in_flight sends one mini-batch at a
     time."""
+    if epochs is not None and epochs * entities > MOST_SHOWN:
+        most = MOST_SHOWN // entities
+        told = f"with {entities:,} entities to learn from at most {most:,} passes can be simulated"
+        raise ConfigurationError(f"--epochs {epochs}: {told}")
     learning, alignment = settings.learning, settings.alignment
     if learning.in_flight is not None and learning.in_flight < settings.least_in_flight:
         raise ConfigurationError(
@@ -243,46 +245,28 @@ def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_del
     return settings.model_copy(update={"learning": learning, "alignment": alignment.model_copy(update=kept)})
 
 
-def _forgotten(head: Worker) -> dict[str, int]:
-    return {dict(one.labels)["reason"]: int(one.value) for one in head.measure() if one.name == "forgotten_entities"}
-
-
-def _party_figures(federation: VerticalFederation, worker: Any, private: bool) -> dict[str, float]:
-    figures = {name: int(federation.figure(worker, name)) for name in ("embeddings", "embeddings_again", "gradients", "steps")}
+def _party_figures(federation: VerticalFederation, name: str, private: bool) -> dict[str, float]:
+    figures = {figure: int(federation.figure(name, figure)) for figure in ("embeddings", "embeddings_again", "gradients", "steps")}
     if not private:
         return dict(figures)
-    measured = {one.name for one in worker.measure()}
-    mus = {name: f"privacy_{name}" for name in ("mu", "mu_per_release", "epsilon") if f"privacy_{name}" in measured}
-    withheld = int(federation.figure(worker, "withheld_embeddings"))
-    return {**figures, "withheld": withheld, **{name: federation.figure(worker, measurement) for name, measurement in mus.items()}}
-
-
-def _measures(figures: VerticalFigures) -> dict[str, float | None]:
-    return {name: value for name, value in asdict(figures).items() if name != "seconds"}
+    measured = {one.name for one in federation.workers[name].measure()}
+    mus = {short: f"privacy_{short}" for short in ("mu", "mu_per_release", "epsilon") if f"privacy_{short}" in measured}
+    withheld = int(federation.figure(name, "withheld_embeddings"))
+    return {**figures, "withheld": withheld, **{short: federation.figure(name, figure) for short, figure in mus.items()}}
 
 
 def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) -> VerticalFigures:
     """Figures of each entity's last prediction; entities without one are left out."""
-    decode = msgspec.json.Decoder(Prediction).decode
-    topic = f"{federation.settings.federation.name}.predictions"
-    last = {}
-    for record in federation.bus.read(topic):
-        message = decode(record.value or b"")
-        last[int(message.entity)] = message.prediction
-    loss = federation.coordinator.loss
-    predicted = np.array(list(last.values()), dtype=np.float64)
-    own = labels[list(last)] if last else labels[:0]
-    if not last:
-        return VerticalFigures(federation.settled, None, None, None, math.nan)
+    entities, predicted = federation.last_predictions(lambda one: one.prediction)
+    own, seconds, loss = labels[entities], federation.virtual_seconds, federation.coordinator.loss
+    if not entities:
+        return VerticalFigures(seconds)
     if loss.name == "square":
-        mse = float(np.square(predicted - own).mean())
-        return VerticalFigures(federation.settled, None, mse, None, mse)
+        return number_figures(seconds, predicted, own)
     by_class = predicted if loss.name == "softmax" else np.column_stack([1 - predicted, predicted])
     chosen = by_class[np.arange(len(own)), own.astype(np.intp)]
-    likely = by_class.argmax(axis=1)
     value = float(-np.log(np.maximum(chosen, np.finfo(float).tiny)).mean())
-    area = area_under_curve(predicted, own) if loss.name == "logistic" else None
-    return VerticalFigures(federation.settled, float((likely == own).mean()), None, area, value)
+    return class_figures(seconds, by_class.argmax(axis=1), own, value, predicted if loss.name == "logistic" else None)
 
 
 def _trace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.contract.role import DataError
-from streamfl.simulation.baseline import say_where_useless
-from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
 from streamfl.simulation.system_tools import Report, SimulationOptions
-from streamfl.simulation.tables import DataSource
-from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
+from streamfl.simulation.vertical.command import head_content, report, say_dropped, table_figures
+from streamfl.simulation.vertical.figures import counts_by_reason, in_label_units
+from streamfl.simulation.vertical.table import DealtTable, checked_options, deal_table
 from streamfl.terminal.console import say
 from streamfl.terminal.progress import progress
 from streamfl.vafl.config import COORDINATOR, VaflSettings
@@ -48,14 +47,13 @@ def simulate(
     own_delays = delays_of(delays, delay_distribution or DelayDistribution.CONSTANT, names)
     for option, value in (("--network-delay", network_delay), ("--coordinator-delay", coordinator_delay)):
         check_delay(option, value)
-    table, scales, dropped = _table(settings, asked.data, asked.label, split, fraction)
-    if dropped:
-        say(f"{dropped} rows have no number in some column and are left out")
+    dealt, norms = _table(settings, asked, split, fraction)
+    say_dropped(dealt)
     passes = None if online else epochs or 1
     with progress("entities", stops=True) as work:
         outcome = run_vertical(
             settings,
-            table,
+            dealt.table,
             delays=own_delays,
             network_delay=network_delay or 0.0,
             coordinator_delay=coordinator_delay or 0.0,
@@ -65,46 +63,26 @@ def simulate(
             watch=work,
         )
     if keys := _keys_to_raise(outcome):
-        say(f"the coordinator forgot entities before it learnt from them ({_by_reason(outcome.forgotten)}): raise {keys}")
-    _tell_where_useless(outcome)
-    low, high = scales.label_range
+        say(f"the coordinator forgot entities before it learnt from them ({counts_by_reason(outcome.forgotten)}): raise {keys}")
+    noisy = None if outcome.noisy is None else outcome.noisy.loss
+    outcome.say_where_useless(USELESS, ("the test entities, embeddings with noise", noisy, outcome.constant_loss))
+    low, high = dealt.label_range
     summary = in_label_units(outcome.summary(), high - low)
-    figures = {
-        **summary,
-        "label_range": scales.label_range,
-        "input_norms": dict(zip(names, scales.input_norms, strict=True)),
-        "epochs": passes,
-        "label_delay": label_delay or 0,
-        "dropped_rows": dropped,
-    }
-    arrays = {**outcome.trace, **curve_arrays(summary["history"])} if asked.trace else {}
-    return Report(
-        f"Vertical federation on {asked.data}",
-        vertical_rows(outcome, summary),
-        figures,
-        arrays=arrays,
-        interrupted=work.interrupted,
-    )
+    own = {"input_norms": dict(zip(names, norms, strict=True))}
+    figures = {**summary, **table_figures(dealt, passes, label_delay, **own)}
+    return report(asked, work, "Vertical federation on", vertical_rows(outcome, summary), figures, outcome.trace)
 
 
 def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and values of the measurements, ready to print. summary: the outcome's figures."""
-    rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
-    rows += measured_rows(
-        (
-            ("test entities", summary),
-            ("test entities, embeddings with noise", summary["noisy"]),
-            ("before each label", summary["progressive"]),
-            *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
-        )
-    )
+    rows = outcome.entity_rows(summary, ("test entities, embeddings with noise", summary["noisy"]))
     rows += [
         ("Virtual time", f"{outcome.seconds:,.1f} s"),
         ("Embeddings sent", f"{summary['uploads']:,}, {summary['uplink_bytes']:,} bytes"),
         ("Gradients and requests sent", f"{summary['downlink_bytes']:,} bytes"),
         ("Newer embeddings asked for", f"{outcome.requests:,}; {outcome.outdated:,} too old and not to be had"),
         ("Learnt from below the quorum", f"{outcome.below_quorum:,} times"),
-        ("Entities forgotten", _by_reason(outcome.forgotten)),
+        ("Entities forgotten", counts_by_reason(outcome.forgotten)),
         ("Staleness in steps", f"{outcome.staleness_mean:.2f} on average, {outcome.staleness_largest} at most"),
     ]
     if outcome.mu is not None:
@@ -114,19 +92,6 @@ def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[
     if outcome.label_mu is not None:
         rows.append(("mu of an entity's label", f"{outcome.label_mu:.3f}"))
     return rows
-
-
-def _tell_where_useless(outcome: VerticalOutcome) -> None:
-    measured: list[tuple[str, float, float | None]] = [("the test entities", outcome.final.loss, outcome.constant_loss)]
-    if outcome.noisy is not None:
-        measured.append(("the test entities, embeddings with noise", outcome.noisy.loss, outcome.constant_loss))
-    if outcome.progressive is not None:
-        measured.append(("the predictions before each label", outcome.progressive.loss, outcome.running_mean_loss))
-    say_where_useless(measured, USELESS)
-
-
-def _by_reason(forgotten: Mapping[str, int]) -> str:
-    return ", ".join(f"{reason} {count:,}" for reason, count in forgotten.items() if count) or "0"
 
 
 def _keys_to_raise(outcome: VerticalOutcome) -> str:
@@ -140,43 +105,29 @@ def _keys_to_raise(outcome: VerticalOutcome) -> str:
     return "; and ".join(keys)
 
 
-@dataclass(frozen=True)
-class _Scales:
-    """input_norms: each party's divisor of inputs. label_range: the labels that became 0 and 1."""
-
-    input_norms: list[float]
-    label_range: tuple[float, float]
-
-
 def _read(config: SettingsSource, label: str, seed: int | None) -> VaflSettings:
     """The settings of ``config``, of any member, checked as a coordinator's."""
-    # A member's own sections come from the data here. Shared settings are checked as for ``run``.
-    sections: dict[str, Any] = {
-        "role": {"kind": COORDINATOR},
-        "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
-    }
+    sections = head_content(COORDINATOR, label)
     if seed is not None:
         sections["federation"] = {"seed": seed}
     return load_settings(config, VaflSettings, sections)
 
 
-def _table(
-    settings: VaflSettings, location: DataSource, label: str, split: str, fraction: float
-) -> tuple[VerticalTable, _Scales, int]:
-    """The table with its columns dealt to the parties, its scales, and the number of dropped rows; DataError for wrong labels."""
-    dealt = deal_table(location, label, split, settings.federation.parties, fraction, settings.learning.loss == "square")
+def _table(settings: VaflSettings, asked: SimulationOptions, split: str, fraction: float) -> tuple[DealtTable, list[float]]:
+    """The table with its columns dealt to the parties, and the divisor of each party's inputs; DataError for wrong labels."""
+    dealt = deal_table(asked.data, asked.label, split, settings.federation.parties, fraction, settings.learning.loss == "square")
     table = dealt.table
     loss = output_loss(settings)
     for value in np.unique(table.labels):
         if not loss.accepts(float(value)):
             expected = f"one of 0 .. {max(loss.outputs, 2) - 1}"
             raise DataError(
-                f"{location}: the label {label} is {value:g} somewhere, {expected} is expected with "
+                f"{asked.data}: the label {asked.label} is {value:g} somewhere, {expected} is expected with "
                 f'learning.loss = "{settings.learning.loss}"'
             )
     norms = [_norm(part[: table.learnt]) for part in table.inputs]
     columns = [part / norm for part, norm in zip(table.inputs, norms, strict=True)]
-    return VerticalTable(columns, table.labels, table.test), _Scales(norms, dealt.label_range), dealt.dropped
+    return replace(dealt, table=replace(table, inputs=columns)), norms
 
 
 def _norm(inputs: NDArray[np.float64]) -> float:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER
 from dp_frank_wolfe.problems import divided
+from dp_frank_wolfe.proof.equal_shares import marginal, two_round
 from dp_frank_wolfe.proof.observed_messages import names_by_window
 
 from streamfl.contract.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
@@ -23,7 +24,7 @@ from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.server.role import ServerTask
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.centring import Centred, centre_for
-from streamfl.dp_frank_wolfe.tools.estimators import Estimate, marginal, two_round
+from streamfl.dp_frank_wolfe.tools.estimators import Estimate
 from streamfl.roles.partitioned_role import PartitionedRole
 
 BEGIN = 1000.0

@@ -61,7 +61,7 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
     # Beside what the fit releases, a mean of each column, and of the label by each party.
     means = loop.centred().uplink_numbers
     assert means == parties * 5
-    released = sum(loop.members[party].role.counts["uplink_numbers"] for party in loop.parties) - means
+    released = sum(loop.members[party].role.counts.uplink_numbers for party in loop.parties) - means
     # Signed indices, and N columns of m numbers. At the cap a block without a shown column has none to choose.
     public, learning = loop.public, loop.public.settings.learning
     most = sum(public.sampling.answers_of(party, 1, learning.iterations) for party in loop.parties)
@@ -70,8 +70,8 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
     assert indices == most or learning.blocks > 1
     codec, counts = loop.server.settings.codec, loop.members[SERVER_MEMBER].role.counts
     told = [codec.decode(value) for name, _, _, value in loop.committed if name != SERVER_MEMBER]
-    assert counts["uplink_bytes"] == sum(len(one.content) for one in told if one.kind == "answers") + 8 * means
-    assert (counts["uplink_numbers"], counts["signed_indices"]) == (released + means, indices)
+    assert counts.uplink_bytes == sum(len(one.content) for one in told if one.kind == "answers") + 8 * means
+    assert (counts.uplink_numbers, counts.signed_indices) == (released + means, indices)
     assert {one.name: one.value for one in loop.server.measure()}["fit_uplink_numbers"] == released + means
 
 

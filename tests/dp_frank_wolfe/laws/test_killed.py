@@ -94,7 +94,7 @@ def test_what_comes_twice_changes_nothing(sections: dict[str, Any], most: int) -
     loop.settle(most)
     assert_is(loop, usual.models())
     assert len(loop.writes) == len(set(loop.writes))
-    assert loop.server.outbox.counts["repeated_messages"] > 0
+    assert loop.server.outbox.counts.repeated_messages > 0
 
 
 def test_a_party_that_is_away_is_left_behind_and_comes_back() -> None:
@@ -108,15 +108,15 @@ def test_a_party_that_is_away_is_left_behind_and_comes_back() -> None:
         if not loop.turn():
             assert loop.server.wake_at is not None
             loop.now = loop.server.wake_at
-    before = loop.members["party-1"].role.counts["iterations"]
+    before = loop.members["party-1"].role.counts.iterations
     loop.away = []
     loop.settle()
     assert loop.rejections() == []
     server, away = loop.members[SERVER_MEMBER].role.counts, loop.members["party-1"].role.counts
-    assert server["missing_answers"] == server["late_answers"] == 1
+    assert server.missing_answers == server.late_answers == 1
     assert loop.server.model == 1
-    assert 10 < away["iterations"] < 35
-    assert away["iterations"] > before + 10
+    assert 10 < away.iterations < 35
+    assert away.iterations > before + 10
     # A step that it took no part in moved the others' blocks alone.
     x = np.concatenate(list(loop.models().values()))
     assert 0 < np.abs(x).sum() <= 1 + 1e-12
@@ -250,9 +250,9 @@ def test_memory_is_bounded_at_the_server() -> None:
     partials = loop.server.partials
     waiting = {one.name: one.value for one in partials.measure()}
     assert waiting == {"waiting_predictions": ROWS}
-    assert loop.server.outbox.counts["expired_predictions"] == 5
+    assert loop.server.outbox.counts.expired_predictions == 5
     assert partials.wake_at is not None
     loop.now = partials.wake_at + 1
     loop.turn()
     assert {one.value for one in partials.measure()} == {0}
-    assert loop.server.outbox.counts["expired_predictions"] == ROWS + 5
+    assert loop.server.outbox.counts.expired_predictions == ROWS + 5

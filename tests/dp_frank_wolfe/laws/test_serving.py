@@ -92,7 +92,7 @@ def test_private_predictions_are_charged_before_they_are_sent(tmp_path: Path) ->
         # Twice in its life, and no third time.
         assert len(told) == 2 * len(names)
         assert [one.iteration for one in told] == [one.link for one in told] == list(range(1, len(told) + 1))
-        assert member.role.counts["unpredicted_entities"] == len(names)
+        assert member.role.counts.unpredicted_entities == len(names)
         each = public.prediction_cost(party)
         assert each == pytest.approx(public.cost / 2 * 0.2 / 2)
         assert all(task.ledger.spend.spent(name) == pytest.approx(2 * each) for name in names)
@@ -126,7 +126,7 @@ def test_a_record_that_comes_again_costs_a_prediction_and_changes_none(tmp_path:
         assert sum(one.kind == "partial" for one in told) == sent
         spent = loop.party(party).ledger.spend.spent("somebody")
         assert spent == pytest.approx(sent * loop.public.prediction_cost(party))
-    assert loop.members["party-0"].role.counts["unpredicted_entities"] == 1, "the third record found no budget"
+    assert loop.members["party-0"].role.counts.unpredicted_entities == 1, "the third record found no budget"
     (published,) = loop.published("predictions")
     assert published["prediction"] == pytest.approx(loop.published("model")[-1]["intercept"] + sum(parts))
 
@@ -273,7 +273,7 @@ def test_rows_that_cannot_be_read_are_told_like_others(tmp_path: Path) -> None:
     loop.write("party-0-samples", "somebody", b'{"x0": null}')
     loop.write_columns("somebody else", np.full(2 * COLUMNS, 0.5))
     loop.settle()
-    assert loop.members["party-0"].role.counts["partials"] == 2
+    assert loop.members["party-0"].role.counts.partials == 2
     assert loop.party("party-0").ledger.spend.spent("somebody") > 0
     assert len(names_of()) == ROWS
 

@@ -76,7 +76,7 @@ def test_parties_that_are_a_model_apart_predict_with_the_older_one(restart: bool
         assert found["model"] == model, group
         (own,) = {one["intercept"] for one in loop.published("model") if one["version"] == model}
         assert found["prediction"] == pytest.approx(own + float(rows[f"late {group}"] @ models[model]), abs=8 / FEATURE_ONE)
-    assert loop.members[SERVER_MEMBER].role.counts["expired_predictions"] == 0
+    assert loop.members[SERVER_MEMBER].role.counts.expired_predictions == 0
     assert loop.rejections() == []
 
 
@@ -85,7 +85,7 @@ def test_what_is_two_models_apart_is_given_up_and_counted() -> None:
     loop = federation(2, serving={"mode": "exact"}, window={"fits": 9})
     fitted_again(loop, 1)
     # The window's own records came before there was a model.
-    assert loop.members["party-0"].role.counts["early_records"] == ROWS
+    assert loop.members["party-0"].role.counts.early_records == ROWS
     rows = np.full(2 * COLUMNS, 0.5)
     shown(loop, 0, "left behind", rows)
     loop.settle()
@@ -94,11 +94,11 @@ def test_what_is_two_models_apart_is_given_up_and_counted() -> None:
     shown(loop, 1, "left behind", rows)
     loop.settle()
     fitted_again(loop, 4)
-    assert loop.members[SERVER_MEMBER].role.counts["expired_predictions"] == 1
+    assert loop.members[SERVER_MEMBER].role.counts.expired_predictions == 1
     fitted_again(loop, 5)
     fitted_again(loop, 6)
     assert of_entity(loop, "left behind") == []
-    assert loop.members[SERVER_MEMBER].role.counts["expired_predictions"] == 2
+    assert loop.members[SERVER_MEMBER].role.counts.expired_predictions == 2
     assert not any(key.startswith(b"partial/") for _, key in loop.members[SERVER_MEMBER].state)
     assert loop.rejections() == []
 

@@ -7,12 +7,13 @@ import math
 import numpy as np
 import pytest
 from dp_frank_wolfe.problems import real, sparse
+from dp_frank_wolfe.proof.equal_shares import equal_blocks, plans_of
 from sklearn.linear_model import Lasso
 
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.party.window import Window
-from streamfl.dp_frank_wolfe.tools.direct import DirectFit, equal_blocks, fit, plans_of
+from streamfl.dp_frank_wolfe.tools.direct import DirectFit, fit
 
 
 def run(windows: dict[str, Window], sampling: Sampling, iterations: int, **options: object) -> DirectFit:

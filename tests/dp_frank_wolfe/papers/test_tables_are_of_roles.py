@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.federations import COLUMNS, ROWS, SERVER_MEMBER, settings_of
 from dp_frank_wolfe.problems import divided
+from dp_frank_wolfe.proof.equal_shares import centre_by, plans_of
 
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.privacy.budget import budget
-from streamfl.dp_frank_wolfe.tools.centring import centre_by
-from streamfl.dp_frank_wolfe.tools.direct import plans_of
 
 DELTA = 1e-3
 

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 from dp_frank_wolfe.problems import divided, real, sparse
+from dp_frank_wolfe.proof.equal_shares import equal_blocks, plans_of
 
 from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch
 from streamfl.dp_frank_wolfe.party.window import Window
-from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
+from streamfl.dp_frank_wolfe.tools.direct import fit
 
 
 def objectives(windows: dict[str, Window], samplings: list[Sampling], iterations: int) -> np.ndarray:

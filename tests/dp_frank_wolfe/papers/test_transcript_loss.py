@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from dp_frank_wolfe.problems import divided, real, sparse
+from dp_frank_wolfe.proof.equal_shares import equal_blocks, marginal, plans_of, two_round
 from dp_frank_wolfe.replaying import Chosen, Transcript, transcript
 from scipy.special import log_softmax
 
@@ -17,8 +18,7 @@ from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import SignSketch
 from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, budget
-from streamfl.dp_frank_wolfe.tools.direct import DirectFit, equal_blocks, fit, plans_of
-from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
+from streamfl.dp_frank_wolfe.tools.direct import DirectFit, fit
 from streamfl.privacy.zcdp import cost_of_choice, epsilon_of
 
 ROWS, PARTIES, ITERATIONS = 300, 3, 12

@@ -20,7 +20,7 @@ from dp_frank_wolfe.proof.oracle import (
     presence,
     weights_of,
 )
-from dp_frank_wolfe.proof.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
+from dp_frank_wolfe.proof.scenario import NAME, STRANGER, DPFrankWolfeScenario, S
 from dp_frank_wolfe.proof.serving_checks import check_parts_of_entities, check_serving, prediction_cost
 
 from streamfl.dp_frank_wolfe.learning.public import Public
@@ -29,6 +29,7 @@ from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.simulation.vertical.members import samples_topic
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import require
 
@@ -210,7 +211,7 @@ def check_left_out(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, relea
     A party that was away is back after the final restart, because it has announced new names.
     """
     party, began = chosen.parties[0], math.inf
-    restarted = max(record.timestamp for record in bus.read(samples_of(party)))
+    restarted = max(record.timestamp for record in bus.read(samples_topic(party)))
     for at, one in timed_messages(bus, f"{NAME}.{party}.asks"):
         began = at if one.kind == "manifest" and at >= restarted > began else min(began, at)
         if one.kind == "model" and at - began < chosen.of(S).window.patience_seconds * LEAST_PATIENCE:

@@ -10,9 +10,10 @@ from dp_frank_wolfe.proof.checks import check_budget, check_outcome, check_said
 from dp_frank_wolfe.proof.ledgers import made_up_files, without_power_cuts
 from dp_frank_wolfe.proof.observed_messages import recorded
 from dp_frank_wolfe.proof.rollback import check_rolled_back
-from dp_frank_wolfe.proof.scenario import LABELS, DPFrankWolfeScenario, S, samples_of, scenario
+from dp_frank_wolfe.proof.scenario import DPFrankWolfeScenario, S, scenario
 
 from streamfl.contract.seeding import rng_for
+from streamfl.simulation.vertical.members import LABELS, samples_topic
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Verdict, run
 from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
@@ -75,7 +76,7 @@ def _with_a_fault_that_stays(seed: int) -> DPFrankWolfeScenario:
     chosen = replace(chosen, workers=workers)
     if kind == "process":
         return replace(chosen, permanent_fault=of_a_process(draws, at, list(workers)))
-    topics = [*(samples_of(party) for party in chosen.parties), LABELS]
+    topics = [*(samples_topic(party) for party in chosen.parties), LABELS]
     topic = topics[int(draws.integers(len(topics)))]
     permanent_fault = PermanentFault(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
     return replace(chosen, permanent_fault=permanent_fault)

@@ -232,15 +232,15 @@ class DPFrankWolfeTarget(RoleTarget):
     def _held(self) -> bytes:
         """A digest of what a refused message must not change: all but counts and the clock."""
         role = cast(Any, self.role)
-        counts, tasks = role.counts.copy(), list(role._tasks.values())
+        counts, tasks = vars(role.counts).copy(), list(role._tasks.values())
         moments = [getattr(task, "_now", None) for task in tasks]
-        role.counts.clear()
+        vars(role.counts).clear()
         for task in tasks:
             task._now = 0.0
         try:
             return fingerprint([*tasks, role._queue, role._awaited])
         finally:
-            role.counts.update(counts)
+            vars(role.counts).update(counts)
             for task, moment in zip(tasks, moments, strict=True):
                 task._now = moment
 

@@ -27,7 +27,7 @@ from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release
 from streamfl.privacy.zcdp import cost_of_choice
 from streamfl.roles.message_fragments import MARK, Fragment
-from streamfl.roles.partitioned_role import Outbox
+from streamfl.roles.partitioned_role import Outbox, OutboxCounts
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import TopicReader, require
 
@@ -192,7 +192,7 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
     assert ROLES
     send, add = Outbox.send, IntegerNoise.add
 
-    def noted(self: Outbox, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
+    def noted(self: Outbox[OutboxCounts], channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         found = list(values)
         observed.sends(channel, found)
         return send(self, channel, found, headers)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from dp_frank_wolfe.proof.observed_messages import messages_of
-from dp_frank_wolfe.proof.scenario import LABELS, NAME, DPFrankWolfeScenario, samples_of
+from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario
 
 from streamfl.contract.role import PeerError, Received, Record, StateChange, receive_at_once
 from streamfl.contract.seeding import rng_for
@@ -20,6 +20,7 @@ from streamfl.dp_frank_wolfe.messages import Ask, Message, OtherRows, content_of
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.simulation.vertical.members import LABELS, samples_topic
 from streamfl.testing.faults.cluster import FaultyBus
 
 __all__ = ["RestoredFromBackup", "check_rolled_back", "other_asks", "state_until"]
@@ -122,6 +123,6 @@ def _users_records(chosen: DPFrankWolfeScenario, party: str) -> Iterator[tuple[s
     for (whose, name), contents in chosen.known.items():
         if whose == party:
             other = [-0.5 * one for one in contents[0]] if isinstance(contents[0], list) else [0.25] * chosen.columns[party]
-            yield samples_of(party), name.encode(), {"id": name, "x": other}
+            yield samples_topic(party), name.encode(), {"id": name, "x": other}
     for name, contents in chosen.labels.items():
         yield LABELS, name.encode(), {"id": name, "y": -contents[0] if isinstance(contents[0], float) else 0.75}

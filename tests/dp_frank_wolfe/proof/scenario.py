@@ -17,18 +17,20 @@ from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import TopicSpec
 from streamfl.contract.seeding import rng_for
-from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.config import ColumnFederation, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import Entities, read_content
+from streamfl.dp_frank_wolfe.tools.members import BETWEEN, members
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
+from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
 from streamfl.testing.faults.fault_rates import Rates, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
 
-__all__ = ["FOR_EVER", "LABELS", "LEDGER", "NAME", "STRANGER", "DPFrankWolfeScenario", "S", "samples_of", "scenario"]
+__all__ = ["FOR_EVER", "LEDGER", "NAME", "STRANGER", "DPFrankWolfeScenario", "S", "scenario"]
 
-NAME, LABELS, LEDGER = "sim", "labels", "patients"
+NAME, LEDGER = "sim", "patients"
 # The server.
 S = "s"
 STRANGER = "stranger"
@@ -90,16 +92,9 @@ class DPFrankWolfeScenario:
         return int(self.sections["window"]["rows"])
 
     def of(self, member: str) -> DPFrankWolfeSettings:
-        content: dict[str, Any] = {**self.sections, "role": {"kind": SERVER if member == S else PARTY}}
+        own = members(ColumnFederation.model_validate(self.sections["federation"]))[HEAD if member == S else member]
+        content: dict[str, Any] = {**self.sections, **own}
         if member != S:
-            content["party"] = {"name": member}
-            content["samples"] = {
-                "topic": samples_of(member),
-                "format": "msgpack",
-                "features": "x",
-                "dimension": self.columns[member],
-            }
-            content["labels"] = {"topic": LABELS, "format": "msgpack", "label": "y"}
             content["privacy"] = {
                 **self.sections["privacy"],
                 "ledger": f"{LEDGER}-{member}",
@@ -118,7 +113,7 @@ class DPFrankWolfeScenario:
 
     @property
     def repeatable(self) -> Collection[str]:
-        return {f"{NAME}.{party}.{kind}" for party in self.parties for kind in ("releases", "asks")}
+        return {f"{NAME}.{party}.{kind}" for party in self.parties for kind in BETWEEN}
 
     @property
     def topics(self) -> Sequence[TopicSpec]:
@@ -164,11 +159,6 @@ class DPFrankWolfeScenario:
         asks, releases = (messages_of(bus, f"{NAME}.{self.parties[0]}.{kind}") for kind in ("asks", "releases"))
         used = {name for names in names_by_window(asks, releases, self.rows).values() for name in names}
         return len(set.intersection(*(set(own) for own in told.values())) - used)
-
-
-def samples_of(party: str) -> str:
-    """The topic of a party's columns."""
-    return f"samples-{party}"
 
 
 def scenario(seed: int) -> DPFrankWolfeScenario:
@@ -293,12 +283,12 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
             data.known[party, f"{party}-{one}"] = [draws.normal(size=count).tolist()]
     # One entity has a label and nothing else.
     data.labels["nobody"] = [0.5]
-    topics: dict[str, list[tuple[str, str]]] = {topic: [] for topic in (*map(samples_of, columns), LABELS)}
+    topics: dict[str, list[tuple[str, str]]] = {topic: [] for topic in (*map(samples_topic, columns), LABELS)}
     for (party, name), (content,) in data.known.items():
         if name not in last:
-            topics[samples_of(party)].append((name, "x"))
+            topics[samples_topic(party)].append((name, "x"))
         else:
-            data.last.append(Reading(samples_of(party), name, {"id": name, "x": content}, 0.0, True))
+            data.last.append(Reading(samples_topic(party), name, {"id": name, "x": content}, 0.0, True))
     for name, (content,) in data.labels.items():
         if name not in last:
             topics[LABELS].append((name, "y"))
@@ -335,7 +325,7 @@ def _show(draws: np.random.Generator, data: _Data, columns: Mapping[str, int], s
     few = draws.random() < 0.7
     shown = [f"shown-{one}" for one in range(int(draws.integers(4, 12) if few else draws.integers(20, 40)))]
     for party, count in columns.items():
-        topic = samples_of(party)
+        topic = samples_topic(party)
         for name in shown:
             contents = [draws.normal(size=count).tolist() for _ in range(int(draws.integers(1, 4)))]
             data.known[party, name] = contents

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from dp_frank_wolfe.proof.observed_messages import messages_of, names_by_window
 from dp_frank_wolfe.proof.oracle import numbers_of, place_of, weights_of
-from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario, S, samples_of
+from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario, S
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.learning.public import Public
@@ -24,6 +24,7 @@ from streamfl.dp_frank_wolfe.serving.partials import PartialPlan
 from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.runtime.kinds import find_kind
+from streamfl.simulation.vertical.members import samples_topic
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import require
 
@@ -132,7 +133,7 @@ def _apart(
     most = serving.predictions if serving.mode == "private" else math.inf
     times: Counter[str] = Counter()
     left = list(parts)[::-1]
-    unread = chosen.permanent_fault is not None and (samples_of(party), 0) in chosen.permanent_fault.places
+    unread = chosen.permanent_fault is not None and (samples_topic(party), 0) in chosen.permanent_fault.places
     for row in rows:
         if not left and unread:
             # No worker reads what comes after the fault.
@@ -195,7 +196,7 @@ def _rows(bus: FaultyBus, chosen: DPFrankWolfeScenario, party: str) -> list[_Row
     settings, columns = chosen.of(party), chosen.columns[party]
     bounds = Bounds(np.full(columns, settings.bounds.centre), np.full(columns, settings.bounds.bound))
     found = []
-    for record in bus.read(samples_of(party)):
+    for record in bus.read(samples_topic(party)):
         content = msgspec.msgpack.decode(record.value or b"")
         values = whole_row(np.array(numbers_of(content["x"], columns)), bounds)
         found.append(_Row(record.timestamp, (record.key or b"").decode(), values))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_frank_wolfe.proof.faults import simulate, simulate_liveness
+from dp_frank_wolfe.proof.faults import simulate
 from dp_frank_wolfe.proof.scenario import scenario
 from msgspec import structs
 from mutations import Mutation, check_caught, instead, without, written
@@ -33,7 +33,7 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = pytest.mark.long
 
-SEEDS = range(24)
+SEEDS = range(16)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
@@ -67,13 +67,6 @@ def test_scenarios_are_of_every_kind() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its noise and ledger files."""
     assert [simulate(seed).hash for seed in (3, 8)] == [simulate(seed).hash for seed in (3, 8)]
-
-
-def test_without_a_member_the_others_go_on() -> None:
-    """Protects whoever waits: without a party the others' fit goes on, and other faults that stay hold nothing up."""
-    verdicts = [simulate_liveness(seed) for seed in range(8)]
-    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-    assert any("p1 never comes back" in verdict.description for verdict in verdicts)
 
 
 def the_charge_comes_after_the_release(patch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_a_file_that_is_one_step_ahead_agrees(place: Place) -> None:
     place.remember(remembered)
     ledger, outbox = place.ledger()
     for record in remembered:
-        ledger.restore(record.key or b"", record.value or b"")
+        ledger.parts.restore(record.key or b"", record.value or b"")
     ledger.release(1, 1, "answers", b"", b"", b"rows", lambda link, head: None)
     [(work, _)] = outbox.take()[1]
     assert work.function(work.content) == b""

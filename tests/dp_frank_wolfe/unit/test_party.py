@@ -223,7 +223,7 @@ def test_what_comes_twice_is_counted_and_answered_once(tmp_path: Path) -> None:
         assert party.feed([party.ask(1, others=np.ones(8))] if number > 1 else []) == []
         assert party.state == state
     assert party.rejections == []
-    assert party.role.counts["repeated_messages"] == 1 + (1 + 2 + 3 + 4) + 2
+    assert party.role.counts.repeated_messages == 1 + (1 + 2 + 3 + 4) + 2
     assert reason(party, party.model([0, 0.1, 0, 0])) == "another_ask"
 
 

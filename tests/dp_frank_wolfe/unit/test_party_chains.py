@@ -38,11 +38,12 @@ def test_an_old_copy_of_all_that_a_party_has_is_told_of(tmp_path: Path) -> None:
     assert back.role.trouble is None
     ((key, value),) = parts.changed_state()
     assert value is not None
-    again = PartyChains(ChangedParts(), ["a", "b"], notices)
-    assert again.restore(key, value)
+    restored = ChangedParts()
+    again = PartyChains(restored, ["a", "b"], notices)
+    restored.restore(key, value)
     assert told(chains, notices, message) == told(again, notices, message) == ["ledger_went_back"]
     with pytest.raises(PeerError):
-        again.restore(b"chain/z", value)
+        restored.restore(b"chain/z", value)
 
 
 BEHIND = ["ledger_went_back"]

@@ -136,7 +136,7 @@ def released_nothing(party: Driver, received: Received) -> None:
     before = dict(party.state)
     assert party.feed([received]) == []
     assert party.state == before
-    assert party.role.counts["refused_releases"] >= 1
+    assert party.role.counts.refused_releases >= 1
     assert party.role.trouble is not None
     assert [notice.reason for notice in party.role.notices()] == ["ledger"]
 
@@ -264,7 +264,7 @@ def test_nobody_is_charged_for_a_window_with_somebody_without_budget(tmp_path: P
     party.feed(party.rows(1, names))
     (message,) = party.feed([])
     assert NAMES[0].encode() not in message.content
-    assert party.role.counts["spent_entities"] == 2
+    assert party.role.counts.spent_entities == 2
     before = dict(party.state)
     party.feed([party.manifest(2, names)])
     assert party.rejections[-1].error.reason == "implausible"
@@ -282,7 +282,7 @@ def test_an_entity_takes_part_in_as_many_fits_as_its_budget_has(tmp_path: Path) 
     assert party.task.ledger.spend.largest == pytest.approx(party.public.party_cost("a"))
     party.feed(party.rows(3))
     assert party.feed([]) == []
-    assert party.role.counts["spent_entities"] == 2 * ROWS
+    assert party.role.counts.spent_entities == 2 * ROWS
     epsilon = {one.name: one.value for one in party.role.measure()}["epsilon"]
     assert epsilon == pytest.approx(2.0)
 
@@ -338,7 +338,7 @@ def test_what_promises_nothing_is_charged_without_end(tmp_path: Path, nothing: d
     assert {private.task.ledger.spend.spent(name) for name in NAMES} == {math.inf}
     private.feed(private.rows())
     assert private.feed([]) == []
-    assert private.role.counts["spent_entities"] == 2 * ROWS
+    assert private.role.counts.spent_entities == 2 * ROWS
 
 
 def test_a_ledger_that_is_full_announces_nobody_without_room(tmp_path: Path) -> None:

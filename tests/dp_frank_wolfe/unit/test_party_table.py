@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 import numpy as np
 import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, table
 
 from streamfl.contract.role import PeerError
+from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, Bounds, freeze, whole_label, whole_row
@@ -20,7 +19,7 @@ LABEL = Bounds(np.zeros(1), np.full(1, 0.7))
 
 
 def filled(parts: ChangedParts) -> PartyTable:
-    found = PartyTable(parts, COLUMNS, ROWS, Counter())
+    found = PartyTable(parts, COLUMNS, ROWS, MemberCounts())
     features, labels = table()
     features[3, 1], labels[5] = np.nan, np.inf
     for name, row, label in zip(NAMES, features, labels, strict=True):
@@ -51,7 +50,7 @@ def test_what_is_far_too_large_is_no_error() -> None:
 
 def test_the_first_record_counts() -> None:
     """Protects work that is done again: a row that was announced is the same whatever came behind it."""
-    half = PartyTable(ChangedParts(), 1, 1, Counter())
+    half = PartyTable(ChangedParts(), 1, 1, MemberCounts())
     for number in range(3):
         half.put_columns("a", np.full(1, number, np.int16))
     half.put_label("a", 0)
@@ -68,12 +67,12 @@ def test_the_first_record_counts() -> None:
 
 def test_the_oldest_that_lacks_something_gives_way() -> None:
     """Protects memory: a complete row waits, a half one makes room, and beyond complete ones nothing is taken."""
-    counts: Counter[str] = Counter()
+    counts = MemberCounts()
     found = PartyTable(ChangedParts(), 1, 2, counts)
     one = np.ones(1, np.int16)
     for name in "abc":
         found.put_columns(name, one)
-    assert (len(found), counts["displaced_entities"]) == (2, 1)
+    assert (len(found), counts.displaced_entities) == (2, 1)
     found.put_label("c", 0)
     found.put_label("d", 0)
     found.put_columns("d", one)
@@ -103,25 +102,27 @@ def test_every_row_takes_as_many_bytes() -> None:
 )
 def test_a_damaged_row_is_refused(row: list[object]) -> None:
     """Protects sensitivities from state that was damaged: no number is beyond its bound."""
-    found = PartyTable(ChangedParts(), COLUMNS, ROWS, Counter())
+    parts = ChangedParts()
+    found = PartyTable(parts, COLUMNS, ROWS, MemberCounts())
     with pytest.raises((PeerError, ValueError)):
-        found.restore(b"entity/a", msgspec.msgpack.encode(row))
+        parts.restore(b"entity/a", msgspec.msgpack.encode(row))
+    assert not len(found)
 
 
 def test_a_frozen_window_comes_back_whole_or_not_at_all() -> None:
     """Protects the one content of which anything is released."""
-    parts = ChangedParts()
+    parts, restored = ChangedParts(), ChangedParts()
     rows = filled(ChangedParts())
     rows.announce(NAMES)
     window = rows.window(NAMES)
-    frozen, again = FrozenWindow(parts, ROWS, COLUMNS), FrozenWindow(ChangedParts(), ROWS, COLUMNS)
+    frozen, again = FrozenWindow(parts, ROWS, COLUMNS), FrozenWindow(restored, ROWS, COLUMNS)
     frozen.freeze(window)
     ((key, value),) = parts.changed_state()
     assert value is not None
-    assert again.restore(key, value)
+    restored.restore(key, value)
     assert again.window.digest == window.digest
     for damaged in (value[:-8], b"\xff\x7f" + value[2:], value[:-1] + b"\x7f"):
-        again.restore(key, damaged)
+        restored.restore(key, damaged)
         with pytest.raises(PeerError):
             again.window  # noqa: B018
     frozen.clear()

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from dp_frank_wolfe.problems import real, sparse
+from dp_frank_wolfe.proof.equal_shares import marginal, two_round
 from scipy.optimize import minimize
 
 from streamfl.dp_frank_wolfe.learning.refit import project, refit
@@ -22,7 +23,6 @@ from streamfl.dp_frank_wolfe.learning.selection import (
 )
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.dp_frank_wolfe.tools.direct import place
-from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import cost_of_gaussian
 

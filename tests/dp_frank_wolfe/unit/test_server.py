@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from dp_frank_wolfe.hand_made import ROWS, Hand, Server, converse, hands, names_of, settings_of, windows_of
+from dp_frank_wolfe.proof.equal_shares import marginal, two_round
 
 from streamfl.dp_frank_wolfe.learning.weights import weights_of
 from streamfl.dp_frank_wolfe.messages import (
@@ -26,7 +27,6 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.tools import direct
-from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 
 EXACT: dict[str, Any] = {"epsilon": float("inf")}
 
@@ -173,8 +173,8 @@ def test_a_party_that_is_away_is_not_waited_for() -> None:
         if answer is not None:
             assert server.hear(party, answer[0], answer[1], 1, answer[2]) == []
             unread += server.said
-    assert server.role.counts["missing_answers"] == server.role.counts["timed_out_rounds"] == 1
-    assert server.role.counts["late_answers"] == 1
+    assert server.role.counts.missing_answers == server.role.counts.timed_out_rounds == 1
+    assert server.role.counts.late_answers == 1
     expected = told_directly(server, found, lambda iteration, party: party == "party-1" and 3 <= iteration <= 6)
     # What party-1 said in iteration 3 moved its transcript, not the model.
     assert_is({"party-0": found["party-0"]}, {"party-0": expected.x["party-0"]})
@@ -220,7 +220,7 @@ def test_what_comes_again_is_counted_and_something_else_is_refused() -> None:
     for _ in range(2):
         assert server.hear("party-0", "frozen", frozen, 1) == []
     assert server.hear("party-0", "entities", Entities(names_of()), iteration=1) == []
-    assert server.role.counts["repeated_messages"] == 2
+    assert server.role.counts.repeated_messages == 2
     assert server.hear("party-0", "frozen", Frozen(bytes(32)), 1) == ["another_answer"]
     assert server.said == []
 
@@ -230,15 +230,15 @@ def test_announcements_beyond_the_limit_are_left_out_and_the_next_are_heard() ->
     server = Server(settings_of(window={"limit": ROWS}))
     one, other = server.public.parties[:2]
     assert server.hear(one, "entities", Entities(names_of(ROWS + 1)), iteration=1) == []
-    assert server.role.counts["left_out_entities"] == 1
+    assert server.role.counts.left_out_entities == 1
     assert server.hear(one, "entities", Entities(["somebody"]), iteration=2) == []
-    assert server.role.counts["left_out_entities"] == 2
+    assert server.role.counts.left_out_entities == 2
     server.restart()
     for party in server.public.parties[1:]:
         assert server.hear(party, "entities", Entities(names_of()), iteration=1) == []
     assert [message.kind for party, message in server.said if party == other] == ["manifest"]
     assert server.hear(one, "entities", Entities(["somebody"]), iteration=3) == []
-    assert server.role.counts["left_out_entities"] == 0
+    assert server.role.counts.left_out_entities == 0
 
 
 def asked() -> tuple[Server, dict[str, Hand], Message]:
@@ -449,7 +449,7 @@ def test_a_party_whose_every_answer_is_refused_is_not_waited_for(estimator: str)
             assert server.hear(party, kind, content, 1) == []
         unread += server.said
     assert not server.task.owed
-    assert server.role.counts["missing_answers"] == 1
+    assert server.role.counts.missing_answers == 1
     assert server.task.liveness.present == ["party-1"]
     assert not server.task.estimator.weights["party-0"].any()
     assert server.task.estimator.weights["party-1"].any()

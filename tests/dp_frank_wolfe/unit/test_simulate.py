@@ -13,7 +13,7 @@ from dp_frank_wolfe.simulated import COLUMNS, PARTIES, ROWS, WINDOW, Line
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.tools import run
 from streamfl.dp_frank_wolfe.tools.run import run_fits
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 
 CONTRACT = [
     "r2",

@@ -10,12 +10,12 @@ from fdskl.proof import fuzz
 from wrong_messages import check_found
 
 from streamfl.contract.role import PeerError, Rejection, StateChange
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.sums import sums
 from streamfl.fdskl.sums.pending_sums import PendingSum, PendingSums
 from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.role import FdsklWorker
-from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.testing.fuzz.member import NOW
 
 HEARD = ("samples", "labels", "incarnations", "rounds", "sums", "revisions")
@@ -36,8 +36,8 @@ def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
         taken.restore(StateChange("state", one.partition, one.key or b"", one.value))
 
 
-def _asked_by_whoever_says_so(message: Round, settings: WorkerSettings) -> int:
-    return settings.root
+def _asked_by_whoever_says_so(message: Round, settings: FdsklSettings) -> int:
+    return settings.federation.root
 
 
 def _adds_whatever_came(self: PendingSums, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:

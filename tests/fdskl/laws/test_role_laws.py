@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -37,9 +36,8 @@ from streamfl.fdskl.messages import (
 from streamfl.fdskl.roles import ROLES
 from streamfl.fdskl.sums.contributions import numbers_of
 from streamfl.fdskl.sums.masks import OwnIncarnation, masked
-from streamfl.fdskl.sums.sums import SUM
+from streamfl.fdskl.sums.pending_sums import SUM
 from streamfl.fdskl.sums.topology import aggregation
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
@@ -175,9 +173,11 @@ class Log:
         self._read = 0
         self.fingerprint = 0
         if len(others.settings.federation.actives) > 1:
-            active = make_worker(others.settings).active
-            assert active is not None
-            self.fingerprint = active.fingerprint
+            role = make_worker(others.settings)
+            role.open(0)
+            shared = role.active_partition(0).shared
+            assert shared is not None
+            self.fingerprint = shared.fingerprint
 
     def next(self, says: bool, now: float) -> list[Received]:
         """What the subject reads next. says: whether p1 first says what it can say."""
@@ -399,17 +399,13 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
 
 
 def subject_of(party: str, parties: int, features: int | None = None, **sections: dict[str, Any]) -> Subject:
-    """features: that an entity tells, as where members have keys."""
+    """features: that an entity tells. On a memory bus nobody can be a stranger, as where members have keys."""
+    if features is not None:
+        sections |= {"bus": {"url": "memory://"}, "privacy": {"features_per_entity": features}}
     settings = settings_of(party, parties, **sections)
 
-    def make() -> FdsklWorker:
-        worker = make_worker(settings)
-        if features is not None:
-            worker.settings = replace(worker.settings, is_open=False, features_per_entity=features)
-        return worker
-
     return Subject(
-        make=make,
+        make=lambda: make_worker(settings),
         traffic=active_traffic(settings) if party == "p0" else passive_traffic(settings),
         anybody=lambda extreme: anybody(settings, extreme),
         decode=decoders(settings),

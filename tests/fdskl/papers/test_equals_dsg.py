@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.fdskl.messages import PARTIAL_SUM
-from streamfl.fdskl.sums.sums import SUM
+from streamfl.fdskl.sums.pending_sums import SUM
 from streamfl.fdskl.sums.topology import hops, messages
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.runtime.bus import Outgoing

@@ -72,7 +72,7 @@ def phi(federation: KernelFederation, count: int) -> Floats:
     bandwidth = federation.held.model.bandwidth
     assert bandwidth is not None
     phases = np.zeros((ROWS + 5, count))
-    for role, own in zip(federation.roles.values(), federation.inputs, strict=True):
+    for role, own in zip(federation.roles.values(), federation.inputs.values(), strict=True):
         drawn = role.partition(0).sums.own_part.contributions.frequencies(bandwidth)
         phases += own @ drawn.frequencies(0, count).T + drawn.offsets(0, count)
     return np.sqrt(2.0) * np.cos(phases)

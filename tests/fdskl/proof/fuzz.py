@@ -130,9 +130,9 @@ def member(federation: str, name: str) -> FuzzedMember:
 def always_alike(role: Role) -> None:
     """Open the partitions again with keys that the recorded messages name: keys of a real party differ in each of its lives."""
     worker, lives = cast(FdsklWorker, role), count()
-    name = worker.settings.name
-    worker.settings = replace(
-        worker.settings,
+    name = worker.settings.required_party()
+    worker.given = replace(
+        worker.given,
         secret=rng_for(3, "fuzz", "secret", name).bytes(32),
         entropy=lambda: rng_for(3, "fuzz", "life", name, next(lives)).bytes(32),
     )
@@ -335,9 +335,9 @@ class OtherTarget(FdsklTarget):
         assert self.feed(replace(sample(self.federation, entity, 1), partition=partition)) is None
         said = [INCARNATION.decode(one.value) for one in known]
         task = self.role.partition(partition)
-        lives = {one.sender: one.number for one in said} | {self.role.settings.name: task.peers.incarnation.number}
-        self._number += 1
         own = self.role.settings
+        lives = {one.sender: one.number for one in said} | {own.required_party(): task.peers.incarnation.number}
+        self._number += 1
         fingerprint, numbers = own.fingerprint, [lives[name] for name in PARTIES]
         good = Round(1, fingerprint, ACTIVE, numbers, self._number, PHASES, 1.5, [FeatureRange(0, 2)], [entity])
         assert self.feed(FuzzedRecord("rounds", None, ROUND.encode(good), partition)) is None

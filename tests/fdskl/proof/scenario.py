@@ -10,26 +10,24 @@ from typing import Any, cast
 import numpy as np
 from fdskl.proof.observed_messages import Observed, decode_prediction
 
-from streamfl.configuration.settings import RoleSection, RoleSettings
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import TopicSpec
 from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklSettings
+from streamfl.fdskl.tools.members import BETWEEN, labels_topic, members
 from streamfl.fdskl.worker.role import FdsklWorker
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
+from streamfl.simulation.vertical.members import LABELS, samples_topic
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.observed_messages import require
 from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
 
-__all__ = ["FOR_EVER", "LABELS", "FdsklScenario", "labels_of", "scenario", "scenario_of_several"]
+__all__ = ["FOR_EVER", "LABELS", "FdsklScenario", "scenario", "scenario_of_several"]
 
-LABELS = "labels"
 FOR_EVER = 1e6
 LAST_ENTITIES = 3
-# Kinds of messages between parties.
-BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
 
 
 @dataclass(frozen=True)
@@ -97,13 +95,7 @@ class FdsklScenario:
 
     def of(self, party: str) -> FdsklSettings:
         """The settings of a party."""
-        samples = EntitySamplesSection(
-            topic=f"samples-{party}", format="msgpack", features="x", dimension=self.dimensions[party]
-        )
-        actives = self.settings.federation.active_parties
-        labels = EntityLabelsSection(topic=labels_of(self, party), format="msgpack", label="y") if party in actives else None
-        update = {"role": RoleSection(kind=WORKER), "party": PartySection(name=party), "samples": samples, "labels": labels}
-        return self.settings.model_copy(update=update)
+        return self.settings.model_copy(update=members(self.settings.federation, self.dimensions)[party])
 
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
@@ -127,14 +119,14 @@ class FdsklScenario:
         lives = self.observed.lives
 
         def entropy() -> bytes:
-            lives.append(role.settings.name)
+            lives.append(role.settings.required_party())
             return rng_for(self.seed, "simulation", "life", len(lives)).bytes(32)
 
-        role.settings = replace(role.settings, secret=entropy(), entropy=entropy)
+        role.given = replace(role.given, secret=entropy(), entropy=entropy)
 
     def check_bounds(self, worker: Worker) -> None:
         role, settings = cast(FdsklWorker, worker.role), self.settings
-        if role.active is not None:
+        if role.settings.is_active:
             self.observed.trouble |= role.trouble is not None
             counted = {one.name: int(one.value) for one in role.measure() if one.value}
             self.observed.abandoned |= "abandoned_rounds" in counted
@@ -143,9 +135,9 @@ class FdsklScenario:
         several = 2 * actives if actives > 1 else 1
         for partition, task in role._tasks.items():
             pending = len(task.sums.pending)
-            require(pending <= 4 * most * several, f"{role.settings.name}: {pending} rounds under way")
-            require(len(task.columns) <= settings.alignment.limit, f"{role.settings.name}: {len(task.columns)} entities")
-            if role.active is None:
+            require(pending <= 4 * most * several, f"{role.settings.own_party}: {pending} rounds under way")
+            require(len(task.columns) <= settings.alignment.limit, f"{role.settings.own_party}: {len(task.columns)} entities")
+            if not role.settings.is_active:
                 continue
             active = role.active_partition(partition)
             may = most if actives == 1 else 2 * most
@@ -171,14 +163,9 @@ class FdsklScenario:
         """The entities that the active party has to predict. If a party is absent, or entities are forgotten, none is certain."""
         if self.absent is not None or self.forgets:
             return set()
-        topic, count = f"samples-{self.active}", self.partitions
+        topic, count = samples_topic(self.active), self.partitions
         seen = {entity for party, entity in self.columns if party == self.active}
         return {entity for entity in seen if not self.is_hidden(topic, bus.partition_of(entity.encode(), count))}
-
-
-def labels_of(chosen: FdsklScenario, party: str) -> str:
-    """The topic of an active party's labels."""
-    return LABELS if party == chosen.active else f"{LABELS}-{party}"
 
 
 def scenario_of_several(seed: int) -> FdsklScenario:
@@ -207,10 +194,10 @@ def scenario_of_several(seed: int) -> FdsklScenario:
     def dealt(reading: Reading) -> Reading:
         if reading.topic != LABELS:
             return reading
-        return replace(reading, topic=labels_of(chosen, names[int(reading.client[1:]) % len(names)]))
+        return replace(reading, topic=labels_topic(settings.federation, names[int(reading.client[1:]) % len(names)]))
 
     readings = [dealt(one) for one in data.readings]
-    topics = [*(f"samples-{name}" for name in chosen.parties), *(labels_of(chosen, name) for name in names)]
+    topics = [*(samples_topic(name) for name in chosen.parties), *(labels_topic(settings.federation, name) for name in names)]
     return replace(
         chosen,
         readings=tuple(tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at)) for topic in topics),
@@ -298,7 +285,7 @@ def scenario(seed: int) -> FdsklScenario:
     dimensions = {name: between(1, 3) for name in names}
     entities = between(70, 80) if found else between(6, 24)
     data = _data(draws, settings, dimensions, entities, faulty_seconds, synchronous)
-    topics = [*(f"samples-{name}" for name in names), LABELS]
+    topics = [*(samples_topic(name) for name in names), LABELS]
     return FdsklScenario(
         seed=seed,
         settings=settings,
@@ -349,7 +336,7 @@ def _data(
                 # With heavy tails.
                 content: dict[str, Any] = {"id": entity, "x": np.sinh(2 * draws.normal(size=dimension)).tolist()}
                 data.columns.setdefault((name, entity), []).append(content["x"])
-                own.append(Reading(f"samples-{name}", entity, content, at, True))
+                own.append(Reading(samples_topic(name), entity, content, at, True))
                 at += float(draws.exponential(3.0))
         if draws.random() < 0.7 and (settings.federation.active_party, entity) in data.columns:
             label = data.labels[entity] = float(draws.integers(2))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fdskl.proof.faults import simulate, simulate_liveness
+from fdskl.proof.faults import simulate
 from fdskl.proof.scenario import FOR_EVER, scenario
 from mutations import Mutation, after, check_caught, instead, written
 
@@ -31,7 +31,7 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(24)
+SEEDS = range(16)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
@@ -65,13 +65,6 @@ def test_scenarios_are_of_every_kind() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and secrets."""
     assert [simulate(seed).hash for seed in (3, 4)] == [simulate(seed).hash for seed in (3, 4)]
-
-
-def test_without_a_party_the_active_one_says_so() -> None:
-    """Protects whoever waits: faults that stay hold, a party that never comes back is among them, and that is said."""
-    verdicts = [simulate_liveness(seed) for seed in range(12)]
-    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-    assert any("never comes back" in verdict.description for verdict in verdicts)
 
 
 def one_key_for_all_lives(patch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from streamfl.contract.role import Received, Record, Rejection, Send, StateChang
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import DISTANCES, INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, PartialSum, Round
 from streamfl.fdskl.sums.circle import from_circle, to_circle
-from streamfl.fdskl.sums.contributions import Contributions, InputNoise, KernelSettings
+from streamfl.fdskl.sums.contributions import Contributions
 from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.fdskl.worker.answered import FARTHEST, MANY_DISTANCES
 from streamfl.fdskl.worker.role import FdsklWorker
@@ -29,10 +28,14 @@ class Asked:
     """The passive party of two, and rounds in the active one's name. state: its changelog."""
 
     def __init__(self, has_keys: bool = True, state: dict[bytes, bytes] | None = None, life: int = 0, **sections: Any) -> None:
-        settings = settings_of("p1", 2, standardisation={"columns": False, "transform": "none"}, **sections)
-        self.role: FdsklWorker = make_worker(settings, lives(1, life))
-        most = MOST if has_keys else None
-        self.role.settings = replace(self.role.settings, is_open=not has_keys, features_per_entity=most, distances=True)
+        sections |= {
+            # On a memory bus nobody can be a stranger, as where members have keys.
+            "bus": {"url": "memory://" if has_keys else "kafka://localhost:9092"},
+            "learning": {"bandwidth": None, "window": 32},
+            "privacy": {"features_per_entity": MOST},
+            "standardisation": {"columns": False, "transform": "none"},
+        }
+        self.role: FdsklWorker = make_worker(settings_of("p1", 2, **sections), lives(1, life))
         self.role.open(0)
         for key, value in (state or {}).items():
             self.role.restore(StateChange("state", 0, key, value))
@@ -244,13 +247,17 @@ def test_noise_is_of_the_entity_and_not_of_the_question() -> None:
     """Protects what noise promises from an average: each round of another number, of other features, and in another life, is of one
     draw for the entity's columns. At this scale no phase turns around, so each round's features are solved for what they are of.
     """
-    names, row = [f"c{number}" for number in range(4)], np.array([[0.3, -0.2, 0.5, 0.1]])
+    row = np.array([[0.3, -0.2, 0.5, 0.1]])
+    settings = settings_of(
+        "p1",
+        2,
+        samples={"topic": "samples", "features": [f"c{number}" for number in range(4)]},
+        aggregation={"mask": "none", "study": True, "circle_bits": 64, "secret_file": "secret"},
+        privacy={"input_norm": 1.0, "input_noise": 0.5},
+    )
 
     def seen(first: int, entity: str = "a", columns: np.ndarray = row) -> np.ndarray:  # type: ignore[type-arg]
-        part = Contributions(
-            kernel=KernelSettings("gaussian", 1.5), columns=names, seed=1, secret=b"s" * 32, shared=False, parties=2, own=1, root=0,
-            mask="none", bits=64, noise=InputNoise(1.0, 0.5, "a secret"), place=(7, 0),
-        )  # fmt: skip
+        part = Contributions(settings, b"s" * 32, "a secret", 0)
         asked = Round(VERSION, 7, "p0", [1, 2], first, PHASES, 100.0, [FeatureRange(first, 40)], [entity])
         numbers = part.numbers(asked, b"round %d" % first, {}, columns)[:40]
         drawn = part.frequencies(100.0)

@@ -99,8 +99,9 @@ def test_turns_of_another_federation_are_not_taken_back(content: Any) -> None:
 def partition_of_one_of_two() -> tuple[ActivePartition, int]:
     role = make_worker(settings_of("p0", 2, federation={"active": ["p0", "p1"]}, learning={"solver": "sgd"}))
     role.open(0)
-    assert role.active is not None
-    return role.active_partition(0), role.active.fingerprint
+    active = role.active_partition(0)
+    assert active.shared is not None
+    return active, active.shared.fingerprint
 
 
 def test_an_iteration_after_one_that_was_not_heard_of_is_refused() -> None:

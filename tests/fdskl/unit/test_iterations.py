@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fdskl.makers import settings_of
 from numpy.typing import NDArray
 
+from streamfl.fdskl.config import FdsklSettings, KernelLearningSection
 from streamfl.fdskl.learning.feature_cache import FeatureCache
-from streamfl.fdskl.learning.iteration import BandwidthSearch, LearningSettings, SgdIteration
+from streamfl.fdskl.learning.iteration import BandwidthSearch, SgdIteration
 from streamfl.fdskl.learning.labelled import LabelledEntities
-from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.newton_iteration import NewtonIteration, columns_of
 from streamfl.fdskl.messages import DISTANCES, FeatureRange
@@ -37,40 +38,35 @@ def number_of(name: str) -> int:
     return int(name.removeprefix("entity-"))
 
 
-def learning(**changed: Any) -> LearningSettings:
-    usual: dict[str, Any] = {
-        "loss": loss_named("square"),
-        "solver": "newton",
-        "bandwidth": 1.0,
-        "multiplier": 0.5,
-        "laplacian": False,
+def learning(**changed: Any) -> FdsklSettings:
+    section: dict[str, Any] = {
+        "loss": "square",
+        "bandwidth_multiplier": 0.5,
         "features_limit": 12,
         "block_features": 3,
         "block_instances": 4,
-        "first_block": 4,
+        "first_instances": 4,
         "window": 9,
         "visits": 2,
-        "sweeps": None,
         "cache_bytes": 10**6,
         "regularisation": 0.01,
         "step": 0.5,
-        "step_rule": "constant",
-        "horizon": None,
-        "bits": 64,
+        **changed,
     }
-    return LearningSettings(**usual | changed)
+    return settings_of("p0", 1, learning=section, aggregation={"circle_bits": 64}, alignment={"limit": 100})
 
 
 class Active:
     """What an active party has for its iterations, and rounds that are answered by ``PHI``."""
 
-    def __init__(self, settings: LearningSettings) -> None:
+    def __init__(self, settings: FdsklSettings) -> None:
         self.settings = settings
+        learning = settings.learning
         self.parts = ChangedParts()
-        self.labelled = LabelledEntities(self.parts, max(settings.window, settings.block_instances))
-        self.model = KernelModel(self.parts, settings.block_features, settings.features_limit)
+        self.labelled = LabelledEntities(self.parts, max(learning.window, learning.block_instances))
+        self.model = KernelModel(self.parts, learning.block_features, learning.features_limit)
         self.model.set_bandwidth(1.0)
-        self.cache = FeatureCache(self.model.block, self.model.limit, settings.cache_bytes)
+        self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.dropped = 0
         # By entity and feature, how often it was asked for.
         self.asked: Counter[tuple[int, int]] = Counter()
@@ -78,7 +74,7 @@ class Active:
         self.remembered: dict[bytes, bytes] = {}
 
     def iteration(self) -> SgdIteration | NewtonIteration:
-        if self.settings.solver == "sgd":
+        if self.settings.learning.solver == "sgd":
             return SgdIteration(self.settings, self.model, self.labelled, self._drop)
         return NewtonIteration(self.settings, self.model, self.labelled, self.cache, self._drop)
 
@@ -142,7 +138,7 @@ def test_sgd_is_algorithm_1_coefficient_by_coefficient(restart_at: int | None) -
     alpha times 1 - gamma lambda, and beyond the limit the oldest features go.
     """
     gamma, decays, size, block, limit = 0.5, 1 - 0.5 * 0.01, 4, 3, 12
-    active = Active(learning(solver="sgd", loss=loss_named("logistic")))
+    active = Active(learning(solver="sgd", loss="logistic"))
     alphas: dict[int, float] = {}
 
     def label(row: int) -> float:
@@ -218,7 +214,7 @@ class Descent:
     min over alpha_b of sum_n (f_n - y_n)^2 / N + (lambda C / 2) |alpha|^2
     """
 
-    def __init__(self, settings: LearningSettings) -> None:
+    def __init__(self, settings: KernelLearningSection) -> None:
         self.settings = settings
         self.blocks = settings.features_limit // settings.block_features
         self.alphas: dict[int, Floats] = {}
@@ -282,7 +278,8 @@ def test_newton_is_the_least_squares_solution_block_by_block(changed: dict[str, 
     order that is promised; with any cache, restarted or not.
     """
     active = Active(learning(**changed))
-    settings, window = active.settings, max(active.settings.window, active.settings.block_instances)
+    settings = active.settings.learning
+    window = max(settings.window, settings.block_instances)
     oracle, shown = Descent(settings), []
     for number in range(9):
         if number in restarts:
@@ -356,7 +353,7 @@ def test_a_revised_entity_is_learnt_from_as_it_was_and_asked_for_anew() -> None:
 
 def test_an_entity_of_which_a_party_forgot_its_columns_is_left_out() -> None:
     """Protects the model from means that stand for columns: the entity is forgotten and counted, the others are learnt from."""
-    active, oracle = Active(learning()), Descent(learning())
+    active, oracle = Active(learning()), Descent(learning().learning)
     active.label(range(5), truth)
     active.run()
     oracle.iterate(range(5), np.array([truth(row) for row in range(5)]))
@@ -403,7 +400,7 @@ def test_where_a_block_stands_in_an_answer() -> None:
 @pytest.mark.parametrize("count", [9, 40])
 def test_the_bandwidth_is_the_median_distance(laplacian: bool, count: int) -> None:
     """Protects the kernel's scale: entities two by two, the latest ones, distance 0 left out, times the multiplier."""
-    active = Active(learning(bandwidth=None, multiplier=0.7, laplacian=laplacian, window=100))
+    active = Active(learning(bandwidth=None, bandwidth_multiplier=0.7, kernel="laplacian" if laplacian else "gaussian", window=100))
     active.label(range(count), truth)
     search = BandwidthSearch(active.settings, active.model, active.labelled)
     (question,) = search.questions()
@@ -419,7 +416,7 @@ def test_the_bandwidth_is_the_median_distance(laplacian: bool, count: int) -> No
 
 def test_entities_that_are_all_alike_have_a_bandwidth() -> None:
     """Protects learning from a kernel of width 0."""
-    active = Active(learning(bandwidth=None, multiplier=0.7))
+    active = Active(learning(bandwidth=None, bandwidth_multiplier=0.7, window=100))
     active.label(range(4), truth)
     search = BandwidthSearch(active.settings, active.model, active.labelled)
     (question,) = search.questions()
@@ -430,7 +427,10 @@ def test_entities_that_are_all_alike_have_a_bandwidth() -> None:
 @pytest.mark.parametrize(("multiplier", "found"), [(1e3, 1e12), (1e-300, 1e-12)])
 def test_a_median_beyond_all_bandwidths_becomes_the_nearest(multiplier: float, found: float) -> None:
     """Protects an active party from announcing a round that every party refuses, itself too, at which it would end."""
-    active = Active(learning(bandwidth=None, multiplier=multiplier, laplacian=True))
+    settings = learning(bandwidth=None, kernel="laplacian", window=100)
+    # The settings' bounds keep a median of whole steps above the smallest bandwidth.
+    section = settings.learning.model_copy(update={"bandwidth_multiplier": multiplier})
+    active = Active(settings.model_copy(update={"learning": section}))
     search = BandwidthSearch(active.settings, active.model, active.labelled)
     total = np.full(3, 2**63, np.uint64)
     search.answered(Question(search, DISTANCES, [], []), total, np.zeros(6, np.uint8))

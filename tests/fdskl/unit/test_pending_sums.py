@@ -11,8 +11,7 @@ import pytest
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import PHASES, FeatureRange, PartialSum, Round
-from streamfl.fdskl.sums.pending_sums import Key, PendingSum, PendingSums
-from streamfl.fdskl.sums.sums import SUM
+from streamfl.fdskl.sums.pending_sums import SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.topology import aggregation
 
 
@@ -93,7 +92,7 @@ def test_rounds_give_way_expire_and_end_with_a_life() -> None:
     owner.expire(2.0, 3.5)
     assert given_up[1:] == [((5, 1), "timeout")]
     owner.begin((9, 0), 4.0)
-    owner.give_up_all("incarnation", but=9)
+    owner.abandon_all("incarnation", but=9)
     assert given_up[2:] == [((5, 2), "incarnation"), ((5, 3), "incarnation")]
     owner.set_back(1.0)
     assert owner.oldest == 1.0

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from streamfl.contract.role import PeerError, Record
 from streamfl.fdskl.config import WORKER
-from streamfl.fdskl.roles import ROLES, prediction_of
+from streamfl.fdskl.learning.losses import prediction_of
+from streamfl.fdskl.roles import ROLES
 
 KIND = ROLES[WORKER]
 

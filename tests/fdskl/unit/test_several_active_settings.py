@@ -90,13 +90,12 @@ def test_turns_are_signed_where_members_have_keys(tmp_path: Path) -> None:
         keys.add(f"m{number}", WORKER, speaks_for=(f"p{number}",))
     settings = [several(f"p{number}", ["p0", "p1"], 3, **keys.sections(f"m{number}")) for number in range(3)]
     role = KIND.build(settings[0])
-    assert role.active is not None
-    said = role.active.sign(Turn(1, 7, "p0", 1, False, 0, 0, 1.0, 1.0), 2)
+    said = role.given.sign(Turn(1, 7, "p0", 1, False, 0, 0, 1.0, 1.0), 2)
     decode = KIND.channels(settings[1]).inputs["turns"].decode
     assert decode(Record("f.turns", 2, 0, None, TURN.encode(said))) == said
     for place, changes in ((3, {}), (2, {"number": 2}), (2, {"signature": b""}), (2, {"sender": "p1"})):
         with pytest.raises(PeerError, match=r"forged|not_a_member"):
             decode(Record("f.turns", place, 0, None, TURN.encode(msgspec.structs.replace(said, **changes))))
-    in_anothers_name = role.active.sign(msgspec.structs.replace(said, sender="p1", signature=b""), 2)
+    in_anothers_name = role.given.sign(msgspec.structs.replace(said, sender="p1", signature=b""), 2)
     with pytest.raises(PeerError, match="'m0' may not speak for 'p1'"):
         decode(Record("f.turns", 2, 0, None, TURN.encode(in_anothers_name)))

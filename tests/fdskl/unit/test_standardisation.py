@@ -9,7 +9,7 @@ from fdskl.proof.direct import Party, learn, standardised
 from scipy import stats
 
 from streamfl.contract.role import PeerError
-from streamfl.fdskl.config import KernelLearningSection
+from streamfl.fdskl.config import KernelLearningSection, StandardisationSection
 from streamfl.fdskl.sums.standardisation import Standardisation, combined, moments_of, no_moments, scaling_of
 from streamfl.state.changelog import ChangedParts
 
@@ -36,7 +36,8 @@ TABLE = np.stack(list(COLUMNS.values()), axis=1)
 
 
 def seen(rows: np.ndarray, first: int = FIRST, parts: ChangedParts | None = None, auto: bool = True) -> Standardisation:
-    own = Standardisation(ChangedParts() if parts is None else parts, rows.shape[1], True, first, 10.0, auto)
+    section = StandardisationSection(first_entities=first, transform="auto" if auto else "none")
+    own = Standardisation(ChangedParts() if parts is None else parts, rows.shape[1], section, 10.0)
     for row in rows:
         own.see(row, 0.0)
     return own
@@ -148,7 +149,7 @@ def test_who_is_not_known_is_the_mean_and_no_number_is_too_far_out() -> None:
     assert not own.apply(TABLE[:2], np.array([True, False]))[1].any()
     far = own.apply(np.full((1, TABLE.shape[1]), 9e17), np.ones(1, np.bool_))
     assert np.abs(far).max() == 5
-    unwanted = Standardisation(ChangedParts(), 1, False, 10, 10.0)
+    unwanted = Standardisation(ChangedParts(), 1, StandardisationSection(columns=False), 10.0)
     assert unwanted.frozen
     assert unwanted.apply(np.array([[30.0], [4.0]]), np.array([True, False])).tolist() == [[30.0], [0.0]]
 
@@ -175,7 +176,7 @@ def test_what_is_restored_goes_on_as_if_it_had_never_stopped() -> None:
         parts = ChangedParts()
         own = seen(TABLE[:cut], 100, parts)
         again = ChangedParts()
-        other = Standardisation(again, TABLE.shape[1], True, 100, 10.0)
+        other = Standardisation(again, TABLE.shape[1], StandardisationSection(first_entities=100), 10.0)
         ((key, value),) = parts.changed_state()
         assert value is not None
         again.restore(key, value)
@@ -191,7 +192,7 @@ def test_remembered_moments_that_cannot_be_are_refused() -> None:
     """Protects a start from a damaged changelog."""
     right = moments_of(TABLE[:50, :2])
     parts = ChangedParts()
-    Standardisation(parts, 2, True, 100, 10.0)
+    Standardisation(parts, 2, StandardisationSection(first_entities=100), 10.0)
     parts.restore(b"columns", msgspec.msgpack.encode([50, right.astype("<f8").tobytes(), True]))
 
     def damaged(power: int, number: float) -> bytes:

@@ -89,7 +89,7 @@ class Tutorial:
         workers = [build_worker(read(file), self.bus, lambda: self.now, lambda: self.now) for file in FILES]
         for worker in workers:
             role = cast(FdsklWorker, worker.role)
-            role.settings = replace(role.settings, secret=self.draws.bytes(32), entropy=lambda: self.draws.bytes(32))
+            role.given = replace(role.given, secret=self.draws.bytes(32), entropy=lambda: self.draws.bytes(32))
         return workers
 
     def settle(self, workers: Sequence[Worker]) -> None:

@@ -198,7 +198,7 @@ def test_processes_predict_what_the_memory_bus_predicts(
     deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], data: Path
 ) -> None:
     """Protects the deployment as a whole: topics, replay, a server and two clients; one prediction a sample, the right one."""
-    rows = 10_000
+    rows = 4_000
     with np.load(data / "naval.npz") as archive:
         order = np.random.default_rng(0).permutation(len(archive["y"]))[:rows]
         inputs, labels = archive["X"][order, :15].astype(float), archive["y"][order].astype(float)

@@ -11,11 +11,6 @@ from streamfl.pofmkl.server.rounds import OpenRound
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
 
-def test_servers_that_never_come_back_are_among_the_seeds() -> None:
-    """Protects the breadth of the seeds: of what stays, this is the member without which nothing is learnt."""
-    assert any("all servers never come back" in simulate_liveness(seed).description for seed in range(20))
-
-
 def rounds_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
     assert isinstance(OpenRound.over_at, property)
     patch.setattr(OpenRound, "over_at", property(lambda _self: None))

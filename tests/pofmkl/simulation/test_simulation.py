@@ -18,7 +18,7 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(80)
+SEEDS = range(48)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
@@ -30,7 +30,7 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
     assert [f"make simulate SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
     assert set(met) == set(FAULTS)
-    assert [kind for kind in FAULTS if met[kind] < 5] == []
+    assert [kind for kind in FAULTS if met[kind] < 3] == []
 
 
 def test_scenarios_are_of_every_kind() -> None:
@@ -51,7 +51,7 @@ def test_scenarios_are_of_every_kind() -> None:
 
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: a run again, in another process with other hashes of text, is the same to the byte."""
-    seeds = range(1, 6)
+    seeds = range(1, 4)
     here = [simulate(seed) for seed in seeds]
     assert {one.description.split(",")[0] for one in here} == {"preset paper", "preset default"}
     assert [one.lines for one in here] == [simulate(seed).lines for seed in seeds]
@@ -64,7 +64,7 @@ def test_a_seed_is_one_history() -> None:
 
 def test_another_seed_is_another_history() -> None:
     """Protects the search: seeds that all did the same would find what one finds."""
-    assert len({simulate(seed).hash for seed in range(5)}) == 5
+    assert len({simulate(seed).hash for seed in range(3)}) == 3
 
 
 def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

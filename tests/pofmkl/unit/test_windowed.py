@@ -19,6 +19,7 @@ from streamfl.pofmkl.learning.learner import Batch, Learnt
 from streamfl.pofmkl.learning.neighbours import Projection
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
 from streamfl.pofmkl.learning.windowed import ChangeDetector, RiverExperts, Windowed, risen_since
+from streamfl.pofmkl.metrics import OwnModelMetrics
 
 Floats = NDArray[np.float64]
 RIVER = ("linear", "hoeffding", "knn")
@@ -199,7 +200,7 @@ def test_expert_that_gives_no_number_is_replaced(monkeypatch: pytest.MonkeyPatch
     experts = RiverExperts({0: "last-label"}, "square", 1, 1, failures)
     experts.learn(np.array([0.0, 1.0], np.float32))
     assert np.isnan(experts.predict(np.array([0.0], np.float32))[0])
-    counts = {item.labels[1][1]: item.value for item in failures.measure("expert_failures", "")}
+    counts = {item.labels[1][1]: item.value for item in failures.measure(OwnModelMetrics.expert_failures)}
     assert {reason for reason, count in counts.items() if count} == {"no_number"}
 
 

@@ -121,7 +121,7 @@ def test_a_training_that_comes_to_nothing_ends_everywhere(sections: dict[str, An
     assert all(trouble is not None and "training 1 has ended" in trouble for trouble in troubles), troubles
     assert any(text in str(trouble) for trouble in troubles)
     assert not any(member.role.waiting for member in loop.members.values())
-    assert [member.role.counts["failed_trainings"] for member in loop.members.values()] == [1, 1, 1, 1]
+    assert [member.role.counts.failed_trainings for member in loop.members.values()] == [1, 1, 1, 1]
     for name in loop.members:
         loop.restart(name)
         assert loop.members[name].role.trouble is not None
@@ -149,7 +149,7 @@ def test_ciphertexts_are_as_many_as_the_formulas_say(secrets: Secrets) -> None:
                 expected[name] += learning.batch + -(-columns // (bits // curvature))
                 expected[name] += -(-(4 * kept + 4) // (bits // settings.products.slot_bits))
             kept = min(kept + offers[iteration], learning.memory)
-    assert {name: loop.members[name].role.counts["ciphertexts_sent"] for name in numbers} == expected
+    assert {name: loop.members[name].role.counts.ciphertexts_sent for name in numbers} == expected
     measured = {one.name: one.value for one in loop.members["h1"].role.measure()}
     assert measured["ciphertexts_sent"] == expected["h1"]
 

@@ -198,7 +198,7 @@ def test_a_host_has_no_more_residuals_decrypted_than_an_upload_holds(secrets: Se
 
     # The next ones, uploaded in the same round, are refused and counted.
     coordinator = loop.members["c"]
-    before = coordinator.role.counts["decryptions"]
+    before = coordinator.role.counts.decryptions
     ciphertexts = decode_ciphertexts(key, told[0], len(signs))
     others = encode_ciphertexts(key, packing.pack_ciphertexts(ciphertexts[count : 2 * count])[: len(plaintexts)])
     first = next(said(loop, "f.h1.uploads", "gradient"))
@@ -210,8 +210,8 @@ def test_a_host_has_no_more_residuals_decrypted_than_an_upload_holds(secrets: Se
         coordinator.rejections.clear()
         loop.step("c")
         assert [one.error.reason for one in coordinator.rejections] == [reason]
-    assert coordinator.role.counts["refused_decryptions"] == 2
-    assert coordinator.role.counts["decryptions"] == before
+    assert coordinator.role.counts.refused_decryptions == 2
+    assert coordinator.role.counts.decryptions == before
 
 
 # ---- the broker

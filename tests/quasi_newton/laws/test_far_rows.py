@@ -68,7 +68,7 @@ def test_the_label_of_a_row_that_stands_out_is_not_in_the_transcript(monkeypatch
     for one in plain:
         assert [np.sign(-found) for found in one.differences] == [one.label] * len(one.differences)
         assert len(one.differences) == 4
-        assert one.loop.members[who].role.counts["muted_rows"] == 0
+        assert one.loop.members[who].role.counts.muted_rows == 0
     bounded = [Heard(monkeypatch, flipped, 0.2, who) for flipped in (False, True)]
     for one in bounded:
         # The two columns are one and the same there.
@@ -88,10 +88,10 @@ def test_muted_rows_are_told_once_a_training(monkeypatch: pytest.MonkeyPatch) ->
     (notice,) = [one for one in member.role.notices() if one.reason == "muted"]
     assert notice.text.startswith("1 of 200 rows are so far out")
     assert {one.name: one.value for one in member.role.measure()}["muted_rows"] == 1
-    assert loop.members["g"].role.counts["muted_rows"] == 0
+    assert loop.members["g"].role.counts.muted_rows == 0
     before = [loop.party(name).rows.learnt() for name in ("g", "h1")]
     loop.restart("h1")
-    assert loop.members["h1"].role.counts["muted_rows"] == 0
+    assert loop.members["h1"].role.counts.muted_rows == 0
     for name, (inputs, muted) in zip(("g", "h1"), before, strict=True):
         again = loop.party(name).rows.learnt()
         assert np.array_equal(again[0], inputs)

@@ -56,8 +56,8 @@ def test_who_tells_more_than_the_bounds_ends_the_training(
     assert [loop.party(one).progress.phase for one in parties(loop)] == [FAILED] * 2
     other = "g" if name == "h1" else "h1"
     assert "numbers within the public bounds cannot give what the coordinator decrypted" in loop.party(other).progress.failure
-    assert loop.members[other].role.counts["implausible_openings"] == 1
-    assert [member.role.counts["trainings"] for member in loop.members.values()] == [0] * 3
+    assert loop.members[other].role.counts.implausible_openings == 1
+    assert [member.role.counts.trainings for member in loop.members.values()] == [0] * 3
 
 
 def opened_beyond(loop: ClosedLoop, name: str, beyond: int) -> None:
@@ -134,7 +134,7 @@ def test_sums_that_no_vectors_have_end_the_training(monkeypatch: pytest.MonkeyPa
     uploading(monkeypatch, changed)
     loop = federation(secrets, **SHORT)
     loop.settle()
-    assert loop.members["c"].role.counts["implausible_openings"] == 1
+    assert loop.members["c"].role.counts.implausible_openings == 1
     assert "the sums of 'g' are none" in str(loop.members["c"].role.trouble)
     assert [loop.party(one).progress.phase for one in parties(loop)] == [FAILED] * 2
 

@@ -118,7 +118,7 @@ def test_a_training_begins_again_under_the_new_key_whoever_is_restarted_first(se
         loop.settle()
     assert_trained(loop, coordinator(loop).run.run, new)
     assert loop.rejections() == []
-    assert max(member.role.counts["failed_trainings"] for member in loop.members.values()) <= 1
+    assert max(member.role.counts.failed_trainings for member in loop.members.values()) <= 1
 
 
 @pytest.mark.parametrize("order", ["ghc", "chg"])
@@ -167,7 +167,7 @@ def test_between_trainings_nothing_ends(secrets: Secrets) -> None:
     new = rotated(secrets)
     for name in MEMBERS:
         restart_with(loop, name, secrets, new, **again)
-        assert loop.members[name].role.counts["failed_trainings"] == 0
+        assert loop.members[name].role.counts.failed_trainings == 0
     assert fingerprints(loop) == old != [new, new]
     assert learnt(loop) == models
     loop.write_table(180, 1, 1)

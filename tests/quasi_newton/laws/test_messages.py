@@ -39,8 +39,8 @@ def test_what_comes_twice_changes_nothing(secrets: Secrets, most: int) -> None:
     assert set(loop.writes) == set(usual.writes)
     assert loop.rejections() == []
     counts = [one.members["c"].role.counts for one in (loop, usual)]
-    assert counts[0]["decryptions"] == counts[1]["decryptions"] > 0
-    assert counts[0]["repeated_messages"] > 0
+    assert counts[0].decryptions == counts[1].decryptions > 0
+    assert counts[0].repeated_messages > 0
 
 
 def test_long_messages_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,12 +196,12 @@ def test_a_second_decryption_is_refused(secrets: Secrets) -> None:
     copied: Message = decode(record)
     assert copied.kind == "gradient"
     again = msgspec.structs.replace(copied, content=copied.content[::-1])
-    opened = coordinator.role.counts["decryptions"]
+    opened = coordinator.role.counts.decryptions
     assert receive_at_once(coordinator.role, [Received(channel, copied, record)], loop.now) == []
     replies = receive_at_once(coordinator.role, [Received(channel, again, record)], loop.now)
     assert [reply.error.reason for reply in replies if isinstance(reply, Rejection)] == ["repeated_decryption"]
-    assert coordinator.role.counts["decryptions"] == opened
-    assert coordinator.role.counts["refused_decryptions"] == 1
+    assert coordinator.role.counts.decryptions == opened
+    assert coordinator.role.counts.refused_decryptions == 1
 
 
 def test_what_is_no_message_is_refused_before_a_role_sees_it() -> None:

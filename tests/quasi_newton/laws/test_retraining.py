@@ -102,7 +102,7 @@ def test_another_training_goes_on_from_the_last_model(hosts: int) -> None:
     for number, name in enumerate(parties(loop)):
         assert np.array_equal(weights_of(loop, name), trace.model[number])
     assert loop.rejections() == []
-    assert [member.role.counts["trainings"] for member in loop.members.values()] == [2] * (hosts + 2)
+    assert [member.role.counts.trainings for member in loop.members.values()] == [2] * (hosts + 2)
 
 
 def test_nothing_begins_without_something_new() -> None:
@@ -258,7 +258,7 @@ def test_the_oldest_batch_gives_way_as_a_whole() -> None:
     kept = batches_of(loop)
     assert kept[0] == kept[1]
     assert (len(kept[0]), kept[0][:200]) == (400, first[100:300])
-    assert [loop.members[name].role.counts["expired_batches"] for name in ("g", "h1", "c")] == [1, 1, 0]
+    assert [loop.members[name].role.counts.expired_batches for name in ("g", "h1", "c")] == [1, 1, 0]
     for name in parties(loop):
         loop.restart(name)
         party = loop.party(name)

@@ -14,13 +14,13 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from quasi_newton.federations import settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
+from quasi_newton.proof import made_up_secrets
+from quasi_newton.proof.made_up_secrets import made_up_files
 
 from streamfl.contract.role import Received, Record
 from streamfl.encoding.wire import VERSION
 from streamfl.quasi_newton.messages import Message, Ready, content_of
 from streamfl.quasi_newton.roles import ROLES
-from streamfl.quasi_newton.tools import made_up_secrets
-from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
 from streamfl.testing.role_laws import (
     Extreme,
     Move,

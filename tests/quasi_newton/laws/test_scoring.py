@@ -117,7 +117,7 @@ def test_figures_follow_what_they_are_of() -> None:
     loop.write("labels", name, msgspec.json.encode({"y": int(label < 0)}))
     loop.settle()
     found.append(area())
-    party.table._forget(name, "expired_entities")
+    party.table._give_up(name, "expired")
     found.append(area())
     new_version(loop, 2)
     loop.settle()
@@ -155,26 +155,26 @@ def test_a_host_answers_an_entity_once_a_version() -> None:
     """Protects a host's columns: an entity whose columns change is told of no second time, however often the guest asks."""
     loop = scored(1)
     host = loop.members["h1"].role.counts
-    assert host["answered_entities"] == 336
+    assert host.answered_entities == 336
     before = len(predictions(loop))
     for name in ("customer 100", "customer 101"):
         write_entity(loop, name, {"g": [1.0, 2.0, 3.0], "h1": [3.0, 2.0, 1.0]}, 1)
     loop.settle()
     assert len(predictions(loop)) == before
-    assert host["answered_entities"] == 336
+    assert host.answered_entities == 336
     # A guest that forgets what it was told asks again, and is told nothing.
     guest = scoring_party(loop, "g").scoring
     assert isinstance(guest, GuestScoring)
     guest.scores.forget("customer 100")
     guest.scores.came("customer 100")
-    asked = loop.members["g"].role.counts["questions"]
+    asked = loop.members["g"].role.counts.questions
     loop.now += 400.0
     loop.settle()
-    assert loop.members["g"].role.counts["questions"] > asked
-    assert host["answered_entities"] == 336
+    assert loop.members["g"].role.counts.questions > asked
+    assert host.answered_entities == 336
     new_version(loop, 2)
     loop.settle()
-    assert host["answered_entities"] == 2 * 336
+    assert host.answered_entities == 2 * 336
     latest = {one["entity"]: one for one in predictions(loop)}
     assert {(one["model"], one["revision"]) for one in latest.values() if one["entity"] != "customer 100"} == {(2, 1)}
     assert len(predictions(loop)) == 2 * before
@@ -227,7 +227,7 @@ def test_the_budget_of_versions_is_kept() -> None:
     new_version(loop, 2)
     loop.settle()
     assert host.trouble is None
-    before, answered = len(predictions(loop)), host.counts["answered_entities"]
+    before, answered = len(predictions(loop)), host.counts.answered_entities
     assert before == 2 * 336
     list(host.notices())
     new_version(loop, 3)
@@ -269,11 +269,11 @@ def test_questions_become_rare_while_nothing_is_found() -> None:
     role = loop.members["g"].role
 
     def questions_in(seconds: float) -> int:
-        before, end = role.counts["questions"], loop.now + seconds
+        before, end = role.counts.questions, loop.now + seconds
         while loop.now < end:
             if not sum(loop.step(name) for name in loop.members):
                 loop.now += 1.0
-        return role.counts["questions"] - before
+        return role.counts.questions - before
 
     assert questions_in(3200) == 10
     write_entity(loop, "new", {"g": [0.0, 0.0, 0.0]})
@@ -284,19 +284,19 @@ def test_an_answer_that_never_comes_is_asked_for_anew() -> None:
     """Protects a guest from waiting for ever: a question that the topic has lost is asked anew, and a late answer does no harm."""
     loop = scoring_federation(1, alignment={"patience_seconds": 60})
     guest, host = loop.members["g"], loop.members["h1"]
-    while guest.role.counts["questions"] == 0:
+    while guest.role.counts.questions == 0:
         if not sum(loop.step(name) for name in ("h1", "c", "g")):
             loop.now += 5.0
     lost = [host.unread.pop() for _ in range(len(host.unread)) if host.unread[-1][0] == "f.h1.questions"]
     assert len(lost) == 1
     assert guest.role.waiting == {"rounds": 1}
     loop.settle()
-    assert guest.role.counts["abandoned_questions"] == 1
+    assert guest.role.counts.abandoned_questions == 1
     assert [one.value for one in guest.role.measure() if one.name == "timed_out_rounds"] == [1]
     assert len(predictions(loop)) == 336
     host.unread.extend(lost)
     loop.settle()
-    assert host.role.counts["repeated_messages"] >= 1
+    assert host.role.counts.repeated_messages >= 1
     assert len(predictions(loop)) == 336
     assert loop.rejections() == []
 
@@ -308,7 +308,7 @@ def test_a_question_may_come_before_the_end_of_the_training() -> None:
     while loop.party("g").progress.phase != TRAINED:
         if not sum(loop.step(name) for name in ("h1", "c", "g")):
             loop.now += 5.0
-    while loop.members["g"].role.counts["questions"] == 0:
+    while loop.members["g"].role.counts.questions == 0:
         loop.step("g")
     assert [topic for topic, _ in host.unread] == ["f.h1.decisions", "f.h1.questions"]
     host.unread.reverse()
@@ -362,7 +362,7 @@ def test_a_part_beyond_the_bound_gives_no_score() -> None:
     write_entity(loop, "far too", {"g": [1e6, -1e6, 1e6], "h1": [0.0, 0.0, 0.0]})
     loop.settle()
     assert {one["entity"] for one in predictions(loop)}.isdisjoint({"far", "far too"})
-    assert loop.members["g"].role.counts["unscored_entities"] == 2
+    assert loop.members["g"].role.counts.unscored_entities == 2
     assert loop.rejections() == []
 
 
@@ -448,8 +448,8 @@ def test_a_question_about_many_waits_longer(monkeypatch: pytest.MonkeyPatch) -> 
     role = loop.members["g"].role
     loop.now += 10_000.0
     loop.settle()
-    before, asked_at = role.counts["questions"], loop.now
-    while role.counts["questions"] < before + 3:
+    before, asked_at = role.counts.questions, loop.now
+    while role.counts.questions < before + 3:
         # Only the guest has them: with the seven of the table they are never common.
         write_entity(loop, f"new {int(loop.now) // 100}", {"g": [0.0, 0.0, 0.0]})
         if not sum(loop.step(name) for name in loop.members):

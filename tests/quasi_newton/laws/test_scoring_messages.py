@@ -132,9 +132,9 @@ def test_what_comes_twice_changes_nothing(most: int) -> None:
     assert predictions(loop) == predictions(usual)
     for name in loop.members:
         mine, others = (one.members[name].role.counts for one in (loop, usual))
-        assert mine["answered_entities"] == others["answered_entities"]
-        assert mine["questions"] == others["questions"]
-    assert loop.members["h1"].role.counts["repeated_messages"] > 0
+        assert mine.answered_entities == others.answered_entities
+        assert mine.questions == others.questions
+    assert loop.members["h1"].role.counts.repeated_messages > 0
     assert loop.rejections() == []
 
 
@@ -183,7 +183,7 @@ def test_a_host_that_does_not_answer_is_waited_for() -> None:
     """Protects operators: a guest whose host is away for longer than its patience is not ready, and says what it waits for."""
     loop: ClosedLoop = scoring_federation(1, alignment={"patience_seconds": 100})
     guest = loop.members["g"]
-    while guest.role.counts["questions"] == 0:
+    while guest.role.counts.questions == 0:
         if not sum(loop.step(name) for name in ("h1", "c", "g")):
             loop.now += 5.0
     assert guest.role.waiting == {"rounds": 1}

@@ -37,7 +37,7 @@ def after_training(name: str) -> dict[bytes, bytes]:
     while loop.party("g").trained is None or loop.party("h1").trained is None:
         if not sum(loop.step(one) for one in ("g", "h1", "c")):
             loop.now += 5.0
-    assert not loop.members["g"].role.counts["questions"]
+    assert not loop.members["g"].role.counts.questions
     return {
         key: value
         for key, value in loop.members[name].state.items()

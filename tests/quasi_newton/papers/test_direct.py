@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,20 +199,6 @@ def test_outputs_beyond_the_bound_are_refused() -> None:
         train(parties, labels, DescentSettings(batch=100), partition(300, 100, 0))
     with pytest.raises(ValueError, match="of 100 rows each"):
         train(parties, labels, DescentSettings(batch=100), partition(300, 50, 0))
-
-
-def test_a_trace_is_enough_to_compute_it_again(tmp_path: Path) -> None:
-    """Protects who checks a result: batches and weights of the file give each next weights."""
-    inputs, labels = problem(rows=500)
-    trace = run(SMALL, inputs, labels, 3)
-    trace.save(tmp_path / "trace.npz")
-    with np.load(tmp_path / "trace.npz", allow_pickle=False) as kept:
-        assert kept["batches"].shape == (5, 100)
-        assert kept["weights_0"].shape == (31, 4)
-        assert kept["weights_1"].shape == (31, 3)
-        np.testing.assert_array_equal(kept["model_1"], trace.model[1])
-        assert len(kept["pairs"]) == len(kept["steps_0"]) == len(kept["curvatures_1"])
-        assert len(kept["coefficients"]) == len(kept["batch_losses"]) == 30
 
 
 @pytest.mark.parametrize("rows", [500, 1000])

@@ -23,6 +23,7 @@ from streamfl.quasi_newton.members.rounds import TrainingRounds
 from streamfl.quasi_newton.rows import batches
 from streamfl.quasi_newton.rows.batches import FrozenBatches
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
+from streamfl.state.changelog import ChangedParts
 
 COLUMNS, BATCH, EVERY = 10, 100, 1000.0
 Floats = NDArray[np.float64]
@@ -96,7 +97,7 @@ def test_three_retrainings_tell_a_host_no_more_of_labels_than_one_epoch(monkeypa
     host, loop = attacked(federation, monkeypatch)
     assert len(host.equations) == 4 * 5 * 10
     assert [len(loop.party(name).learnt) for name in ("g", "h1")] == [1000, 1000]
-    assert loop.members["h1"].role.counts["expired_batches"] == 2
+    assert loop.members["h1"].role.counts.expired_batches == 2
     once, always = host.found(federation.labels, 10), host.found(federation.labels)
     assert 0.7 < once < 0.82
     assert always <= once + 0.02
@@ -107,7 +108,7 @@ def test_batches_that_are_drawn_anew_tell_a_host_far_more(monkeypatch: pytest.Mo
 
     def forgetful(party: PartyTask) -> None:
         party.rows.batches.__init__(  # type: ignore[misc]
-            party.parts, BATCH, COLUMNS, 10, party.given.secret, party.outbox.counts
+            ChangedParts(), BATCH, COLUMNS, 10, party.given.secret, party.outbox.counts
         )
         names = sorted(party.table.with_columns())
         party.rows.freeze(names, *party.table.rows(names))

@@ -18,7 +18,7 @@ from benchmarks.quasi_newton.table1 import PREPARATIONS, Split
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, run_curvature
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 
 Floats = NDArray[np.float64]
 NAMES, TEST = ("guest", "host"), 60
@@ -55,8 +55,7 @@ def by_roles(inputs: Floats, signs: Floats, batch: int, method: str, **learning:
     )
     half = inputs.shape[1] // 2
     parts = [inputs[:, :half], inputs[:, half:]]
-    names = [[f"{name}-{number}" for number in range(part.shape[1])] for name, part in zip(NAMES, parts, strict=True)]
-    return run_curvature(settings, VerticalTable(parts, (signs + 1) / 2, TEST), names, trace=True)
+    return run_curvature(settings, VerticalTable(parts, (signs + 1) / 2, TEST), trace=True)
 
 
 def assert_equals_direct(found: CurvatureOutcome, columns: list[Floats], muted: list[NDArray[np.bool_]]) -> None:

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from quasi_newton.proof.oracle import Expected, scored_with
-from quasi_newton.proof.produced_records import LABELS
 from quasi_newton.proof.scenario import NAME, QuasiNewtonScenario
 from scipy.special import expit
 
 from streamfl.quasi_newton.scoring.predictions import Prediction
+from streamfl.simulation.vertical.members import LABELS
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import require
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from quasi_newton.proof import made_up_secrets
 from quasi_newton.proof.check_scores import check_scores
 from quasi_newton.proof.observed_messages import messages_of
 from quasi_newton.proof.oracle import Batches, Expected, batches_of, common_entities, expected, script, size_of
@@ -21,7 +22,6 @@ from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED
 from streamfl.quasi_newton.messages import Joined, Message, StepDecision, place_of
-from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from quasi_newton.proof.checks import check_outcome, check_said
 from quasi_newton.proof.observed_messages import recorded
-from quasi_newton.proof.produced_records import LABELS, samples_of
 from quasi_newton.proof.scenario import C, QuasiNewtonScenario, scenario
 
 from streamfl.contract.seeding import rng_for
+from streamfl.simulation.vertical.members import LABELS, samples_topic
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Verdict, run
 from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
@@ -68,7 +68,7 @@ def _with_a_fault_that_stays(seed: int) -> QuasiNewtonScenario:
         absent = [*chosen.parties, C][int(draws.integers(len(chosen.parties) + 1))]
         permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
         return replace(chosen, permanent_fault=permanent_fault, absent=absent)
-    topics = [*(samples_of(party) for party in chosen.parties), LABELS]
+    topics = [*(samples_topic(party) for party in chosen.parties), LABELS]
     topic = topics[int(draws.integers(len(topics)))]
     permanent_fault = PermanentFault(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
     return replace(chosen, permanent_fault=permanent_fault)

@@ -11,6 +11,8 @@ from random import Random
 from typing import Any, cast
 
 import msgspec
+from quasi_newton.proof import made_up_secrets
+from quasi_newton.proof.made_up_secrets import made_up_files
 
 from streamfl.contract.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
@@ -19,8 +21,6 @@ from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, codec, place_of
-from streamfl.quasi_newton.tools import made_up_secrets
-from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
 from streamfl.roles.message_fragments import MARK
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
@@ -260,15 +260,15 @@ class QuasiNewtonTarget(RoleTarget):
     def held(self) -> bytes:
         """A fingerprint of all state but the clock, and but the counts, which also count refusals."""
         role = cast(Any, self.role)
-        counts, tasks = role.counts.copy(), list(role._tasks.values())
+        counts, tasks = vars(role.counts).copy(), list(role._tasks.values())
         moments = [getattr(task, "_now", None) for task in tasks]
-        role.counts.clear()
+        vars(role.counts).clear()
         for task in tasks:
             task._now = 0.0
         try:
             return fingerprint([*tasks, role._queue, role._awaited])
         finally:
-            role.counts.update(counts)
+            vars(role.counts).update(counts)
             for task, moment in zip(tasks, moments, strict=True):
                 task._now = moment
 
@@ -286,7 +286,7 @@ class QuasiNewtonTarget(RoleTarget):
         if isinstance(self.told, PartyTask):
             self._good += 1
             assert self.feed(sample(f"good-{self._good}", 1)) is None
-            assert f"good-{self._good}" in self.told.table._entities, "a good sample is not kept"
+            assert f"good-{self._good}" in self.told.table._entries, "a good sample is not kept"
         self._begin_anew(len(self.messages))
         task = self.told
         phase, end = (task.progress.phase, TRAINED) if isinstance(task, PartyTask) else (task.run.phase, DECIDED)

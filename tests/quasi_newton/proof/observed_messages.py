@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from quasi_newton.proof.made_up_secrets import made_up_files
 
 from streamfl.contract.role import Headers
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.messages import Message
-from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
 from streamfl.roles.message_fragments import MARK, Fragment
-from streamfl.roles.partitioned_role import Outbox
+from streamfl.roles.partitioned_role import Outbox, OutboxCounts
 from streamfl.testing.faults.observed_messages import TopicReader
 
 __all__ = ["Observed", "messages_of", "recorded", "whole_messages"]
@@ -81,7 +81,7 @@ def recorded(observed: Observed, fragment_bytes: int) -> Iterator[None]:
     """Note in the context all that members of this process send and decrypt. fragment_bytes: bytes of a fragment; 0: the usual."""
     send, opens, usual = Outbox.send, CoordinatorTask._open, messages.FRAGMENT_BYTES
 
-    def noted(self: Outbox, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
+    def noted(self: Outbox[OutboxCounts], channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         found = list(values)
         observed.sends(channel, found)
         return send(self, channel, found, headers)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from quasi_newton.proof import made_up_secrets
 from quasi_newton.proof.scenario import NAME, C, G, QuasiNewtonScenario
 
 from streamfl.quasi_newton.learning.own_columns import rounded
 from streamfl.quasi_newton.rows.batches import check_support, far_rows, secret_start
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.rows.preprocessing import Preprocessing, fit_preprocessing
-from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.quasi_newton.tools.direct import Party, Trace, train
 
 __all__ = ["Batches", "Expected", "batches_of", "common_entities", "expected", "scored_with", "script", "size_of"]

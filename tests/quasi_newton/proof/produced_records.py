@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from streamfl.identity.keys import derive
+from streamfl.simulation.vertical.members import LABELS, samples_topic
 from streamfl.testing.faults.federation import Reading
 
-__all__ = ["LABELS", "LAST_ENTITIES", "Again", "ProducedRecords", "is_held_out", "samples_of", "written"]
+__all__ = ["LAST_ENTITIES", "Again", "ProducedRecords", "is_held_out", "written"]
 
-LABELS, LATE = "labels", "late"
+LATE = "late"
 LAST_ENTITIES = 3
 """Number of entities that come after the final restart; all parties know them."""
 # Most known entities whose columns, or labels, change in the second wave.
@@ -50,11 +51,6 @@ class ProducedRecords:
     first: frozenset[str] = frozenset()
     complete: dict[str, int] = field(default_factory=dict)
     more: int = 0
-
-
-def samples_of(party: str) -> str:
-    """The topic of a party's columns."""
-    return f"samples-{party}"
 
 
 def is_held_out(secret: bytes, share: float, name: str) -> bool:
@@ -146,7 +142,7 @@ class _Writer:
     def _records(self, own: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
         """The records of new entities, by topic."""
         found = {
-            samples_of(party): [(name, {"id": name, "x": self._found.known[party, name][0]}) for name in names]
+            samples_topic(party): [(name, {"id": name, "x": self._found.known[party, name][0]}) for name in names]
             for party, names in own.items()
         }
         return {**found, LABELS: [(name, {"id": name, "y": self._found.labels[name][0]}) for name in own[self._guest]]}
@@ -155,7 +151,7 @@ class _Writer:
         draws = self._draws
         order = [records[int(place)] for place in draws.permutation(len(records))]
         # The guest has columns of some entities that never get a label.
-        for one in range(int(draws.integers(0, 3)) if topic == samples_of(self._guest) else 0):
+        for one in range(int(draws.integers(0, 3)) if topic == samples_topic(self._guest) else 0):
             order.insert(one, (f"nobody-{one}", {"id": f"nobody-{one}", "x": [0.5] * self._columns[self._guest]}))
         for place in draws.integers(0, len(order) - 1, size=int(draws.integers(0, 6))):
             name, content = order[int(place)]
@@ -179,7 +175,7 @@ class _Writer:
             for place in draws.choice(len(known), size=int(draws.integers(0, MOST_CHANGED + 1)), replace=False):
                 columns = np.sinh(draws.normal(size=self._columns[party])).tolist()
                 found.known[party, known[place]].append(columns)
-                records[samples_of(party)].append((known[place], {"id": known[place], "x": columns}))
+                records[samples_topic(party)].append((known[place], {"id": known[place], "x": columns}))
         early = sorted(found.first & found.labels.keys() - {name for name, _ in late})
         for place in draws.choice(len(early), size=int(draws.integers(0, MOST_CHANGED + 1)), replace=False):
             label = 1 - found.labels[early[place]][0]
@@ -198,6 +194,6 @@ class _Writer:
         for party, count in self._columns.items():
             columns = self._draws.normal(size=count).tolist()
             found.known[party, name] = [columns]
-            found.last.append(Reading(samples_of(party), name, {"id": name, "x": columns}, 0.0, True))
+            found.last.append(Reading(samples_topic(party), name, {"id": name, "x": columns}, 0.0, True))
         found.labels[name] = [label]
         found.last.append(Reading(LABELS, name, {"id": name, "y": label}, 0.0, True))

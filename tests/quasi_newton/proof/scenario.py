@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from quasi_newton.proof import made_up_secrets
 from quasi_newton.proof.observed_messages import Observed, messages_of
-from quasi_newton.proof.produced_records import LABELS, LAST_ENTITIES, Again, is_held_out, samples_of, written
+from quasi_newton.proof.produced_records import LAST_ENTITIES, Again, is_held_out, written
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import TopicSpec
 from streamfl.contract.seeding import rng_for
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
+from streamfl.quasi_newton.config import QuasiNewtonFederation, QuasiNewtonSettings
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import StepDecision, read_content
-from streamfl.quasi_newton.tools import made_up_secrets
+from streamfl.quasi_newton.tools.members import members
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
+from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.observed_messages import require
@@ -120,9 +122,10 @@ class QuasiNewtonScenario:
 
     def of(self, member: str) -> QuasiNewtonSettings:
         """The settings of a member."""
-        kind = {G: GUEST, C: COORDINATOR}.get(member, HOST)
+        federation = QuasiNewtonFederation.model_validate(self.sections["federation"])
+        own = members(federation, self.columns)[HEAD if member == C else member]
         encryption = dict(self.sections["encryption"])
-        content: dict[str, Any] = {**self.sections, "role": {"kind": kind}, "encryption": encryption}
+        content: dict[str, Any] = {**self.sections, **own, "encryption": encryption}
         if member == C:
             if self.encrypted:
                 encryption["key_file"] = made_up_secrets.key_path()
@@ -133,18 +136,9 @@ class QuasiNewtonScenario:
         encryption["link_secret_file"] = links if member == G else links[member]
         alignment = {**self.sections["alignment"], "entities": self.waits[member]}
         content |= {
-            "party": {"name": member},
-            "samples": {
-                "topic": samples_of(member),
-                "format": "msgpack",
-                "features": "x",
-                "dimension": self.columns[member],
-            },
             "alignment": alignment,
             "preprocessing": {"method": self.methods[member]},
         }
-        if member == G:
-            content["labels"] = {"topic": LABELS, "format": "msgpack", "label": "y"}
         return QuasiNewtonSettings.model_validate(content)
 
     @property
@@ -289,7 +283,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         sections["retraining"]["entities"] = int(further.integers(max(4, data.more // 2), data.more + 1))
     strangers = {}
     if chance(0.3):
-        places = [*(samples_of(party) for party in parties), LABELS, *(f"{NAME}.{party}.decisions" for party in parties)]
+        places = [*(samples_topic(party) for party in parties), LABELS, *(f"{NAME}.{party}.decisions" for party in parties)]
         places += [f"{NAME}.{party}.uploads" for party in parties] + [f"{NAME}.{host}.outputs" for host in hosts]
         strangers = {str(topic): between(1, 3) for topic in draws.choice(places, size=2, replace=False)}
         for topic, count in strangers.items():

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 from mutations import Mutation, check_caught, instead, written
 from quasi_newton.proof import checks
-from quasi_newton.proof.faults import simulate, simulate_liveness
+from quasi_newton.proof.faults import simulate
 from quasi_newton.proof.oracle import Expected
 from quasi_newton.proof.scenario import NAME, QuasiNewtonScenario, scenario
 
@@ -47,7 +47,7 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(24)
+SEEDS = range(20)
 
 
 def test_every_check_holds_and_every_fault_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,13 +94,6 @@ def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and secrets."""
     encrypted = next(seed for seed in SEEDS if scenario(seed).encrypted)
     assert [simulate(seed).hash for seed in (12, encrypted)] == [simulate(seed).hash for seed in (12, encrypted)]
-
-
-def test_without_a_member_the_others_say_so() -> None:
-    """Protects whoever waits: faults that stay hold, a member that never comes back is among them, and that is said."""
-    verdicts = [simulate_liveness(seed) for seed in range(6)]
-    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-    assert any("never comes back" in verdict.description for verdict in verdicts)
 
 
 def links_are_open(patch: pytest.MonkeyPatch) -> None:
@@ -174,7 +167,7 @@ def the_newest_pair_alone_is_kept(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, step: Any, curvature: Any) -> None:
         real(self, step, curvature)
         for old in sorted(self._pairs)[:-1]:
-            self._parts.forget(b"pair/%d" % old)
+            self._kept_pairs.forget(old)
 
     instead(patch, Iterates, "keep_pair", change)
 

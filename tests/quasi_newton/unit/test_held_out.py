@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +13,10 @@ from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.training_progress import GATHERING
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
 from streamfl.quasi_newton.rows.table import EntityTable
-from streamfl.quasi_newton.scoring.guest import read_calibration
+from streamfl.quasi_newton.scoring.guest import LatestCalibration
 from streamfl.quasi_newton.scoring.scorecard import Calibration
 from streamfl.quasi_newton.scoring.scores import Scores
 from streamfl.state.changelog import ChangedParts
@@ -57,15 +57,17 @@ def test_there_are_no_figures_of_one_label() -> None:
 def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
     """Protects predictions from a damaged changelog: what the guest cannot have written is refused."""
     parts = ChangedParts()
-    scores = Scores(parts, EntityTable(parts, 1, True, 1e9, 10, Counter()), 2)
-    assert scores.restore(b"score/a", msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
-    assert not scores.restore(b"others/a", b"")
+    scores = Scores(parts, EntityTable(parts, 1, True, 1e9, 10, MemberCounts()), 2)
+    parts.restore(b"score/a", msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
     with pytest.raises((PeerError, msgspec.ValidationError)):
-        scores.restore(b"score/b", msgspec.msgpack.encode(stored))
+        parts.restore(b"score/b", msgspec.msgpack.encode(stored))
     with pytest.raises(PeerError):
-        scores.restore(b"score/" + b"x" * 300, msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
+        parts.restore(b"score/" + b"x" * 300, msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
+    assert list(scores._scores) == ["a"]
+    calibration = LatestCalibration(parts)
     with pytest.raises(PeerError):
-        read_calibration(msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
+        parts.restore(b"calibration", msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
+    assert calibration.fitted is None
 
 
 
@@ -76,7 +78,7 @@ def test_who_is_held_out_counts_as_known(entities: int, least: int, ready: bool)
     It used to wait for ever, since those that are held out did not count.
     """
     parts, held_out = ChangedParts(), HeldOut(b"secret", 0.2)
-    table = EntityTable(parts, 1, True, 1e9, 1000, Counter(), held_out)
+    table = EntityTable(parts, 1, True, 1e9, 1000, MemberCounts(), held_out)
     for number in range(50):
         table.put(f"e{number}", 10.0, bytes(8), 1 if number % 2 else -1)
     assert (table.known, 20 < table.complete < 48) == (50, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED, TrainingProgress
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows import learnt_batches
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
@@ -31,7 +31,7 @@ def names(first: int, count: int) -> list[str]:
 
 
 def made(parts: ChangedParts | None = None, most: int = 3) -> LearntBatches:
-    return LearntBatches(ChangedParts() if parts is None else parts, 10, 2, most, SECRET, Counter())
+    return LearntBatches(ChangedParts() if parts is None else parts, 10, 2, most, SECRET, MemberCounts())
 
 
 def fill(batches: LearntBatches, first: int, count: int) -> None:
@@ -53,7 +53,7 @@ def test_batches_come_behind_one_another_and_go_as_a_whole() -> None:
     again = made()
     for key, value in state.items():
         if value is not None:
-            assert again.restore(key, value)
+            again._parts.restore(key, value)
     for one in (batches, again):
         assert (one.count, len(one), list(one)) == (3, 30, names(10, 30))
         assert np.array_equal(one.raw[:, 0], np.arange(10, 40))
@@ -99,19 +99,18 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"batch/1000000000/names/0", b""), (b"gone/1", bytes(79)), (b"gone/-1", bytes(80)), (b"batch/1/signs/7", b"1"),
     ):  # fmt: skip
         with pytest.raises(PeerError):
-            again.restore(key, value)
+            again._parts.restore(key, value)
     for number in range(3):
-        assert again.restore(b"batch/%d/signs/0" % number, bytes(10))
+        again._parts.restore(b"batch/%d/signs/0" % number, bytes(10))
     with pytest.raises(PeerError):
-        again.restore(b"batch/3/signs/0", bytes(10))
+        again._parts.restore(b"batch/3/signs/0", bytes(10))
     with pytest.raises(PeerError):
         _ = again.raw
-    assert not again.restore(b"batches/0", b"")
 
 
 def rows_of(*batches: NDArray[np.float64], least: int = 3) -> TrainingRows:
     """Each in a training of its own."""
-    rows = TrainingRows(ChangedParts(), 1000, 10, batches[0].shape[1], KIND, least, SECRET, Counter())
+    rows = TrainingRows(ChangedParts(), 1000, 10, batches[0].shape[1], KIND, least, SECRET, MemberCounts())
     for number, batch in enumerate(batches):
         own = names(100 * number, len(batch))
         rows.freeze(own, batch, np.zeros(len(batch), np.int8))
@@ -152,7 +151,7 @@ def test_support_is_counted_in_rounded_numbers() -> None:
 def test_preprocessing_is_fixed_for_life() -> None:
     """Protects the model: columns of later rows mean what they meant when the weights were learnt."""
     random = np.random.default_rng(0)
-    rows = TrainingRows(ChangedParts(), 1000, 10, 2, KIND, 3, SECRET, Counter())
+    rows = TrainingRows(ChangedParts(), 1000, 10, 2, KIND, 3, SECRET, MemberCounts())
     for number in range(3):
         own = names(100 * number, 10)
         rows.freeze(own, random.normal(50 * number, 1 + number, (10, 2)), np.zeros(10, np.int8))
@@ -178,10 +177,10 @@ def test_held_out_is_a_share_that_only_the_secret_tells() -> None:
     assert abs(len(one & other) / 2000 - 0.25) < 0.04
 
 
-def readiness(**sections: Any) -> tuple[Readiness, EntityTable, TrainingProgress, set[str]]:
+def readiness(parts: ChangedParts | None = None, **sections: Any) -> tuple[Readiness, EntityTable, TrainingProgress, set[str]]:
     settings = settings_of("g", 1, **sections)
-    parts, taken = ChangedParts(), set[str]()
-    table = EntityTable(parts, 1, True, 1e6, 1000, Counter(), taken.__contains__)
+    parts, taken = ChangedParts() if parts is None else parts, set[str]()
+    table = EntityTable(parts, 1, True, 1e6, 1000, MemberCounts(), taken.__contains__)
     progress = TrainingProgress()
     return Readiness(parts, settings, progress, table, made()), table, progress, taken
 
@@ -242,8 +241,9 @@ def test_a_history_is_read_to_its_end_and_a_live_stream_is_not_waited_for() -> N
     assert [come(300 + number, 206.0 + 4 * number, 30.0) for number in range(40)][-1] == 300.0
     # What was remembered is all there is to it.
     content = msgspec.msgpack.encode(ready._since)
-    again, _, _, _ = readiness()
-    assert again.restore(b"since", content)
+    parts = ChangedParts()
+    again, _, _, _ = readiness(parts)
+    parts.restore(b"since", content)
     assert again._since == ready._since
     # Enough is known no more.
     table.expire(1e6 + 250.0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.near_rows import TOLERANCE, far_from_all
 from streamfl.quasi_newton.rows.preparation import Preparation
 from streamfl.quasi_newton.rows.preprocessing import METHODS, Method, fit_preprocessing
@@ -35,7 +34,7 @@ def table(seed: int = 0) -> Floats:
 
 def rows_of(raw: Floats, largest: float, *, intercept: bool = True) -> TrainingRows:
     found = TrainingRows(
-        ChangedParts(), ROWS, BATCH, raw.shape[1], KIND, 2, b"s" * 32, Counter(), largest=largest, intercept=intercept
+        ChangedParts(), ROWS, BATCH, raw.shape[1], KIND, 2, b"s" * 32, MemberCounts(), largest=largest, intercept=intercept
     )
     found.batches.add([f"e{row}" for row in range(len(raw))], raw, np.zeros(0, np.int8))
     return found

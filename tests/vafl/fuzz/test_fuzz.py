@@ -27,7 +27,7 @@ def test_the_corpus_is_of_this_release(federation: str) -> None:
 
 def _forgets_before_it_checks(self: VaflParty, received: Any, reply: Any, bounded: bool) -> None:
     for task in self._tasks.values():
-        task.in_flight._entities.pop(reply.entity, None)
+        task.in_flight._entries.pop(reply.entity, None)
     raise PeerError("forged", "too late")
 
 

@@ -20,7 +20,7 @@ from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.coordinator.remembered_entity import RememberedEntity, decode_entity
 from streamfl.vafl.functions.models import embedding_function
 from streamfl.vafl.messages import EMBEDDING, REPLY
-from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding, decode_in_flight
+from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
 
 __all__ = ["check_alike", "check_outcome"]
 
@@ -327,7 +327,7 @@ def _forgotten(bus: TopicReader, chosen: VaflScenario, party: str, replies: list
             continue
         place, now = (record.partition, key), record.timestamp + CLOCK
         if record.value is not None:
-            shown[place] = decode_in_flight(record.value)
+            shown[place] = msgspec.msgpack.decode(record.value, type=InFlightEmbedding)
         elif (one := shown.pop(place, None)) is not None:
             came = told.get((record.partition, one.sequence))
             due = one.since + chosen.settings.alignment.expiry_seconds <= now

@@ -10,26 +10,28 @@ from typing import Any
 
 import msgspec
 
-from streamfl.configuration.settings import RoleSection, RoleSettings
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import Record, TopicSpec
 from streamfl.contract.seeding import rng_for
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
+from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.observed_messages import Sent, require, sent
 from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
-from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import REPLY
 from streamfl.vafl.party.role import VaflParty
+from streamfl.vafl.tools.members import BETWEEN, members
 
 __all__ = ["CLOCK", "FOR_EVER", "LABELS", "ROUNDING", "VaflScenario", "decode_prediction", "scenario"]
 
-LABELS = "labels"
 FOR_EVER = 1e6
 LAST_ENTITIES = 3
+# Of each party.
+COLUMNS = 2
 # Sums of the same numbers in another order may differ by this.
 ROUNDING = 1e-8
 # A bus keeps times in milliseconds.
@@ -98,12 +100,9 @@ class VaflScenario:
 
     def of(self, member: str) -> VaflSettings:
         """The settings of a party, or of the coordinator."""
-        if member == "coordinator":
-            section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y")
-            return self.settings.model_copy(update={"role": RoleSection(kind=COORDINATOR), "labels": section})
-        samples = EntitySamplesSection(topic=f"samples-{member}", format="msgpack", features="x", dimension=2)
-        party = PartySection(name=member)
-        return self.settings.model_copy(update={"role": RoleSection(kind=PARTY), "samples": samples, "party": party})
+        federation = self.settings.federation
+        own = members(federation, dict.fromkeys(federation.parties, COLUMNS))
+        return self.settings.model_copy(update=own[HEAD if member == "coordinator" else member])
 
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
@@ -112,7 +111,7 @@ class VaflScenario:
     @property
     def repeatable(self) -> Collection[str]:
         name = self.settings.federation.name
-        return {f"{name}.{party}.{way}" for party in self.settings.federation.parties for way in ("embeddings", "gradients")}
+        return {f"{name}.{party}.{kind}" for party in self.settings.federation.parties for kind in BETWEEN}
 
     @property
     def topics(self) -> Sequence[TopicSpec]:
@@ -265,7 +264,7 @@ def scenario(seed: int) -> VaflScenario:
         seen[entity] = frozenset(name for name in names if synchronous or chance(0.85))
         label = float(between(0, 2)) if loss == "softmax" else float(between(0, 1))
         own = [
-            Reading(f"samples-{name}", entity, {"id": entity, "x": draws.normal(size=2).tolist()}, at, True)
+            Reading(samples_topic(name), entity, {"id": entity, "x": draws.normal(size=COLUMNS).tolist()}, at, True)
             for name in names
             if name in seen[entity]
         ]
@@ -278,7 +277,7 @@ def scenario(seed: int) -> VaflScenario:
                 own.append(Reading(LABELS, entity, {"id": entity, "y": other}, later, True))
         (readings if number < entities else last).extend(own)
     # Each topic has one producer, so that all parties send entities in the same order where that matters.
-    topics = [*(f"samples-{name}" for name in names), LABELS]
+    topics = [*(samples_topic(name) for name in names), LABELS]
     producers = [tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at)) for topic in topics]
     if synchronous:
         producers = [tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in producers]

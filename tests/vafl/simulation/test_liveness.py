@@ -14,11 +14,6 @@ from streamfl.vafl.coordinator.entities import CoordinatorEntities
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
 
-def test_a_party_that_never_comes_back_is_among_the_seeds() -> None:
-    """Protects the breadth of the seeds: of what stays, this is a whole member."""
-    assert any("p0 never comes back" in simulate_liveness(seed).description for seed in range(20))
-
-
 def waits_for_who_never_answers(patch: pytest.MonkeyPatch) -> None:
     def change(result: Any, self: Any, names: Any, rows: Any, *given: Any) -> Any:
         # The quorum of who never saw the entity is waited for as long as ever.

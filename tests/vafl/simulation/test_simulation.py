@@ -26,7 +26,7 @@ from streamfl.vafl.party.role import VaflParty
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(60)
+SEEDS = range(36)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
@@ -85,7 +85,7 @@ def takes_replies_again(patch: pytest.MonkeyPatch) -> None:
         shown = task.in_flight.get(reply.entity)
         sends = real(self, task, reply, now)
         if shown is not None and reply.gradient:
-            task.in_flight._entities[reply.entity] = shown
+            task.in_flight._entries[reply.entity] = shown
         return sends
 
     instead(patch, VaflParty, "_take_reply", change)

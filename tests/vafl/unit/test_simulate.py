@@ -13,7 +13,7 @@ from command_line import run_command
 from numpy.typing import NDArray
 
 from streamfl.contract.role import DataError
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.tools.federation import Delay, VerticalFederation
 from streamfl.vafl.tools.run import run_vertical

@@ -19,8 +19,8 @@ from streamfl.vafl.coordinator.role import HeadSteps, VaflCoordinator
 from streamfl.vafl.functions.heads import SQUARE, NetworkHead
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import Embedding
-from streamfl.vafl.party.life import KEY
 from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.state import TASK
 
 SOON = PartySteps("sgd", 1.0, 4, fewer=True)
 
@@ -103,7 +103,7 @@ def test_a_state_of_before_goes_on() -> None:
     successor = Party(steps=SOON)
     for change in party.role.changed_state():
         value = change.value
-        if change.key == KEY and value is not None:
+        if change.key == TASK.prefix and value is not None:
             value = msgspec.msgpack.encode(msgspec.msgpack.decode(value)[:10])
         successor.role.restore(StateChange(change.channel, change.partition, change.key, value))
     successor.answered("b", 2, 0.5)

@@ -12,7 +12,7 @@ from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
 from streamfl.records.samples import Sample
 from streamfl.runtime.kinds import find_kind
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.party.role import VaflParty
@@ -110,7 +110,7 @@ def test_the_scale_is_why_earlier_releases_refuse_the_state() -> None:
     for change in scale:
         assert change.value is not None
         with pytest.raises(PeerError, match="is not of this model"):
-            party()._tasks[0].model.restore_array(change.key, change.value)
+            party()._tasks[0].model._restore_array(change.key.removeprefix(b"array/"), change.value)
     assert party_state_settings(party_settings()).layout == 2
 
 

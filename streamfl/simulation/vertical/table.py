@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,32 +16,18 @@ from streamfl.simulation.tables import DataSource, input_names, numbers, read_da
 from streamfl.terminal.console import say
 
 __all__ = [
+    "FOR_EVER",
     "DealtTable",
-    "VerticalFigures",
     "VerticalTable",
     "checked_options",
     "deal_table",
     "epoch_orders",
-    "in_label_units",
     "labels_as_classes",
-    "measured_rows",
 ]
 
 FEWEST_ROWS = 2
-
-
-@dataclass(frozen=True)
-class VerticalFigures:
-    """A federation's measures at a point in virtual time. ``accuracy`` is for classes, ``auc`` for two classes.
-
-    ``scaled_mse`` is for numeric labels, scaled to 0 .. 1.
-    """
-
-    seconds: float
-    accuracy: float | None
-    scaled_mse: float | None
-    auc: float | None
-    loss: float
+FOR_EVER = 1e12
+"""Virtual seconds within which no record that is replayed expires, and nobody is given up."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +46,16 @@ class VerticalTable:
     def learnt(self) -> int:
         """Number of entities that are learnt from. They come first."""
         return len(self.labels) - self.test
+
+    @property
+    def learning(self) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+        """Columns and labels of the entities that are learnt from."""
+        return self.part(slice(self.learnt))
+
+    @property
+    def testing(self) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+        """Columns and labels of the test entities."""
+        return self.part(slice(self.learnt, None))
 
     def part(self, rows: slice) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
         return [own[rows] for own in self.inputs], self.labels[rows]
@@ -149,38 +144,6 @@ def labels_as_classes(dealt: DealtTable, location: DataSource, label: str, reaso
     if wrong:
         raise DataError(f"{location}: the label {label} is {wrong[0]:g} somewhere, 0 or 1 is expected{reason}")
     return dealt
-
-
-def measured_rows(measured: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Iterator[tuple[str, str]]:
-    """Rows to print: accuracy, AUC and RMSE, where measured.
-
-    measured: (what was measured, figures as :func:`in_label_units` returns them); None: nothing was measured.
-    """
-    for title, figures in measured:
-        for text, name in (("Accuracy", "accuracy"), ("AUC", "auc")):
-            if figures is not None and figures[name] is not None:
-                yield f"{text}, {title}", f"{figures[name]:.4f}"
-        if figures is not None and figures.get("rmse") is not None:
-            yield f"RMSE, units of the label, {title}", f"{figures['rmse']:.4g}"
-
-
-def in_label_units(figures: Any, label_unit: float) -> Any:
-    """Adds an ``rmse`` in the label's own unit beside each ``scaled_mse``, also in nested dictionaries and lists.
-
-    label_unit: how much of the label's own unit is 1 on the scale from 0 to 1.
-
-    >>> in_label_units({"scaled_mse": 0.25, "history": [{"scaled_mse": None}]}, 10.0)
-    {'scaled_mse': 0.25, 'history': [{'scaled_mse': None, 'rmse': None}], 'rmse': 5.0}
-    """
-    if isinstance(figures, list):
-        return [in_label_units(one, label_unit) for one in figures]
-    if not isinstance(figures, Mapping):
-        return figures
-    found = {name: in_label_units(value, label_unit) for name, value in figures.items()}
-    if "scaled_mse" in found:
-        mse = found["scaled_mse"]
-        found["rmse"] = None if mse is None else label_unit * math.sqrt(mse)
-    return found
 
 
 def epoch_orders(seed: int, entities: int, epochs: int | None) -> NDArray[np.int64]:

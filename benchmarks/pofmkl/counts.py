@@ -1,0 +1,79 @@
+"""What ``benchmarks.counts`` counts: a client's and a server's worker, with each preset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.counts import Meter
+from benchmarks.federation import Clock, new_worker
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+
+__all__ = ["WORKLOADS"]
+
+DIMENSION, PARTITIONS, POLL = 14, 4, 600
+# Polls before the count begins, in which clients get their seats, and counted ones.
+BEFORE, POLLS = 2, 2
+
+
+def _settings(kind: str, clients: int, learning: Mapping[str, Any]) -> PofmklSettings:
+    return PofmklSettings.model_validate(
+        {
+            "federation": {"name": "counts", "clients": clients, "features": DIMENSION},
+            "role": {"kind": kind},
+            "samples": {"topic": "samples", "features": [f"x{i}" for i in range(DIMENSION)], "label": "y"},
+            "learning": learning,
+        }
+    )
+
+
+def _poll(number: int, clients: int) -> list[Outgoing]:
+    """As many samples of each client as of any other."""
+    generator, encode = np.random.default_rng(number), msgspec.json.Encoder().encode
+    rows = generator.random((POLL, DIMENSION + 1)).round(6).tolist()
+    names = [*(f"x{i}" for i in range(DIMENSION)), "y"]
+    return [
+        Outgoing("samples", f"client-{index % clients}".encode(), encode(dict(zip(names, row, strict=True))))
+        for index, row in enumerate(rows)
+    ]
+
+
+def _run(name: str, samples_a_poll: int, learning: Mapping[str, Any], meter: Meter) -> None:
+    """Both workers take turns. samples_a_poll: of a client."""
+    clock, bus, clients = Clock(), MemoryBus(), POLL // samples_a_poll
+    settings = _settings("pofmkl-client", clients, learning)
+    bus.create([replace(topic, partitions=topic.partitions or PARTITIONS) for topic in find_kind("pofmkl-client").topics(settings)])
+    client, server = (new_worker(_settings(kind, clients, learning), bus, clock) for kind in ("pofmkl-client", "pofmkl-server"))
+    meter.watch(f"client, {name}", client, POLLS * POLL)
+    meter.watch(f"server, {name}", server, POLLS * POLL)
+    for number in range(BEFORE + POLLS + 1):
+        if number == BEFORE + 1:
+            meter.begin()
+        # The first step of each joins its group.
+        bus.write(_poll(number, clients) if number else [])
+        client.step(0.0)
+        server.step(0.0)
+        # Without a new model an upload is due after a second, two polls.
+        clock.now += 0.5
+    found, expected = sum(1 for _ in bus.read("counts.predictions")), (BEFORE + POLLS) * POLL
+    applied = sum(one.value for one in server.measure() if one.name == "updates_applied")
+    client.close()
+    server.close()
+    if found != expected or not applied:
+        raise RuntimeError(f"{found} of {expected} samples were predicted, {applied:g} updates applied")
+
+
+WORKLOADS = (
+    # As in benchmarks.end_to_end: nobody waits for the model.
+    partial(_run, "paper, async", 4, {"preset": "paper", "staleness": "async", "catch_up_samples": 0}),
+    partial(_run, "paper, lockstep", 1, {"preset": "paper"}),
+    partial(_run, "default", 1, {}),
+)

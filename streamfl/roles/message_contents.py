@@ -1,0 +1,41 @@
+"""Messages with one header for all kinds and a content for each kind, which is encoded apart from the header."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import LARGEST_VALUE, Codec
+
+__all__ = ["HEADER_BYTES", "content_of", "message_codec", "read_content"]
+
+HEADER_BYTES: Final = 4_096
+"""More bytes than a message takes without its content."""
+
+Header = TypeVar("Header", bound=msgspec.Struct)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
+
+
+def message_codec(of: type[Header], content_bytes: int) -> Codec[Header]:
+    """The codec of messages with at most ``content_bytes`` of content. Messages longer than a record are sent in fragments."""
+    return Codec(of, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
+
+
+def content_of(content: msgspec.Struct | Sequence[Any]) -> bytes:
+    """Encodes a content."""
+    return _encode(content)
+
+
+def read_content(content: bytes, of: type[Any]) -> Any:
+    """Decodes what :func:`content_of` encoded. PeerError with reason malformed."""
+    if of not in _decoders:
+        _decoders[of] = msgspec.msgpack.Decoder(of)
+    try:
+        return _decoders[of].decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError("malformed", f"{of.__name__}: {error}") from None
