@@ -58,6 +58,8 @@ class Printer:
         values = [run[field] for run in self.runs(method, cell, what) if field in run]
         if not values:
             return "-"
+        if np.mean(values) >= 1000:
+            return f"{np.mean(values):,.0f}"
         spread = f" ± {np.std(values):.2g}" if len(values) > 1 else ""
         return f"{np.mean(values):.3g}{spread}"
 
