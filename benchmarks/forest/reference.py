@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.forest.rules import Rules, Table, uniform
-from benchmarks.forest.tables import Tables
+from benchmarks.forest.tables import INPUTS, LABEL, Tables
 
 __all__ = ["Forest"]
 
@@ -55,14 +55,11 @@ class Forest:
         self.blocks = Table(
             cell=(whole, (), 0), version=(whole, (), 0), chance=(real, (), 1), feature=(whole, (32,), 0), stored=(whole, (), 0),
             threshold=(np.float32, (32,), 0), low=(np.float32, (f,), -np.inf), high=(np.float32, (f,), np.inf),
-            changed=(whole, (), -9), expected=(real, (), 0),
-            levels=(whole, (), 0),
+            changed=(whole, (), -9), expected=(real, (), 0), levels=(whole, (), 0),
         )  # fmt: skip
         # A version of a tree; a tree has a current one, and at times a shadow that replaces it.
-        self.versions = Table(
-            cell=(whole, (), 0), block=(whole, (), 0), born=(whole, (), 0), leaves=(whole, (), 1), splits=(whole, (), 0),
-            ended=(np.bool_, (), False),
-        )  # fmt: skip
+        numbers: dict[str, Any] = dict.fromkeys(("cell", "block", "born", "splits"), (whole, (), 0))
+        self.versions = Table(**numbers, leaves=(whole, (), 1), ended=(np.bool_, (), False))
         self.held = np.full(rows, -1)  # versions: current ones, then shadows
         self.events: list[tuple[int, int, int]] = []  # (pass, row, version): it began; row -1 - b: shadow b takes over
         self.due = [4 * k * rules.growth ** (b / rules.trees) for b in range(rules.trees)]
@@ -80,9 +77,10 @@ class Forest:
 
     def predict(self, t: int, clients: Ints) -> Floats:
         """The mean of the trees that each client knows, for its sample t; NaN where it knows none."""
-        self.tables.note_inputs(clients, self.inputs[clients, t].astype(float))
-        if not self.versions.size and len(clients):
-            self.tables.renew()  # Clients say what their first inputs are like, so trees stand when the first labels come.
+        self.tables.note(INPUTS, clients, self.inputs[clients, t].astype(float), t + self.up[clients, t])
+        self.tables.take(t)
+        if not self.versions.size and self.tables.enough(INPUTS):
+            self.tables.renew(t - 1)  # Clients say what their first inputs are like; trees stand when the first labels come.
             for number in range(self.rules.trees):
                 self._plant(t - 1, number, 0.0)
             self.values[t - 1] = np.full(self.cells.size, np.nan)
@@ -112,7 +110,7 @@ class Forest:
             self.ring_count[clients[now]] += 1
             rows, place = np.nonzero(self.known[:, clients[now]] >= 0)
             self._enter(rows, clients[now][place], slots[place])
-        self.tables.note_labels(clients, self.labels[clients, samples])
+        self.tables.note(LABEL, clients, self.labels[clients, samples][:, None], t + self.up[clients, t])
         self._upload(t, np.unique(clients), np.full(len(self.labels), self.rules.item_bytes) if spare is None else spare)
         self._pass(t)
 
@@ -179,13 +177,13 @@ class Forest:
         rows, place, slots = (what[np.argsort(place * 2 * trees * size + by)] for what in (rows, place, slots))
         # A header of 8 bytes; 2 a version (which, count), 7 an item (block, mask, label), 10 before labels have a range.
         _, starts = np.unique(place * 2 * trees + rows, return_index=True)
-        first_labels = np.isinf(self.tables.label_low)
-        cost = np.full(len(rows), each := (6 if first_labels else 3) + self.rules.candidates // 8)
+        low, high = self.tables.ranges_at(self.until[clients])
+        cost = (each := np.where(np.isinf(low), 6, 3) + self.rules.candidates // 8)[place]
         cost[starts] += 2
         cost = np.cumsum(cost)
         before = np.concatenate([[0], cost])[np.searchsorted(place, place)]
         taken = cost - before + 8 <= spare[clients][place]
-        self.bytes_up[clients, t] = np.bincount(place[taken], minlength=len(clients)) * float(each)
+        self.bytes_up[clients, t] = np.bincount(place[taken], minlength=len(clients)) * each
         self.bytes_up[clients, t] += 8 + 2 * np.bincount(place[starts][taken[starts]], minlength=len(clients))
         rows, of, slots = rows[taken], clients[place[taken]], slots[taken]
         self.sent[rows, of, slots] = True
@@ -194,10 +192,10 @@ class Forest:
         above[:, self.rules.candidates :] = False
         masks = np.packbits(above, axis=1, bitorder="little").view(np.uint32).ravel()
         # The label in 8 bits, rounded up or down by chance, so that sums are right in the mean; one draw a sample.
-        label, width = self.labels[of, sample], self.tables.label_high - self.tables.label_low
-        if not first_labels:
-            code = np.clip((label - self.tables.label_low) / width, 0, 1) * 255
-            label = np.floor(code + uniform(self.seed, 3, of, sample)) / 255 * width + self.tables.label_low
+        label, low, high = self.labels[of, sample], low[place[taken]], high[place[taken]]
+        with np.errstate(invalid="ignore"):
+            code = np.floor(np.clip((label - low) / (high - low), 0, 1) * 255 + uniform(self.seed, 3, of, sample))
+            label = np.where(np.isinf(low), label, code / 255 * (high - low) + low)
         for lag in np.unique(self.up[of, t]).tolist():
             some = self.up[of, t] == lag
             self.flying.setdefault(t + lag, []).append((block[some], masks[some], label[some]))
@@ -220,7 +218,7 @@ class Forest:
     def _plant(self, t: int, row: int, base: float) -> None:
         """A new version of a tree: one cell, one block."""
         version, cell = self.versions.add(1), self.cells.add(1)
-        self.cells["base"][cell], self.cells["base_total"][cell] = base, base * self.tables.mean
+        self.cells["base"][cell], self.cells["base_total"][cell] = base, base * self.tables.mean if base else 0
         uncut = np.full((1, self.inputs.shape[2]), np.inf)
         (block,) = self._open(np.array([cell]), np.array([version]), -uncut, uncut)
         for name, value in (("cell", cell), ("block", block), ("born", self.tables.label_count)):
@@ -230,18 +228,21 @@ class Forest:
 
     def _pass(self, t: int) -> None:
         """One decision pass: take the items that have come, split what is ripe, renew trees, publish."""
-        if self.tables.label_count >= self.tables.due:
-            self.tables.renew()
+        self.tables.take(t)
+        if self.tables.label_count >= self.tables.due and self.tables.enough(LABEL) and self.tables.enough(INPUTS):
+            self.tables.renew(t)
         self.versions["splits"][:] = 0
         come = self.flying.pop(t, [])
-        if come:
+        if come and np.isinf(self.tables.label_low):
+            self.flying.setdefault(t + 1, []).extend(come)  # Items wait for the range to which their labels are cut.
+        elif come:
             self._take(*(np.concatenate(parts) for parts in zip(*come, strict=True)))
             self._grow(t)
         self._renew(t)
         largest, total = self._worth(np.arange(self.cells.size))
         prior, (said, told) = self.rules.prior + (largest == 0), (self.cells[n][: self.cells.size] for n in ("said", "told"))
         value = (total + prior * self.tables.mean) / (largest + prior)
-        news = (largest >= self.rules.news * said) & (value != told)
+        news = (largest >= self.rules.news * said) & (value != told) & np.isfinite(value)
         said[news], told[news] = largest[news], value[news]
         self.values[t], self.values_told = told.copy(), self.values_told + int(news.sum())
         for old in [when for when in self.values if when < min(t, self.until.min(initial=t))]:
@@ -290,8 +291,7 @@ class Forest:
     def _grow(self, t: int) -> None:
         """Split ripe cells, then their parts, as long as any is ripe."""
         cells, rules = self.cells, self.rules
-        touched: set[int] = set()
-        gone = 0
+        touched, gone = set[int](), 0
         while True:
             fresh, items, block, level = (cells[name][: cells.size] for name in ("fresh", "items", "block", "level"))
             expected = np.where(level == 0, self.blocks["expected"][block], 0)
@@ -383,7 +383,7 @@ class Forest:
     def _renew(self, t: int) -> None:
         """A tree's early splits were made on little: at times a shadow grows beside it from all kept samples, and replaces it."""
         rules, trees, k = self.rules, self.rules.trees, len(self.labels)
-        kept = int(np.minimum(self.ring_count, self.ring.shape[1]).sum())
+        kept = int(np.minimum(self.tables.moments[0, :, -1], self.ring.shape[1]).sum())  # as far as the server knows
         for tree in range(trees):
             shadow = self.held[trees + tree]
             if shadow < 0:

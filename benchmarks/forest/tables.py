@@ -7,10 +7,26 @@ from numpy.typing import NDArray
 
 from benchmarks.forest.rules import Rules, uniform
 
-__all__ = ["Tables"]
+__all__ = ["INPUTS", "LABEL", "Tables", "shares"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+INPUTS, LABEL = slice(None, -1), slice(-1, None)  # columns of the moments
+
+
+def shares(gains: Floats, cap: float) -> Floats:
+    """Shares of the gains, none above ``cap``. What is above it goes to the others in proportion, or evenly if they have none."""
+    cap = max(cap, 1 / len(gains))
+    found = gains / gains.sum()
+    for _ in gains:
+        excess = np.maximum(found - cap, 0).sum()
+        if excess < 1e-12:
+            break
+        found = np.minimum(found, cap)
+        room = found < cap
+        to = np.where(room, found, 0) if found[room].any() else room.astype(float)
+        found += excess * to / to.sum()
+    return np.asarray(found)
 
 
 class Tables:
@@ -22,57 +38,73 @@ class Tables:
 
     def __init__(self, clients: int, features: int, rules: Rules, seed: int) -> None:
         self.rules, self.seed, self.versions = rules, seed, 0
-        # Counts, sums and sums of squares a client; the label is last.
+        # Counts, sums and sums of squares a client, as they have come; the label is last. `coming`: by the round of arrival.
         self.moments, self.gains = np.zeros((3, clients, features + 1)), np.zeros(features)
-        self.residuals = np.empty(0)
-        self.shift: Floats = np.zeros(features + 1)
-        self.label_count, self.due, self.mean = 0, float(clients), 0.0
+        self.coming: dict[int, list[tuple[slice, Ints, Floats]]] = {}
+        self.residuals, self.shift, self.label_count, self.due = np.empty(0), np.zeros(features), 0, 0.0
         self.low, self.high, self.important = np.zeros(features), np.ones(features), np.zeros(features)
         self.label_low, self.label_high = -np.inf, np.inf
+        self.ranges: list[tuple[float, float, float]] = [(-np.inf, -np.inf, np.inf)]  # the pass that made it, low, high
 
-    def note_inputs(self, clients: Ints, now: Floats) -> None:
-        """Clients publish counts, sums and sums of squares of their inputs, and below of their labels."""
-        if not self.versions and len(clients):
-            self.shift[:-1] = now.mean(0)
-        for power, held in enumerate(self.moments):
-            held[clients, :-1] += (now - self.shift[:-1]) ** power
+    def note(self, what: slice, clients: Ints, now: Floats, when: Ints) -> None:
+        """Clients publish moments of their INPUTS or of their LABEL; each client's come to the server in the round ``when``."""
+        for round_number in np.unique(when).tolist():
+            some = when == round_number
+            self.coming.setdefault(round_number, []).append((what, clients[some], now[some]))
 
-    def note_labels(self, clients: Ints, now: Floats) -> None:
-        if not len(clients):
-            return
-        if not self.label_count:
-            self.shift[-1] = np.median(now)
-        for power, held in enumerate(self.moments):
-            np.add.at(held[:, -1], clients, (now - self.shift[-1]) ** power)
-        self.label_count += len(clients)
-        mean = self.moments[1, :, -1].sum() / self.label_count + self.shift[-1]
-        self.mean = float(np.clip(mean, self.label_low, self.label_high))
+    def take(self, t: int) -> None:
+        """The server adds up the moments that come in this round."""
+        for what, clients, now in self.coming.pop(t, []):
+            if what == INPUTS and not self.moments[0, :, 0].any():
+                self.shift = np.median(now, axis=0)
+            for power, held in enumerate(self.moments):
+                np.add.at(held[:, what], clients, (now - (self.shift if what == INPUTS else 0)) ** power)
+            self.label_count += len(clients) if what == LABEL else 0
 
-    def renew(self) -> None:
-        """A new version of ranges and importances. A client's moments count within fences that the other clients set."""
-        there = self.moments[0, :, 0] > 0
-        n, sums, squares = self.moments[:, there]
-        n = np.maximum(n, 1e-9)
+    def enough(self, what: slice) -> bool:
+        """Nothing is made of moments before half of the clients have sent some: the first to speak would set the fences."""
+        return bool(2 * (self.moments[0, :, what][:, 0] > 0).sum() >= len(self.moments[0]))
+
+    @property
+    def mean(self) -> float:
+        """Of the labels, within their range; NaN before there is one."""
+        return float(np.clip(self._fenced(LABEL)[0][0], self.label_low, self.label_high)) if self.label_low > -np.inf else np.nan
+
+    def _fenced(self, what: slice) -> tuple[Floats, Floats]:
+        """Mean and deviation over clients that have any. A client's moments count within fences that the other clients set."""
+        n, sums, squares = self.moments[:, self.moments[0, :, what][:, 0] > 0, what]
         mean = sums / n
         deviation = np.sqrt(np.maximum(squares / n - mean**2, 0))
         # One client in twenty of each side, one at least, and for labels a quarter, set the fences but do not move them.
+        part, reach = (0.25, 1.5) if what == LABEL else (0.05, 1.0)
+        cut = min(max(1, int(part * len(n))), (len(n) - 1) // 2)
         for numbers in (mean, deviation):
-            for columns, part, reach in ((slice(None, -1), 0.05, 1.0), (slice(-1, None), 0.25, 1.5)):
-                ordered, cut = np.sort(numbers[:, columns], axis=0), min(max(1, int(part * len(n))), (len(n) - 1) // 2)
-                low, high = ordered[cut], ordered[-1 - cut]
-                numbers[:, columns] = np.clip(numbers[:, columns], low - reach * (high - low), high + reach * (high - low))
+            ordered = np.sort(numbers, axis=0)
+            low, high = ordered[cut], ordered[-1 - cut]
+            np.clip(numbers, low - reach * (high - low), high + reach * (high - low), out=numbers)
+        n = np.minimum(n, np.median(n, axis=0))  # A client that says it has more labels than most counts as one of them.
         grand = (n * mean).sum(0) / n.sum(0)
-        spread = np.sqrt((n * (deviation**2 + (mean - grand) ** 2)).sum(0) / n.sum(0))
-        grand += self.shift
-        self.low, self.high = (grand - 3 * spread)[:-1], (grand + 3 * spread)[:-1]
-        if self.label_count:
-            reach = self.rules.reach * spread[-1]
-            self.label_low, self.label_high = grand[-1] - reach, grand[-1] + reach + 1e-9
+        return grand, np.sqrt((n * (deviation**2 + (mean - grand) ** 2)).sum(0) / n.sum(0))
+
+    def renew(self, t: int) -> None:
+        """A new version of ranges and importances, made in this pass."""
+        grand, spread = self._fenced(INPUTS)
+        self.low, self.high = grand + self.shift - 3 * spread, grand + self.shift + 3 * spread
+        if self.enough(LABEL):
+            grand, spread = self._fenced(LABEL)
+            reach = self.rules.reach * spread[0]
+            self.label_low, self.label_high = float(grand[0] - reach), float(grand[0] + reach + 1e-9)
+            self.ranges.append((t, self.label_low, self.label_high))
         if self.gains.any():
-            self.important = np.minimum(self.gains / self.gains.sum(), self.rules.cap)
-            self.important /= self.important.sum()
+            self.important = shares(self.gains, self.rules.cap)
         self.due = min(2.0 * self.label_count, self.label_count + self.rules.table_labels * len(self.moments[0]))
         self.versions += 1
+
+    def ranges_at(self, passes: Ints) -> tuple[Floats, Floats]:
+        """The range of labels, low and high, that a client knows if it has read what the server said up to this pass."""
+        when, low, high = np.array(self.ranges).T
+        known = np.searchsorted(when, passes, side="right") - 1
+        return low[known], high[known]
 
     def false(self, residuals: Floats) -> NDArray[np.bool_]:
         """Which of these items are not to be trusted: their residual is over 4 medians of the latest 512 a tree."""

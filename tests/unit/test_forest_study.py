@@ -21,7 +21,7 @@ from benchmarks.forest.default import record, settings_of, with_forest
 from benchmarks.forest.reference import Forest
 from benchmarks.forest.rules import Rules, uniform
 from benchmarks.forest.study import Alarm, grow
-from benchmarks.forest.tables import Tables
+from benchmarks.forest.tables import INPUTS, LABEL, Tables, shares
 
 Floats = NDArray[np.float64]
 SMALL = Rules(trees=3)
@@ -120,6 +120,56 @@ def test_no_prediction_knows_its_label_or_a_later_one() -> None:
     assert not np.array_equal(before[:, 31:], after[:, 31:])
 
 
+@pytest.mark.parametrize("when", [0, 4, 20])
+def test_no_client_knows_of_a_label_before_it_has_gone_up_and_down(when: int) -> None:
+    """Else the figures under lag are of a server that knows what no server can know yet."""
+    up, down = 3, 2
+    told = stream().labels.copy()
+    told[0, when] = 3.0
+    before = grow(stream(), SMALL, 0, up=up, down=down).predictions[0, 1:]
+    after = grow(replace(stream(), labels=told, told=told), SMALL, 0, up=up, down=down).predictions[0, 1:]
+    heard = when + up + down + 1
+    assert np.array_equal(before[:, :heard], after[:, :heard], equal_nan=True)
+    assert not np.array_equal(before[:, heard:], after[:, heard:], equal_nan=True)
+    inputs = stream().inputs.copy()
+    inputs[0, when] = 3.0
+    after = grow(replace(stream(), inputs=inputs), SMALL, 0, up=up, down=down).predictions[0, 1:]
+    assert np.array_equal(before[:, : heard - 1], after[:, : heard - 1], equal_nan=True)  # They are told before the label.
+
+
+def test_a_liar_that_speaks_first_sets_no_range() -> None:
+    """The others' labels come a round later. A range made of the liar's alone would cut all of them to one number."""
+    honest = stream(clients=20)
+    told = honest.labels.copy()
+    told[0] = 1e6
+    late = np.ones(told.shape, np.int64)
+    late[0] = 0
+    forest = grow(replace(honest, told=told), SMALL, 0, late=late).forests[0]
+    assert forest.tables.ranges[1][0] == 1  # The pass in which the others' labels came.
+    for _, low, high in forest.tables.ranges[1:]:
+        assert -10 < low < 0.1 < 0.9 < high < 10
+    found = grow(replace(honest, told=told), SMALL, 0, late=late).predictions[0, 1:]
+    assert np.nanmax(np.abs(found)) < 10
+
+
+def test_one_client_counts_no_more_than_most() -> None:
+    tables = Tables(5, 1, Rules(), 0)
+    clients = np.array([0] * 1000 + [1, 2, 3, 4] * 3)
+    labels = np.where(clients == 0, 0.7, clients / 10)[:, None]
+    tables.note(LABEL, clients, labels, np.zeros(len(clients), np.int64))
+    tables.note(INPUTS, clients, labels, np.zeros(len(clients), np.int64))
+    tables.take(0)
+    tables.renew(0)
+    assert tables.mean == pytest.approx((0.7 + 0.1 + 0.2 + 0.3 + 0.4) / 5)
+
+
+def test_no_feature_holds_more_than_its_share() -> None:
+    np.testing.assert_allclose(shares(np.array([97.0, 1, 1, 1, 0, 0]), 0.25), [0.25, 0.25, 0.25, 0.25, 0, 0])
+    np.testing.assert_allclose(shares(np.array([97.0, 1, 0, 0, 0, 0]), 0.25), [0.25, 0.25, 0.125, 0.125, 0.125, 0.125])
+    np.testing.assert_allclose(shares(np.array([60.0, 20, 12, 8]), 0.4), [0.4, 0.3, 0.18, 0.12])
+    np.testing.assert_allclose(shares(np.array([9.0, 1]), 0.25), [0.5, 0.5])  # Two features cannot keep to a quarter.
+
+
 def test_an_upload_keeps_its_bytes() -> None:
     tight = replace(SMALL, item_bytes=40)
     sent = grow(stream(), tight, 0).forests[0].bytes_up
@@ -148,9 +198,10 @@ def test_one_client_moves_the_tables_little() -> None:
     def of(inputs: Floats, labels: Floats) -> Tables:
         tables = Tables(40, 2, Rules(), 0)
         for row, column in zip(inputs, labels, strict=True):
-            tables.note_inputs(np.arange(40), row)
-            tables.note_labels(np.arange(40), column)
-        tables.renew()
+            tables.note(INPUTS, np.arange(40), row, np.zeros(40, np.int64))
+            tables.note(LABEL, np.arange(40), column[:, None], np.zeros(40, np.int64))
+        tables.take(0)
+        tables.renew(0)
         return tables
 
     honest = of(inputs, labels)
