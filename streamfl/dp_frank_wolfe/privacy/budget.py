@@ -2,6 +2,9 @@
 
 All parties hold parts of the same rows, and everybody sees every release. So epsilon is for an entity over all parties together:
 the costs of all releases add up, and the parties' shares are fixed beforehand. A party that uses less hands nothing on.
+
+This is the plan of the estimator "frank-wolfe", one release an iteration. The plans of "marginal", the default, and of "two-round"
+are in :mod:`streamfl.dp_frank_wolfe.learning.selection`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Doubly stochastic functional gradients: the coefficients of an iteration's new features, and how older ones decay.
 
 Dai et al., "Scalable Kernel Methods via Doubly Stochastic Gradients", 2014; Gu et al. 2020, Algorithm 1 and equation (7).
+For ``learning.solver = "sgd"``. The default, "newton", is in :mod:`streamfl.fdskl.learning.newton_iteration`.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ the parameters theta_i of every kernel i that the server published:
     draw bin j, with q_j = (1 - xi) u_j / sum(u) + xi / m   (8)        bins.py
     w_i <- w_i exp(-eta l_i)                                (7)        paper_learner.py
     send (eta / p_i) grad l_i for each kernel i of the bin  (9)        paper_learner.py, uploads.py
-    theta_i <- theta_i - (1/K) sum_k delta_ik               (10)       server.py, server_steps.py
+    theta_i <- theta_i - (1/K) sum_k delta_ik               (10)       server/role.py, server_steps.py
 
 This is ``preset = "paper"``. With the default preset clients send target rows instead, and default_learner.py is the learner.
 
 Each part bounds, remembers and restores its own state: the registered clients (client_registry.py) and their admission
 (admission.py), samples and labels that wait for the model (labels_with_samples.py and late_labels.py, on pending_samples.py),
-clients with a backlog (catch_up.py), open uploads (uploads.py), whether the server answers (model_watch.py), errors and regret
+clients with a backlog (catch_up.py), open uploads (uploads.py), whether the server answers (model_watch.py), errors and regret (11)
 (prequential.py), and the means that replace missing inputs (records/imputation.py).
 """
 

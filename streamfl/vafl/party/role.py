@@ -32,10 +32,10 @@ from streamfl.vafl.messages import (
     within_bounds,
 )
 from streamfl.vafl.metrics import PartyMetrics
-from streamfl.vafl.party.figures import measure_privacy
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.party.model import PartySteps
 from streamfl.vafl.party.partition import PartyPartition, PartySettings, PartySnapshot
+from streamfl.vafl.party.privacy_figures import measure_privacy
 from streamfl.vafl.privacy import Mechanism
 
 __all__ = ["PartySnapshot", "PartySteps", "VaflParty"]
