@@ -42,7 +42,7 @@ def test_a_missing_codec_stops_the_start(tmp_path: Path, module: str, package: s
     config = tmp_path / "client.toml"
     config.write_text(CONFIG)
     program = PROGRAM.format(module=module, words=[command, str(config)])
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 2, ended.stderr
     assert f"pip install --force-reinstall {package}" in ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr
