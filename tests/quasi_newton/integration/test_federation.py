@@ -236,8 +236,8 @@ def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
     for party in parties:
         raw = inputs[np.ix_(rows, list(COLUMNS[party.settings.own_party]))]
         own, size = party.settings, guest.settings.learning.batch
-        fitted = fit_preprocessing(own.method, raw)
-        cut = cut_at_near_rows(fitted, raw, own.kinds.inputs, size, own.largest_leverage, intercept=own.is_guest)
+        fitted = fit_preprocessing(own.preprocessing.method, raw)
+        cut = cut_at_near_rows(fitted, raw, own.kinds.inputs, size, own.learning.largest_leverage, intercept=own.is_guest)
         prepared = cut.apply(raw)
         learnt, muted = party.rows.learnt()
         assert np.array_equal(learnt[~muted], prepared[~muted])
