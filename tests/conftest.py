@@ -35,8 +35,8 @@ FAST = os.environ.get("HYPOTHESIS_PROFILE") == "fast"
 FEWER = 4
 LEAST_EXAMPLES = 3
 
-settings.register_profile("fast", max_examples=10)
-settings.register_profile("whole", max_examples=50)
+settings.register_profile("fast", max_examples=10, deadline=None)
+settings.register_profile("whole", max_examples=50, deadline=None)
 settings.load_profile("fast" if FAST else "whole")
 
 
