@@ -8,13 +8,12 @@ from typing import Annotated, Final
 import msgspec
 
 from streamfl.encoding.wire import VERSION, Codec, Count, Name, Version
-from streamfl.roles.message_contents import HEADER_BYTES, content_of, message_codec, read_content
+from streamfl.roles.message_contents import content_of, message_codec, read_content
 from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
 
 __all__ = [
     "ANOTHER",
     "FRAGMENT_BYTES",
-    "HEADER_BYTES",
     "KINDS",
     "LONGEST_ENTITY",
     "SERVER_NAME",

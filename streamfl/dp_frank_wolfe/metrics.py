@@ -42,8 +42,6 @@ class MemberCounts(OutboxCounts):
     expired_predictions = counter(
         "Predictions that were given up because a party's part was missing for too long, or newer ones came"
     )
-    bytes_sent = counter("Bytes of messages to other members")
-    work = counter("Computations that were started in other processes")
 
 
 def _phase(*meanings: str) -> Metric:

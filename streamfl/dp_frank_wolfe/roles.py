@@ -15,7 +15,7 @@ from streamfl.contract.role import ConfigurationError, Record
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.messages import HEADER_BYTES, codec
+from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics, ServerMetrics
 from streamfl.dp_frank_wolfe.party.readable import readable_label, readable_sample
 from streamfl.dp_frank_wolfe.party.role import PartyTask
@@ -28,7 +28,8 @@ from streamfl.privacy.anchor import Anchor
 from streamfl.records.header_propagation import timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
-from streamfl.roles.message_fragments import Limits, decoded_in_fragments
+from streamfl.roles.message_contents import content_limits
+from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.roles.partitioned_role import Outbox, PartitionedRole, metrics_of
 from streamfl.roles.role_kind import RoleKind
 from streamfl.state.changeable import changeable_keys
@@ -36,16 +37,11 @@ from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
 
-# Most messages in parts that wait in a partition. Each sender has at most two under way.
-UNDER_WAY = 256
-PART_SECONDS = 86_400.0
-
 
 def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any) -> PartitionedRole[Any]:
-    decode = {name: one.decode for name, one in _table(settings).channels.inputs.items()}
-    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # A message put together from parts is decoded like a single record.
-    whole = dict.fromkeys(decode, _decoder(settings))
+    whole = dict.fromkeys(_table(settings).channels.inputs, _decoder(settings))
+    limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
     return PartitionedRole(make, whole, limits, patience, settings.role.kind, MemberCounts(), SYSTEM, **options)
 
 
@@ -196,7 +192,7 @@ _LEDGER = (
 
 def _state_settings(settings: DPFrankWolfeSettings) -> StateSettings:
     sections = ["federation", "party", "samples", "labels", "window", "bounds", "privacy", "learning", "serving"]
-    return StateSettings.of(by_key(settings, sections), changeable_keys(DPFrankWolfeSettings, settings.role.kind), _LAYOUT)
+    return StateSettings.of(by_key(settings, sections), changeable_keys(settings, settings.role.kind), _LAYOUT)
 
 
 # A release that knows layout 1 would go on with a centred window under another plan, and has no means or intercepts. One that knows

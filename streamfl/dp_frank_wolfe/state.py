@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamfl.records.pending_headers import HEADERS
 from streamfl.roles.partitioned_role import FRAGMENTS
 from streamfl.state.table import StateTable
+from streamfl.state.value_fragments import AS_MANY_FRAGMENTS
 
 __all__ = [
     "ANNOUNCEMENTS",
@@ -49,7 +50,6 @@ __all__ = [
     "WINDOW_NUMBER",
 ]
 
-_FRAGMENTED = "As many as hold the value, half a megabyte each."
 _EACH_PARTY = "One for each party."
 _EACH_PARTY_FRAGMENTED = "As many for each party as hold the value, half a megabyte each."
 
@@ -86,7 +86,7 @@ ENTITY = PARTY_STATE.row(
 )
 NUMBERED = PARTY_STATE.row("numbered", "How many entities were announced.", "With each announcement.")
 WINDOW = PARTY_STATE.row(
-    "window/NUMBER", "The rows of the window.", "When it is frozen. Deleted when its fit has ended.", _FRAGMENTED
+    "window/NUMBER", "The rows of the window.", "When it is frozen. Deleted when its fit has ended.", AS_MANY_FRAGMENTS
 )
 PROGRESS = PARTY_STATE.row("progress", "The party's place in the fit.", "With each message that is taken.")
 WINDOW_NUMBER = PARTY_STATE.row("fit-window", "The window's number.", "When it is frozen. Deleted when its fit has ended.")
@@ -95,9 +95,9 @@ PARTY_FIT = PARTY_STATE.row(
     "fit", "What was released of the window, with Frank-Wolfe.", "With each answer. Deleted when the fit has ended."
 )
 PARTY_SELECTION = PARTY_STATE.row("selection", "What was released of the window, with another estimator.", "As `fit`.")
-MODEL = PARTY_STATE.row("model/NUMBER", "The party's own weights of the latest fit.", "When a fit has ended.", _FRAGMENTED)
+MODEL = PARTY_STATE.row("model/NUMBER", "The party's own weights of the latest fit.", "When a fit has ended.", AS_MANY_FRAGMENTS)
 BEFORE = PARTY_STATE.row(
-    "before/NUMBER", "The same of the fit before. Only where predictions have no noise.", "When a fit has ended.", _FRAGMENTED
+    "before/NUMBER", "The same of the fit before. Only where predictions have no noise.", "When a fit has ended.", AS_MANY_FRAGMENTS
 )
 DUE = PARTY_STATE.row(
     "prediction/NUMBER",
@@ -127,7 +127,7 @@ ANNOUNCEMENTS = SERVER_STATE.row(
     "announcements/PARTY", "How many announcements a party has sent.", "With each of them.", _EACH_PARTY
 )
 MANIFEST = SERVER_STATE.row(
-    "manifest/NUMBER", "The entities of a window.", "When it is made. Deleted when it is frozen.", _FRAGMENTED
+    "manifest/NUMBER", "The entities of a window.", "When it is made. Deleted when it is frozen.", AS_MANY_FRAGMENTS
 )
 PRESENCE = SERVER_STATE.row(
     "presence/PARTY",
@@ -146,7 +146,7 @@ MEANS = SERVER_STATE.row(
     _EACH_PARTY_FRAGMENTED,
 )
 WEIGHTS = SERVER_STATE.row(
-    "weights/NUMBER", "The weights of the present or latest fit.", "With each iteration that changes them.", _FRAGMENTED
+    "weights/NUMBER", "The weights of the present or latest fit.", "With each iteration that changes them.", AS_MANY_FRAGMENTS
 )
 SERVER_FIT = SERVER_STATE.row(
     "fit", "The iteration, and how much was released, with Frank-Wolfe.", "With each answer and iteration."

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError
 from streamfl.encoding.wire import Codec
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.learning.losses import sign_of
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
 from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
 from streamfl.fdskl.state import STATE
@@ -23,7 +22,7 @@ from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.fdskl.worker.turn_signing import decode_signed, signer
 from streamfl.identity import load_identity
 from streamfl.records.header_propagation import carried, carried_nothing, timed
-from streamfl.records.labels import LabelReader
+from streamfl.records.labels import LabelReader, of_two_classes
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.roles.role_kind import RoleKind
@@ -121,20 +120,9 @@ def _table(settings: FdsklSettings) -> ChannelTable:
 
 def _labels(settings: FdsklSettings) -> Channel:
     labels, square = settings.required_labels("the active party"), settings.learning.loss == "square"
-    read = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
-    own = settings.required_party()
-    return Channel(name="labels", links={(USER, own): labels.topic}, decode=read if square else _checked(read), like="samples")
-
-
-def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
-    """Refuses a class label that is neither 0 nor 1 when it is decoded, before it waits for its sample."""
-
-    def checked(record: Record) -> Any:
-        label = decode(record)
-        sign_of(label.label)
-        return label
-
-    return checked
+    decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
+    links = {(USER, settings.required_party()): labels.topic}
+    return Channel(name="labels", links=links, decode=decode if square else of_two_classes(decode), like="samples")
 
 
 def _log(settings: FdsklSettings) -> str | None:
@@ -152,7 +140,7 @@ def _state_settings(settings: FdsklSettings) -> StateSettings:
     if not settings.is_active:
         # Only the active party uses these keys. Another party's file may have them.
         content = {key: value for key, value in content.items() if key not in ("learning.loss", "learning.block_features")}
-    return StateSettings.of(content, changeable_keys(FdsklSettings, WORKER))
+    return StateSettings.of(content, changeable_keys(settings, WORKER))
 
 
 def _begins_anew(settings: FdsklSettings) -> bool:

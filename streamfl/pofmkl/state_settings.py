@@ -43,7 +43,7 @@ def client_state_settings(settings: PofmklSettings) -> StateSettings:
     stream: the stored positions, names and target belong to the old one.
     """
     content = _effective(settings, ("federation", "samples", "labels", "learning", "kernels", "experts", "drift", "uplink"))
-    free = changeable_keys(PofmklSettings, CLIENT)
+    free = changeable_keys(settings, CLIENT)
     if settings.samples is not None:
         # The number of inputs, however they are given.
         content["samples.dimension"] = settings.samples.width
@@ -65,7 +65,7 @@ def client_state_settings(settings: PofmklSettings) -> StateSettings:
 def server_state_settings(settings: PofmklSettings) -> StateSettings:
     """The settings that the server's state depends on: its parameters and the state of its step."""
     content = _effective(settings, ("federation", "learning", "kernels", "uplink"))
-    return StateSettings.of(content, changeable_keys(PofmklSettings, SERVER))
+    return StateSettings.of(content, changeable_keys(settings, SERVER))
 
 
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.quasi_newton import SYSTEM, messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
 from streamfl.quasi_newton.encryption import bignum
@@ -21,7 +21,7 @@ from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.given import CoordinatorGiven, PartyGiven
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
-from streamfl.quasi_newton.messages import HEADER_BYTES, codec
+from streamfl.quasi_newton.messages import codec
 from streamfl.quasi_newton.metrics import (
     CoordinatorMetrics,
     GuestMetrics,
@@ -34,10 +34,11 @@ from streamfl.quasi_newton.metrics import (
 from streamfl.quasi_newton.scoring.predictions import Prediction
 from streamfl.quasi_newton.state import COORDINATOR_STATE, GUEST_STATE, HOST_STATE
 from streamfl.records.header_propagation import carried, timed
-from streamfl.records.labels import LabelReader
+from streamfl.records.labels import LabelReader, of_two_classes
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
-from streamfl.roles.message_fragments import Limits, decoded_in_fragments
+from streamfl.roles.message_contents import content_limits
+from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.roles.partitioned_role import PartitionedRole, metrics_of
 from streamfl.roles.role_kind import RoleKind
 from streamfl.state.changeable import changeable_keys
@@ -45,20 +46,15 @@ from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
 
-# Most fragmented messages that wait in a partition. Each sender has at most two under way.
-UNDER_WAY = 256
-PART_SECONDS = 86_400.0
-
 
 def _predictions(settings: QuasiNewtonSettings) -> str:
     return f"{settings.federation.name}.predictions"
 
 
 def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
-    decode = {name: one.decode for name, one in _table(settings).channels.inputs.items()}
-    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # A message put together from fragments is decoded like a single record.
-    whole = dict.fromkeys(decode, _decoder(settings))
+    whole = dict.fromkeys(_table(settings).channels.inputs, _decoder(settings))
+    limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
     patience, kind = settings.alignment.patience_seconds, settings.role.kind
     return PartitionedRole(make, whole, limits, patience, kind, MemberCounts(), SYSTEM)
 
@@ -135,16 +131,6 @@ def _decoder(settings: QuasiNewtonSettings) -> Callable[[Record], Any]:
     return lambda record: own.decode(record.value)
 
 
-def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
-    def checked(record: Record) -> Any:
-        label = decode(record)
-        if label.label not in (0.0, 1.0):
-            raise PeerError("label", f"the label is {label.label:g}, 0 or 1 is expected")
-        return label
-
-    return checked
-
-
 def _table(settings: QuasiNewtonSettings) -> ChannelTable:
     """The channels of quasi-Newton. All entities are rows of one training table, so each topic has one partition.
 
@@ -189,7 +175,8 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
         decode_sample = SampleReader(samples.samples).decode
         rows.insert(0, one(name="samples", links={(USER, own): samples.topic}, decode=decode_sample))
     if (labels := settings.labels) is not None:
-        rows.insert(1, one(name="labels", links={(USER, own): labels.topic}, decode=_checked(LabelReader(labels, None).decode)))
+        decode_label = of_two_classes(LabelReader(labels, None).decode)
+        rows.insert(1, one(name="labels", links={(USER, own): labels.topic}, decode=decode_label))
     return ChannelTable(own, rows, {party: GUEST if party == guest else HOST for party in parties})
 
 
@@ -205,7 +192,7 @@ def _state_settings(settings: QuasiNewtonSettings) -> StateSettings:
         "scoring",
     ]
     layout = 1 if settings.role.kind == COORDINATOR else _PARTY_LAYOUT
-    return StateSettings.of(by_key(settings, sections), changeable_keys(QuasiNewtonSettings, settings.role.kind), layout)
+    return StateSettings.of(by_key(settings, sections), changeable_keys(settings, settings.role.kind), layout)
 
 
 _BUILD: Mapping[str, Callable[[QuasiNewtonSettings], PartitionedRole[Any]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamfl.records.pending_headers import HEADERS
 from streamfl.roles.partitioned_role import FRAGMENTS
 from streamfl.state.table import StateTable
+from streamfl.state.value_fragments import AS_MANY_FRAGMENTS
 
 __all__ = [
     "ANSWERED",
@@ -42,7 +43,6 @@ __all__ = [
     "VECTORS",
 ]
 
-_FRAGMENTED = "As many as hold the value, half a megabyte each."
 _PER_HOST = "As many for each host as hold the value, half a megabyte each."
 _ENTITIES = "As many as entities."
 
@@ -79,10 +79,10 @@ NAMES = _PARTY.row(
     "names/NUMBER",
     "The names of the new entities that a training may take.",
     "When it begins. Deleted when they are in batches.",
-    _FRAGMENTED,
+    AS_MANY_FRAGMENTS,
 )
-INPUTS = _PARTY.row("inputs/NUMBER", "The columns of these entities.", "As `names/NUMBER`.", _FRAGMENTED)
-SIGNS = _PARTY.row("signs/NUMBER", "The labels of these entities. Only at the guest.", "As `names/NUMBER`.", _FRAGMENTED)
+INPUTS = _PARTY.row("inputs/NUMBER", "The columns of these entities.", "As `names/NUMBER`.", AS_MANY_FRAGMENTS)
+SIGNS = _PARTY.row("signs/NUMBER", "The labels of these entities. Only at the guest.", "As `names/NUMBER`.", AS_MANY_FRAGMENTS)
 BATCH = _PARTY.row(
     "batch/NUMBER/PART/NUMBER",
     "The names, columns (`inputs`) and labels (`signs`) of a batch that is learnt from.",
@@ -99,7 +99,7 @@ PREPARATION = _PARTY.row(
     "preparation/NUMBER",
     "The transformation of the columns.",
     "Once, when the first training has reached its rounds.",
-    _FRAGMENTED,
+    AS_MANY_FRAGMENTS,
 )
 VECTORS = _PARTY.row(
     "vectors", "The weights, and the sums of weights of which the model is the mean.", "With each step of a training."
@@ -112,7 +112,10 @@ PAIR = _PARTY.row(
 )
 MODEL = _PARTY.row("model", "The mean of the weights over the latest epoch.", "With each epoch.")
 TRAINED = _PARTY.row(
-    "trained/NUMBER", "The party's part of the latest model, for scoring.", "When a training has ended with a model.", _FRAGMENTED
+    "trained/NUMBER",
+    "The party's part of the latest model, for scoring.",
+    "When a training has ended with a model.",
+    AS_MANY_FRAGMENTS,
 )
 
 # ---- at the guest
@@ -130,7 +133,7 @@ PRODUCTS = GUEST_STATE.row(
     "products/NUMBER",
     "The own inner products of a round.",
     "When they are computed. Deleted when those of all hosts have come.",
-    _FRAGMENTED,
+    AS_MANY_FRAGMENTS,
 )
 SESSION = GUEST_STATE.row(
     "session/HOST",
@@ -158,13 +161,13 @@ CALIBRATION = GUEST_STATE.row(
 
 HOST_STATE = StateTable(_PARTY.rows)
 ASKED = HOST_STATE.row(
-    "asked/NUMBER", "The guest's points that came before the training began.", "When they come.", _FRAGMENTED
+    "asked/NUMBER", "The guest's points that came before the training began.", "When they come.", AS_MANY_FRAGMENTS
 )
 ORDER = HOST_STATE.row(
     "order/NUMBER",
     "The names of own entities, in the order of the points that the guest has.",
     "When the guest's points are answered.",
-    _FRAGMENTED,
+    AS_MANY_FRAGMENTS,
 )
 SCORING = HOST_STATE.row(
     "scoring",
@@ -175,13 +178,13 @@ OFFERED_NAMES = HOST_STATE.row(
     "offered/NUMBER",
     "The names of own entities, in the order of the points of the present question.",
     "When the question is answered. Deleted with the guest's choice.",
-    _FRAGMENTED,
+    AS_MANY_FRAGMENTS,
 )
 EARLY = HOST_STATE.row(
     "early/NUMBER",
     "A question about a model that this host does not have yet.",
     "When it comes. Deleted when it is answered.",
-    _FRAGMENTED,
+    AS_MANY_FRAGMENTS,
 )
 ANSWERED = HOST_STATE.row(
     "answered/NAME",

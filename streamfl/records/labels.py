@@ -18,7 +18,7 @@ from streamfl.records.rekey import RekeyedTopic
 from streamfl.records.sample_fields import fits_a_struct, label_in, name_at
 from streamfl.state.changeable import CHANGEABLE
 
-__all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection"]
+__all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection", "of_two_classes"]
 
 
 class LabelsSection(RekeyedTopic):
@@ -151,6 +151,18 @@ class LabelReader:
             name_at(self._paths[attribute], content) if attribute in self._paths else None for attribute in ("client", "sample_id")
         )
         return client, sample, label
+
+
+def of_two_classes(decode: Callable[[Record], Label]) -> Callable[[Record], Label]:
+    """A decoder that refuses a class label other than 0 and 1, before it waits for its sample. PeerError with reason label."""
+
+    def checked(record: Record) -> Label:
+        label = decode(record)
+        if label.label not in (0.0, 1.0):
+            raise PeerError("label", f"the label is {label.label:g}, 0 or 1 is expected")
+        return label
+
+    return checked
 
 
 def remembered_label(section: Any, content: dict[str, Any], name: str) -> dict[str, Any]:

@@ -9,11 +9,15 @@ import msgspec
 
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import LARGEST_VALUE, Codec
+from streamfl.roles.message_fragments import Limits
 
-__all__ = ["HEADER_BYTES", "content_of", "message_codec", "read_content"]
+__all__ = ["HEADER_BYTES", "content_limits", "content_of", "message_codec", "read_content"]
 
 HEADER_BYTES: Final = 4_096
 """More bytes than a message takes without its content."""
+
+# Most fragmented messages that wait in a partition, and the seconds for which they do.
+UNDER_WAY, FRAGMENT_SECONDS = 256, 86_400.0
 
 Header = TypeVar("Header", bound=msgspec.Struct)
 
@@ -24,6 +28,11 @@ _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 def message_codec(of: type[Header], content_bytes: int) -> Codec[Header]:
     """The codec of messages with at most ``content_bytes`` of content. Messages longer than a record are sent in fragments."""
     return Codec(of, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
+
+
+def content_limits(content_bytes: int, fragment_bytes: int) -> Limits:
+    """Bounds of these messages in a partition, where each sender has at most two of them under way."""
+    return Limits(content_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, FRAGMENT_SECONDS, fragment_bytes)
 
 
 def content_of(content: msgspec.Struct | Sequence[Any]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from streamfl.contract.measurement import Counted, Counts, counter
+from streamfl.contract.measurement import Counts, counter
 from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import (
     Decode,
@@ -48,10 +48,10 @@ Then = Callable[[bytes], None]
 
 
 class OutboxCounts(Counts):
-    """What every member counts. A system declares these counters among its own."""
+    """What every member counts."""
 
-    bytes_sent: Counted[int]
-    work: Counted[int]
+    bytes_sent = counter("Bytes of messages to other members")
+    work = counter("Computations that were started in other processes")
 
 
 class RefusalMetrics:

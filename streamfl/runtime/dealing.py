@@ -98,11 +98,6 @@ class Dealing:
                 return
         self._known = True
 
-    @property
-    def forwards(self) -> bool:
-        """Whether a client's records may come to another partition than that of its state."""
-        return bool(self.partitioner) and self._channels.dealt is not None
-
     def home(self, client: str) -> int | None:
         """The partition that a client's records belong to; None: the partition in which they come."""
         dealt = self._channels.dealt

@@ -110,7 +110,7 @@ class Inputs:
         read: dict[TopicPartition, int] = {}
         repeated: set[TopicPartition] = set()
         held: set[TopicPartition] = set()
-        positions, forwards = self._tasks.positions, self._tasks.dealing.forwards
+        positions, forwards = self._tasks.positions, bool(self._tasks.dealing.partitioner)
         for record in records:
             place = (record.topic, record.partition)
             if place in held:

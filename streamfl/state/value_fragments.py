@@ -7,9 +7,11 @@ from streamfl.encoding.changelog_checks import check_number
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.table import StateRow
 
-__all__ = ["VALUE_FRAGMENT_BYTES", "ValueFragments"]
+__all__ = ["AS_MANY_FRAGMENTS", "VALUE_FRAGMENT_BYTES", "ValueFragments"]
 
 VALUE_FRAGMENT_BYTES = 512 * 1024
+AS_MANY_FRAGMENTS = "As many as hold the value, half a megabyte each."
+"""The limit of a row of fragments."""
 
 
 class ValueFragments:

@@ -26,11 +26,11 @@ def party_state_settings(settings: VaflSettings) -> StateSettings:
         content["samples.dimension"] = settings.samples.width
     content["learning.optimiser"] = settings.optimiser
     own = {key: value for key, value in content.items() if key not in _NOT_A_PARTYS}
-    return StateSettings.of(own, changeable_keys(VaflSettings, PARTY), _PARTY_LAYOUT)
+    return StateSettings.of(own, changeable_keys(settings, PARTY), _PARTY_LAYOUT)
 
 
 def coordinator_state_settings(settings: VaflSettings) -> StateSettings:
     """Settings of the coordinator's state: its head and optimiser, and the embeddings and labels of entities."""
     content = by_key(settings, ("federation", "labels", "head", "learning", "alignment", "privacy"))
     content["learning.optimiser"] = settings.optimiser
-    return StateSettings.of(content, changeable_keys(VaflSettings, COORDINATOR))
+    return StateSettings.of(content, changeable_keys(settings, COORDINATOR))

@@ -20,7 +20,6 @@ from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
 from streamfl.dp_frank_wolfe.learning.weights import read_weights, weights_of
 from streamfl.dp_frank_wolfe.messages import (
-    HEADER_BYTES,
     Answers,
     Ask,
     Chosen,
@@ -42,6 +41,7 @@ from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.server.role import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.tools.direct import place
 from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.roles.message_contents import HEADER_BYTES
 from streamfl.roles.message_fragments import Limits
 from streamfl.roles.partitioned_role import PartitionedRole
 

@@ -33,7 +33,7 @@ def _table(settings: RunningMeanSettings) -> ChannelTable:
 
 def _state_settings(settings: RunningMeanSettings) -> StateSettings:
     content = by_key(settings, ("federation", "samples"))
-    return StateSettings.of(content, changeable_keys(RunningMeanSettings, KIND))
+    return StateSettings.of(content, changeable_keys(settings, KIND))
 
 
 ROLES = {KIND: RoleKind(KIND, RunningMeanSettings, _build, _table, _state_settings)}

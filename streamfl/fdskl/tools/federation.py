@@ -64,7 +64,6 @@ class KernelFederation(TurnFederation[FdsklSettings]):
         super().__init__(settings, BETWEEN, inputs, labels, network_delay=network_delay, overheard=overheard)
         # The log of several active parties, each of which reads all of it.
         self.bus.logs.add(f"{settings.federation.name}.turns")
-        self.bus.between |= self.bus.logs
         # Secrets are drawn here, so no file is read.
         aggregation = settings.aggregation.model_copy(update={"secret_file": None})
         self._lives: dict[str, int] = {}

@@ -138,9 +138,7 @@ class ClientRegistry:
         """Note that a client's sample was written at ``written_at``; returns the client. None, and no change, if unregistered."""
         client = self._clients.get(key)
         if client is not None:
-            reached = self._reached[key[0]]
-            if not reached or written_at >= reached + self._step:
-                self._reached[key[0]] = reached = written_at
+            reached = self._reached[key[0]] = self.reached(key[0], written_at)
             if client.record.seen_at != reached:
                 client.record.seen_at = reached
                 self._touched[key] = client

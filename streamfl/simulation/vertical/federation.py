@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.channel_table import ChannelTable
 from streamfl.records.entities import VerticalSettings
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -124,7 +125,9 @@ class VirtualFederation(Generic[Settings, OneBus]):
 
         prepare: called before the worker takes the partition.
         """
-        topics = find_kind(settings.role.kind).topics(settings)
+        table = find_kind(settings.role.kind).table(settings)
+        self._know(table)
+        topics = table.topics(settings.dead_letters)
         known = self.bus.describe([topic.name for topic in topics])
         self.bus.create([replace(topic, partitions=1) for topic in topics if topic.name not in known])
         worker = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None, pool)
@@ -133,11 +136,14 @@ class VirtualFederation(Generic[Settings, OneBus]):
         worker.step(0.0)
         return worker
 
+    def _know(self, table: ChannelTable) -> None:
+        """Called with a member's channels before its worker starts."""
+
 
 class TurnFederation(VirtualFederation[Settings, NetworkBus]):
     """A federation whose members take turns: each does what it can, then time passes.
 
-    between: kinds of messages between members, which are the ends of the topics' names.
+    between: kinds of messages between members whose traffic is told, which are the ends of the topics' names.
     delay: virtual seconds from a member's turn to the next.
     network_delay: virtual seconds that a message takes.
     overheard: called with each message between members.
@@ -155,9 +161,7 @@ class TurnFederation(VirtualFederation[Settings, NetworkBus]):
     ) -> None:
         super().__init__(settings, lambda clock: NetworkBus(clock, network_delay, overheard), inputs, labels)
         self._delay = delay
-        name = settings.federation.name
         self.between = tuple(between)
-        self.bus.between = {f"{name}.{party}.{kind}" for party in settings.federation.parties for kind in self.between}
 
     @property
     def over(self) -> bool:
@@ -193,6 +197,9 @@ class TurnFederation(VirtualFederation[Settings, NetworkBus]):
                 total.messages += count.messages
                 total.bytes += count.bytes
         return found
+
+    def _know(self, table: ChannelTable) -> None:
+        self.bus.between |= table.between_members
 
     def _look(self, name: str) -> None:
         """Called after each step of a member."""
