@@ -6,7 +6,7 @@ names that no sample can have.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,7 +14,10 @@ import numpy as np
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import Name
 
-__all__ = ["Amount", "Time", "check_name", "check_number", "check_within", "decode_restored"]
+__all__ = ["UNDECODABLE", "Amount", "Time", "check_name", "check_number", "check_within", "decode_restored"]
+
+UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+"""What decoding a damaged value may raise: it may be nested deeper than Python's stack."""
 
 # Seconds since 1970 until some time in the 32nd millennium.
 LATEST = 1e12
@@ -46,7 +49,7 @@ def decode_restored(content: bytes, kind: type[Content], what: str) -> Content:
     """
     try:
         return msgspec.msgpack.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise PeerError("malformed", f"{what}: {error}") from None
 
 

@@ -10,8 +10,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-import msgspec
-
 from streamfl.contract.measurement import Counts, counter
 from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import (
@@ -28,6 +26,7 @@ from streamfl.contract.role import (
     Work,
 )
 from streamfl.contract.system import System
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.roles.message_fragments import FragmentMetrics, Limits, LongMessages
 from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
@@ -238,7 +237,7 @@ class PartitionedRole(Generic[One]):
             return
         try:
             self._tasks[change.partition].restore(change.key, change.value)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        except UNDECODABLE as error:
             raise PeerError("malformed", f"the member's state: {error}") from None
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:

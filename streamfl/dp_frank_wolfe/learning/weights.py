@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.iterate import SLACK
+from streamfl.encoding.changelog_checks import decode_restored
 from streamfl.encoding.wire import decode_array, encode_array
 
 __all__ = ["read_columns", "read_remembered", "read_weights", "weights_of"]
@@ -44,10 +44,7 @@ def read_remembered(content: bytes) -> dict[str, tuple[bytes, bytes]]:
     """By party, what :func:`weights_of` gave, from state. Raises PeerError for anything else."""
     if not content:
         return {}
-    try:
-        return msgspec.msgpack.decode(content, type=dict[str, tuple[bytes, bytes]])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PeerError("malformed", f"weights in state: {error}") from None
+    return decode_restored(content, dict[str, tuple[bytes, bytes]], "weights in state")
 
 
 def read_columns(content: bytes, count: int) -> NDArray[np.int64]:

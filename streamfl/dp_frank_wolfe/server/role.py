@@ -38,6 +38,7 @@ from streamfl.dp_frank_wolfe.server.selection import Selection
 from streamfl.dp_frank_wolfe.server.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.serving.server import Partials
 from streamfl.dp_frank_wolfe.state import MANIFEST, RUN
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.encoding.wire import VERSION, Codec, Count, Name
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
@@ -246,7 +247,7 @@ class ServerTask:
         try:
             told = msgspec.msgpack.decode(content, type=dict[Name, bytes] | list[Any])
             return content if isinstance(told, list) else told[party]
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+        except (*UNDECODABLE, KeyError):
             raise PeerError("malformed", f"state: no manifests of window {self.window}") from None
 
     def _take_answer(self, party: str, message: Message) -> None:

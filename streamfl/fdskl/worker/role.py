@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import msgspec
-
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.fdskl import SYSTEM
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
@@ -190,7 +189,7 @@ class FdsklWorker:
             return
         try:
             self._tasks[change.partition].parts.restore(change.key, change.value)
-        except (msgspec.DecodeError, ValueError) as error:
+        except UNDECODABLE as error:
             raise PeerError("malformed", f"the party's state: {error}") from None
 
     def measure(self) -> Iterable[Measurement]:

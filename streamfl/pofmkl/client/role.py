@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
-from streamfl.encoding.changelog_checks import check_name
+from streamfl.encoding.changelog_checks import UNDECODABLE, check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.admission import MEANS, Admission
 from streamfl.pofmkl.client.bandwidth import Budgets, Uplink
@@ -328,7 +328,7 @@ class PofmklClient:
                 self._labels.restore(kind, change.partition, rest, value)
             else:
                 raise PeerError("malformed", f"{change.key!r} is nothing that a client remembers")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise PeerError("malformed", f"a client's state: {error}") from None
 
     def _restore_client(self, key: ClientKey, record: ClientRecord) -> None:

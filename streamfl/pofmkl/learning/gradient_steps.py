@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import decode_restored
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.learning import optimisers
 from streamfl.learning.optimisers import Optimiser
-from streamfl.pofmkl.learning.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
+from streamfl.pofmkl.learning.step_rows import LARGEST_TARGET_NORM, samples_of
 
 __all__ = ["AdaGradStep", "StochasticGradientStep"]
 
@@ -54,7 +55,7 @@ class _GradientStep:
         array = self._optimiser.arrays.get(name)
         if array is None:
             raise PeerError("malformed", f"step state {key!r}: {type(self).__name__} has none of this name")
-        remembered = decoded(key, value, _Remembered)
+        remembered = decode_restored(value, _Remembered, f"step state {key!r}")
         kernels, row_length = array.shape
         if not 0 <= remembered.kernel < kernels or key != b"%s/%d" % (name.encode(), remembered.kernel):
             raise PeerError("malformed", f"step state {key!r} is of kernel {remembered.kernel}, there are 0 to {kernels - 1}")

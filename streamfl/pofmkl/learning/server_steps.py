@@ -25,10 +25,10 @@ from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_array
 
 from streamfl.contract.role import PeerError
-from streamfl.encoding.changelog_checks import check_within
+from streamfl.encoding.changelog_checks import check_within, decode_restored
 from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.pofmkl.learning.gradient_steps import AdaGradStep, StochasticGradientStep
-from streamfl.pofmkl.learning.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
+from streamfl.pofmkl.learning.step_rows import LARGEST_TARGET_NORM, samples_of
 
 __all__ = ["AdaGradStep", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradientStep"]
 
@@ -250,7 +250,7 @@ class RecursiveLeastSquares:
 
     def restore(self, key: bytes, value: bytes) -> None:
         if key.startswith(b"slot/"):
-            slot = decoded(key, value, _StoredTargetRow)
+            slot = decode_restored(value, _StoredTargetRow, f"step state {key!r}")
             one_block = 0 < slot.first <= slot.number and (slot.first - 1) // self._block == (slot.number - 1) // self._block
             if not (one_block and 0 <= slot.kernel < len(self._counts)) or key != self._slot_key(slot.kernel, slot.number):
                 raise PeerError("malformed", f"step state {key!r}: kernel {slot.kernel}, rows {slot.first} to {slot.number}")
@@ -258,7 +258,7 @@ class RecursiveLeastSquares:
             check_within(row, -LARGEST_TARGET_NORM, LARGEST_TARGET_NORM, f"step state {key!r}")
             self._restored.setdefault(slot.kernel, {})[slot.number] = slot
         elif key.startswith(b"snapshot/"):
-            snapshot = decoded(key, value, _Snapshot)
+            snapshot = decode_restored(value, _Snapshot, f"step state {key!r}")
             kernel = snapshot.kernel
             whole_blocks = snapshot.rows >= 1 and snapshot.rows % self._slots == 0
             if not (0 <= kernel < len(self._counts) and whole_blocks) or key != b"snapshot/%d" % kernel:

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
 from streamfl.pofmkl.messages import LARGEST_TARGET
 
-__all__ = ["LARGEST_TARGET_NORM", "SMALLEST_TARGET_NORM", "decoded", "samples_of"]
+__all__ = ["LARGEST_TARGET_NORM", "SMALLEST_TARGET_NORM", "samples_of"]
 
 # A row's norm is |y| only up to the rounding of its features.
 LARGEST_TARGET_NORM = LARGEST_TARGET * 1.001
 SMALLEST_TARGET_NORM = 1e-12
-
-Remembered = TypeVar("Remembered")
-
-
-def decoded(key: bytes, value: bytes, kind: type[Remembered]) -> Remembered:
-    """A step's stored value under this key; PeerError if it is malformed."""
-    try:
-        return msgspec.msgpack.decode(value, type=kind)
-    except msgspec.DecodeError as error:
-        raise PeerError("malformed", f"step state {key!r}: {error}") from None
-
 
 def samples_of(
     kernels: NDArray[np.intp], rows: NDArray[Any]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.pofmkl.client.staleness import YOUNG_LABELS
 from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.messages import AWAITED
@@ -149,7 +149,7 @@ class PofmklServer:
             return
         try:
             shard.restore(key, value)
-        except (msgspec.DecodeError, ValueError) as error:
+        except UNDECODABLE as error:
             raise PeerError("malformed", f"server state {key!r}: {error}") from None
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:

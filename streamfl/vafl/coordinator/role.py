@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.records.header_propagation import Carry, carried_nothing
@@ -211,18 +212,15 @@ class VaflCoordinator:
                 yield StateChange("state", partition, key, value)
 
     def restore(self, change: StateChange) -> None:
-        try:
-            self._restore(change)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise PeerError("malformed", f"the coordinator's state: {error}") from None
-
-    def _restore(self, change: StateChange) -> None:
         if change.value is None:
             return
         task, kind = self._tasks[change.partition], change.key.partition(b"/")[0]
         if kind == SPENT and not self._release.noise:
             self._notices.add(promise_ended("the coordinator", "privacy.reply_noise", self.without_noise))
-        task.restore(change.key, change.value, self._intake)
+        try:
+            task.restore(change.key, change.value, self._intake)
+        except UNDECODABLE as error:
+            raise PeerError("malformed", f"the coordinator's state: {error}") from None
         if change.key == COUNTERS and self._release.noise and task.head.told_bare:
             raise PeerError("configuration", TOLD_BARE)
 

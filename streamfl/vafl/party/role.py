@@ -10,10 +10,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.encoding.wire import VERSION
 from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.samples import Sample
@@ -254,7 +254,7 @@ class VaflParty:
     def restore(self, change: StateChange) -> None:
         try:
             self._restore(change)
-        except (msgspec.DecodeError, ValueError) as error:
+        except UNDECODABLE as error:
             raise PeerError("malformed", f"a party's state: {error}") from None
 
     def _restore(self, change: StateChange) -> None:
