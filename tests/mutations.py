@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from streamfl.contract.role import StateChange
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.state.changelog import ChangedParts
 from streamfl.testing.faults import Verdict
@@ -29,17 +28,12 @@ def instead(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[
     patch.setattr(owner, name, lambda self, *given, **named: change(real, self, *given, **named))
 
 
-def without(*prefixes: bytes) -> Mutation:
+def without(*prefixes: bytes, role: Any = PartitionedRole) -> Mutation:
     """A mutation: a member's role does not restore keys with these prefixes."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = PartitionedRole.restore
-
-        def restore(self: PartitionedRole[Any], change: StateChange) -> None:
-            if not change.key.startswith(prefixes):
-                real(self, change)
-
-        patch.setattr(PartitionedRole, "restore", restore)
+        real = role.restore
+        patch.setattr(role, "restore", lambda self, change: None if change.key.startswith(prefixes) else real(self, change))
 
     return mutate
 

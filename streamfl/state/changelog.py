@@ -71,7 +71,7 @@ class ChangedParts:
         """
         decode = _decoder(content)
         self.register(row.prefix, lambda rest, value: restore(name(rest), decode(value)))
-        return NamedParts(self, row.prefix)
+        return NamedParts(self._changed, row.prefix)
 
     def register(self, prefix: bytes, restore: Callable[[bytes, bytes], None]) -> None:
         """Register the keys with this prefix, which is a row's, or a row's with a name and another slash.
@@ -104,25 +104,33 @@ class ChangedParts:
 
     def changed_state(self) -> list[tuple[bytes, bytes | None]]:
         """Keys and values of what changed since the last call; None forgets the key."""
-        changed, self._changed = self._changed, {}
         encode = msgspec.msgpack.encode
-        return [(key, value if value is None or isinstance(value, bytes) else encode(value)) for key, value in changed.items()]
+        changed = [
+            (key, value if value is None or isinstance(value, bytes) else encode(value)) for key, value in self._changed.items()
+        ]
+        self._changed.clear()
+        return changed
 
 
 class NamedParts(Generic[Name, Content]):
-    """Writes the parts of a row."""
+    """Writes the parts of a row.
 
-    def __init__(self, parts: ChangedParts, prefix: bytes) -> None:
-        self._parts = parts
+    changed: of the :class:`ChangedParts`, written without a call to it: most samples change a named part.
+    """
+
+    def __init__(self, changed: dict[bytes, Any], prefix: bytes) -> None:
+        self._changed = changed
         self._prefix = prefix
 
     def remember(self, name: Name, content: Content) -> None:
         """As :meth:`ChangedParts.remember`."""
-        self._parts.remember(self._prefix + str(name).encode(), content)
+        key = self._prefix + str(name).encode()
+        self._changed.pop(key, None)
+        self._changed[key] = content
 
     def forget(self, name: Name) -> None:
         """Delete a part."""
-        self._parts.forget(self._prefix + str(name).encode())
+        self._changed[self._prefix + str(name).encode()] = None
 
 
 def _decoder(content: type[Content]) -> Callable[[bytes], Content]:

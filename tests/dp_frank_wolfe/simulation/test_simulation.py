@@ -21,12 +21,12 @@ from streamfl.dp_frank_wolfe.learning.iterate import Iterate
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.party import fit as party_fit
 from streamfl.dp_frank_wolfe.party import table as party_table
-from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
 from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
 from streamfl.dp_frank_wolfe.server.announced import Announced
+from streamfl.dp_frank_wolfe.state import PARTY_FIT, SPENT
 from streamfl.privacy.anchor import Anchor
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.testing.faults.fault_rates import FAULTS
@@ -109,10 +109,6 @@ def a_sketch_is_drawn_anew_with_every_choice(patch: pytest.MonkeyPatch) -> None:
 
     instead(patch, PartyFit, "_bits", change)
     instead(patch, PartyFit, "_open_columns", shown_again)
-
-
-def the_spend_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, PartyLedger, "restore", lambda real, self, key, value: key.startswith(b"spent/") or real(self, key, value))
 
 
 def some_are_not_charged(patch: pytest.MonkeyPatch) -> None:
@@ -238,12 +234,6 @@ def a_repeated_answer_counts(patch: pytest.MonkeyPatch) -> None:
     instead(patch, fit.Fit, "take", change)
 
 
-def a_transcript_is_not_taken_back(patch: pytest.MonkeyPatch) -> None:
-    """A restored party goes on as if its fit had just begun, but for the columns that it has shown."""
-    real = PartyAnswers.restore
-    patch.setattr(PartyAnswers, "restore", lambda self, key, value: key == b"fit" or real(self, key, value))
-
-
 def what_came_during_work_is_lost(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, batch: Any, now: float) -> Any:
         if self._awaited:
@@ -260,7 +250,7 @@ def plans_have_one_choice(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS: dict[str, Mutation] = {
     "ledger: written after the release": the_charge_comes_after_the_release,
-    "ledger: spend is forgotten at restore": the_spend_is_forgotten,
+    "ledger: spend is forgotten at restore": without(SPENT.prefix),
     "ledger: some of a manifest are not charged": some_are_not_charged,
     "ledger: half is charged": half_is_charged,
     "ledger: the anchor is not looked at": the_anchor_is_not_looked_at,
@@ -274,7 +264,7 @@ MUTATIONS: dict[str, Mutation] = {
     "party: rows of the entity before": rows_of_the_entity_before,
     "party: rows that cannot be read are left out": rows_that_cannot_be_read_are_left_out,
     "party: the last record counts": the_last_record_counts,
-    "party: a transcript is not taken back": a_transcript_is_not_taken_back,
+    "party: a transcript is not taken back": without(PARTY_FIT.prefix),
     "server: an entity is in two windows": an_entity_is_in_two_windows,
     "server: the iterate leaves its ball": the_iterate_leaves_its_ball,
     "server: blocks without an answer move": blocks_without_an_answer_move,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fdskl.proof.faults import simulate
 from fdskl.proof.scenario import FOR_EVER, scenario
-from mutations import Mutation, after, check_caught, instead, written
+from mutations import Mutation, after, check_caught, instead, without, written
 
 from streamfl.fdskl.learning import iteration
 from streamfl.fdskl.learning.feature_cache import FeatureCache
@@ -90,7 +90,7 @@ def answers_a_round_twice(patch: pytest.MonkeyPatch) -> None:
 
 def leaves_its_part_out(patch: pytest.MonkeyPatch) -> None:
     def change(result: Any, self: Any, announced: Any, rows: Any) -> Any:
-        return result * 0 if self._own != self._root else result
+        return result * 0 if self._own != self._settings.federation.root else result
 
     after(patch, contributions.Contributions, "_phases", change)
 
@@ -175,7 +175,7 @@ def forgets_what_was_asked(patch: pytest.MonkeyPatch) -> None:
 
 def never_gives_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingSums, "expire", lambda self, seconds, now: None)
-    patch.setattr(PendingSums, "give_up", lambda self, key, reason: None)
+    patch.setattr(PendingSums, "abandon", lambda self, key, reason: None)
 
 
 def begins_with_another_secret(patch: pytest.MonkeyPatch) -> None:
@@ -205,16 +205,6 @@ def waits_for_late_labels(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CatchUp, "wake_at", None)
 
 
-def without(*prefixes: bytes) -> Mutation:
-    """The role takes back everything but what these keys begin."""
-
-    def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = FdsklWorker.restore
-        patch.setattr(FdsklWorker, "restore", lambda self, change: None if change.key.startswith(prefixes) else real(self, change))
-
-    return mutate
-
-
 MUTATIONS: dict[str, Mutation] = {
     "masks: one key for all lives of a party": one_key_for_all_lives,
     "masks: of the pair alone": masks_of_the_pair_alone,
@@ -240,12 +230,12 @@ MUTATIONS: dict[str, Mutation] = {
     "model: a step too long": a_step_too_long,
     "written: coefficients beyond what is read": written(b"alphas/", lambda content: np.full(len(content) // 8, 1e101).tobytes()),
     "restored: without the secret": begins_with_another_secret,
-    "restored: without the model": without(b"model"),
-    "restored: without coefficients": without(b"alphas/"),
-    "restored: without predictions to be made": without(b"forecast/"),
-    "restored: without labels": without(b"labels"),
-    "restored: without columns": without(b"entity/"),
-    "restored: without the mean of columns": without(b"columns"),
+    "restored: without the model": without(b"model", role=FdsklWorker),
+    "restored: without coefficients": without(b"alphas/", role=FdsklWorker),
+    "restored: without predictions to be made": without(b"forecast/", role=FdsklWorker),
+    "restored: without labels": without(b"labels", role=FdsklWorker),
+    "restored: without columns": without(b"entity/", role=FdsklWorker),
+    "restored: without the mean of columns": without(b"columns", role=FdsklWorker),
 }
 # The seed that is known to find it: the others take long.
 TRIED_FIRST = {

@@ -13,13 +13,12 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
-from mutations import Mutation, check_caught, instead, written
+from mutations import Mutation, check_caught, instead, without, written
 from quasi_newton.proof import checks
 from quasi_newton.proof.faults import simulate
 from quasi_newton.proof.oracle import Expected
 from quasi_newton.proof.scenario import NAME, QuasiNewtonScenario, scenario
 
-from streamfl.contract.role import StateChange
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.quasi_newton.encryption.scheme import Paillier
@@ -124,7 +123,7 @@ def residuals_leave_as_they_were_computed(patch: pytest.MonkeyPatch) -> None:
 
 def the_first_columns_stay(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, entity: str, now: float, columns: bytes = b"", label: int = 0) -> None:
-        known = self._entities.get(entity)
+        known = self._entries.get(entity)
         real(self, entity, now, b"" if known is not None and known.columns else columns, label)
 
     instead(patch, EntityTable, "put", change)
@@ -264,37 +263,20 @@ def the_model_is_judged_by_what_it_has_learnt_from(patch: pytest.MonkeyPatch) ->
 
 
 def what_was_published_is_not_remembered(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, key: bytes, value: bytes) -> bool:
-        taken = bool(real(self, key, value))
-        for score in self._scores.values():
-            score.told = UNTOLD
-        return taken
+    def change(real: Any, self: Any, name: str, score: Any) -> None:
+        score.told = UNTOLD
+        real(self, name, score)
 
-    instead(patch, Scores, "restore", change)
+    instead(patch, Scores, "_restore", change)
 
 
 def probabilities_are_not_published(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GuestScoring, "_may_calibrate", lambda self: False)
 
 
-def without(*prefixes: bytes) -> Mutation:
-    """The role takes back everything but what these keys begin."""
-
-    def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = PartitionedRole.restore
-
-        def restore(self: PartitionedRole[Any], change: StateChange) -> None:
-            if not change.key.startswith(prefixes):
-                real(self, change)
-
-        patch.setattr(PartitionedRole, "restore", restore)
-
-    return mutate
-
-
 def parts_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     real = LongMessages.restore
-    patch.setattr(LongMessages, "restore", lambda self, change: change.key.startswith(FRAGMENTS) or real(self, change))
+    patch.setattr(LongMessages, "restore", lambda self, change: change.key.startswith(FRAGMENTS.prefix) or real(self, change))
 
 
 MUTATIONS: dict[str, Mutation] = {

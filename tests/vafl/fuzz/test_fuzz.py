@@ -39,12 +39,17 @@ def _shows_what_it_computed(array: Any, dtype: Any) -> Any:
     return np.asarray(array, dtype=dtype)
 
 
+def _restores_unchecked(self: VaflCoordinator, change: StateChange) -> None:
+    if change.value is not None:
+        self._tasks[change.partition].restore(change.key, change.value, self._intake)
+
+
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "a party trusts the coordinator": (VaflParty, "_check", trusts_the_sender, "vafl-party"),
     "a party forgets before it checks": (VaflParty, "_check", _forgets_before_it_checks, "vafl-party vafl-sum"),
     "a party shows what nobody takes": (party_module, "within_bounds", _shows_what_it_computed, "vafl-party"),
     "a coordinator trusts its parties": (Intake, "values", _takes_any_values, "vafl-coordinator"),
-    "a coordinator's state is not checked": (VaflCoordinator, "restore", VaflCoordinator._restore, "restore vafl"),
+    "a coordinator's state is not checked": (VaflCoordinator, "restore", _restores_unchecked, "restore vafl"),
 }
 
 

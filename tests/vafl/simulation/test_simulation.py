@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from mutations import Mutation, after, check_caught, instead
+from mutations import after, check_caught, instead, without
 from vafl.proof.faults import simulate
 from vafl.proof.scenario import FOR_EVER, scenario
 
@@ -197,31 +197,21 @@ def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
     instead(patch, InFlightEmbeddings, "expire", lambda real, self, now: real(self, now + 1.0))
 
 
-def of(role: type, *prefixes: bytes) -> Mutation:
-    """The role takes back everything but what these keys begin."""
-
-    def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = role.restore  # type: ignore[attr-defined]
-        patch.setattr(role, "restore", lambda self, change: None if change.key.startswith(prefixes) else real(self, change))
-
-    return mutate
-
-
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "party: parameters not restored": of(VaflParty, b"array/parameters"),
-    "party: counters not restored": of(VaflParty, b"task"),
-    "party: entities not restored": of(VaflParty, b"entity/"),
-    "party: answered entities not restored": of(VaflParty, b"answered/"),
-    "party: waiting samples not restored": of(VaflParty, b"waiting/"),
+    "party: parameters not restored": without(b"array/parameters", role=VaflParty),
+    "party: counters not restored": without(b"task", role=VaflParty),
+    "party: entities not restored": without(b"entity/", role=VaflParty),
+    "party: answered entities not restored": without(b"answered/", role=VaflParty),
+    "party: waiting samples not restored": without(b"waiting/", role=VaflParty),
     "party: optimiser's state not restored": forgets_the_squares,
     "party: takes a reply twice": takes_replies_again,
     "party: steps on whatever came together": steps_on_whatever_came_together,
     "party: names the version before": names_the_version_before,
     "party: forgets too early": forgets_too_early,
-    "coordinator: entities not restored": of(VaflCoordinator, b"entity/"),
-    "coordinator: parties not restored": of(VaflCoordinator, b"party/"),
-    "coordinator: parameters not restored": of(VaflCoordinator, b"array/"),
-    "coordinator: counters not restored": of(VaflCoordinator, b"task"),
+    "coordinator: entities not restored": without(b"entity/", role=VaflCoordinator),
+    "coordinator: parties not restored": without(b"party/", role=VaflCoordinator),
+    "coordinator: parameters not restored": without(b"array/", role=VaflCoordinator),
+    "coordinator: counters not restored": without(b"task", role=VaflCoordinator),
     "coordinator: takes an embedding twice": takes_embeddings_again,
     "coordinator: learns before the quorum": learns_before_the_quorum,
     "coordinator: answers twice": answers_twice,
