@@ -61,8 +61,8 @@ accuracy: $(INSTALLED) ## measure the error of every method that is not in docs/
 fuzz: $(INSTALLED) ## give every decoder and role MESSAGES malformed messages (1000000) by a SEED (0); prints what became of them
 	$(BIN)/python -m streamfl.testing.fuzz --messages $(MESSAGES) --seed $(SEED)
 
-simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; SYSTEM, BUS; LIVENESS=1 with a fault that stays; TRANSCRIPT=1 prints what happened
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.testing.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(LIVENESS),--liveness) $(if $(TRANSCRIPT),--transcript)
+simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; SYSTEM, BUS; LIVENESS=1 with a fault that stays; TRANSCRIPT=1 prints what happened, HASHES=1 the hash of each run
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.testing.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(LIVENESS),--liveness) $(if $(TRANSCRIPT),--transcript) $(if $(HASHES),--hashes)
 
 reference: $(INSTALLED) ## write docs/reference and dashboards from the code
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.reference

@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--system", choices=simulations, help="of this system only; left out: of each")
     parser.add_argument("--bus", choices=CLUSTERS, default="memory", help="that misbehaves (memory)")
     parser.add_argument("--liveness", action="store_true", help="with a fault that stays, on the bus in memory")
+    parser.add_argument("--hashes", action="store_true", help="print each run's hash: a change that should change nothing keeps all")
     parser.add_argument("--transcript", action="store_true", help="print what happened, line by line")
     chosen = parser.parse_args()
     if chosen.liveness and chosen.bus != "memory":
@@ -48,6 +49,8 @@ def main() -> int:
         faults += verdict.faults
         if chosen.transcript:
             print_text("\n".join(verdict.lines))
+        if chosen.hashes:
+            print_text(f"{system} {seed} {verdict.hash}")
         if chosen.seeds == 1:
             print_text(f"{system}, seed {seed}: {verdict.description}")
             print_text(f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash {verdict.hash}")
