@@ -50,7 +50,7 @@ class ErrorMetrics:
 
     bounded_predictions = counter("With the preset `paper`: predictions limited to one label range beyond samples.label_range")
     squared_error_sum = counter(
-        "Sum of the predictions' squared error over the labels of streamfl_labels_total, in the label's own unit squared"
+        f"Sum of the predictions' squared error over the labels of {ClientMetrics.labels}, in the label's own unit squared"
     )
     loss_sum = counter(f"Sum of the predictions' loss over the same labels, {SCALED}")
     lifetime_predictions = gauge(f"Predictions, {LIFE}")
