@@ -127,7 +127,7 @@ class ChallengerClassification:
 
 
 class OwnModelMetrics:
-    """Metrics of users' own models. The reference does not show them, because the fuzzer's federations have none."""
+    """Metrics of users' own models."""
 
     challenger_state_failures = counter("States of challengers that were not stored or not restored", model=None, reason=None)
     expert_failures = counter(

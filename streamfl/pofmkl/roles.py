@@ -39,6 +39,7 @@ from streamfl.pofmkl.metrics import (
     ClassificationMetrics,
     ClientMetrics,
     ErrorMetrics,
+    OwnModelMetrics,
     ServerMetrics,
     UplinkMetrics,
 )
@@ -384,6 +385,7 @@ ROLES: dict[str, RoleKind[Any]] = {
                 ClassificationMetrics,
                 ChallengerMetrics,
                 ChallengerClassification,
+                OwnModelMetrics,
                 JoinMetrics,
             ),
         ),
