@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from streamfl.contract.measurement import counter, gauge
+from streamfl.records.imputation import ImputationMetrics
+from streamfl.records.input_watch import InputMetrics
+from streamfl.records.join import JoinMetrics
 
 __all__ = [
+    "CLIENT_METRICS",
     "OFF_LABELS",
     "ChallengerClassification",
     "ChallengerMetrics",
@@ -135,6 +139,21 @@ class OwnModelMetrics:
         model=None,
         reason=None,
     )
+
+
+CLIENT_METRICS = (
+    ClientMetrics,
+    ErrorMetrics,
+    InputMetrics,
+    ImputationMetrics,
+    UplinkMetrics,
+    ClassificationMetrics,
+    ChallengerMetrics,
+    ChallengerClassification,
+    OwnModelMetrics,
+    JoinMetrics,
+)
+"""All classes that declare what a client measures."""
 
 
 class ServerMetrics:
