@@ -18,7 +18,6 @@ from streamfl.kernels import frequencies, paper_dictionary
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import Worker
 
 __all__ = ["measure"]
 
@@ -71,7 +70,7 @@ def _changelog(preset: str, commits_per_second: int) -> tuple[float, float]:
     for tick in range(SECONDS[preset] * commits_per_second):
         clock.now += 1 / commits_per_second
         if tick == commits_per_second * 2:
-            already = _written(worker)
+            already = worker.metrics.changelog_bytes
             sample_bytes = samples_taken = 0
         records = []
         for index in range(group):
@@ -83,14 +82,9 @@ def _changelog(preset: str, commits_per_second: int) -> tuple[float, float]:
             samples_taken += 1
         bus.write(records)
         worker.step(0.0)
-    grown = _written(worker) - already
+    grown = worker.metrics.changelog_bytes - already
     worker.close()
     return sample_bytes / samples_taken, grown / samples_taken
-
-
-def _written(worker: Worker) -> float:
-    """Bytes of keys and values that the worker has committed to its changelogs."""
-    return sum(s.value for m in worker.metrics.changelog_bytes.collect() for s in m.samples if s.name.endswith("_total"))
 
 
 def _drain(changes: Iterable[object]) -> None:

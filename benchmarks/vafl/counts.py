@@ -7,6 +7,7 @@ import numpy as np
 from benchmarks.counts import Meter
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.config import COORDINATOR, VaflSettings
+from streamfl.vafl.metrics import PartyMetrics
 from streamfl.vafl.tools.federation import VerticalFederation
 
 __all__ = ["WORKLOADS"]
@@ -34,7 +35,7 @@ def _run(meter: Meter) -> None:
         federation.run()
         federation.write_labels(entities)
         federation.run()
-    learnt = federation.figure(PARTIES[0], "gradients")
+    learnt = federation.figure(PARTIES[0], PartyMetrics.gradients)
     if learnt != (BEFORE + ROUNDS) * ROUND:
         raise RuntimeError(f"a party learnt from {learnt:g} entities")
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from benchmarks.vafl.accuracy import NETWORK, PARTIES, read, settings
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.simulation.vertical.table import epoch_orders
+from streamfl.vafl.metrics import CoordinatorMetrics
 from streamfl.vafl.tools.federation import Delay, VerticalFederation
 from streamfl.vafl.tools.run import adapted
 
@@ -98,7 +99,7 @@ def seconds_to_target(delays: str, rule: str, seed: int, target: float) -> tuple
 
         def there() -> bool:
             nonlocal first, lasting
-            sent = int(federation.figure(HEAD, "embeddings"))
+            sent = int(federation.figure(HEAD, CoordinatorMetrics.embeddings))
             if sent * LOOKS_A_PASS < (len(looks) + 1) * embeddings:
                 return False
             looks.append(federation.evaluate(*tests).accuracy or 0.0)
@@ -110,7 +111,7 @@ def seconds_to_target(delays: str, rule: str, seed: int, target: float) -> tuple
 
         federation.replay([order] * len(inputs))
         federation.run(watch=there)
-        return first, lasting, int(federation.figure(HEAD, "embeddings"))
+        return first, lasting, int(federation.figure(HEAD, CoordinatorMetrics.embeddings))
 
 
 if __name__ == "__main__":

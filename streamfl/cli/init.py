@@ -6,9 +6,9 @@ import copy
 import os
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,30 +39,37 @@ ELSEWHERE = "kafka://localhost:9092"
 BEFORE = "Before it runs:"
 
 
+FromFileOption = Annotated[
+    Path | None, typer.Option(help="Look at the first lines of this file instead: JSON, an object a line, or CSV.")
+]
+ClientOption = Annotated[
+    str | None,
+    typer.Option("--client", "--entity", help="The field that names the client or entity; left out: the record's key."),
+]
+LabelsTopicOption = Annotated[str | None, typer.Option(help="The topic that labels come on, where they are not with the samples.")]
+SampleIdOption = Annotated[str | None, typer.Option(help="The field with the sample's id; left out: its place in the topic.")]
+AssembleOption = Annotated[
+    bool,
+    typer.Option("--assemble/--no-assemble", help="Put one sample together from records that have one value each, if they do."),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Another key, such as --set federation.clients=40. It can be repeated.")
+]
+SecondsOption = Annotated[float, typer.Option(min=0.1, help="For so long the bus and the registry are waited for.")]
+
+
 def init(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write. One that exists is not overwritten.")],
     role: Annotated[str | None, typer.Option(help="The role's kind; left out: a client with samples of its own.")] = None,
     from_topic: Annotated[str | None, typer.Option(help="Look at some records of this topic.")] = None,
-    from_file: Annotated[
-        Path | None, typer.Option(help="Look at the first lines of this file instead: JSON, an object a line, or CSV.")
-    ] = None,
+    from_file: FromFileOption = None,
     url: Annotated[str | None, typer.Option(help="bus.url, such as kafka://host:9092 or sqlite://plant.db.")] = None,
-    client: Annotated[
-        str | None,
-        typer.Option("--client", "--entity", help="The field that names the client or entity; left out: the record's key."),
-    ] = None,
+    client: ClientOption = None,
     label: Annotated[str | None, typer.Option(help="The field to be predicted.")] = None,
     no_label: Annotated[bool, typer.Option("--no-label", help="No field is: predict, and learn nothing.")] = False,
-    labels_topic: Annotated[
-        str | None, typer.Option(help="The topic that labels come on, where they are not with the samples.")
-    ] = None,
-    sample_id: Annotated[
-        str | None, typer.Option(help="The field with the sample's id; left out: its place in the topic.")
-    ] = None,
-    assemble: Annotated[
-        bool,
-        typer.Option("--assemble/--no-assemble", help="Put one sample together from records that have one value each, if they do."),
-    ] = True,
+    labels_topic: LabelsTopicOption = None,
+    sample_id: SampleIdOption = None,
+    assemble: AssembleOption = True,
     federation: Annotated[str, typer.Option(help="federation.name.")] = "federation",
     parties: Annotated[str | None, typer.Option(help="federation.parties, with commas between them.")] = None,
     party: Annotated[str | None, typer.Option(help="party.name, which of the parties this is.")] = None,
@@ -71,10 +78,8 @@ def init(
     registry: Annotated[str | None, typer.Option(help="registry.url, where records name a schema by number.")] = None,
     schema_file: Annotated[str | None, typer.Option(help="Of bare Avro and Protobuf: the file with the schema.")] = None,
     message: Annotated[str | None, typer.Option(help="Of Protobuf: the message's name.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Another key, such as --set federation.clients=40. It can be repeated.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="For so long the bus and the registry are waited for.")] = 30.0,
+    settings: SetOption = None,
+    seconds: SecondsOption = 30.0,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Look at some records and write a settings file for them, with the reason of every guess beside it as a comment.
@@ -83,58 +88,81 @@ def init(
     names the client and which is to be predicted. It writes nothing to the bus. Logins of a cluster and of a registry come from
     the environment, as STREAMFL_BUS__OPTIONS__… and STREAMFL_REGISTRY__…, and are not put into the file.
     """
-    if os.path.exists(config):
-        raise ConfigurationError(f"{config}: exists, and is not overwritten: give another name, or move it away")
-    if from_topic is not None and from_file is not None:
-        raise ConfigurationError("--from-topic and --from-file exclude one another: leave one out")
-    if from_topic is None and from_file is None and labels_topic is None:
-        raise ConfigurationError("--from-topic is missing: the topic with the records to look at; or a file, --from-file")
-    for option, field in (("--client", client), ("--label", label), ("--sample-id", sample_id)):
-        if field == "":
-            raise ConfigurationError(f"{option} is empty: the name of a field is expected; else leave {option} out")
+    sources = _Sources(from_topic, from_file, labels_topic)
+    _check_given(config, sources, {"--client": client, "--label": label, "--sample-id": sample_id})
     kind = find_kind(role or installed_systems()[0].kinds[0])
-    given = {
-        "format": record_format,
-        "columns": None if columns is None else columns.split(","),
-        "schema_file": schema_file,
-        "message": message,
-    }
+    names = None if columns is None else columns.split(",")
+    given = {"format": record_format, "columns": names, "schema_file": schema_file, "message": message}
     own = [_assignment(one, kind) for one in settings or ()]
     given |= {key: value for section, key, value in own if section == "samples" and key in ("delimiter", "decimal")}
     reached = _reached(kind, federation, url, registry)
-    look_at = _SourceReader(reached, given, time.monotonic() + seconds, seconds)
     if url is None and reached.bus.url == NOWHERE and from_file is None:
         raise ConfigurationError("--url is missing: where the topic is, such as kafka://host:9092 or sqlite://plant.db")
-
-    draft = ConfigDraft()
-    draft.put("federation", "name", federation, "the first part of the names of its topics")
-    _put_parties(draft, kind, parties, party)
-    found = reached.bus.url
-    draft.put("bus", "url", ELSEWHERE if found == NOWHERE else found, "say where it is" if found == NOWHERE else "")
-    draft.put("role", "kind", kind.name)
-    if party is not None:
-        draft.put("party", "name", party)
-    if registry is not None:
-        draft.put("registry", "url", registry)
-
-    guesses: list[InferredField] = []
-    samples: RecordSample | None = None
-    labels = None if labels_topic is None else LabelsTopic(labels_topic, look_at.topic(labels_topic), sample_id)
+    look_at = _SourceReader(reached, given, time.monotonic() + seconds, seconds)
+    draft = _member_draft(kind, federation, reached.bus.url, parties, party, registry)
     asked = InitOptions(draft, kind, client, label, no_label, sample_id, assemble, own)
-    if from_topic is not None or from_file is not None:
-        topic, samples = look_at.samples(from_topic, from_file)
-        if labels is not None:
-            sample_id, labels = with_ids(asked, labels, samples)
-            asked = replace(asked, sample_id=sample_id)
-        guesses = put_samples(asked, samples, topic, labels)
-    if labels is not None:
-        put_labels(asked, labels, samples)
+    samples, guesses = _put_records(asked, sources, look_at)
     alone = copy.deepcopy(draft)
     for section, key, value in own:
         draft.put(section, key, value, "as you say")
     readable = _settle(draft, alone, kind, config, samples)
     _write(config, draft, kind, samples)
     _tell(config, draft, kind, samples, guesses, readable, format)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Where the records to look at are. topic, file: the samples, at most one of them. labels: the labels' topic."""
+
+    topic: str | None
+    file: Path | None
+    labels: str | None
+
+
+def _check_given(config: Path, sources: _Sources, fields: Mapping[str, str | None]) -> None:
+    """ConfigurationError if options miss or exclude one another. fields: by option, the field that it names."""
+    if os.path.exists(config):
+        raise ConfigurationError(f"{config}: exists, and is not overwritten: give another name, or move it away")
+    if sources.topic is not None and sources.file is not None:
+        raise ConfigurationError("--from-topic and --from-file exclude one another: leave one out")
+    if sources == _Sources(None, None, None):
+        raise ConfigurationError("--from-topic is missing: the topic with the records to look at; or a file, --from-file")
+    for option, field in fields.items():
+        if field == "":
+            raise ConfigurationError(f"{option} is empty: the name of a field is expected; else leave {option} out")
+
+
+def _member_draft(
+    kind: RoleKind[Any], federation: str, url: str, parties: str | None, party: str | None, registry: str | None
+) -> ConfigDraft:
+    """A draft that says whose worker it is, and where bus and registry are."""
+    draft = ConfigDraft()
+    draft.put("federation", "name", federation, "the first part of the names of its topics")
+    _put_parties(draft, kind, parties, party)
+    draft.put("bus", "url", *((ELSEWHERE, "say where it is") if url == NOWHERE else (url, "")))
+    draft.put("role", "kind", kind.name)
+    if party is not None:
+        draft.put("party", "name", party)
+    if registry is not None:
+        draft.put("registry", "url", registry)
+    return draft
+
+
+def _put_records(
+    asked: InitOptions, sources: _Sources, look_at: _SourceReader
+) -> tuple[RecordSample | None, list[InferredField]]:
+    """Look at samples and labels, and write their sections. Returns the samples, if any, and what their fields were taken for."""
+    samples, guesses = None, list[InferredField]()
+    labels = None if sources.labels is None else LabelsTopic(sources.labels, look_at.topic(sources.labels), asked.sample_id)
+    if sources.topic is not None or sources.file is not None:
+        topic, samples = look_at.samples(sources.topic, sources.file)
+        if labels is not None:
+            sample_id, labels = with_ids(asked, labels, samples)
+            asked = replace(asked, sample_id=sample_id)
+        guesses = put_samples(asked, samples, topic, labels)
+    if labels is not None:
+        put_labels(asked, labels, samples)
+    return samples, guesses
 
 
 class _SourceReader:

@@ -14,6 +14,7 @@ from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem,
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError
 from streamfl.roles.role_kind import RoleKind
+from streamfl.runtime.bus import Bus
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.dealing import added
 from streamfl.runtime.garbage import long_lived_set_aside
@@ -25,6 +26,7 @@ from streamfl.runtime.log import configure, logger
 from streamfl.runtime.open_transactions import OpenTransactions
 from streamfl.runtime.pool import Processes
 from streamfl.runtime.tracing import begin_traces
+from streamfl.runtime.worker import Worker
 from streamfl.terminal.console import ConfigArgument
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
@@ -56,48 +58,12 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
     with progress(f"connecting to {settings.bus.url}", write=log.info):
         connected = configured.connect()
     with leaving, closing(connected) as bus, ExitStack() as held:
-        wrong = [
-            f"topic {found.spec.name} {found.problem}: {found.remedy}"
-            for found in inspect_topics(configured, bus)
-            if found.problem
-        ]
-        if kind is None and (found := namesakes(configured, bus)):
-            wrong.append(namesake_problem(configured, found))
-        if wrong:
-            raise ConfigurationError("\n".join(wrong))
+        _check_cluster(configured, bus, check_names=kind is None)
         traces = begin_traces(settings)
         if traces is not None:
             held.callback(traces.close)
         worker = build_worker(settings, bus, pool=Processes(), kind=kind, traces=traces)
-        watchdog = Watchdog(worker.health, _end_stalled)
-        held.callback(watchdog.close)
-        if settings.metrics.port is not None:
-            host, port = settings.metrics.host, settings.metrics.port
-            server = HealthServer(host, port, worker.health, worker.metrics.render, others=OTHER_PORTS)
-            held.callback(server.close)
-            if port not in (0, server.port):
-                log.warning("metrics.port is taken: another worker on this machine?", port=port, serving_on=server.port)
-            log.info("serving metrics and health", host=host, port=server.port)
-        channels = configured.kind.channels(settings)
-        topics = topics_of(channels, settings.dead_letters)
-        read = [*(source.topic for source in (*channels.inputs.values(), *channels.tables.values())), *channels.changelogs.values()]
-        watch = ClusterWatch(
-            bus,
-            topics,
-            settings.group,
-            worker.health,
-            lambda text: _end_lost(stop, lost, leaving, text),
-            settings.bus.connect_timeout_seconds,
-            lag=worker.lag,
-            transactions=OpenTransactions(bus, read, time.monotonic),
-            grown=lambda before, now: added(topics[0], before, now, channels, settings.group),
-        )
-        watch.start()
-        held.callback(watch.close)
-        if settings.identity.key_file is not None:
-            keys = IdentityWatch(settings, worker.health)
-            keys.start()
-            held.callback(keys.close)
+        _watch(configured, bus, worker, held, lambda text: _end_lost(stop, lost, leaving, text))
         log.info("running", role=configured.kind.name, federation=settings.federation.name, group=settings.group)
         begun.set()
         try:
@@ -108,6 +74,50 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             if lost:
                 raise ConfigurationError(lost[0])
     log.info("stopped")
+
+
+def _check_cluster(configured: Configured, bus: Bus, check_names: bool) -> None:
+    """ConfigurationError if a topic is wrong, or another system's roles have the federation's name. check_names: look for these."""
+    wrong = [
+        f"topic {found.spec.name} {found.problem}: {found.remedy}" for found in inspect_topics(configured, bus) if found.problem
+    ]
+    if check_names and (others := namesakes(configured, bus)):
+        wrong.append(namesake_problem(configured, others))
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+
+
+def _watch(configured: Configured, bus: Bus, worker: Worker, held: ExitStack, end: Callable[[str], None]) -> None:
+    """Begin what runs beside the worker, until ``held`` is closed. end: ends the worker, because a topic is gone."""
+    settings = configured.settings
+    held.callback(Watchdog(worker.health, _end_stalled).close)
+    if settings.metrics.port is not None:
+        host, port = settings.metrics.host, settings.metrics.port
+        server = HealthServer(host, port, worker.health, worker.metrics.render, others=OTHER_PORTS)
+        held.callback(server.close)
+        if port not in (0, server.port):
+            log.warning("metrics.port is taken: another worker on this machine?", port=port, serving_on=server.port)
+        log.info("serving metrics and health", host=host, port=server.port)
+    channels = configured.kind.channels(settings)
+    topics = topics_of(channels, settings.dead_letters)
+    read = [*(source.topic for source in (*channels.inputs.values(), *channels.tables.values())), *channels.changelogs.values()]
+    watch = ClusterWatch(
+        bus,
+        topics,
+        settings.group,
+        worker.health,
+        end,
+        settings.bus.connect_timeout_seconds,
+        lag=worker.lag,
+        transactions=OpenTransactions(bus, read, time.monotonic),
+        grown=lambda before, now: added(topics[0], before, now, channels, settings.group),
+    )
+    watch.start()
+    held.callback(watch.close)
+    if settings.identity.key_file is not None:
+        keys = IdentityWatch(settings, worker.health)
+        keys.start()
+        held.callback(keys.close)
 
 
 def _limit(leaving: ExitStack, end: Callable[[], None]) -> None:

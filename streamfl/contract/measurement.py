@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Generic, TypeVar, overload
+from typing import Generic, Literal, TypeVar, overload
 
 import msgspec
 
-__all__ = ["Counted", "Counts", "Measurement", "Metric", "counter", "declared", "gauge"]
+__all__ = ["PREFIX", "Counted", "Counts", "Histogram", "Measurement", "Metric", "counter", "declared", "gauge", "histogram"]
 
 PREFIX = "streamfl_"
+"""Begins the names of metrics in ``/metrics``."""
 
 
 class Measurement(msgspec.Struct, frozen=True, gc=False):
@@ -47,8 +48,9 @@ class Measurement(msgspec.Struct, frozen=True, gc=False):
 class Metric:
     """A metric, declared as an attribute of a class; the attribute's name is the metric's name.
 
-    kind: "counter" or "gauge". help: what it means. headline: as in :class:`Measurement`.
+    kind: "counter", "gauge" or "histogram". help: what it means. headline: as in :class:`Measurement`.
     labels: every value of each label; None: the values are known only while a worker runs.
+    prefix: begins its name in ``/metrics``. A class whose metrics another library measures says its own, as ``prefix``.
 
     A call gives a measurement. In an f-string it is the metric's name in PromQL.
 
@@ -64,12 +66,14 @@ class Metric:
         self.headline = headline
         self.labels = labels
         self.name = ""
+        self.prefix = PREFIX
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+        self.prefix = getattr(owner, "prefix", self.prefix)
 
     def __str__(self) -> str:
-        return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
+        return f"{self.prefix}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
     def __call__(
         self,
@@ -100,6 +104,26 @@ class Metric:
                 raise ValueError(f"{self} has no label {label} with the value {value!r}: its labels are {self.labels}")
             chosen.append(f'{label}{sign}"{"|".join(values)}"')
         return f"{self}{{{','.join(chosen)}}}" if chosen else str(self)
+
+
+class Histogram(Metric):
+    """A histogram. buckets: their upper ends.
+
+    >>> class Means:
+    ...     seconds = histogram("Seconds of a step", (0.1, 1.0))
+    >>> print(Means.seconds.part("sum"))
+    streamfl_seconds_sum
+    """
+
+    def __init__(self, help: str, buckets: Sequence[float], labels: Mapping[str, Sequence[str] | None]) -> None:
+        super().__init__("histogram", help, False, labels)
+        self.buckets = buckets
+
+    def part(self, name: Literal["bucket", "sum", "count"]) -> Metric:
+        """One of the three metrics that Prometheus stores for it."""
+        found = Metric(self.kind, self.help, self.headline, self.labels)
+        found.name = f"{self.name}_{name}"
+        return found
 
 
 Value = TypeVar("Value", int, dict[str, int])
@@ -141,6 +165,11 @@ def counter(
 def gauge(help: str, *, headline: bool = False, **labels: Sequence[str] | None) -> Metric:
     """Declare a gauge. labels: as in :class:`Metric`."""
     return Metric("gauge", help, headline, labels)
+
+
+def histogram(help: str, buckets: Sequence[float], **labels: Sequence[str] | None) -> Histogram:
+    """Declare a histogram. buckets: the upper ends of its buckets. labels: as in :class:`Metric`."""
+    return Histogram(help, buckets, labels)
 
 
 def declared(*groups: type) -> list[Metric]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamfl.contract.measurement import Metric, counter, gauge
 from streamfl.roles.partitioned_role import OutboxCounts
 
-__all__ = ["MemberCounts", "PartyMetrics", "ServerMetrics", "ServingMetrics"]
+__all__ = ["MemberCounts", "PartyMetrics", "ServerMetrics"]
 
 
 class MemberCounts(OutboxCounts):
@@ -69,6 +69,7 @@ class PartyMetrics:
     delta = gauge("The delta for which epsilon holds")
     ledger_entities = gauge("Entities with releases")
     ledger_links = gauge("Links of the ledger's chains")
+    waiting_partials = gauge("Parts of predictions that are still to be sent")
 
 
 class ServerMetrics:
@@ -86,10 +87,4 @@ class ServerMetrics:
         "Entities that wait because some party has not announced them, without a time limit; the log says which party"
     )
     parties_away = gauge("Absent parties, without which the server continues", headline=True)
-
-
-class ServingMetrics:
-    """Metrics of serving. The reference does not show them, because the fuzzer's federations do not serve."""
-
-    waiting_partials = gauge("Parts of predictions that are still to be sent")
     waiting_predictions = gauge("Entities whose prediction waits for parts of some parties")

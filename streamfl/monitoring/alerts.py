@@ -12,8 +12,11 @@ from typing import Literal
 
 from streamfl.contract.measurement import Metric
 from streamfl.monitoring.pages import anchor
-from streamfl.monitoring.promql import chosen_series, lag_by_partition
+from streamfl.monitoring.promql import lag_by_partition
 from streamfl.monitoring.shared_metrics import SharedMetrics
+from streamfl.roles.partitioned_role import RefusalMetrics
+from streamfl.runtime.health import HealthMetrics
+from streamfl.runtime.metrics import WorkerMetrics
 
 __all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "gets_records", "increased", "member_sum", "rules", "runbook", "stopped"]
 
@@ -46,13 +49,13 @@ class Alert:
 def member_sum(expression: str, *labels: str) -> str:
     """Sum over the workers of one consumer group. The result keeps the member's labels and these further ones.
 
-    >>> member_sum("streamfl_consumer_lag_records", "topic")
-    'sum by (system, federation, role, group, topic) (streamfl_consumer_lag_records)'
+    >>> member_sum(f"{HealthMetrics.not_ready}", "reason")
+    'sum by (system, federation, role, group, reason) (streamfl_not_ready)'
     """
     return f"sum by ({', '.join((MEMBER, *labels))}) ({expression})"
 
 
-def increased(counter: Metric | str, minutes: int, *labels: str, chosen: str = "", **values: str | tuple[str, ...]) -> str:
+def increased(counter: Metric, minutes: int, *labels: str, **values: str | tuple[str, ...]) -> str:
     """Growth of a counter within the last ``minutes``, summed like :func:`member_sum`.
 
     values: only series with these values of the counter's own labels.
@@ -60,7 +63,7 @@ def increased(counter: Metric | str, minutes: int, *labels: str, chosen: str = "
     >>> increased(SharedMetrics.labels, 15).partition(" or ")[2]
     'increase(streamfl_labels_total[15m]))'
     """
-    name = chosen_series(counter, **values) + chosen
+    name = counter.where(**values)
     # increase() ignores what a worker counted before its first scrape. The expression looks back an hour: a worker that was
     # unreachable for a while is not a new one.
     born = f"({name} unless last_over_time({name}[1h] offset {minutes}m))"
@@ -72,7 +75,7 @@ def gets_records(minutes: int) -> str:
     return f"({increased(SharedMetrics.samples, minutes)} > 0 or {increased(SharedMetrics.labels, minutes)} > 0)"
 
 
-def stopped(counter: Metric | str, *while_growing: Metric | str) -> str:
+def stopped(counter: Metric, *while_growing: Metric) -> str:
     """A counter that usually grows has stopped: it grew in 19 of 20 earlier intervals, and not in the last three.
 
     The intervals are five minutes, an hour and a day: a daily counter has stopped after three days, one that grows each second
@@ -92,17 +95,18 @@ def stopped(counter: Metric | str, *while_growing: Metric | str) -> str:
     return " or ".join(found)
 
 
-def _grown(counter: Metric | str, time: str) -> str:
-    return member_sum(f"increase({chosen_series(counter)}[{time}])")
+def _grown(counter: Metric, time: str) -> str:
+    return member_sum(f"increase({counter}[{time}])")
 
 
 LAG = member_sum(lag_by_partition(MEMBER))
+READY = HealthMetrics.ready
 
 WORKER_ALERTS = (
     Alert(
         "StreamflNoWorker",
-        f"group by ({MEMBER}) (last_over_time(streamfl_ready[1d]) or last_over_time(streamfl_ready[7d]) and on (job, instance) "
-        f"up == 0) unless group by ({MEMBER}) (streamfl_ready)",
+        f"group by ({MEMBER}) (last_over_time({READY}[1d]) or last_over_time({READY}[7d]) and on (job, instance) up == 0)"
+        f" unless group by ({MEMBER}) ({READY})",
         5,
         "critical",
         "No worker of {{ $labels.group }} answers any more.",
@@ -113,7 +117,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflWorkerDown",
-        'up{job=~".*streamfl.*"} == 0 or up == 0 and on (job, instance) last_over_time(streamfl_ready[7d])',
+        f'up{{job=~".*streamfl.*"}} == 0 or up == 0 and on (job, instance) last_over_time({READY}[7d])',
         5,
         "warning",
         "The worker {{ $labels.instance }} does not answer.",
@@ -124,7 +128,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflNotServing",
-        f"max by ({MEMBER}, instance, reason) (streamfl_not_ready) == 1",
+        f"max by ({MEMBER}, instance, reason) ({HealthMetrics.not_ready}) == 1",
         5,
         "critical",
         "{{ $labels.instance }} of {{ $labels.group }} does not serve: {{ $labels.reason }}.",
@@ -133,18 +137,18 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflNoProgress",
-        f"{LAG} > 100 and {member_sum('rate(streamfl_records_total[10m])')} == 0",
+        f"{LAG} > 100 and {member_sum(f'rate({WorkerMetrics.records}[10m])')} == 0",
         10,
         "critical",
         "{{ $labels.group }} has records to read and reads none.",
         "Everything that depends on this role has stopped.",
-        "Check /readyz and the log of its workers. If streamfl_waiting_samples is above 0, samples wait for the model: then "
-        "check the server.",
+        f"Check /readyz and the log of its workers. If {SharedMetrics.waiting_samples} is above 0, samples wait for the model: "
+        "then check the server.",
     ),
     Alert(
         "StreamflLagGrows",
         # The limit is relative to the usual rate: some streams have ten records a day.
-        f"{LAG} > 10 and {LAG} > {_grown('records_total', '10m')} and deriv(({LAG})[30m:1m]) > 0",
+        f"{LAG} > 10 and {LAG} > {_grown(WorkerMetrics.records, '10m')} and deriv(({LAG})[30m:1m]) > 0",
         30,
         "warning",
         "{{ $labels.group }} falls behind: its lag grows, and is larger than what it reads in ten minutes.",
@@ -172,11 +176,11 @@ WORKER_ALERTS = (
         "It predicts, but learns nothing: the model no longer changes, and its error is unknown. The alert fires after three "
         "times the usual interval between labels: 15 minutes, three hours or three days.",
         "Check the writer of the labels, and the field or topic of the labels. If labels are in the topic but are not learnt, "
-        "check streamfl_waiting_samples and the dead letters.",
+        f"check {SharedMetrics.waiting_samples} and the dead letters.",
     ),
     Alert(
         "StreamflDeadLetters",
-        f"{increased('dead_letters_total', 15, 'reason')} > 0",
+        f"{increased(WorkerMetrics.dead_letters, 15, 'reason')} > 0",
         0,
         "warning",
         "{{ $labels.group }} refused records: {{ $labels.reason }}.",
@@ -186,7 +190,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflDeletedUnread",
-        f"{increased('deleted_unread_records_total', 15, 'topic')} > 0",
+        f"{increased(WorkerMetrics.deleted_unread_records, 15, 'topic')} > 0",
         0,
         "critical",
         "Records of {{ $labels.topic }} were deleted before {{ $labels.group }} had read them.",
@@ -196,7 +200,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflRecordsLost",
-        f"{increased('lost_records_total', 15, 'topic')} > 0",
+        f"{increased(WorkerMetrics.lost_records, 15, 'topic')} > 0",
         0,
         "critical",
         "The cluster has lost records of {{ $labels.topic }} that {{ $labels.group }} had read.",
@@ -207,7 +211,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflMessagesRefused",
-        f"{increased('refused_messages_total', 15, 'reason')} > 0",
+        f"{increased(RefusalMetrics.refused_messages, 15, 'reason')} > 0",
         0,
         "warning",
         "{{ $labels.group }} refused messages of other members: {{ $labels.reason }}.",
@@ -216,7 +220,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflTableRejections",
-        f"{increased('table_rejections_total', 15, 'reason')} > 0",
+        f"{increased(WorkerMetrics.table_rejections, 15, 'reason')} > 0",
         0,
         "warning",
         "{{ $labels.group }} refused records of the model: {{ $labels.reason }}.",
@@ -225,7 +229,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflCommitsRefused",
-        f"{increased('commits_refused_total', 15)} > 0.2 * {increased('commits_total', 15)}",
+        f"{increased(WorkerMetrics.commits_refused, 15)} > 0.2 * {increased(WorkerMetrics.commits, 15)}",
         15,
         "warning",
         "Many commits of {{ $labels.group }} are refused.",
@@ -234,7 +238,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflRestarts",
-        f"max by ({MEMBER}, instance) (changes(streamfl_start_time_seconds[30m])) > 3",
+        f"max by ({MEMBER}, instance) (changes({WorkerMetrics.start_time_seconds}[30m])) > 3",
         0,
         "critical",
         "{{ $labels.instance }} of {{ $labels.group }} starts again and again.",

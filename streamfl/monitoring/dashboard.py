@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from streamfl.contract.measurement import Metric
-from streamfl.monitoring.promql import chosen_series, lag_by_partition
+from streamfl.monitoring.promql import lag_by_partition
+from streamfl.runtime.health import HealthMetrics
 
 __all__ = [
     "CHOICES",
@@ -38,7 +39,7 @@ PanelKind = Literal["timeseries", "stat", "bargauge"]
 Unit = Literal["short", "ops", "Bps", "s", "bytes", "percentunit", "none"]
 
 
-def series(metric: Metric | str, *roles: str, **labels: str | tuple[str, ...]) -> str:
+def series(metric: Metric, *roles: str, **labels: str | tuple[str, ...]) -> str:
     """The series of a metric, for the workers that the viewer has chosen.
 
     roles: only workers with these roles; none: all. labels: only series with these values of the metric's own labels.
@@ -50,15 +51,15 @@ def series(metric: Metric | str, *roles: str, **labels: str | tuple[str, ...]) -
     True
     """
     own = [f'role=~"{"|".join(roles)}"'] if roles else []
-    return chosen_series(metric, CHOSEN, *own, **labels)
+    return metric.where(CHOSEN, *own, **labels)
 
 
-def rate(counter: Metric | str, *roles: str, **labels: str | tuple[str, ...]) -> str:
+def rate(counter: Metric, *roles: str, **labels: str | tuple[str, ...]) -> str:
     """The growth of a counter per second; roles and labels as in :func:`series`."""
     return f"rate({series(counter, *roles, **labels)}[$__rate_interval])"
 
 
-def growth(counter: Metric | str, *roles: str, **labels: str | tuple[str, ...]) -> str:
+def growth(counter: Metric, *roles: str, **labels: str | tuple[str, ...]) -> str:
     """How much a counter grew over the time range of the dashboard; roles and labels as in :func:`series`.
 
     For tiles, which have one value. The counter itself would not do: it starts again at 0 with its process.
@@ -73,10 +74,10 @@ def within_the_hour(counter: Metric) -> str:
 
 def lag() -> str:
     """Unread records of the chosen workers' groups, by group, topic and partition. Partitions without a worker count too."""
-    return lag_by_partition("group", f"{{{CHOSEN}}}")
+    return lag_by_partition("group", CHOSEN)
 
 
-def mean_over_time(sums: Metric | str, counts: Metric | str, *roles: str) -> str:
+def mean_over_time(sums: Metric, counts: Metric, *roles: str) -> str:
     """Mean of the values in the latest interval, from two counters: the sum of the values and their number.
 
     It is correct for any number of workers, across restarts and over any time range.
@@ -172,4 +173,4 @@ class Dashboard:
         names = [*self.choices]
         before = ["system"] * bool(self.system) + names[: names.index(label)]
         chosen = ",".join(f'{name}=~"${name}"' for name in before)
-        return f"label_values(streamfl_ready{{{chosen}}}, {label})"
+        return f"label_values({HealthMetrics.ready}{{{chosen}}}, {label})"

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from streamfl.monitoring.dashboard import CHOSEN, Dashboard, Panel, Query, growth, rate, series
+from streamfl.contract.measurement import Histogram
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
 from streamfl.monitoring.shared_metrics import SharedMetrics
 from streamfl.monitoring.worker_panels import by_worker, lag_tile, refused_tile, worker_panels, workers_tile
+from streamfl.runtime.health import HealthMetrics
+from streamfl.runtime.metrics import ProcessMetrics, WorkerMetrics
 
 __all__ = ["DASHBOARD"]
 
-STARTED = series("start_time_seconds")
+STARTED = series(WorkerMetrics.start_time_seconds)
 
 
-def process(metric: str) -> str:
-    """One of the process metrics of Prometheus' client."""
-    return f"process_{metric}{{{CHOSEN}}}"
-
-
-def took(histogram: str, share: float, legend: str) -> Query:
+def took(histogram: Histogram, share: float, legend: str) -> Query:
     """A quantile of a histogram. share: the quantile, 0 to 1."""
-    return Query(f"histogram_quantile({share}, sum by (le) ({rate(f'{histogram}_bucket')}))", legend)
+    return Query(f"histogram_quantile({share}, sum by (le) ({rate(histogram.part('bucket'))}))", legend)
 
 
 TILES = (
@@ -27,7 +25,7 @@ TILES = (
         "Workers not serving",
         "Workers that run but do not serve.",
         "none",
-        (Query(f"count({series('ready')} == 0) or vector(0)", "not serving"),),
+        (Query(f"count({series(HealthMetrics.ready)} == 0) or vector(0)", "not serving"),),
         kind="stat",
         width=4,
         remedy="If it stays above 0 for minutes: the panel of reasons says why, and so does /readyz of the worker. Starting "
@@ -49,7 +47,7 @@ TILES = (
         "Commits refused",
         "Share of the steps that were refused because partitions had moved, in the time range. They are repeated.",
         "percentunit",
-        (Query(f"sum({growth('commits_refused_total')}) / (sum({growth('commits_total')}) > 0)", "refused"),),
+        (Query(f"sum({growth(WorkerMetrics.commits_refused)}) / (sum({growth(WorkerMetrics.commits)}) > 0)", "refused"),),
         kind="stat",
         width=4,
         remedy="If it is more than a few per cent: workers come and go, or take longer than the broker's session timeout "
@@ -66,7 +64,7 @@ RUNNING = (
         "Not serving, by reason",
         "Workers that do not serve, by reason.",
         "short",
-        (Query(f"sum by (reason) ({series('not_ready')})", "{{reason}}"),),
+        (Query(f"sum by (reason) ({series(HealthMetrics.not_ready)})", "{{reason}}"),),
         remedy="If one stays above 0: the page on metrics explains the reasons, and /readyz of the worker says what to do.",
     ),
     Panel(
@@ -93,12 +91,12 @@ STEPS = (
         "role's own computation in the step.",
         "s",
         (
-            took("step_seconds", 0.5, "step, half"),
-            took("step_seconds", 0.99, "step, 99 of 100"),
-            took("commit_seconds", 0.5, "commit, half"),
-            took("commit_seconds", 0.99, "commit, 99 of 100"),
-            took("batch_seconds", 0.5, "computation, half"),
-            took("batch_seconds", 0.99, "computation, 99 of 100"),
+            took(WorkerMetrics.step_seconds, 0.5, "step, half"),
+            took(WorkerMetrics.step_seconds, 0.99, "step, 99 of 100"),
+            took(WorkerMetrics.commit_seconds, 0.5, "commit, half"),
+            took(WorkerMetrics.commit_seconds, 0.99, "commit, 99 of 100"),
+            took(WorkerMetrics.batch_seconds, 0.5, "computation, half"),
+            took(WorkerMetrics.batch_seconds, 0.99, "computation, 99 of 100"),
         ),
         remedy="If commits are most of it: the brokers are slow. If the computation is: start more workers, or check whether "
             "another process uses the processor.",
@@ -108,8 +106,8 @@ STEPS = (
         "Committed steps, and steps that were refused because partitions had moved. Refused steps are repeated.",
         "ops",
         (
-            Query(f"sum by (group) ({rate('commits_total')})", "committed, {{group}}"),
-            Query(f"sum by (group) ({rate('commits_refused_total')})", "refused, {{group}}"),
+            Query(f"sum by (group) ({rate(WorkerMetrics.commits)})", "committed, {{group}}"),
+            Query(f"sum by (group) ({rate(WorkerMetrics.commits_refused)})", "refused, {{group}}"),
         ),
         remedy="If many are refused: workers come and go, so look at restarts. If none are committed while records wait: /readyz "
             "says why.",
@@ -118,7 +116,7 @@ STEPS = (
         "Cluster did not answer",
         "Calls a second that no broker answered.",
         "ops",
-        (by_worker(rate("bus_failures_total")),),
+        (by_worker(rate(WorkerMetrics.bus_failures)),),
         remedy="If it is above 0 at all workers: check the brokers. If only at one: check the network between it and the brokers.",
     ),
 )
@@ -131,8 +129,8 @@ WAITED = (
         "s",
         (
             Query(
-                f"sum by (group) (increase({series('restore_seconds_sum')}[1h]))"
-                f" / (sum by (group) (increase({series('restore_seconds_count')}[1h])) > 0)",
+                f"sum by (group) (increase({series(WorkerMetrics.restore_seconds.part('sum'))}[1h]))"
+                f" / (sum by (group) (increase({series(WorkerMetrics.restore_seconds.part('count'))}[1h])) > 0)",
                 "{{group}}",
             ),
         ),
@@ -155,7 +153,7 @@ RESOURCES = (
         "Memory",
         "Memory of each worker's process, as the operating system counts it. Not available on macOS and Windows.",
         "bytes",
-        (by_worker(process("resident_memory_bytes"), of="max"),),
+        (by_worker(series(ProcessMetrics.resident_memory_bytes), of="max"),),
         remedy="If it keeps growing: compare it with the limits on waiting records in the settings. If it comes near the "
             "container's limit: raise that limit, or give each worker fewer partitions.",
     ),
@@ -163,7 +161,7 @@ RESOURCES = (
         "Processors",
         "Number of processors that each worker keeps busy. Not available on macOS and Windows.",
         "short",
-        (by_worker(f"rate({process('cpu_seconds_total')}[$__rate_interval])"),),
+        (by_worker(rate(ProcessMetrics.cpu_seconds)),),
         remedy="If it stays near 1 while records wait: the worker is at its limit. Start more workers, up to the number of "
         "partitions.",
     ),
@@ -172,8 +170,8 @@ RESOURCES = (
         "Keys and values that were published, and those that were written to the changelog.",
         "Bps",
         (
-            Query(f"sum by (group) ({rate('output_bytes_total')})", "published, {{group}}"),
-            Query(f"sum by (group) ({rate('changelog_bytes_total')})", "remembered, {{group}}"),
+            Query(f"sum by (group) ({rate(WorkerMetrics.output_bytes)})", "published, {{group}}"),
+            Query(f"sum by (group) ({rate(WorkerMetrics.changelog_bytes)})", "remembered, {{group}}"),
         ),
         remedy="If the changelog gets many times more than is published: a longer commit interval writes state less often.",
     ),
@@ -185,9 +183,9 @@ RECORDS = (
         "Input records that were read, repeated ones, and those without a message, such as deletions.",
         "ops",
         (
-            Query(f"sum by (group) ({rate('records_total')})", "taken, {{group}}"),
-            Query(f"sum by (group) ({rate('repeated_records_total')})", "again, {{group}}"),
-            Query(f"sum by (group) ({rate('records_passed_over_total')})", "without a message, {{group}}"),
+            Query(f"sum by (group) ({rate(WorkerMetrics.records)})", "taken, {{group}}"),
+            Query(f"sum by (group) ({rate(WorkerMetrics.repeated_records)})", "again, {{group}}"),
+            Query(f"sum by (group) ({rate(WorkerMetrics.records_passed_over)})", "without a message, {{group}}"),
         ),
         remedy="If none are read while records wait: /readyz of the workers says why. Records are repeated after a worker was "
             "killed; that is normal.",
@@ -197,7 +195,7 @@ RECORDS = (
         "Model records refused",
         "Records a second of the model's topic, or of another table, that could not be used, by reason.",
         "ops",
-        (Query(f"sum by (group, reason) ({rate('table_rejections_total')}) > 0", "{{group}} {{reason}}"),),
+        (Query(f"sum by (group, reason) ({rate(WorkerMetrics.table_rejections)}) > 0", "{{group}} {{reason}}"),),
         nothing="none was refused",
         remedy="If there are some: somebody without the right writes to the topic, or members run different versions or settings.",
         width=12,

@@ -5,7 +5,7 @@ The dashboards and alerts for every system look for these names: a system that m
 
 from __future__ import annotations
 
-from streamfl.contract.measurement import counter
+from streamfl.contract.measurement import counter, gauge
 
 __all__ = ["SharedMetrics"]
 
@@ -20,3 +20,4 @@ class SharedMetrics:
     scored = counter("Labels of samples that had been predicted")
     loss_sum = counter("Loss of all scored predictions")
     right_predictions = counter("Scored predictions that were correct")
+    waiting_samples = gauge("Samples that wait until the role may take them")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from streamfl.monitoring.dashboard import SCRAPED, Panel, Query, growth, lag, rate, series
 from streamfl.monitoring.shared_metrics import SharedMetrics
+from streamfl.runtime.health import HealthMetrics
+from streamfl.runtime.metrics import WorkerMetrics
 
 __all__ = ["BY_WORKER", "SEEN", "UP", "by_worker", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
 
 # Prometheus keeps trying to scrape a worker that is gone. For an hour such a worker counts as expected.
-SEEN = f"last_over_time({series('ready')}[1h])"
+SEEN = f"last_over_time({series(HealthMetrics.ready)}[1h])"
 UP = f"up{{{SCRAPED}}}"
 # Legend of a worker's line.
 BY_WORKER = "{{group}} {{instance}}"
@@ -57,7 +59,7 @@ def samples_tile(*roles: str, width: int = 4) -> Panel:
 
 def refused_tile(width: int = 4) -> Panel:
     """The number of refused records over the dashboard's time range."""
-    refused = f"sum({growth('dead_letters_total')}) + sum({growth('table_rejections_total')})"
+    refused = f"sum({growth(WorkerMetrics.dead_letters)}) + sum({growth(WorkerMetrics.table_rejections)})"
     return Panel(
         "Records refused",
         "Records of inputs and of the model that could not be used, in the time range. Those of inputs are in the dead-letter "
@@ -96,7 +98,7 @@ def worker_panels() -> tuple[Panel, ...]:
             "Dead letters",
             "Records a second that were refused and went to the dead-letter topics, by reason. It should be empty.",
             "ops",
-            (Query(f"sum by (group, reason) ({rate('dead_letters_total')}) > 0", "{{group}} {{reason}}"),),
+            (Query(f"sum by (group, reason) ({rate(WorkerMetrics.dead_letters)}) > 0", "{{group}} {{reason}}"),),
             nothing="none was refused",
             remedy="If there are some: `streamfl dead-letters` shows the records. The page on dead letters explains the reasons.",
         ),
@@ -115,7 +117,7 @@ def worker_panels() -> tuple[Panel, ...]:
             "short",
             (
                 Query(f"min by (instance) ({UP} and on (job, instance) {SEEN})", "up, {{instance}}"),
-                Query(f"sum by (group, instance) ({rate('commits_total')})", "commits a second, {{group}} {{instance}}"),
+                Query(f"sum by (group, instance) ({rate(WorkerMetrics.commits)})", "commits a second, {{group}} {{instance}}"),
             ),
             remedy="If a worker is at 0: check its process and its log. If it is up but commits nothing while records wait: its "
                 "/readyz says why.",

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from streamfl.contract.measurement import counter, gauge
+from streamfl.records.imputation import ImputationMetrics
+from streamfl.records.input_watch import InputMetrics
+from streamfl.records.join import JoinMetrics
 
 __all__ = [
+    "CLIENT_METRICS",
     "OFF_LABELS",
     "ChallengerClassification",
     "ChallengerMetrics",
@@ -50,7 +54,7 @@ class ErrorMetrics:
 
     bounded_predictions = counter("With the preset `paper`: predictions limited to one label range beyond samples.label_range")
     squared_error_sum = counter(
-        "Sum of the predictions' squared error over the labels of streamfl_labels_total, in the label's own unit squared"
+        f"Sum of the predictions' squared error over the labels of {ClientMetrics.labels}, in the label's own unit squared"
     )
     loss_sum = counter(f"Sum of the predictions' loss over the same labels, {SCALED}")
     lifetime_predictions = gauge(f"Predictions, {LIFE}")
@@ -127,7 +131,7 @@ class ChallengerClassification:
 
 
 class OwnModelMetrics:
-    """Metrics of users' own models. The reference does not show them, because the fuzzer's federations have none."""
+    """Metrics of users' own models."""
 
     challenger_state_failures = counter("States of challengers that were not stored or not restored", model=None, reason=None)
     expert_failures = counter(
@@ -135,6 +139,21 @@ class OwnModelMetrics:
         model=None,
         reason=None,
     )
+
+
+CLIENT_METRICS = (
+    ClientMetrics,
+    ErrorMetrics,
+    InputMetrics,
+    ImputationMetrics,
+    UplinkMetrics,
+    ClassificationMetrics,
+    ChallengerMetrics,
+    ChallengerClassification,
+    OwnModelMetrics,
+    JoinMetrics,
+)
+"""All classes that declare what a client measures."""
 
 
 class ServerMetrics:

@@ -33,24 +33,16 @@ from streamfl.pofmkl.learning.server_steps import (
 )
 from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
-from streamfl.pofmkl.metrics import (
-    ChallengerClassification,
-    ChallengerMetrics,
-    ClassificationMetrics,
-    ClientMetrics,
-    ErrorMetrics,
-    ServerMetrics,
-    UplinkMetrics,
-)
+from streamfl.pofmkl.metrics import CLIENT_METRICS, ServerMetrics
 from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.header_propagation import carried, timed
-from streamfl.records.imputation import ImputationMetrics, RunningMeans
-from streamfl.records.input_watch import InputMetrics, InputWatch
-from streamfl.records.join import JoinMetrics, LabelJoin
+from streamfl.records.imputation import RunningMeans
+from streamfl.records.input_watch import InputWatch
+from streamfl.records.join import LabelJoin
 from streamfl.records.keys import key_writer
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
@@ -375,17 +367,7 @@ ROLES: dict[str, RoleKind[Any]] = {
             _client_table,
             client_state_settings,
             begins_anew=True,
-            metrics=(
-                ClientMetrics,
-                ErrorMetrics,
-                InputMetrics,
-                ImputationMetrics,
-                UplinkMetrics,
-                ClassificationMetrics,
-                ChallengerMetrics,
-                ChallengerClassification,
-                JoinMetrics,
-            ),
+            metrics=CLIENT_METRICS,
         ),
         RoleKind(
             SERVER,

@@ -8,15 +8,16 @@ from streamfl.contract.refusals import CORRECT, IGNORED, NOTICES, REFUSALS, Reas
 from streamfl.contract.system import System
 from streamfl.monitoring.pages import table
 from streamfl.runtime.health import REASONS as NOT_READY
+from streamfl.runtime.metrics import WorkerMetrics
 
 __all__ = ["reasons_section"]
 
 REFUSED = (
     "A refused record of an input becomes a [dead letter](../messages.md#dead-letters). One of the model's topic is only counted, "
-    f"in `streamfl_table_rejections_total`. Where the table names nothing to do: {CORRECT}."
+    f"in `{WorkerMetrics.table_rejections}`. Where the table names nothing to do: {CORRECT}."
 )
 NOTED = "The log has the first notice of each reason, with its facts, and then a count."
-PASSED_OVER = "`streamfl_records_passed_over_total` counts records that are no messages and nobody's mistake."
+PASSED_OVER = f"`{WorkerMetrics.records_passed_over}` counts records that are no messages and nobody's mistake."
 
 
 def reasons_section(system: System | None) -> str:

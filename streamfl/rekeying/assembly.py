@@ -19,7 +19,7 @@ from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.rekeying.assembly_rows import AssemblyRow, Scalar, Values, check_size
 from streamfl.state.changelog import ChangedParts
 
-__all__ = ["Assembled", "Assembly", "Together", "client_of"]
+__all__ = ["Assembled", "Assembly", "AssemblyMetrics", "Together", "client_of"]
 
 
 class AssemblyMetrics(Counts):

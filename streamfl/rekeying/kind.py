@@ -15,10 +15,10 @@ from streamfl.records.header_propagation import FollowedPredictions, carried
 from streamfl.records.keys import KeySection, key_reader, key_writer
 from streamfl.records.paths import path_of
 from streamfl.records.rekey import AssembleSection, RekeySection
-from streamfl.rekeying.assembly import Assembled, Assembly, Together, client_of
+from streamfl.rekeying.assembly import Assembled, Assembly, AssemblyMetrics, Together, client_of
 from streamfl.rekeying.assembly_rows import decode_row
 from streamfl.rekeying.reader import RekeyReader, RowReader, with_infinities
-from streamfl.rekeying.role import Rekeying
+from streamfl.rekeying.role import Rekeying, RekeyingMetrics
 from streamfl.roles.role_kind import RoleKind
 from streamfl.state.state_settings import StateSettings
 
@@ -133,7 +133,8 @@ def rekey_kind(name: str) -> RoleKind[Any]:
     def build(settings: RoleSettings) -> Rekeying:
         return _build(settings, name)
 
-    return RoleKind(kind, RoleSettings, build, table, state_settings, begins_anew=True)
+    metrics = (RekeyingMetrics, AssemblyMetrics)
+    return RoleKind(kind, RoleSettings, build, table, state_settings, begins_anew=True, metrics=metrics)
 
 
 def _build(settings: RoleSettings, name: str) -> Rekeying:

@@ -13,7 +13,7 @@ from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow
 from streamfl.rekeying.reader import Rekeyed
 from streamfl.state.clock_guard import ClockGuard
 
-__all__ = ["Rekeying"]
+__all__ = ["Rekeying", "RekeyingMetrics"]
 
 
 WRITTEN = b"written"

@@ -34,7 +34,7 @@ from streamfl.state.changelog import ChangedParts
 from streamfl.state.clock_guard import ClockGuard
 from streamfl.state.table import StateRow
 
-__all__ = ["FRAGMENTS", "Outbox", "OutboxCounts", "PartitionedRole", "Task", "metrics_of"]
+__all__ = ["FRAGMENTS", "Outbox", "OutboxCounts", "PartitionedRole", "RefusalMetrics", "Task", "metrics_of"]
 
 WORK = "work"
 FRAGMENTS = StateRow(

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from streamfl.contract.role import Measurement
+from streamfl.contract.measurement import Measurement, gauge
 
-__all__ = ["REASONS", "Health", "Watchdog"]
+__all__ = ["REASONS", "Health", "HealthMetrics", "Watchdog"]
 
 # The reasons why a worker may not serve, with their meanings; they label a metric.
 REASONS = {
@@ -35,6 +35,14 @@ REFUSALS = 3
 CALM_SECONDS = 60.0
 # The longest time without an answer of the cluster. The worker asks it every few seconds.
 SILENT_SECONDS = 25.0
+
+
+class HealthMetrics:
+    """Metrics of whether a worker serves."""
+
+    ready = gauge("1 while the worker serves.", headline=True)
+    standby = gauge("1 while there are more workers than partitions and this one is a standby.")
+    not_ready = gauge("1 while the worker does not serve for this reason.", reason=tuple(REASONS))
 
 
 class Health:
@@ -168,12 +176,10 @@ class Health:
     def measure(self) -> Iterator[Measurement]:
         """Whether the worker serves, and why not."""
         reasons = self.reasons
-        yield Measurement("ready", "gauge", "1 while the worker serves.", float(not reasons), (), True)
-        text = "1 while there are more workers than partitions and this one is a standby."
-        yield Measurement("standby", "gauge", text, float(self.standby is not None))
+        yield HealthMetrics.ready(not reasons)
+        yield HealthMetrics.standby(self.standby is not None)
         for reason in REASONS:
-            text = "1 while the worker does not serve for this reason."
-            yield Measurement("not_ready", "gauge", text, float(reason in reasons), (("reason", reason),))
+            yield HealthMetrics.not_ready(reason in reasons, reason)
 
 
 class Watchdog:

@@ -5,10 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from streamfl.contract.role import Measurement
+from streamfl.contract.measurement import Measurement, gauge
 from streamfl.runtime.bus import Bus, Session, Subscription, TopicPartition
 
-__all__ = ["Lag"]
+__all__ = ["Lag", "SessionMetrics"]
+
+
+class SessionMetrics:
+    """Metrics of a worker's inputs: its own partitions, and how far it and its group are behind."""
+
+    partitions = gauge("Partitions this worker has.", headline=True)
+    consumer_lag_records = gauge(
+        "Records not read yet, by partition. Kafka's control records count too.", topic=None, partition=None, headline=True
+    )
+    group_lag_records = gauge(
+        "Records that the consumer group has not committed yet, whichever worker has the partition. Every worker of the "
+        "group reports all partitions, a few seconds late: use the maximum, not the sum. Kafka's control records count too.",
+        topic=None,
+        partition=None,
+    )
 
 
 class Lag:
@@ -46,17 +61,7 @@ class Lag:
     def measure(self, session: Session | None) -> Iterator[Measurement]:
         """Both views. session: the worker's, None while it has none."""
         if session is not None:
-            text = "Records not read yet, by partition. Kafka's control records count too."
-            for place, behind in session.lag().items():
-                yield Measurement("consumer_lag_records", "gauge", text, float(max(0, behind)), _labels(place), True)
-        text = (
-            "Records that the consumer group has not committed yet, whichever worker has the partition. Every worker of the "
-            "group reports all partitions, a few seconds late: use the maximum, not the sum. Kafka's control records count too."
-        )
-        for place, behind in self._of_group.items():
-            yield Measurement("group_lag_records", "gauge", text, float(behind), _labels(place))
-
-
-def _labels(place: TopicPartition) -> tuple[tuple[str, str], ...]:
-    topic, partition = place
-    return ("topic", topic), ("partition", str(partition))
+            for (topic, partition), behind in session.lag().items():
+                yield SessionMetrics.consumer_lag_records(max(0, behind), topic, str(partition))
+        for (topic, partition), behind in self._of_group.items():
+            yield SessionMetrics.group_lag_records(behind, topic, str(partition))

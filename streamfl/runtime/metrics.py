@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+import prometheus_client as prometheus
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
+from streamfl.contract.measurement import PREFIX, Counts, Histogram, Measurement, counter, declared, gauge, histogram
 from streamfl.contract.refusals import IGNORED, REFUSALS, Reason
-from streamfl.contract.role import Measurement
 from streamfl.runtime.bus import Moved
+from streamfl.runtime.health import HealthMetrics
+from streamfl.runtime.lag import SessionMetrics
 
-__all__ = ["CONTENT_TYPE", "SECONDS", "Described", "Metrics", "describe"]
+__all__ = ["CONTENT_TYPE", "EVERY_WORKER", "Metrics", "ProcessMetrics", "WorkerMetrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PREFIX = "streamfl_"
 
 # Buckets from one record on a fast machine to a batch that would miss every deadline.
 SECONDS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -25,41 +27,66 @@ SECONDS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-
 RESTORE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 
-class Described(NamedTuple):
-    """A metric without its value: its name as in ``/metrics``, and its description."""
+class WorkerMetrics(Counts):
+    """What the loop of every worker counts and times."""
 
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    help: str
+    start_time_seconds = gauge("When this worker started, in seconds since 1970.")
+    batch_seconds = histogram("Seconds a role takes for a batch.", SECONDS)
+    step_seconds = histogram("Seconds from the end of a poll to the end of its commit.", SECONDS)
+    commit_seconds = histogram("Seconds that the commit of a step takes, including refused ones.", SECONDS)
+    restore_seconds = histogram(
+        "Seconds to restore a partition's state, at the start and whenever partitions move.", RESTORE_SECONDS
+    )
+    work_seconds = histogram("Seconds that a piece of a role's long work takes, by function.", SECONDS, work=None)
+    records = counter("Input records received.", headline=True)
+    repeated_records = counter("Input records skipped because their effect is already in the state.")
+    dead_letters = counter("Input records refused, by reason.", reason=None, headline=True)
+    records_passed_over = counter(
+        "Input records skipped because they carry no message, such as deletions, by reason.", reason=tuple(IGNORED)
+    )
+    table_rejections = counter("Table records refused, by reason.", reason=None, headline=True)
+    deleted_unread_records = counter(
+        "Offsets of records that were deleted before they were read, by input topic; Kafka's control records count too.", topic=None
+    )
+    lost_records = counter(
+        "Offsets of records that were read and that the cluster has lost since, by input topic; new ones may be in their place.",
+        topic=None,
+    )
+    commits = counter("Steps committed.")
+    commits_refused = counter("Steps refused because the partitions had moved.", headline=True)
+    bus_failures = counter("Times the cluster did not answer.", headline=True)
+    output_bytes = counter("Bytes of keys and values published.")
+    changelog_bytes = counter("Bytes of keys and values written to the changelog.")
 
 
-PROCESS = (
-    Described("process_resident_memory_bytes", "gauge", (), "Resident memory of the process, in bytes."),
-    Described("process_virtual_memory_bytes", "gauge", (), "Virtual memory of the process, in bytes."),
-    Described("process_cpu_seconds_total", "counter", (), "Seconds of processor time of the process."),
-    Described("process_start_time_seconds", "gauge", (), "When the process started, in seconds since 1970."),
-    Described("process_open_fds", "gauge", (), "Files that the process has open."),
-    Described("process_max_fds", "gauge", (), "Most files that the process may have open."),
-)
+class ProcessMetrics:
+    """What Prometheus' client library measures of the process. Without /proc there is nothing."""
+
+    prefix = "process_"
+
+    resident_memory_bytes = gauge("Resident memory of the process, in bytes.")
+    virtual_memory_bytes = gauge("Virtual memory of the process, in bytes.")
+    cpu_seconds = counter("Seconds of processor time of the process.")
+    start_time_seconds = gauge("When the process started, in seconds since 1970.")
+    open_fds = gauge("Files that the process has open.")
+    max_fds = gauge("Most files that the process may have open.")
 
 
-def describe(one: Measurement) -> Described:
-    """The metric that a measurement becomes."""
-    name = f"{PREFIX}{one.name.removeprefix(PREFIX)}{'_total' if one.kind == 'counter' else ''}"
-    return Described(name, one.kind, tuple(label for label, _ in one.labels), one.help)
+EVERY_WORKER = (HealthMetrics, SessionMetrics, WorkerMetrics, ProcessMetrics)
+"""The classes that declare the metrics of every worker, whatever its role."""
 
 
-class Metrics:
-    """A worker's own counters, and the figures that ``measure`` returns at a scrape.
+class Metrics(WorkerMetrics):
+    """A worker's own counts and times, and the figures that ``measure`` returns at a scrape.
 
     labels: the labels of every series: whose worker it is. Without them, sums over workers would mix federations.
     refusals: the reasons for refusing records. Their counters exist from the start, because Prometheus sees no increase in a
     counter that first appears with a value of 22.
     inputs: the topics that are read, whose counters exist from the start too.
-    counted: the descriptions of the worker's own counters.
 
-    >>> metrics = Metrics(lambda: [Measurement("samples", "counter", "Samples taken.", 3.0)], {"system": "means"})
+    >>> class Means:
+    ...     samples = counter("Samples taken.")
+    >>> metrics = Metrics(lambda: [Means.samples(3)], {"system": "means"})
     >>> 'streamfl_samples_total{system="means"} 3.0' in metrics.render().decode()
     True
     """
@@ -71,106 +98,79 @@ class Metrics:
         refusals: Mapping[str, Reason] = REFUSALS,
         inputs: Iterable[str] = (),
     ) -> None:
-        registry = CollectorRegistry()
         self.measure = measure
-        self.counted: list[Described] = []
-        self._labels = dict(labels or {})
         self.refusals = refusals
-
-        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-            self.counted.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
-            return Counter(PREFIX + name, text, labels, registry=registry)
-
-        def histogram(name: str, text: str, labels: tuple[str, ...] = (), buckets: Sequence[float] = SECONDS) -> Histogram:
-            self.counted.append(Described(PREFIX + name, "histogram", labels, text))
-            return Histogram(PREFIX + name, text, labels, registry=registry, buckets=buckets)
-
-        text = "When this worker started, in seconds since 1970."
-        self.counted.append(Described(f"{PREFIX}start_time_seconds", "gauge", (), text))
-        Gauge(f"{PREFIX}start_time_seconds", text, registry=registry).set_to_current_time()
-        self.batch_seconds = histogram("batch_seconds", "Seconds a role takes for a batch.")
-        self.step_seconds = histogram("step_seconds", "Seconds from the end of a poll to the end of its commit.")
-        self.commit_seconds = histogram("commit_seconds", "Seconds that the commit of a step takes, including refused ones.")
-        text = "Seconds to restore a partition's state, at the start and whenever partitions move."
-        self.restore_seconds = histogram("restore_seconds", text, (), RESTORE_SECONDS)
-        self.work_seconds = histogram(
-            "work_seconds", "Seconds that a piece of a role's long work takes, by function.", ("work",)
-        )
-        self.records = counter("records", "Input records received.")
-        self.repeated = counter("repeated_records", "Input records skipped because their effect is already in the state.")
-        self.dead_letters = counter("dead_letters", "Input records refused, by reason.", ("reason",))
-        text = "Input records skipped because they carry no message, such as deletions, by reason."
-        self.passed_over = counter("records_passed_over", text, ("reason",))
-        self.table_rejections = counter("table_rejections", "Table records refused, by reason.", ("reason",))
-        text = "Offsets of records that were deleted before they were read, by input topic; Kafka's control records count too."
-        self._unread = counter("deleted_unread_records", text, ("topic",))
-        text = (
-            "Offsets of records that were read and that the cluster has lost since, by input topic; new ones may be in their place."
-        )
-        self._lost = counter("lost_records", text, ("topic",))
-        for topic in inputs:
-            self._unread.labels(topic)
-            self._lost.labels(topic)
-        for refused in (self.dead_letters, self.table_rejections):
-            for reason in refusals:
-                refused.labels(reason)
-        for reason in IGNORED:
-            self.passed_over.labels(reason)
-        self.commits = counter("commits", "Steps committed.")
-        self.commits_refused = counter("commits_refused", "Steps refused because the partitions had moved.")
-        self.bus_failures = counter("bus_failures", "Times the cluster did not answer.")
-        self.output_bytes = counter("output_bytes", "Bytes of keys and values published.")
-        self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values written to the changelog.")
-        # Process metrics of Prometheus' client. Without /proc there are none.
-        self.counted += PROCESS
-        ProcessCollector(registry=registry)
-        self._registry = registry
+        self._labels = dict(labels or {})
+        self.dead_letters, self.table_rejections = dict.fromkeys(refusals, 0), dict.fromkeys(refusals, 0)
+        topics = tuple(inputs)
+        self.deleted_unread_records, self.lost_records = dict.fromkeys(topics, 0), dict.fromkeys(topics, 0)
+        self._begun = time.time()
+        self._registry = registry = prometheus.CollectorRegistry()
+        self._timed = {
+            one: prometheus.Histogram(str(one), one.help, tuple(one.labels), registry=registry, buckets=one.buckets)
+            for one in declared(WorkerMetrics)
+            if isinstance(one, Histogram)
+        }
+        registry.register(_Measurements(self._own))
+        prometheus.ProcessCollector(registry=registry)
         registry.register(_Measurements(lambda: self.measure()))
+
+    def _own(self) -> Iterator[Measurement]:
+        yield WorkerMetrics.start_time_seconds(self._begun)
+        yield from self.measure_counts()
+
+    def seconds(self, metric: Histogram, *labels: str) -> prometheus.Histogram:
+        """What observes a histogram of :class:`WorkerMetrics`, for the values of its labels."""
+        timed = self._timed[metric]
+        return timed.labels(*labels) if labels else timed
 
     def taken(self, records: int, repeated: int, passed_over: Mapping[str, int]) -> None:
         """Count input records: read for the first time, repeated, and, among the first, those that are no messages, by reason."""
-        self.records.inc(records)
-        self.repeated.inc(repeated)
+        self.records += records
+        self.repeated_records += repeated
         for reason, count in passed_over.items():
-            self.passed_over.labels(reason).inc(count)
+            self.records_passed_over = _added(self.records_passed_over, reason, count)
+
+    def refused(self, reason: str, *, of_table: bool) -> None:
+        """Count a refused record of an input, or of a table."""
+        if of_table:
+            self.table_rejections = _added(self.table_rejections, reason, 1)
+        else:
+            self.dead_letters = _added(self.dead_letters, reason, 1)
 
     def moved(self, moved: Moved) -> None:
         """Count records that were gone when they were to be read, or that the cluster lost after they had been read."""
         distance = moved.following - moved.position
-        (self._unread if distance > 0 else self._lost).labels(moved.topic).inc(abs(distance))
+        if distance > 0:
+            self.deleted_unread_records = _added(self.deleted_unread_records, moved.topic, distance)
+        else:
+            self.lost_records = _added(self.lost_records, moved.topic, -distance)
 
     def committed(self, output_bytes: int, changelog_bytes: int) -> None:
         """Count a committed step, and the bytes that it published and remembered."""
-        self.commits.inc()
-        self.output_bytes.inc(output_bytes)
-        self.changelog_bytes.inc(changelog_bytes)
-
-    def headlines(self) -> Iterator[Measurement]:
-        """Those of the worker's own counters that belong in the log's line of progress."""
-        for counter in (self.records, self.dead_letters, self.table_rejections, self.commits_refused, self.bus_failures):
-            for family in counter.collect():
-                name = family.name.removeprefix(PREFIX)
-                counted = [sample for sample in family.samples if sample.name.endswith("_total")]
-                if not counted:
-                    # A counter with labels has no sample before its first count.
-                    yield Measurement(name, "counter", "", 0.0, (), True)
-                for sample in counted:
-                    yield Measurement(name, "counter", "", sample.value, tuple(sample.labels.items()), True)
+        self.commits += 1
+        self.output_bytes += output_bytes
+        self.changelog_bytes += changelog_bytes
 
     def render(self) -> bytes:
         """All figures in the text format, version 0.0.4."""
-        return generate_latest(_Labelled(self._registry, self._labels))
+        return prometheus.generate_latest(_Labelled(self._registry, self._labels))
 
 
-class _Labelled(CollectorRegistry):
+def _added(counts: Mapping[str, int], label: str, count: int) -> dict[str, int]:
+    # A new dictionary, because another thread may be reading the one before.
+    return {**counts, label: counts.get(label, 0) + count}
+
+
+class _Labelled(prometheus.CollectorRegistry):
     """The metrics of another registry, with more labels and without the creation times of counters."""
 
-    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+    def __init__(self, registry: prometheus.CollectorRegistry, labels: Mapping[str, str]) -> None:
         super().__init__()
         self._all = registry
         self._labels = labels
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         for family in self._all.collect():
             family.samples = [
                 sample._replace(labels={**self._labels, **sample.labels})
@@ -184,14 +184,14 @@ class _Measurements(Collector):
     def __init__(self, measure: Callable[[], Iterable[Measurement]]) -> None:
         self._measure = measure
 
-    def describe(self) -> list[Metric]:
+    def describe(self) -> list[Family]:
         # Nothing is known before the first scrape; without this method the registry would collect at registration.
         return []
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for measurement in self._measure():
-            name = measurement.name if measurement.name.startswith(PREFIX) else PREFIX + measurement.name
+            name = PREFIX + measurement.name
             if name not in families:
                 labels = [label for label, _ in measurement.labels]
                 family = CounterMetricFamily if measurement.kind == "counter" else GaugeMetricFamily

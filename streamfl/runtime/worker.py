@@ -27,9 +27,9 @@ from streamfl.runtime.bus import (
 from streamfl.runtime.health import Health
 from streamfl.runtime.inputs import Inputs
 from streamfl.runtime.journal import Journal
-from streamfl.runtime.lag import Lag
+from streamfl.runtime.lag import Lag, SessionMetrics
 from streamfl.runtime.log import logger
-from streamfl.runtime.metrics import Metrics
+from streamfl.runtime.metrics import Metrics, WorkerMetrics
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.pool import Inline, Pool, WorkEnded
 from streamfl.runtime.progress import ProgressLine
@@ -133,13 +133,13 @@ class Worker:
                 self.health.completed()
                 return False
             self.health.begin()
-            with self.metrics.step_seconds.time():
+            with self.metrics.seconds(WorkerMetrics.step_seconds).time():
                 with self.lock:
                     self._move_tasks(session, polled)
                 pending = PendingStep()
                 self._process(session, polled, pending)
                 if pending.step:
-                    with self.metrics.commit_seconds.time():
+                    with self.metrics.seconds(WorkerMetrics.commit_seconds).time():
                         session.commit(pending.step)
             self._count(pending)
             self.health.completed()
@@ -172,7 +172,7 @@ class Worker:
         """Log the counts and the line of progress that are due, whether anything happens or not."""
         self._journal.catch_up()
         if self._progress.due():
-            log.info("progress", **self._progress.line([*self.measure(), *self.metrics.headlines()], self.health.backlog))
+            log.info("progress", **self._progress.line([*self.measure(), *self.metrics.measure_counts()], self.health.backlog))
 
     def close(self) -> None:
         """Leave the group. What was not committed stays invisible."""
@@ -191,7 +191,7 @@ class Worker:
             figures = [one.at(now) for one in self.role.measure()]
         yield from self.health.measure()
         yield from figures
-        yield Measurement("partitions", "gauge", "Partitions this worker has.", float(tasks), (), True)
+        yield SessionMetrics.partitions(tasks)
         yield from self.lag.measure(session)
 
     # ---- gathering
@@ -246,7 +246,7 @@ class Worker:
     def _open_task(self, session: Session, partition: int) -> None:
         self.health.note("restoring", f"the state of partition {partition} is being restored from the changelog")
         self._ticks.dropped(partition)
-        with self.metrics.restore_seconds.time():
+        with self.metrics.seconds(WorkerMetrics.restore_seconds).time():
             self._ticks.opened(self._tasks.open(session, partition))
 
     def _drop_task(self, partition: int) -> None:
@@ -269,7 +269,7 @@ class Worker:
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
             self._backlog.tell(session)
-            with self.metrics.batch_seconds.time():
+            with self.metrics.seconds(WorkerMetrics.batch_seconds).time():
                 if batch:
                     replies += self.role.receive(batch, now)
                 if self._ticks.is_due(session, now):
@@ -320,7 +320,7 @@ class Worker:
                     done = self._pool.done
                     self.health.begin()
             for one, seconds in zip(work, self._pool.seconds(), strict=True):
-                self.metrics.work_seconds.labels(getattr(one.function, "__name__", "")).observe(seconds)
+                self.metrics.seconds(WorkerMetrics.work_seconds, getattr(one.function, "__name__", "")).observe(seconds)
             results = self._pool.results()
             return [one.received(number, result) for number, (one, result) in enumerate(zip(work, results, strict=True))]
         except BaseException as error:
@@ -343,7 +343,7 @@ class Worker:
     def _count(self, pending: PendingStep) -> None:
         self.metrics.taken(pending.records, pending.repeated, pending.passed_over)
         for record, error in pending.dead_letters:
-            self.metrics.dead_letters.labels(error.reason).inc()
+            self.metrics.refused(error.reason, of_table=False)
             self._journal.refused(record, error, dead_letter=True)
         for moved in pending.moved:
             self._journal.moved(moved)
@@ -356,7 +356,7 @@ class Worker:
     def _count_tables(self, pending: PendingStep) -> None:
         # Counted apart: after a refused step its input records are read again, and its table records are not.
         for record, error in pending.table_rejections:
-            self.metrics.table_rejections.labels(error.reason).inc()
+            self.metrics.refused(error.reason, of_table=True)
             self._journal.refused(record, error, dead_letter=False)
 
     # ---- when a step was not committed
@@ -377,7 +377,7 @@ class Worker:
     def _after_refusal(self, refusal: CommitRefused) -> None:
         """The state is ahead of what is committed: forget it. The next poll says which partitions to restore."""
         log.warning("commit refused: partitions are restored from the changelog", cause=str(refusal))
-        self.metrics.commits_refused.inc()
+        self.metrics.commits_refused += 1
         with self.lock:
             self._drop_tasks()
         # The next poll reports every partition, but it does not bring the table records again.
@@ -387,7 +387,7 @@ class Worker:
     def _after_failure(self, failure: Exception, timeout: float) -> None:
         """Close all partitions, leave the group and wait; the next step tries a new session."""
         self._journal.unavailable(failure)
-        self.metrics.bus_failures.inc()
+        self.metrics.bus_failures += 1
         self.health.failed(f"the bus is unavailable: {failure}")
         with self.lock:
             self._drop_tasks()

@@ -12,12 +12,12 @@ import pytest
 from board_rules import parsed, selectors
 from prometheus import promtool
 
+from streamfl.contract.measurement import Metric
 from streamfl.contract.system import installed_systems, systems_with
 from streamfl.monitoring.dashboard import CHOICES, Dashboard
 from streamfl.monitoring.files import dashboards_of
 from streamfl.monitoring.grafana import to_json
 from streamfl.reference.metrics import role_metrics, worker_metrics
-from streamfl.runtime.metrics import Described
 
 SYSTEMS = systems_with("dashboards")
 BOARDS = {board.name: board for board in dashboards_of(installed_systems())}
@@ -25,7 +25,7 @@ LABELS = re.compile(r"\b(?:by|on) \(([^)]*)\)")
 HISTOGRAM_SERIES = ("_bucket", "_sum", "_count")
 GRID_COLUMNS = 24
 
-Metrics = dict[str, Described]
+Metrics = dict[str, Metric]
 
 
 @cache

@@ -18,8 +18,10 @@ from scraped import scraped
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
+from streamfl.contract.measurement import declared
 from streamfl.contract.role import ConfigurationError, TopicSpec
 from streamfl.records.header_propagation import time_in
+from streamfl.rekeying.kind import rekey_kind
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
@@ -199,6 +201,7 @@ def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(t
     [letter] = plant.bus.read("plant.dead-letters")
     assert dict(letter.headers)["error"] == b"late"
     figures = worker.metrics.render().decode()
+    assert {one.name for one in worker.role.measure()} == {one.name for one in declared(*rekey_kind("samples").metrics)}
     assert scraped(figures, "assembled_samples_total", reason="expired") == 1
     assert scraped(figures, "surplus_values_total") == 1
     assert scraped(figures, "incomplete_samples_total") == 1

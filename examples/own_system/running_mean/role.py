@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from running_mean.messages import Mean, Prediction, decode_mean, encode_mean, encode_prediction
+from running_mean.metrics import MeanMetrics
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.records.samples import Sample
 
@@ -30,8 +31,7 @@ class RunningMean:
         self._original = original
         self._means: dict[int, dict[str, Mean]] = {}
         self._changes: dict[tuple[int, str], Mean | None] = {}
-        self._predicted = 0
-        self._learnt = 0
+        self._metrics = MeanMetrics()
         self._squared_errors = 0.0
 
     def open(self, partition: int) -> None:
@@ -75,12 +75,10 @@ class RunningMean:
         return bool(known)
 
     def measure(self) -> Iterable[Measurement]:
-        yield Measurement("predictions", "counter", "Samples predicted.", float(self._predicted), headline=True)
-        yield Measurement("labels", "counter", "Labels learnt from.", float(self._learnt))
-        yield Measurement("clients", "gauge", "Clients that are known.", float(sum(map(len, self._means.values()))))
-        scaled = math.sqrt(self._squared_errors / self._learnt) if self._learnt else 0.0
-        error = (self._original(1.0) - self._original(0.0)) * scaled
-        yield Measurement("rmse", "gauge", "RMSE before the label, in the label's own unit.", error, headline=True)
+        yield from self._metrics.measure_counts()
+        yield MeanMetrics.clients(sum(map(len, self._means.values())))
+        scaled = math.sqrt(self._squared_errors / self._metrics.labels) if self._metrics.labels else 0.0
+        yield MeanMetrics.rmse((self._original(1.0) - self._original(0.0)) * scaled)
 
     def _predict(self, partition: int, sample: Sample) -> Send:
         means = self._means[partition]
@@ -88,9 +86,9 @@ class RunningMean:
         if mean is None and len(means) >= self._most:
             raise PeerError("unknown_client", f"{len(means)} clients are known already: raise federation.clients")
         guess = 0.5 if mean is None else mean.mean
-        self._predicted += 1
+        self._metrics.predictions += 1
         if sample.label is not None:
-            self._learnt += 1
+            self._metrics.labels += 1
             self._squared_errors += (guess - sample.label) ** 2
             means[sample.client] = self._changes[partition, sample.client] = (mean or Mean()).after(sample.label)
         prediction = Prediction(sample.client, sample.id, self._original(guess))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from running_mean.config import KIND, RunningMeanSettings
+from running_mean.metrics import MeanMetrics
 from running_mean.role import RunningMean
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.records.samples import Sample, SampleReader
@@ -36,4 +37,4 @@ def _state_settings(settings: RunningMeanSettings) -> StateSettings:
     return StateSettings.of(content, changeable_keys(settings, KIND))
 
 
-ROLES = {KIND: RoleKind(KIND, RunningMeanSettings, _build, _table, _state_settings)}
+ROLES = {KIND: RoleKind(KIND, RunningMeanSettings, _build, _table, _state_settings, metrics=(MeanMetrics,))}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement
 from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
-from streamfl.dp_frank_wolfe.metrics import ServingMetrics
+from streamfl.dp_frank_wolfe.metrics import PartyMetrics
 from streamfl.dp_frank_wolfe.party.role import PartyTask, PartyWeights
 from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS as PREDICTIONS_LANE
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
@@ -149,7 +149,7 @@ class Serving:
         self._due[number] = due
 
     def measure(self) -> Iterator[Measurement]:
-        yield ServingMetrics.waiting_partials(len(self._due))
+        yield PartyMetrics.waiting_partials(len(self._due))
 
     def _tellable(self, most: int) -> list[int]:
         """The first ``most`` parts that may be sent."""

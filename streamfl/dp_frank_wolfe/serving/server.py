@@ -10,7 +10,7 @@ import msgspec
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
-from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServingMetrics
+from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
 from streamfl.dp_frank_wolfe.serving.partials import largest_partial
 from streamfl.dp_frank_wolfe.state import INTERCEPT, PARTIAL, PARTIALS
 from streamfl.encoding.changelog_checks import Time, check_name, check_number, check_within
@@ -157,7 +157,7 @@ class Partials:
 
     def measure(self) -> Iterator[Measurement]:
         if self._public.settings.serving.mode != "off":
-            yield ServingMetrics.waiting_predictions(len(self._waiting))
+            yield ServerMetrics.waiting_predictions(len(self._waiting))
 
     def _place(self, party: str, entity: str, part: _Part) -> tuple[int, str] | None:
         """Where a part belongs: to parts that wait for it, the older first, or to a new place. None if neither is possible."""

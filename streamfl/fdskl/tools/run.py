@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.measurement import Metric
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.schedule import ends_of_iterations
+from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
 from streamfl.fdskl.sums.topology import hops
 from streamfl.fdskl.tools.federation import KernelFederation
 from streamfl.fdskl.tools.trace import trace_of
@@ -23,7 +25,14 @@ from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable, epoch_or
 
 __all__ = ["KernelOutcome", "figures_of", "run_kernel", "shown_order"]
 
-PARTY_FIGURES = ("samples", "rounds", "sums_sent", "sums_sent_bytes", "revisions_sent", "imputed")
+PARTY_FIGURES = (
+    PartyMetrics.samples,
+    PartyMetrics.rounds,
+    PartyMetrics.sums_sent,
+    PartyMetrics.sums_sent_bytes,
+    PartyMetrics.revisions_sent,
+    PartyMetrics.imputed,
+)
 DIVERGED = "a smaller learning.step or a larger learning.regularisation"
 
 
@@ -127,8 +136,8 @@ def _outcome(
     names, actives, loss = settings.federation.parties, settings.federation.active_parties, settings.learning.loss
     inputs, labels = table.learning
 
-    def figure(name: str) -> int:
-        return sum(int(federation.figure(active, name)) for active in actives)
+    def figure(metric: Metric) -> int:
+        return sum(int(federation.figure(active, metric)) for active in actives)
 
     return KernelOutcome(
         settings=settings,
@@ -142,15 +151,15 @@ def _outcome(
         progressive=_progressive(federation, labels, loss) if online else None,
         regret=_regret(federation, inputs, labels, loss) if online and not course.interrupted else None,
         history=course.history,
-        iterations=figure("iterations"),
+        iterations=figure(ActiveMetrics.iterations),
         features=model.kept,
         features_dropped=model.dropped,
-        rounds=figure("rounds_announced"),
+        rounds=figure(ActiveMetrics.rounds_announced),
         traffic={kind: asdict(count) for kind, count in federation.traffic().items()},
-        abandoned=federation.by_reason("abandoned_rounds", actives),
-        forgotten=federation.by_reason("forgotten_forecasts", actives),
-        rows_dropped=figure("rows_dropped"),
-        parties={name: {figure: int(federation.figure(name, figure)) for figure in PARTY_FIGURES} for name in names},
+        abandoned=federation.by_reason(PartyMetrics.abandoned_rounds, actives),
+        forgotten=federation.by_reason(ActiveMetrics.forgotten_forecasts, actives),
+        rows_dropped=figure(ActiveMetrics.rows_dropped),
+        parties={name: {one.name: int(federation.figure(name, one)) for one in PARTY_FIGURES} for name in names},
         bandwidth=model.bandwidth,
         trace=trace,
     )

@@ -2,6 +2,7 @@
 
 from streamfl.monitoring.alerts import MEMBER, Alert, increased, member_sum, stopped
 from streamfl.pofmkl.metrics import ChallengerMetrics, ClientMetrics, ErrorMetrics, ServerMetrics, UplinkMetrics
+from streamfl.runtime.metrics import WorkerMetrics
 
 __all__ = ["ALERTS"]
 
@@ -158,7 +159,7 @@ ALERTS = (
         "{{ $labels.group }} sends updates, but the version of its model does not change.",
         "The clients get no new model: the server does not run, refuses the updates, or its model does not arrive.",
         f"Check whether the pofmkl-server runs and is ready, its dead letters and {ServerMetrics.ignored_updates}, and the "
-        "clients' streamfl_table_rejections_total.",
+        f"clients' {WorkerMetrics.table_rejections}.",
     ),
     Alert(
         "StreamflUpdatesGone",

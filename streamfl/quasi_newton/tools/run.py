@@ -17,6 +17,7 @@ from streamfl.learning.accuracy import area_under_curve, kolmogorov_smirnov, log
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.learning import taylor
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.scoring.scorecard import fit_calibration
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.federation import CurvatureFederation
@@ -195,8 +196,8 @@ def _outcome(
                 "columns": own.inputs.shape[1],
                 "columns_left_out": own.left_out,
                 "muted_rows": int(own.muted.sum()),
-                "ciphertexts": int(federation.figure(name, "ciphertexts_sent")),
-                "bytes": int(federation.figure(name, "bytes_sent")),
+                "ciphertexts": int(federation.figure(name, MemberCounts.ciphertexts_sent)),
+                "bytes": int(federation.figure(name, MemberCounts.bytes_sent)),
             }
             for name, own in rows.items()
         },

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.channel_table import ChannelTable
+from streamfl.contract.measurement import Metric
 from streamfl.records.entities import VerticalSettings
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -65,16 +66,16 @@ class VirtualFederation(Generic[Settings, OneBus]):
         """Virtual seconds from the beginning until something last moved."""
         return self._moved - self.begin
 
-    def figure(self, member: str, name: str) -> float:
-        """A measurement of a member, summed over its labels."""
-        return sum(one.value for one in self.workers[member].measure() if one.name == name)
+    def figure(self, member: str, metric: Metric) -> float:
+        """A member's metric, summed over its labels."""
+        return sum(one.value for one in self.workers[member].measure() if one.name == metric.name)
 
-    def by_reason(self, name: str, members: Iterable[str]) -> dict[str, int]:
-        """A measurement of these members together, by reason."""
+    def by_reason(self, metric: Metric, members: Iterable[str]) -> dict[str, int]:
+        """A metric of these members together, by reason."""
         found: dict[str, int] = {}
         for member in members:
             for one in self.workers[member].measure():
-                if one.name == name:
+                if one.name == metric.name:
                     reason = dict(one.labels)["reason"]
                     found[reason] = found.get(reason, 0) + int(one.value)
         return found

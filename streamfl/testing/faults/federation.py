@@ -15,6 +15,7 @@ from streamfl.contract.role import ConfigurationError, Measurement, TopicSpec
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.lag import SessionMetrics
 from streamfl.runtime.worker import Worker
 from streamfl.testing.faults.buses import MemoryCluster
 from streamfl.testing.faults.cluster import FaultyBus
@@ -30,6 +31,7 @@ __all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run", "t
 
 Kinds = Mapping[str, RoleKind[Any]]
 
+LAG, PARTITIONS = SessionMetrics.consumer_lag_records.name, SessionMetrics.partitions.name
 # Once nothing fails any more, all work has to be finished within this many virtual seconds.
 PATIENCE = 150.0
 # Longer than any commit interval.
@@ -244,9 +246,9 @@ class Federation:
         workers = [(who, worker) for who, worker in sorted(self._workers.items()) if who not in self._lost]
         figures = [(who, figure) for who, worker in workers for figure in worker.measure() if not self._is_out_of_reach(figure)]
         waits = {f"{who} {what}": count for who, worker in workers for what, count in worker.role.waiting.items()}
-        behind = [(who, figure) for who, figure in figures if figure.name == "consumer_lag_records" and figure.value]
+        behind = [(who, figure) for who, figure in figures if figure.name == LAG and figure.value]
         waits |= {f"{who} {figure.name}": int(figure.value) for who, figure in behind}
-        unowned = self.scenario.tasks - int(sum(figure.value for _, figure in figures if figure.name == "partitions"))
+        unowned = self.scenario.tasks - int(sum(figure.value for _, figure in figures if figure.name == PARTITIONS))
         # The memory of learnt samples, by which late labels are recognised, expires much later. Such ticks do not count.
         soon = self.scheduler.now + PATIENCE
         ticks = [who for who, worker in workers if (worker.role.wake_at or soon) < soon]
@@ -259,7 +261,7 @@ class Federation:
         """Whether a figure is the lag of a partition that nobody can read."""
         permanent_fault, labels = self.scenario.permanent_fault, dict(figure.labels)
         place = labels.get("topic", ""), int(labels.get("partition", 0))
-        return permanent_fault is not None and figure.name == "consumer_lag_records" and place in permanent_fault.places
+        return permanent_fault is not None and figure.name == LAG and place in permanent_fault.places
 
     # ---- processes
 

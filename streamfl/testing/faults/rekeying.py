@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
+import numpy as np
 
 from streamfl.configuration.settings import BusSection, FederationSection, RoleSection, RoleSettings
 from streamfl.contract.role import Record, TopicSpec
@@ -107,7 +108,29 @@ def scenario(seed: int) -> RekeyScenario:
     chance, between = drawn_by(draws)
     together, once = chance(0.7), chance(0.8)
     rates = drawn_rates(draws, seed, once)
-    settings = RekeySettings(
+    settings = _drawn_settings(between, together, once)
+    seconds = float(draws.uniform(20.0, 60.0))
+    written = _drawn_records(draws, together, seconds)
+    early = sorted((one for one in written.readings if one.at < seconds), key=lambda one: one.at)
+    producers = between(1, 3)
+    return RekeyScenario(
+        seed,
+        settings,
+        together,
+        between(1, 3),
+        (between(1, 4), between(1, 4)),
+        tuple(tuple(early[number::producers]) for number in range(producers)),
+        tuple(one for one in written.readings if one.at >= seconds),
+        written.samples,
+        frozenset(written.late),
+        written.bad,
+        rates,
+        seconds,
+    )
+
+
+def _drawn_settings(between: Callable[[int, int], int], together: bool, once: bool) -> RekeySettings:
+    return RekeySettings(
         federation=FederationSection(name="plant"),
         role=RoleSection(kind=KIND),
         bus=BusSection(
@@ -128,11 +151,22 @@ def scenario(seed: int) -> RekeyScenario:
             else None,
         ),
     )
-    seconds = float(draws.uniform(20.0, 60.0))
-    samples: dict[Sample, dict[str, float]] = {}
-    late: set[Sample] = set()
-    readings: list[Reading] = []
-    bad = 0
+
+
+@dataclass
+class _Written:
+    """All records of a scenario, in the order in which they were drawn; samples, late and bad as in :class:`RekeyScenario`."""
+
+    readings: list[Reading] = field(default_factory=list)
+    samples: dict[Sample, dict[str, float]] = field(default_factory=dict)
+    late: set[Sample] = field(default_factory=set)
+    bad: int = 0
+
+
+def _drawn_records(draws: np.random.Generator, together: bool, seconds: float) -> _Written:
+    """seconds: those of the last spans are written from then on."""
+    chance, between = drawn_by(draws)
+    found = _Written()
     for span in range(SPANS + LAST_SPANS):
         for site in SITES:
             # A gateway may send all records of a sample again, also after the sample went on. An assembled sample must count once.
@@ -143,31 +177,18 @@ def scenario(seed: int) -> RekeyScenario:
                 name = str(int(SPAN * span)) if together else f"{span}-{sensor}"
                 ts = int(SPAN * span) + between(0, int(SPAN) - 1)
                 content = {"id": f"{site}/{name}/{sensor}" if together else name, "site": site, "sensor": str(sensor), "ts": ts}
-                readings.append(Reading(SOURCE, str(sensor), {**content, "value": value}, at, labelled=False))
+                reading = Reading(SOURCE, str(sensor), {**content, "value": value}, at, labelled=False)
+                found.readings.append(reading)
                 if again:
-                    readings.append(replace(readings[-1], at=max(at, float(draws.uniform(0.0, seconds)))))
-                samples.setdefault((site, name), {})[str(sensor)] = value
+                    found.readings.append(replace(reading, at=max(at, float(draws.uniform(0.0, seconds)))))
+                found.samples.setdefault((site, name), {})[str(sensor)] = value
                 if span >= SPANS:
-                    late.add((site, name))
+                    found.late.add((site, name))
                 if span < SPANS and chance(0.05):
-                    bad += 1
-                    readings.append(Reading(SOURCE, str(sensor), {"id": f"bad-{bad}", "value": 1.0}, at, labelled=False))
-    early = sorted((one for one in readings if one.at < seconds), key=lambda one: one.at)
-    producers = between(1, 3)
-    return RekeyScenario(
-        seed,
-        settings,
-        together,
-        between(1, 3),
-        (between(1, 4), between(1, 4)),
-        tuple(tuple(early[number::producers]) for number in range(producers)),
-        tuple(one for one in readings if one.at >= seconds),
-        samples,
-        frozenset(late),
-        bad,
-        rates,
-        seconds,
-    )
+                    found.bad += 1
+                    bad = {"id": f"bad-{found.bad}", "value": 1.0}
+                    found.readings.append(Reading(SOURCE, str(sensor), bad, at, labelled=False))
+    return found
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:

@@ -24,6 +24,7 @@ from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import Prediction
+from streamfl.vafl.metrics import CoordinatorMetrics, PartyMetrics
 from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.tools.members import BETWEEN, members
 
@@ -164,7 +165,7 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
 
     def write_labels(self, entities: Sequence[int]) -> None:
         """Write these entities' labels, and let the coordinator take them."""
-        taken = int(self.figure(HEAD, "embeddings"))
+        taken = int(self.figure(HEAD, CoordinatorMetrics.embeddings))
         self.labels_written += [(one, taken) for one in entities]
         super().write_labels(entities)
         self._coordinate()
@@ -336,7 +337,7 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
     def _feed(self, party: _SimulatedParty) -> bool:
         """Write the party's next samples. Returns whether there were any."""
         room = AHEAD * (party.role.steps.in_flight or _LARGEST_BATCH)
-        waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.name, "waiting_samples"))
+        waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.name, PartyMetrics.waiting_samples))
         count = max(0, room - waiting) if self.arrivals is None else self.arrivals
         chosen = party.order[party.written : party.written + count]
         party.written += len(chosen)

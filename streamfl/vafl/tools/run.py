@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.measurement import Metric
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.encoding.wire import decode_array
 from streamfl.simulation.baseline import mean_loss, running_mean_loss
@@ -20,6 +21,7 @@ from streamfl.simulation.vertical.members import HEAD
 from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable, epoch_orders
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY
+from streamfl.vafl.metrics import CoordinatorMetrics, LabelMetrics, PartyMetrics
 from streamfl.vafl.tools.federation import VerticalFederation
 
 __all__ = ["VerticalOutcome", "adapted", "run_vertical"]
@@ -157,7 +159,8 @@ class _Labels:
         """Write what is due, and evaluate. Whether all entities were shown, and some have no label yet."""
         federation = self._federation
         names = federation.settings.federation.parties
-        shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in names]
+        count = federation.figure
+        shown = [count(one, PartyMetrics.samples) - count(one, PartyMetrics.waiting_samples) for one in names]
         self._write(min(self._count, int(max(shown)) - self._delay))
         self._course.passed(sum(shown) / (len(shown) * self._orders.size))
         return self._known < self._count and max(shown) == self._orders.size
@@ -190,8 +193,8 @@ def _outcome(
     released = [one["mu_per_release"] for one in parties.values() if "mu_per_release" in one]
     classes = 1 if settings.learning.loss == "square" else max(2, settings.outputs)
 
-    def figure(name: str) -> int:
-        return int(federation.figure(HEAD, name))
+    def figure(metric: Metric) -> int:
+        return int(federation.figure(HEAD, metric))
 
     return VerticalOutcome(
         settings=settings,
@@ -207,15 +210,16 @@ def _outcome(
         history=course.history,
         parties=parties,
         traffic=federation.traffic(),
-        staleness_mean=federation.figure(HEAD, "staleness_steps") / max(figure("aged_embeddings"), 1),
-        staleness_largest=figure("staleness_largest"),
-        requests=figure("requests"),
-        outdated=figure("outdated_embeddings"),
-        below_quorum=figure("learnt_below_quorum"),
-        forgotten=federation.by_reason("forgotten_entities", [HEAD]),
+        staleness_mean=federation.figure(HEAD, CoordinatorMetrics.staleness_steps)
+        / max(figure(CoordinatorMetrics.aged_embeddings), 1),
+        staleness_largest=figure(CoordinatorMetrics.staleness_largest),
+        requests=figure(CoordinatorMetrics.requests),
+        outdated=figure(CoordinatorMetrics.outdated_embeddings),
+        below_quorum=figure(CoordinatorMetrics.learnt_below_quorum),
+        forgotten=federation.by_reason(CoordinatorMetrics.forgotten_entities, [HEAD]),
         mu=max(mus, default=None),
         mu_per_release=max(released, default=None),
-        label_mu=federation.figure(HEAD, "label_mu") if settings.privacy.reply_noise else None,
+        label_mu=federation.figure(HEAD, LabelMetrics.label_mu) if settings.privacy.reply_noise else None,
         trace=trace,
     )
 
@@ -246,13 +250,14 @@ def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_del
 
 
 def _party_figures(federation: VerticalFederation, name: str, private: bool) -> dict[str, float]:
-    figures = {figure: int(federation.figure(name, figure)) for figure in ("embeddings", "embeddings_again", "gradients", "steps")}
+    counted = (PartyMetrics.embeddings, PartyMetrics.embeddings_again, PartyMetrics.gradients, PartyMetrics.steps)
+    figures = {one.name: int(federation.figure(name, one)) for one in counted}
     if not private:
         return dict(figures)
     measured = {one.name for one in federation.workers[name].measure()}
-    mus = {short: f"privacy_{short}" for short in ("mu", "mu_per_release", "epsilon") if f"privacy_{short}" in measured}
-    withheld = int(federation.figure(name, "withheld_embeddings"))
-    return {**figures, "withheld": withheld, **{short: federation.figure(name, figure) for short, figure in mus.items()}}
+    mus = (PartyMetrics.privacy_mu, PartyMetrics.privacy_mu_per_release, PartyMetrics.privacy_epsilon)
+    private_figures = {one.name.removeprefix("privacy_"): federation.figure(name, one) for one in mus if one.name in measured}
+    return {**figures, "withheld": int(federation.figure(name, PartyMetrics.withheld_embeddings)), **private_figures}
 
 
 def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) -> VerticalFigures:

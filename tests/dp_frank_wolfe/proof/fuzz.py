@@ -31,11 +31,17 @@ corpus = Corpus(Path(__file__).parent / "corpus")
 CLINIC, INSURER, HUB = "clinic", "insurer", "hub"
 PARTIES = (CLINIC, INSURER)
 MEMBERS = (*PARTIES, HUB)
-# The estimator of each federation.
-FEDERATIONS: Mapping[str, str] = {"dp-frank-wolfe": "frank-wolfe", "dp-frank-wolfe-two-round": "two-round"}
+# The estimator of each federation, and whether it serves.
+FEDERATIONS: Mapping[str, tuple[str, str]] = {
+    "dp-frank-wolfe": ("frank-wolfe", "off"),
+    "dp-frank-wolfe-two-round": ("two-round", "off"),
+    "dp-frank-wolfe-serving": ("frank-wolfe", "private"),
+}
 ROWS = 12
 # Entities that are in no window.
 LEFT = 3
+# When the records of entities that are only predicted come: the fit is over.
+SERVED = 30
 # One in ANEW messages makes the member begin anew, at another place of its fit.
 ANEW = 100
 # Share of messages that are the next at that place, with a wrong content.
@@ -47,13 +53,15 @@ USERS = ("samples", "labels")
 
 @cache
 def settings(federation: str, name: str) -> DPFrankWolfeSettings:
+    estimator, serving = FEDERATIONS[federation]
     content: dict[str, Any] = {
         "federation": {"name": "study", "seed": 3, "parties": list(PARTIES), "columns": dict.fromkeys(PARTIES, 3)},
         "role": {"kind": SERVER if name == HUB else PARTY},
         "window": {"rows": ROWS, "limit": 100},
         "bounds": {"bound": 1.0, "label_bound": 1.0},
         "privacy": {"epsilon": 8.0, "delta": 1e-3, "insecure_test_noise": True},
-        "learning": {"estimator": FEDERATIONS[federation], "columns": 4, "iterations": 4, "sketch_rows": 4},
+        "learning": {"estimator": estimator, "columns": 4, "iterations": 4, "sketch_rows": 4},
+        "serving": {"mode": serving},
     }
     if name != HUB:
         content |= {"party": {"name": name}, "samples": {"topic": "readings", "features": ["a", "b", "c"]}}
@@ -89,6 +97,9 @@ def record(federation: str) -> list[FuzzedRecord]:
     state: list[FuzzedRecord] = []
     for moment in range(60):
         now = NOW + moment
+        if moment == SERVED and FEDERATIONS[federation][1] != "off":
+            for party in PARTIES:
+                heard[party] += [sample(f"e-{number}", number) for number in range(ROWS + LEFT, ROWS + 2 * LEFT)]
         for name, one in members.items():
             told, heard[name] = heard[name], []
             replies = receive_at_once(one.role, [one.decode(record, timestamp=now) for record in told], now) if told else []

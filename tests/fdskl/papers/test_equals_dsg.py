@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.fdskl.messages import PARTIAL_SUM
+from streamfl.fdskl.metrics import ActiveMetrics
 from streamfl.fdskl.sums.pending_sums import SUM
 from streamfl.fdskl.sums.topology import hops, messages
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
@@ -133,7 +134,7 @@ def test_several_parties_are_one(parties: int, topology: str, mask: str) -> None
     federation = learnt(parties, topology, mask, overheard=said.append, **SOLVERS["sgd"])
     for found, expected in zip((alphas(federation), scores(federation)), alone("sgd"), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
-    check_messages(said, federation.figure("p0", "rounds_announced"), topology, parties)
+    check_messages(said, federation.figure("p0", ActiveMetrics.rounds_announced), topology, parties)
 
 
 @pytest.mark.parametrize("parties", [2, 5])

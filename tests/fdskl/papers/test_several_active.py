@@ -11,6 +11,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from streamfl.fdskl.messages import OUTPUTS, PARTIAL_SUM, ROUND
+from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.runtime.bus import Outgoing
 
@@ -233,5 +234,5 @@ def test_a_part_of_f_that_is_too_large_is_refused_and_said(caplog: pytest.LogCap
     federation.write_labels(range(ROWS))
     federation.run(100.0)
     assert "learning diverges" in caplog.text
-    assert federation.figure("p0", "abandoned_rounds") + federation.figure("p1", "abandoned_rounds") > 0
+    assert federation.figure("p0", PartyMetrics.abandoned_rounds) + federation.figure("p1", PartyMetrics.abandoned_rounds) > 0
     assert max(np.abs(one.alphas).max() for one in federation.expansions.values()) > 1e4

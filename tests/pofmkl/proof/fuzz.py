@@ -40,7 +40,8 @@ ROUNDS = 12
 NAMED = {"client": "device", "sample_id": "id", "features": ["t1", "t2", "t3"], "label": "y", "label_range": [-1.0, 1.0]}
 LISTED = {"features": "x", "dimension": 3, "label": "y"}
 
-# Both presets, every staleness, every step of the server, both losses, both precisions, and labels of both kinds.
+# Both presets, every staleness, every step of the server, both losses, both precisions, labels of both kinds, and a model of a
+# user's own.
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "paper-lockstep": {
         "samples": {"format": "json", **NAMED},
@@ -66,6 +67,13 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
         "samples": {"format": "json", **NAMED, "label": None},
         "labels": {"topic": "truths", "client": "device", "sample_id": "id", "label": "y"},
         "learning": {"staleness": "async"},
+    },
+    "default-own-models": {
+        "samples": {"format": "json", **NAMED},
+        "learning": {"staleness": "async"},
+        "experts": {"river": ["line"]},
+        "challengers": {"models": ["line"]},
+        "models": {"line": {"make": "guest_models:line"}},
     },
 }
 SECTIONS: dict[str, dict[str, Any]] = {

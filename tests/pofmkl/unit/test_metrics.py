@@ -26,7 +26,7 @@ def exported(configuration: Path, sections: dict[str, Any]) -> dict[str, str]:
 def test_documented_metrics_are_the_exported_ones() -> None:
     """Protects dashboards and alerts: what the reference names is what workers serve, no more, no less, with its kind.
 
-    Some is served with the logistic loss only, with challengers, or with labels on a topic of their own.
+    Some is served with the logistic loss only, with challengers, with labels on a topic of their own, or with a user's own model.
     """
     served: dict[str, str] = {}
     for configuration in sorted(DEPLOY.glob("*.toml")):
@@ -38,6 +38,8 @@ def test_documented_metrics_are_the_exported_ones() -> None:
         "challengers": {"models": []},
     }
     served |= exported(DEPLOY / "client.toml", late)
+    own = {"models": {"line": {"make": "guest_models:line"}}, "experts": {"river": ["line"]}, "challengers": {"models": ["line"]}}
+    served |= exported(DEPLOY / "client.toml", own)
     documented = [*role_metrics(SYSTEM).values(), worker_metrics()]
     assert {name: one.kind for found in documented for name, one in found.items()} == served
 

@@ -1,5 +1,6 @@
 """What to watch of running means."""
 
+from running_mean.metrics import MeanMetrics
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
 from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
@@ -17,7 +18,7 @@ OVERVIEW = Dashboard(
                 "RMSE, in the label's unit",
                 "RMSE before the label, in the label's own unit.",
                 "short",
-                (Query(series("rmse"), "{{instance}}"),),
+                (Query(series(MeanMetrics.rmse), "{{instance}}"),),
                 width=12,
                 remedy="If it rises: the labels' mean moves faster than this follows.",
             ),
@@ -25,7 +26,7 @@ OVERVIEW = Dashboard(
                 "Predictions",
                 "Samples that were predicted, a second.",
                 "ops",
-                (Query(rate("predictions_total"), "{{instance}}"),),
+                (Query(rate(MeanMetrics.predictions), "{{instance}}"),),
                 width=12,
                 remedy="If it is 0 while samples are written: ask /readyz of the workers.",
             ),
