@@ -13,7 +13,7 @@ class MemberCounts(OutboxCounts):
 
     samples = counter("Records of own columns received, whatever their content")
     labels = counter("Records of labels received, whatever their content")
-    repeated_records = counter("Records of entities that already had one of the same kind; the first one counts")
+    duplicate_records = counter("Records of entities that already had one of the same kind; the first one counts")
     spent_entities = counter("Records of entities that have no budget left for a fit")
     displaced_entities = counter("Incomplete entities that were dropped for newer ones")
     announced_entities = counter("Entities that were announced to the server")

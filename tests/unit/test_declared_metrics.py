@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from streamfl.contract.measurement import Counts, counter, declared, gauge, histogram
+from streamfl.contract.system import installed_systems
 from streamfl.monitoring.alerts import increased
 from streamfl.monitoring.dashboard import rate
+from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.metrics import EVERY_WORKER, Metrics
 
 
@@ -70,10 +74,11 @@ def test_a_histogram_and_a_metric_of_another_library_are_found_under_their_names
     assert str(Elsewhere.threads) == "python_threads"
 
 
-def test_no_two_metrics_of_a_worker_have_one_name() -> None:
+@pytest.mark.parametrize("kind", [kind for system in installed_systems() for kind in system.kinds])
+def test_no_two_metrics_of_a_worker_have_one_name(kind: str) -> None:
     """Protects a figure from another one under its name: Prometheus keeps one of the two."""
-    names = [str(one) for one in declared(*EVERY_WORKER)]
-    assert len(names) == len(set(names))
+    names = Counter(str(one) for one in declared(*EVERY_WORKER, *find_kind(kind).metrics))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_a_reason_that_nobody_declared_is_counted_and_changes_nothing_that_is_being_read() -> None:

@@ -135,12 +135,12 @@ class PartyTable:
         row = self._lacking.get(entity)
         if row is None:
             if entity in self._complete or entity in self._announced:
-                self._counts.repeated_records += 1
+                self._counts.duplicate_records += 1
                 return
             self._make_room()
             row = _Row()
         elif getattr(row, field):
-            self._counts.repeated_records += 1
+            self._counts.duplicate_records += 1
             return
         setattr(row, field, content)
         self._lacking.pop(entity, None)

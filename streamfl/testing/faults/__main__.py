@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--system", choices=simulations, help="of this system only; left out: of each")
     parser.add_argument("--bus", choices=CLUSTERS, default="memory", help="that misbehaves (memory)")
     parser.add_argument("--liveness", action="store_true", help="with a fault that stays, on the bus in memory")
-    parser.add_argument("--hashes", action="store_true", help="print each run's hash: a change that should change nothing keeps all")
+    parser.add_argument("--hashes", action="store_true", help="print each run's hash; a change that changes nothing keeps all")
     parser.add_argument("--transcript", action="store_true", help="print what happened, line by line")
     chosen = parser.parse_args()
     if chosen.liveness and chosen.bus != "memory":
