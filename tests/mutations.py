@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.state.changelog import ChangedParts
+from streamfl.state.changelog import ChangedParts, NamedParts
 from streamfl.testing.faults import Verdict
 
 MOST_SEEDS = 200
@@ -45,7 +45,12 @@ def written(prefix: bytes, change: Callable[[Any], Any]) -> Mutation:
         def remember(real: Any, self: Any, key: bytes, value: Any) -> None:
             real(self, key, change(value) if key.startswith(prefix) else value)
 
+        def remember_named(real: Any, self: Any, name: Any, value: Any) -> None:
+            real(self, name, change(value) if self._prefix.startswith(prefix) else value)
+
         instead(patch, ChangedParts, "remember", remember)
+        # Named parts are written without a call to the above.
+        instead(patch, NamedParts, "remember", remember_named)
 
     return mutate
 

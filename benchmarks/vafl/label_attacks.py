@@ -17,8 +17,9 @@ from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.labels import Label
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.functions.heads import LOGISTIC, OutputLoss, SumHead
+from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.vafl.tools.federation import VerticalFederation
 
@@ -143,25 +144,24 @@ def told_of_a_label(
     loss: OutputLoss, noise: float, label: float, count: int, secret: str, dtype: type[np.float32] | type[np.float64]
 ) -> NDArray[Any]:
     """What a party is told of so many entities with this label, less what it can compute by itself, (count, outputs)."""
-    role = VaflCoordinator(
-        parties=("a",),
-        embedding_size=loss.outputs,
-        head=SumHead(dtype),
-        loss=loss,
-        steps=HeadSteps(),
-        alignment=AlignmentPolicy(),
-        seed=0,
-        dtype=dtype,
-        gradient_noise=noise,
-        noise_secret=secret,
+    federation = {"name": "f", "parties": ["a"], "embedding_size": loss.outputs, "precision": np.dtype(dtype).name}
+    settings = VaflSettings.model_validate(
+        {
+            "federation": federation,
+            "role": {"kind": "vafl-coordinator"},
+            "labels": {"topic": "labels", "label": "y"},
+            "head": {"kind": "network"},
+            "privacy": {"reply_noise": noise, "secret_file": "secret"},
+        }
     )
+    role = VaflCoordinator(settings, CoordinatorGiven(SumHead(dtype), loss, secret=secret))
     role.open(0)
     # The derivative by an output of so little has nothing but the label in it, whatever the precision.
     shown = encode_array(np.full(loss.outputs, -1000.0 if loss.name == "logistic" else 0.0, dtype))
     batch = []
     for number in range(count):
         name = f"{label}/{number}"
-        embedding = Embedding(VERSION, 0, name, 1, number, 0, shown)
+        embedding = Embedding(VERSION, role.fingerprint, name, 1, number, 0, shown)
         for channel, message in (("labels", Label(name, name, label)), ("embeddings/a", embedding)):
             batch.append(Received(channel, message, Record(channel, 0, 0, name.encode(), b"")))
     replies = [one for one in role.receive(batch, 0.0) if isinstance(one, Send) and one.channel == "gradients/a"]

@@ -173,6 +173,11 @@ class DPFrankWolfeSettings(VerticalSettings):
         return self.federation.columns[self.required_party()]
 
     @property
+    def ledger_name(self) -> str:
+        """The name of this party's ledger."""
+        return self.privacy.ledger or self.member
+
+    @property
     def message_bytes(self) -> int:
         """Bytes of the longest content of any message."""
         names = 300 * self.window.rows

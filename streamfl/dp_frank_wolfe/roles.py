@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import ConfigurationError, Record
@@ -17,11 +15,11 @@ from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics, ServerMetrics
+from streamfl.dp_frank_wolfe.party.given import PartyGiven
 from streamfl.dp_frank_wolfe.party.readable import readable_label, readable_sample
 from streamfl.dp_frank_wolfe.party.role import PartyTask
-from streamfl.dp_frank_wolfe.party.settings import PartySettings
 from streamfl.dp_frank_wolfe.party.window import Bounds
-from streamfl.dp_frank_wolfe.server.role import ServerSettings, ServerTask
+from streamfl.dp_frank_wolfe.server.role import ServerTask
 from streamfl.dp_frank_wolfe.serving.party import Serving
 from streamfl.dp_frank_wolfe.state import PARTY_STATE, SERVER_STATE
 from streamfl.privacy.anchor import Anchor
@@ -49,13 +47,13 @@ def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **option
 
 
 def _build_party(settings: DPFrankWolfeSettings) -> PartitionedRole[PartyTask]:
-    party = _party_settings(settings)
+    public, given = _public_of_party(settings), _given(settings)
     # While the server waits for each of the other parties, this party receives nothing.
     patience = settings.window.patience_seconds * (1 + len(settings.federation.parties))
     ledger: dict[str, Callable[[PartyTask], Any]] = {"ledger": PartyTask.changed_ledger}
 
     def make(outbox: Outbox[MemberCounts]) -> PartyTask:
-        task = PartyTask(party, outbox)
+        task = PartyTask(public, given, outbox)
         if settings.serving.mode != "off":
             task.serving = Serving(task)
         return task
@@ -63,26 +61,26 @@ def _build_party(settings: DPFrankWolfeSettings) -> PartitionedRole[PartyTask]:
     return _member(settings, make, patience, kept_apart=ledger)
 
 
-def _party_settings(settings: DPFrankWolfeSettings) -> PartySettings:
-    own, privacy, bounds = settings.required_party(), settings.privacy, settings.bounds
-    dimension = SampleReader(settings.required_samples("a party").samples).dimension
+def _given(settings: DPFrankWolfeSettings) -> PartyGiven:
+    privacy, bounds = settings.privacy, settings.bounds
+    anchor = None
+    if privacy.ledger_file is not None:
+        anchor = Anchor.open(privacy.ledger_file, settings.ledger_name, settings.required_party())
+    return PartyGiven(
+        secret=_secret(settings),
+        anchor=anchor,
+        bounds=Bounds.of(bounds.centre, bounds.bound, settings.own_columns),
+        label_bounds=Bounds.of(bounds.label_centre, bounds.label_bound, 1),
+    )
+
+
+def _public_of_party(settings: DPFrankWolfeSettings) -> Public:
+    own, dimension = settings.required_party(), SampleReader(settings.required_samples("a party").samples).dimension
     if dimension != settings.own_columns:
         raise ConfigurationError(
             f"samples.features: {dimension} columns, federation.columns says that {own!r} has {settings.own_columns}"
         )
-    ledger = _ledger_name(settings)
-    return PartySettings(
-        own=own,
-        public=_public(settings),
-        bounds=_bounds(bounds.centre, bounds.bound, dimension),
-        label_bounds=_bounds(bounds.label_centre, bounds.label_bound, 1),
-        ledger=ledger,
-        ledger_limit=privacy.ledger_limit,
-        limit=settings.window.limit,
-        anchor=None if privacy.ledger_file is None else Anchor.open(privacy.ledger_file, ledger, own),
-        secret=_secret(settings),
-        codec=codec(settings.message_bytes),
-    )
+    return _public(settings)
 
 
 def _public(settings: DPFrankWolfeSettings) -> Public:
@@ -90,10 +88,6 @@ def _public(settings: DPFrankWolfeSettings) -> Public:
     public = Public(settings)
     public.check()
     return public
-
-
-def _bounds(centre: float | list[float], bound: float | list[float], columns: int) -> Bounds:
-    return Bounds(*(np.broadcast_to(np.array(given, dtype=np.float64), columns) for given in (centre, bound)))
 
 
 def _secret(settings: DPFrankWolfeSettings) -> bytes:
@@ -107,17 +101,13 @@ def _secret(settings: DPFrankWolfeSettings) -> bytes:
     return hashlib.sha256(name.encode()).digest()
 
 
-def _ledger_name(settings: DPFrankWolfeSettings) -> str:
-    return settings.privacy.ledger or settings.member
-
-
 # ---- the server
 
 
 def _build_server(settings: DPFrankWolfeSettings) -> PartitionedRole[ServerTask]:
-    server = ServerSettings(_public(settings), codec(settings.message_bytes))
+    public = _public(settings)
     # The server goes on without a party that does not answer in time. If no party does, the server is in trouble.
-    return _member(settings, lambda outbox: ServerTask(server, outbox), 2 * settings.window.patience_seconds)
+    return _member(settings, lambda outbox: ServerTask(public, outbox), 2 * settings.window.patience_seconds)
 
 
 # ---- channels and topics
@@ -172,7 +162,7 @@ def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
         state(caution=_OWN),
         one(
             name="ledger",
-            links={(own, own): f"{_ledger_name(settings)}.ledger"},
+            links={(own, own): f"{settings.ledger_name}.ledger"},
             state=True,
             lasting=True,
             caution=_LEDGER,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from streamfl.configuration.settings import Section
-from streamfl.encoding.wire import ROOM
+from streamfl.encoding.wire import ROOM, fingerprint
 from streamfl.learning.optimisers import OptimiserName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedAcross
+from streamfl.records.samples import SampleReader
 from streamfl.state.changeable import CHANGEABLE
 from streamfl.vafl.functions.networks import Activation
 
@@ -229,6 +231,27 @@ class VaflSettings(VerticalSettings):
     @property
     def own_party(self) -> str | None:
         return super().own_party if self.role.kind == PARTY else None
+
+    @property
+    def fingerprint(self) -> int:
+        """A hash of what all members need alike."""
+        own = self.federation
+        return fingerprint("vafl", own.name, own.seed, tuple(own.parties), own.embedding_size, own.precision)
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers a sample of this party has."""
+        return SampleReader(self.required_samples("a vafl-party").samples).dimension
+
+    @property
+    def dtype(self) -> Any:
+        """Data type of embeddings, gradients and parameters."""
+        return np.float64 if self.federation.precision == "float64" else np.float32
+
+    @property
+    def learning_quorum(self) -> int:
+        """``learning.quorum``, or its default."""
+        return self.learning.quorum or len(self.federation.parties)
 
     @property
     def optimiser(self) -> OptimiserName:

@@ -14,30 +14,24 @@ import msgspec
 from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import ConfigurationError, PeerError, Record
-from streamfl.encoding.wire import ROOM, fingerprint
+from streamfl.encoding.wire import ROOM
 from streamfl.records.header_propagation import timed
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.roles.role_kind import RoleKind
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
-from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
-from streamfl.vafl.functions.models import dtype_of, embedding_function, head, output_loss
+from streamfl.vafl.coordinator.role import VaflCoordinator
+from streamfl.vafl.functions.models import embedding_function, head, output_loss
+from streamfl.vafl.given import CoordinatorGiven, PartyGiven
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.metrics import CoordinatorMetrics, LabelMetrics, PartyMetrics, ScoreMetrics
-from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.state import COORDINATOR_STATE, PARTY_STATE
 from streamfl.vafl.state_settings import coordinator_state_settings, party_state_settings
 
 __all__ = ["ROLES"]
-
-
-def _fingerprint(settings: VaflSettings) -> int:
-    federation = settings.federation
-    return fingerprint(
-        "vafl", federation.name, federation.seed, tuple(federation.parties), federation.embedding_size, federation.precision
-    )
 
 
 def _secret(settings: VaflSettings) -> str:
@@ -56,7 +50,7 @@ def _start(settings: VaflSettings, secret: str) -> bytes:
         return b""
     if not secret:
         return os.urandom(32)
-    content = msgspec.msgpack.encode((secret, _fingerprint(settings)))
+    content = msgspec.msgpack.encode((secret, settings.fingerprint))
     return hashlib.blake2b(content, digest_size=32, person=b"first parameters").digest()
 
 
@@ -91,39 +85,15 @@ def _check_budget(settings: VaflSettings, what: str, least: float) -> None:
 
 
 def _build_party(settings: VaflSettings) -> VaflParty:
-    learning, alignment = settings.learning, settings.alignment
-    inputs = SampleReader(settings.required_samples("a vafl-party").samples).dimension
-    _check_remembered(settings, inputs)
+    _check_remembered(settings, settings.inputs)
     secret = _secret(settings)
-    return VaflParty(
-        name=settings.required_party(),
-        function=embedding_function(settings, inputs),
-        inputs=inputs,
-        embedding_size=settings.federation.embedding_size,
-        steps=PartySteps(
-            settings.optimiser,
-            settings.party_rate(settings.standardise),
-            settings.batch_size,
-            learning.in_flight,
-            learning.regularisation,
-            settings.party_rate(False),
-            settings.fewer_at_once,
-        ),
-        seed=settings.federation.seed,
-        fingerprint=_fingerprint(settings),
+    given = PartyGiven(
+        function=embedding_function(settings, settings.inputs),
         start=_start(settings, secret),
-        expiry=alignment.expiry_seconds,
-        limit=alignment.limit,
         mechanism=_mechanism(settings, secret),
-        without_noise=settings.privacy.without_noise,
-        requests=settings.alignment.requests,
-        ledger_limit=settings.privacy.ledger_limit,
-        patience=alignment.patience_seconds,
-        catch_up_samples=learning.catch_up_samples,
-        catch_up_patience=learning.catch_up_patience_seconds,
-        standardise=settings.standardise,
         carry=settings.predictions.carried(by_party=True),
     )
+    return VaflParty(settings, given)
 
 
 def _check_remembered(settings: VaflSettings, inputs: int) -> None:
@@ -139,45 +109,18 @@ def _check_remembered(settings: VaflSettings, inputs: int) -> None:
 
 
 def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
-    learning, alignment = settings.learning, settings.alignment
-    low, high = settings.required_labels("a vafl-coordinator").label_range
     loss, noise, secret = output_loss(settings), settings.privacy.reply_noise, _secret(settings)
     if noise:
         _check_budget(settings, "answering with an entity's label once costs", loss.sensitivity / noise)
-    return VaflCoordinator(
-        parties=settings.federation.parties,
-        embedding_size=settings.federation.embedding_size,
+    given = CoordinatorGiven(
         head=head(settings),
         loss=loss,
-        steps=HeadSteps(
-            settings.optimiser, settings.head_rate, settings.batch_size, learning.regularisation, learning.batch_size is None
-        ),
-        alignment=AlignmentPolicy(
-            quorum=alignment.quorum,
-            learning_quorum=learning.quorum,
-            wait_for=learning.wait_for,
-            max_staleness=learning.max_staleness,
-            requests=alignment.requests,
-            reply_seconds=alignment.reply_seconds,
-            revise=alignment.revise,
-            expiry=alignment.expiry_seconds,
-            limit=alignment.limit,
-            keep=alignment.keep,
-        ),
-        seed=settings.federation.seed,
-        fingerprint=_fingerprint(settings),
         start=_start(settings, secret),
-        dtype=dtype_of(settings),
-        encode_prediction=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
-        original=lambda value: low + value * (high - low),
-        gradient_noise=noise,
-        noise_secret=secret,
-        budget=settings.privacy.budget_mu,
-        ledger_limit=settings.privacy.ledger_limit,
-        without_noise=settings.privacy.without_noise,
-        patience=alignment.patience_seconds,
+        secret=secret,
+        encode=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
         carry=settings.predictions.carried(by_party=False),
     )
+    return VaflCoordinator(settings, given)
 
 
 def _entity(sample: Sample) -> str:

@@ -38,7 +38,7 @@ from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
 from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.party.window import Window
-from streamfl.dp_frank_wolfe.server.role import ServerSettings, ServerTask
+from streamfl.dp_frank_wolfe.server.role import ServerTask
 from streamfl.dp_frank_wolfe.tools.direct import place
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.roles.message_contents import HEADER_BYTES
@@ -81,10 +81,9 @@ class Server:
         self.role = self._make()
 
     def _make(self) -> PartitionedRole[ServerTask]:
-        settings = ServerSettings(self.public, self.codec)
         limits = Limits(self.settings.message_bytes + HEADER_BYTES, 16, 16, 100.0)
         counts = MemberCounts()
-        role = PartitionedRole(lambda outbox: ServerTask(settings, outbox), {}, limits, 60.0, SERVER, counts, SYSTEM)
+        role = PartitionedRole(lambda outbox: ServerTask(self.public, outbox), {}, limits, 60.0, SERVER, counts, SYSTEM)
         role.open(0)
         return role
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.blocks import Block
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionState, clip_rows
 from streamfl.dp_frank_wolfe.learning.sketch import Sketch
 from streamfl.dp_frank_wolfe.learning.weights import read_weights
@@ -28,7 +29,7 @@ from streamfl.dp_frank_wolfe.messages import (
 )
 from streamfl.dp_frank_wolfe.party.fit import BlockAnswer, FitState, PartyFit
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
-from streamfl.dp_frank_wolfe.party.settings import PartySettings
+from streamfl.dp_frank_wolfe.party.given import PartyGiven
 from streamfl.dp_frank_wolfe.state import CENTRED, PARTY_FIT, PARTY_SELECTION, WINDOW_NUMBER
 from streamfl.encoding.wire import Count, decode_array
 from streamfl.state.changelog import ChangedParts
@@ -54,8 +55,12 @@ class PreparedAnswer:
 class PartyAnswers:
     """Answers what the server asks about the frozen window."""
 
-    def __init__(self, settings: PartySettings, parts: ChangedParts, frozen: FrozenWindow) -> None:
-        self._settings = settings
+    def __init__(self, public: Public, given: PartyGiven, parts: ChangedParts, frozen: FrozenWindow) -> None:
+        self._public = public
+        self._given = given
+        self._settings = public.settings
+        self._own = public.settings.required_party()
+        self._columns = public.settings.own_columns
         self._parts = parts
         self._remember_window = parts.single(WINDOW_NUMBER, int, self._restore_window)
         self._remember_centred = parts.single(CENTRED, bool, self._restore_centred)
@@ -71,14 +76,14 @@ class PartyAnswers:
     @cached_property
     def kinds(self) -> Collection[str]:
         """Kinds of asks that the server may send, in their order."""
-        estimator = self._settings.public.settings.learning.estimator
+        estimator = self._settings.learning.estimator
         return {"frank-wolfe": ("ask",), "marginal": ("choose",), "two-round": ("choose", "rows")}[estimator]
 
     def place(self, message: Message) -> int:
         """The ask's place in the window, counted from 0. Raises PeerError if the fit has no such iteration."""
         if message.kind != "ask":
             return list(self.kinds).index(message.kind)
-        learning = self._settings.public.settings.learning
+        learning = self._settings.learning
         if message.iteration >= learning.iterations:
             raise PeerError("implausible", f"iteration {message.iteration} of {learning.iterations}, counted from 0")
         return message.iteration
@@ -104,8 +109,8 @@ class PartyAnswers:
 
     def _restore_state(self, state: FitState | SelectionState) -> None:
         columns = state.shown if isinstance(state, FitState) else state.chosen
-        if any(column >= self._settings.columns for column in columns):
-            raise PeerError("malformed", f"a fit in state with columns beyond {self._settings.columns}")
+        if any(column >= self._columns for column in columns):
+            raise PeerError("malformed", f"a fit in state with columns beyond {self._columns}")
         self._state = state
 
     def answer(self, message: Message) -> PreparedAnswer:
@@ -120,12 +125,12 @@ class PartyAnswers:
     def weights(self, columns: bytes, weights: bytes, radius: float) -> Floats:
         """The own columns' weights in a message, (columns,). Raises PeerError if they are invalid or beyond the radius."""
         with np.errstate(over="ignore"):
-            return read_weights(columns, weights, self._settings.columns, radius)
+            return read_weights(columns, weights, self._columns, radius)
 
     # ---- Frank-Wolfe
 
     def _answer_ask(self, message: Message) -> PreparedAnswer:
-        public, own = self._settings.public, self._settings.own
+        public, own = self._public, self._own
         ask: Ask = read_content(message.content, Ask)
         due = [number for number in public.sampling.blocks_of(message.window, message.iteration) if number in self._blocks]
         if not due:
@@ -139,7 +144,7 @@ class PartyAnswers:
         try:
             found = fit.answer(message.iteration, due, weights, others)
             # Without noise the gap is as public as everything else.
-            gap = None if np.isfinite(public.settings.privacy.epsilon) else fit.gap(weights, others)
+            gap = None if np.isfinite(self._settings.privacy.epsilon) else fit.gap(weights, others)
             after = fit.state
         finally:
             fit.state = before
@@ -155,15 +160,14 @@ class PartyAnswers:
 
     @cached_property
     def _blocks(self) -> Mapping[int, Block]:
-        blocks = enumerate(self._settings.public.blocks)
-        return {number: block for number, block in blocks if block.party == self._settings.own}
+        return {number: block for number, block in enumerate(self._public.blocks) if block.party == self._own}
 
     def _party_fit(self) -> tuple[PartyFit, Sketch]:
-        settings, public = self._settings, self._settings.public
+        settings, public = self._settings, self._public
         if self._fit is None or self._sketch is None:
             self._sketch = public.sketch(self._window)
-            plan, place = public.fit_plan(settings.own, self._window, self._centred), settings.place(self._window)
-            candidates, seed = public.settings.learning.candidates, public.settings.federation.seed
+            plan, place = public.fit_plan(self._own, self._window, self._centred), self._given.place(settings, self._window)
+            candidates, seed = settings.learning.candidates, settings.federation.seed
             self._fit = PartyFit(self._frozen.window, self._blocks, plan, self._sketch, place, candidates, seed)
             if isinstance(self._state, FitState):
                 self._fit.state = self._state
@@ -175,7 +179,7 @@ class PartyAnswers:
         if message.content:
             raise PeerError("malformed", "a message that asks for a choice says nothing else")
         selection = self._selection()
-        marginal = self._settings.public.settings.learning.estimator == "marginal"
+        marginal = self._settings.learning.estimator == "marginal"
         columns = np.array(selection.choose(), "<u4")
         values = selection.values()
         norms, rows = (selection.norms(), np.zeros(0)) if marginal else (np.zeros(0), selection.rows())
@@ -184,11 +188,10 @@ class PartyAnswers:
         return PreparedAnswer("chosen", content, self._keeping(selection), len(columns), numbers)
 
     def _multiply(self, message: Message) -> PreparedAnswer:
-        public = self._settings.public
         if not isinstance(self._state, SelectionState):
             raise PeerError("implausible", "the others' rows came before this party has chosen")
         told: OtherRows = read_content(message.content, OtherRows)
-        plan, rows = public.selection_plan(self._settings.own, self._centred), self._settings.rows
+        plan, rows = self._public.selection_plan(self._own, self._centred), self._settings.window.rows
         count = len(told.rows) // (8 * rows)
         if len(told.rows) % (8 * rows) or count > plan.others:
             raise PeerError("shape", f"{len(told.rows)} bytes of rows: {rows} rows of at most {plan.others} columns are expected")
@@ -204,9 +207,8 @@ class PartyAnswers:
 
     def _selection(self) -> PartySelection:
         """A new object on each call: its state is kept only once the release is in the ledger."""
-        settings = self._settings
-        plan = settings.public.selection_plan(settings.own, self._centred)
-        selection = PartySelection(self._frozen.window, plan, settings.place(self._window))
+        plan, place = self._public.selection_plan(self._own, self._centred), self._given.place(self._settings, self._window)
+        selection = PartySelection(self._frozen.window, plan, place)
         if isinstance(self._state, SelectionState):
             selection.state = self._state
         return selection

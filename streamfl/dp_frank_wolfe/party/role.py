@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import Headers, Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
     LONGEST_ENTITY,
@@ -19,6 +20,7 @@ from streamfl.dp_frank_wolfe.messages import (
     Frozen,
     Manifest,
     Message,
+    codec,
     content_of,
     read_content,
     records_of,
@@ -26,8 +28,9 @@ from streamfl.dp_frank_wolfe.messages import (
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.party.given import PartyGiven
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
-from streamfl.dp_frank_wolfe.party.settings import FITTING, WAITING, PartyProgress, PartySettings
+from streamfl.dp_frank_wolfe.party.progress import FITTING, WAITING, PartyProgress
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.party.window import whole_label, whole_row
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest
@@ -94,18 +97,23 @@ class NoServing:
 class PartyTask:
     """A party's partition."""
 
-    def __init__(self, settings: PartySettings, outbox: Outbox[MemberCounts]) -> None:
-        self.settings = settings
+    def __init__(self, public: Public, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
+        self.public = public
+        self.given = given
         self.outbox = outbox
+        self.settings = settings = public.settings
+        self.own = settings.required_party()
+        columns = settings.own_columns
         self.parts = ChangedParts()
-        self.ledger = PartyLedger(settings, outbox)
-        self.table = PartyTable(self.parts, settings.columns, settings.limit, outbox.counts)
-        self.frozen = FrozenWindow(self.parts, settings.rows, settings.columns)
+        self.ledger = PartyLedger(public, given, outbox)
+        self.table = PartyTable(self.parts, columns, settings.window.limit, outbox.counts)
+        self.frozen = FrozenWindow(self.parts, settings.window.rows, columns)
         self.progress = PartyProgress()
         self._remember_progress = self.parts.single(PROGRESS, PartyProgress, self._restore_progress)
-        self.answers = PartyAnswers(settings, self.parts, self.frozen)
-        self.model = PartyWeights(self.parts, settings.columns)
+        self.answers = PartyAnswers(public, given, self.parts, self.frozen)
+        self.model = PartyWeights(self.parts, columns)
         self.serving: PartyServing = NoServing()
+        self._codec = codec(settings.message_bytes)
         self._looked = False
         self._now = 0.0
 
@@ -180,7 +188,7 @@ class PartyTask:
 
     def _take_sample(self, sample: Sample) -> None:
         entity = _checked_name(sample.client)
-        columns = whole_row(sample.features, self.settings.bounds)
+        columns = whole_row(sample.features, self.given.bounds)
         self.outbox.counts.samples += 1
         if self._has_budget(entity):
             self.table.put_columns(entity, columns)
@@ -190,7 +198,7 @@ class PartyTask:
         entity = _checked_name(label.client)
         self.outbox.counts.labels += 1
         if self._has_budget(entity):
-            self.table.put_label(entity, whole_label(label.label, self.settings.label_bounds))
+            self.table.put_label(entity, whole_label(label.label, self.given.label_bounds))
 
     def _has_budget(self, entity: str) -> bool:
         waiting = len(self.table)
@@ -221,13 +229,13 @@ class PartyTask:
         first = self.table.announce(names)
         self.outbox.counts.announced_entities += len(names)
         self.progress.announced += 1
-        self._send(0, self.progress.announced, "entities", content_of(Entities(names, first)))
+        self.send(0, self.progress.announced, "entities", content_of(Entities(names, first)))
         self._remember()
 
     # ---- the server
 
     def _take_message(self, message: Message) -> None:
-        if message.fingerprint != self.settings.public.fingerprint:
+        if message.fingerprint != self.public.fingerprint:
             raise PeerError("configuration", ANOTHER)
         if message.sender != SERVER_NAME:
             raise PeerError("forged", f"{message.sender!r} speaks where the server is heard")
@@ -242,7 +250,7 @@ class PartyTask:
             raise PeerError("malformed", f"{message.kind!r} is not a message from a server to this party")
 
     def _take_manifest(self, message: Message, heard: bytes) -> None:
-        settings, progress, window = self.settings, self.progress, message.window
+        progress, window, rows = self.progress, message.window, self.settings.window.rows
         last = max(progress.window, self.ledger.window)
         if window <= last:
             if window > progress.window:
@@ -250,17 +258,17 @@ class PartyTask:
                 self.ledger.check_follows(progress.link)
             self._repeated(window == progress.window and heard != progress.manifest, "manifest")
             return
-        names = rows_of(read_content(message.content, Manifest), settings.rows, self.table.numbered)
+        names = rows_of(read_content(message.content, Manifest), rows, self.table.numbered)
         if unknown := sum(not self.table.was_announced(name) for name in names):
             raise PeerError("implausible", f"{unknown} entities of window {window} were not announced by this party")
         if (refusal := self.ledger.refusal(names)) is not None:
             raise PeerError("budget", f"entities of window {window} have no {refusal} left for a fit")
         frozen = window_of_estimator = self.table.window(names)
         means, weight = np.zeros(0, dtype=np.int64), 1
-        if settings.public.settings.learning.intercept:
-            plan = settings.public.means_plan(settings.own)
-            means, weight = released_means(frozen, plan, settings.place(window)), plan.weight
-            window_of_estimator = centred(frozen, plan.means(means, settings.rows))
+        if self.settings.learning.intercept:
+            plan = self.public.means_plan(self.own)
+            means, weight = released_means(frozen, plan, self.given.place(self.settings, window)), plan.weight
+            window_of_estimator = centred(frozen, plan.means(means, rows))
         content = content_of(Frozen(digest_of_rows(names), means.astype("<i8").tobytes(), weight))
 
         def then(link: int, head: bytes) -> None:
@@ -272,7 +280,7 @@ class PartyTask:
             self._remember()
             self.outbox.counts.windows += 1
             self.outbox.counts.uplink_numbers += len(means)
-            self._send(window, 0, "frozen", content, link, head)
+            self.send(window, 0, "frozen", content, link, head)
 
         self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)
 
@@ -296,7 +304,7 @@ class PartyTask:
             self.outbox.counts.iterations += 1
             self.outbox.counts.shown_columns += answer.shown
             self.outbox.counts.uplink_numbers += answer.numbers
-            self._send(message.window, message.iteration, answer.kind, answer.content, link, head)
+            self.send(message.window, message.iteration, answer.kind, answer.content, link, head)
 
         rows = self.frozen.window.digest
         self.ledger.release(message.window, message.iteration, answer.kind, heard, answer.content, rows, then)
@@ -309,7 +317,7 @@ class PartyTask:
         if message.window > progress.window:
             raise PeerError("implausible", f"a model of window {message.window}: window {progress.window} is the latest")
         model = read_content(message.content, FittedModel)
-        weights = self.answers.weights(model.columns, model.weights, self.settings.public.model_radius(self.settings.own))
+        weights = self.answers.weights(model.columns, model.weights, self.public.model_radius(self.own))
         self.serving.take_model(message.window, weights)
         self.model.keep(message.window, weights)
         self.frozen.clear()
@@ -326,11 +334,12 @@ class PartyTask:
             raise PeerError("another_ask", f"another {kind} than was heard at that place before: one release is all there is")
         self.outbox.counts.repeated_messages += 1
 
-    def _send(self, window: int, iteration: int, kind: str, content: bytes, link: int = 0, head: bytes = b"") -> None:
-        settings = self.settings
-        fingerprint = settings.public.fingerprint
-        message = Message(VERSION, fingerprint, settings.own, window, iteration, kind, link, head, content)
-        self.outbox.send("releases", records_of(settings.codec, message))
+    def send(
+        self, window: int, iteration: int, kind: str, content: bytes, link: int = 0, head: bytes = b"", headers: Headers = ()
+    ) -> None:
+        """Sends the server a message. link, head: of the ledger, for a release with noise."""
+        message = Message(VERSION, self.public.fingerprint, self.own, window, iteration, kind, link, head, content)
+        self.outbox.send("releases", records_of(self._codec, message), headers)
 
     def _remember(self) -> None:
         self._remember_progress(self.progress)

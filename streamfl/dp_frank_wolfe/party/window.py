@@ -61,6 +61,11 @@ class Bounds:
         if not (self.bound > 0).all():
             raise ValueError("bounds have to be above 0")
 
+    @classmethod
+    def of(cls, centre: float | list[float], bound: float | list[float], columns: int) -> Bounds:
+        """Of ``columns`` columns. centre, bound: one number for all, or one for each."""
+        return cls(*(np.broadcast_to(np.array(given, dtype=np.float64), columns) for given in (centre, bound)))
+
 
 @dataclass(frozen=True)
 class Window:

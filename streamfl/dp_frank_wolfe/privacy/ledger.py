@@ -23,8 +23,9 @@ from typing import Annotated
 import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
-from streamfl.dp_frank_wolfe.party.settings import PartySettings
+from streamfl.dp_frank_wolfe.party.given import PartyGiven
 from streamfl.dp_frank_wolfe.privacy.budget import SPARE
 from streamfl.dp_frank_wolfe.state import CHAIN, EXACT, LATEST, SPENT, TERMS, WHOLE
 from streamfl.encoding.changelog_checks import check_name, check_number
@@ -80,30 +81,33 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
 class PartyLedger:
     """What a party's entities have spent, and the chains of its releases. ``parts``: they have a changelog of their own."""
 
-    def __init__(self, settings: PartySettings, outbox: Outbox[MemberCounts]) -> None:
-        self._settings = settings
+    def __init__(self, public: Public, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
+        self._public = public
+        self._anchor = given.anchor
+        self._identity = given.identity
         self._outbox = outbox
+        privacy, private = public.settings.privacy, public.settings.privacy.is_private
+        self._federation = public.settings.federation.name
+        self._party = own = public.settings.required_party()
+        self._limit = privacy.ledger_limit
         self.parts = ChangedParts("a ledger")
         self._remember_terms = self.parts.single(TERMS, _Terms, self._restore_terms)
         self._remember_exact = self.parts.single(EXACT, str, self._restore_exact)
         self._remember_whole = self.parts.single(WHOLE, _Whole, self._restore_whole)
         self._kept_chains = self.parts.named(CHAIN, check_number, _Chain, self._restore_chain)
         self._kept_latest = self.parts.named(LATEST, check_name, _Latest, self._restore_latest)
-        public = settings.public
-        private = public.settings.privacy.is_private
-        self.fit_cost = public.fit_cost(settings.own) if private else math.inf
+        self.fit_cost = public.fit_cost(own) if private else math.inf
         """Cost that each entity of a window is charged when the window is frozen."""
-        budget = public.party_cost(settings.own) if private else None
-        self.spend = SummedLedger(settings.ledger_limit, budget)
+        budget = public.party_cost(own) if private else None
+        self.spend = SummedLedger(self._limit, budget)
         self.parts.register(SPENT.prefix, self.spend.restore)
-        self._chains = [_Chain(settings.identity), _Chain(settings.identity)]
+        self._chains = [_Chain(self._identity), _Chain(self._identity)]
         # Releases that wait for the one before them to be noted.
         self._waiting: deque[Callable[[], None]] = deque()
         self._noting = False
         self._latest: dict[str, _Latest] = {}
-        given = public.settings.privacy
         shares = {party: public.share(party) for party in public.parties}
-        self._own_terms = _Terms(given.epsilon, given.delta, shares) if private else None
+        self._own_terms = _Terms(privacy.epsilon, privacy.delta, shares) if private else None
         self._terms: _Terms | None = None
         self._keeps_to_noise = private and public.settings.serving.mode != "exact"
         self._exact = ""
@@ -142,7 +146,7 @@ class PartyLedger:
 
     @property
     def _own(self) -> _Latest:
-        return self._latest.get(self._settings.federation, _Latest())
+        return self._latest.get(self._federation, _Latest())
 
     def allows(self, entity: str, waiting: int = 0) -> bool:
         """Whether an entity may take part in another fit.
@@ -151,7 +155,7 @@ class PartyLedger:
         """
         if self.spend.refusal(entity, self.fit_cost) is not None:
             return False
-        return self.spend.times(entity) > 0 or len(self.spend) + waiting < self._settings.ledger_limit
+        return self.spend.times(entity) > 0 or len(self.spend) + waiting < self._limit
 
     def refusal(self, entities: Collection[str]) -> str | None:
         """Why these may not take part in a fit together: "budget" or "ledger"; None if they may."""
@@ -177,7 +181,7 @@ class PartyLedger:
         It does not remember of which entities. So this ends no fit of this federation, and does not limit whom it predicts.
         """
         if not self._exact:
-            self._exact = self._settings.federation
+            self._exact = self._federation
             self._remember_exact(self._exact)
 
     def check_follows(self, link: int) -> None:
@@ -215,9 +219,9 @@ class PartyLedger:
             if lane == FITS:
                 raise self._held_back()
             return
-        settings, number = self._settings, self.number(lane) + 1
-        place = (settings.federation, settings.own, window, iteration, kind)
-        before = self._chains[lane].head or settings.identity
+        number = self.number(lane) + 1
+        place = (self._federation, self._party, window, iteration, kind)
+        before = self._chains[lane].head or self._identity
         head = digest(before, msgspec.msgpack.encode(place), heard, digest(content))[:LINK_BYTES]
         link = digest(head, rows)[:LINK_BYTES]
 
@@ -226,19 +230,19 @@ class PartyLedger:
             if refusal:
                 self._refused(refusal.decode())
             else:
-                self._chains[lane] = _Chain(settings.identity, number, head, link)
+                self._chains[lane] = _Chain(self._identity, number, head, link)
                 self._kept_chains.remember(lane, self._chains[lane])
                 self._outbox.counts.releases += 1
                 if lane == FITS:
-                    self._latest[settings.federation] = _Latest(window, number)
-                    self._kept_latest.remember(settings.federation, self._latest[settings.federation])
+                    self._latest[self._federation] = _Latest(window, number)
+                    self._kept_latest.remember(self._federation, self._latest[self._federation])
                 then(number, head)
             while self._waiting and not self._noting:
                 self._waiting.popleft()()
             if refusal and lane == FITS:
                 raise self._held_back()
 
-        if settings.anchor is None:
+        if self._anchor is None:
             noted(b"")
         else:
             self._noting = True
@@ -257,7 +261,7 @@ class PartyLedger:
                 f"the ledger's topic was rolled back or truncated: it has link {self._own.link} of this federation, and the "
                 f"party's state goes on behind link {link}"
             )
-        if self._settings.anchor is None:
+        if self._anchor is None:
             self._noted_fits = 0
         elif self.trouble is None:
             for lane, known in enumerate(self._chains):
@@ -305,7 +309,7 @@ class PartyLedger:
         if lane >= len(self._chains):
             raise PeerError("malformed", f"a chain {lane} in the ledger, which has {len(self._chains)}, from 0")
         self._chains[lane] = found
-        if found.identity != self._settings.identity:
+        if found.identity != self._identity:
             self._complain("the ledger's topic was begun with another ledger file: restore that file")
 
     def _restore_latest(self, federation: str, latest: _Latest) -> None:
@@ -313,14 +317,13 @@ class PartyLedger:
 
     def measure(self) -> Iterator[Measurement]:
         """Gauges of the entity of which most was released, and of the chains' length."""
-        public, own, largest = self._settings.public, self._settings.own, self.largest
+        privacy, largest = self._public.settings.privacy, self.largest
         if self._epsilon[0] != largest:
-            delta = public.settings.privacy.delta
-            self._epsilon = largest, epsilon_of(largest / public.share(own), delta * (1 - SPARE))
+            self._epsilon = largest, epsilon_of(largest / self._public.share(self._party), privacy.delta * (1 - SPARE))
         yield PartyMetrics.epsilon(self._epsilon[1])
-        yield PartyMetrics.budget_epsilon(public.settings.privacy.epsilon)
+        yield PartyMetrics.budget_epsilon(privacy.epsilon)
         yield PartyMetrics.rho(largest)
-        yield PartyMetrics.delta(public.settings.privacy.delta)
+        yield PartyMetrics.delta(privacy.delta)
         yield PartyMetrics.ledger_entities(len(self.spend))
         yield PartyMetrics.ledger_links(sum(one.number for one in self._chains))
 
@@ -332,7 +335,7 @@ class PartyLedger:
         return _Whole(len(self.spend), digest(self.spend.sum, others))
 
     def _work(self, *given: object) -> bytes:
-        anchor = self._settings.anchor
+        anchor = self._anchor
         assert anchor is not None
         return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, *given))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -24,6 +23,7 @@ from streamfl.dp_frank_wolfe.messages import (
     FittedModel,
     Frozen,
     Message,
+    codec,
     content_of,
     read_content,
     records_of,
@@ -39,23 +39,15 @@ from streamfl.dp_frank_wolfe.server.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.serving.server import Partials
 from streamfl.dp_frank_wolfe.state import MANIFEST, RUN
 from streamfl.encoding.changelog_checks import UNDECODABLE
-from streamfl.encoding.wire import VERSION, Codec, Count, Name
+from streamfl.encoding.wire import VERSION, Count, Name
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
-__all__ = ["ServerSettings", "ServerTask"]
+__all__ = ["ServerTask"]
 
 # Phases: waiting for names; for parties to freeze the window; for their releases.
 GATHERING, FREEZING, FITTING = range(3)
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """public: what all members compute from their settings."""
-
-    public: Public
-    codec: Codec[Message]
 
 
 class _Run(msgspec.Struct, array_like=True):
@@ -85,11 +77,11 @@ class PublishedModel(msgspec.Struct, frozen=True):
 class ServerTask:
     """The server's partition."""
 
-    def __init__(self, settings: ServerSettings, outbox: Outbox[MemberCounts]) -> None:
-        self.settings = settings
+    def __init__(self, public: Public, outbox: Outbox[MemberCounts]) -> None:
         self.outbox = outbox
         self.parts = ChangedParts("a server")
-        self._public = public = settings.public
+        self._public = public
+        self.codec = codec(public.settings.message_bytes)
         self._run = _Run()
         self._remember_run = self.parts.single(RUN, _Run, self._restore_run)
         self._now = 0.0
@@ -337,7 +329,7 @@ class ServerTask:
 
     def _say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
         message = Message(VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content)
-        self.outbox.send(f"asks/{party}", records_of(self.settings.codec, message))
+        self.outbox.send(f"asks/{party}", records_of(self.codec, message))
 
     def _repeated(self) -> None:
         self.outbox.counts.repeated_messages += 1

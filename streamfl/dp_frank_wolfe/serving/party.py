@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement
-from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
+from streamfl.dp_frank_wolfe.messages import Partial, content_of
 from streamfl.dp_frank_wolfe.metrics import PartyMetrics
 from streamfl.dp_frank_wolfe.party.role import PartyTask, PartyWeights
 from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS as PREDICTIONS_LANE
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.state import BEFORE, DUE, PREDICTIONS, TIMES
 from streamfl.encoding.changelog_checks import check_name, check_number, check_within
-from streamfl.encoding.wire import VERSION, Count, Name
+from streamfl.encoding.wire import Count, Name
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.records.pending_headers import PendingHeaders
 
@@ -60,11 +60,12 @@ class Serving:
 
     def __init__(self, task: PartyTask) -> None:
         self._task = task
-        settings = task.settings.public.settings
+        settings = task.settings
         self._private = settings.serving.mode == "private"
         self._most = settings.serving.predictions if self._private else math.inf
-        self._noise_cost = task.settings.public.prediction_cost(task.settings.own)
+        self._noise_cost = task.public.prediction_cost(task.own)
         self._cost = self._noise_cost if settings.privacy.is_private else math.inf
+        self._limit = settings.window.limit
         # In the order of their numbers, which is the order in which they were written.
         self._due: dict[int, _Due] = {}
         self._kept_due = task.parts.named(DUE, check_number, _Due, self._restore_due)
@@ -74,11 +75,11 @@ class Serving:
         # Parts with a number up to this are remembered.
         self._safe = 0
         # Headers of the parts to be sent, by their number.
-        self._pending_headers = PendingHeaders(task.parts, settings.predictions.carried(by_party=True), task.settings.limit)
+        self._pending_headers = PendingHeaders(task.parts, settings.predictions.carried(by_party=True), self._limit)
         self._times: dict[str, int] = {}
         self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
         # Not used with noise.
-        self._before = PartyWeights(task.parts, task.settings.columns, BEFORE)
+        self._before = PartyWeights(task.parts, settings.own_columns, BEFORE)
         if self._private:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
         else:
@@ -95,7 +96,7 @@ class Serving:
         if not version:
             counts.early_records += 1
             return
-        if len(self._due) >= self._task.settings.limit or not self._charge(entity):
+        if len(self._due) >= self._limit or not self._charge(entity):
             counts.unpredicted_entities += 1
             return
         self._latest += 1
@@ -143,7 +144,7 @@ class Serving:
         self._times[entity] = msgspec.convert(times, Count)
 
     def _restore_due(self, number: int, due: _Due) -> None:
-        most = largest_partial(self._task.settings.public.model_radius(self._task.settings.own), self._noise_cost)
+        most = largest_partial(self._task.public.model_radius(self._task.own), self._noise_cost)
         parts = [due.value, *([] if due.before is None else [due.before])]
         check_within(parts, -most, most, "a part of a prediction")
         self._due[number] = due
@@ -181,7 +182,7 @@ class Serving:
             follows = self._before.version == version - 1 > 0
             before = PartialPlan.of(self._before.weights, self._noise_cost) if follows else None
             self._plan = version, PartialPlan.of(self._task.model.weights, self._noise_cost), before
-        (_, plan, before), settings = self._plan, self._task.settings
+        _, plan, before = self._plan
         exact = plan.exact(columns)
         # The same row under the same model has the same noise, so sending it again reveals nothing more.
         content = columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes()
@@ -189,16 +190,14 @@ class Serving:
         if plan.noise is None:
             told_before = None if before is None else before.told(before.exact(columns), b"")
             return plan.told(exact, b""), rows, told_before
-        place, given = settings.place(version), (plan.noise.variance, plan.noise.unit, plan.bits, entity)
+        given = (plan.noise.variance, plan.noise.unit, plan.bits, entity)
+        place = self._task.given.place(self._task.settings, version)
         release = Release(place.ledger, place.federation, place.party, version, 0, "prediction", given, rows)
         return plan.told(exact, release_bits(place.secret, release, 1)), rows, None
 
     def _tell(self, number: int, content: bytes, link: int, head: bytes) -> None:
         del self._due[number]
         self._kept_due.forget(number)
-        task, settings = self._task, self._task.settings
-        task.outbox.counts.partials += 1
-        fingerprint = settings.public.fingerprint
-        message = Message(VERSION, fingerprint, settings.own, 0, number, "partial", link, head, content)
-        task.outbox.send("releases", records_of(settings.codec, message), self._pending_headers.of(str(number)))
+        self._task.outbox.counts.partials += 1
+        self._task.send(0, number, "partial", content, link, head, self._pending_headers.of(str(number)))
         self._pending_headers.forget(str(number))

@@ -59,7 +59,7 @@ class FrankWolfeFederation(TurnFederation[DPFrankWolfeSettings]):
 
     def places(self, window: int) -> dict[str, ReleaseContext]:
         """Where each party's releases of a window belong, with the secret that their noise is drawn from."""
-        return {name: party.settings.place(window) for name, party in self._parties.items()}
+        return {name: party.given.place(party.settings, window) for name, party in self._parties.items()}
 
     @property
     def spent(self) -> float:

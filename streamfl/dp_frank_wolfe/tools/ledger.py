@@ -86,7 +86,7 @@ def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> N
     except (BusUnavailable, Unreadable, ConfigurationError) as error:
         failure = error
     links = {lane: anchor.links(number) for lane, number in LANES.items()}
-    heads = {lane: _shown(found[-1], party_task.settings.secret) if found else None for lane, found in links.items()}
+    heads = {lane: _shown(found[-1], party_task.given.secret) if found else None for lane, found in links.items()}
     counts = {lane: len(found) for lane, found in links.items()}
     if format is OutputFormat.JSON:
         shown = None if topic is None else {**asdict(topic), "agrees": topic.disagreement is None}

@@ -344,8 +344,7 @@ def _adapted(settings: DPFrankWolfeSettings, entities: int) -> DPFrankWolfeSetti
 def _bounds(settings: DPFrankWolfeSettings, party: str) -> tuple[Bounds, Bounds]:
     """Bounds of a party's columns, and of the label."""
     own, columns = bounds_of(settings, party), settings.federation.columns[party]
-    features = Bounds(*(np.broadcast_to(np.array(given, dtype=np.float64), columns).copy() for given in (own.centre, own.bound)))
-    return features, Bounds(np.array([own.label_centre]), np.array([own.label_bound]))
+    return Bounds.of(own.centre, own.bound, columns), Bounds.of(own.label_centre, own.label_bound, 1)
 
 
 def _most_numbers(public: Public) -> int:

@@ -8,38 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOTHING", "AlignmentPolicy", "Decision", "PredictionBatch", "decide"]
+from streamfl.vafl.config import VaflSettings
 
-
-@dataclass(frozen=True)
-class AlignmentPolicy:
-    """The rules for predicting, learning and waiting.
-
-    quorum: parties that must have sent an entity before it is predicted.
-    learning_quorum: parties that must have sent an entity before it is learnt from; None: all.
-    wait_for: t, parties that must have sent an entity anew before it is learnt from; 1: at once; all parties: synchronously. A
-        party that comes after them is answered at once.
-    max_staleness: D, most steps that a party may be known to have taken since an embedding that a gradient is computed from. The
-        coordinator asks for a newer embedding if there are more.
-    requests: most requests for a newer embedding, per entity and party.
-    reply_seconds: seconds to wait for a newer embedding, or for the learning quorum. Then a party that has sent none counts as
-        absent, and is not waited for again until it keeps up.
-    revise: predict again with every further embedding before the label.
-    expiry: seconds after its last message, or the end of waiting, until an entity is forgotten.
-    limit: most entities remembered per partition; the oldest is forgotten.
-    keep: remember entities that were learnt from, for parties that send them again.
-    """
-
-    quorum: int = 1
-    learning_quorum: int | None = None
-    wait_for: int = 1
-    max_staleness: int | None = None
-    requests: int = 4
-    reply_seconds: float = 10.0
-    revise: bool = True
-    expiry: float = 3600.0
-    limit: int = 100_000
-    keep: bool = False
+__all__ = ["NOTHING", "Decision", "PredictionBatch", "decide"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +77,7 @@ class Decision:
 
 
 def decide(
-    rules: AlignmentPolicy,
+    settings: VaflSettings,
     learning_quorum: int,
     entities: NDArray[Any],
     embeddings: NDArray[Any],
@@ -124,11 +95,11 @@ def decide(
     ready = entities["labelled"] & ~(fresh & embeddings["asked"]).any(axis=1)
     # A party that used up its requests and whose embedding is too old again counts as absent. One more request, whose answer is not
     # waited for, tells the party to forget the entity: no gradient will come.
-    given_up = fresh & outdated & (embeddings["requests"] >= rules.requests) & ready[:, np.newaxis]
+    given_up = fresh & outdated & (embeddings["requests"] >= settings.alignment.requests) & ready[:, np.newaxis]
     fresh = fresh & ~given_up
     # A party that was absent when enough others were there comes too late: nobody waits for it, and it waits for nobody.
     late = fresh & (embeddings["answers"] < entities["rounds"][:, np.newaxis])
-    enough = (fresh & ~late).sum(axis=1) >= rules.wait_for
+    enough = (fresh & ~late).sum(axis=1) >= settings.learning.wait_for
     missing = ~held | (outdated & ~fresh)
     below_quorum = np.asarray((~missing).sum(axis=1) < learning_quorum)
     waits = ready & enough & below_quorum & (missing & ~behind).any(axis=1)

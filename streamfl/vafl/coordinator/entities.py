@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.records.alignment import AlignedEntities
-from streamfl.vafl.coordinator.alignment import AlignmentPolicy, Decision, PredictionBatch, decide
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.coordinator.alignment import Decision, PredictionBatch, decide
 from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.coordinator.pending_embeddings import PendingEmbeddings
 from streamfl.vafl.coordinator.remembered_entity import EMBEDDING, ENTITY, RememberedEntity, encode_entities
@@ -28,24 +29,21 @@ class CoordinatorEntities:
 
     Methods take n entities by their rows, all different.
 
-    alignment: when entities are predicted and learnt from, and how many are remembered.
-    parties: M.
-    embedding_size: numbers of an embedding.
+    settings: the coordinator's.
     outputs: outputs of the head per entity.
-    dtype: of the embeddings.
     metrics: count what became of entities, in all partitions.
     """
 
-    def __init__(
-        self, alignment: AlignmentPolicy, parties: int, embedding_size: int, outputs: int, dtype: Any, metrics: CoordinatorMetrics
-    ) -> None:
-        self._alignment = alignment
-        self._learning_quorum = alignment.learning_quorum or parties
-        self._rows = AlignedEntities(alignment.limit, alignment.expiry)
+    def __init__(self, settings: VaflSettings, outputs: int, metrics: CoordinatorMetrics) -> None:
+        self._settings = settings
+        self._alignment = alignment = settings.alignment
+        self._learning_quorum = settings.learning_quorum
+        parties, embedding_size = len(settings.federation.parties), settings.federation.embedding_size
+        self._rows = AlignedEntities(alignment.limit, alignment.expiry_seconds)
         self._pending = PendingEmbeddings(alignment.reply_seconds)
         self._entities = np.zeros(0, ENTITY)
         self._embeddings = np.zeros((0, parties), EMBEDDING)
-        self._values = np.zeros((0, parties, embedding_size), dtype)
+        self._values = np.zeros((0, parties, embedding_size), settings.dtype)
         self._outputs = np.zeros((0, outputs))
         self._metrics = metrics
 
@@ -68,10 +66,6 @@ class CoordinatorEntities:
         labelled = self._entities["labelled"].take(rows)
         shown = self._embeddings["held"].take(rows, axis=0).sum(axis=1) >= self._learning_quorum
         return int((shown & ~labelled).sum()), int((labelled & ~shown).sum())
-
-    @property
-    def learning_quorum(self) -> int:
-        return self._learning_quorum
 
     @property
     def wake_at(self) -> float | None:
@@ -223,7 +217,7 @@ class CoordinatorEntities:
     def decide(self, rows: NDArray[np.intp], outdated: NDArray[np.bool_], behind: NDArray[np.bool_]) -> Decision:
         """See :func:`~streamfl.vafl.coordinator.alignment.decide`."""
         entities, embeddings = self._entities.take(rows), self._embeddings.take(rows, axis=0)
-        return decide(self._alignment, self._learning_quorum, entities, embeddings, outdated, behind)
+        return decide(self._settings, self._learning_quorum, entities, embeddings, outdated, behind)
 
     def settle(self, names: Sequence[str], rows: NDArray[np.intp], decision: Decision, now: float) -> None:
         """Carry out a decision: note which parties are answered and waited for, and forget entities that are done."""

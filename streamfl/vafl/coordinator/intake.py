@@ -8,12 +8,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError, Received, Rejection
-from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.labels import Label
 from streamfl.roles.received_numbers import check_numbers
 from streamfl.state.clock_guard import time_written
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.parties import SentEmbeddings
-from streamfl.vafl.functions.heads import OutputLoss
+from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.messages import ANOTHER, Embedding, bounded_array, bounded_rows
 
 __all__ = ["Intake"]
@@ -22,29 +22,17 @@ __all__ = ["Intake"]
 class Intake:
     """Checks messages, many at once.
 
+    settings, given: the coordinator's.
     numbers: channel of embeddings to the party's number; labels come on other channels.
-    dtype: of the embeddings.
-    embedding_size: numbers of an embedding.
-    fingerprint: of the settings that all members have to agree on.
-    loss: decides which labels are valid.
-    carry: takes an embedding's record, returns the headers of a prediction made from it.
     """
 
-    def __init__(
-        self,
-        numbers: Mapping[str, int],
-        dtype: Any,
-        embedding_size: int,
-        fingerprint: int,
-        loss: OutputLoss,
-        carry: Carry = carried_nothing,
-    ) -> None:
+    def __init__(self, settings: VaflSettings, given: CoordinatorGiven, numbers: Mapping[str, int]) -> None:
         self._numbers = numbers
-        self._dtype = dtype
-        self._embedding_size = embedding_size
-        self._fingerprint = fingerprint
-        self._loss = loss
-        self._carry = carry
+        self._dtype = settings.dtype
+        self._embedding_size = settings.federation.embedding_size
+        self._fingerprint = settings.fingerprint
+        self._loss = given.loss
+        self._carry = given.carry
 
     def sorted_out(self, messages: list[Received], now: float) -> tuple[list[Received], SentEmbeddings, list[Rejection]]:
         """Returns the valid messages, the embeddings among them, and rejections of the others."""

@@ -12,8 +12,9 @@ from streamfl.encoding.wire import fingerprint as fingerprint_of
 from streamfl.privacy.accountant import DELTA, cost_of, epsilon_of
 from streamfl.privacy.keyed_noise import noisy
 from streamfl.privacy.ledger import Ledger
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import Decision
-from streamfl.vafl.functions.heads import OutputLoss
+from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.metrics import LabelMetrics
 
 __all__ = ["TOLD_BARE", "LabelRelease"]
@@ -27,27 +28,19 @@ TOLD_BARE = (
 class LabelRelease:
     """Noise on the label's part of d l / d outputs.
 
-    loss: gives the gradient, and the largest distance between the gradients of two labels.
-    noise: standard deviation of the noise; 0: no noise.
-    secret: the noise is drawn from it.
-    fingerprint: of the settings that all members have to agree on.
-    budget: mu that no entity's label may exceed; None: no limit.
+    settings, given: the coordinator's.
     """
 
-    def __init__(self, loss: OutputLoss, noise: float, secret: str, fingerprint: int, budget: float | None) -> None:
-        self._loss = loss
-        self._noise = noise
-        self._secret = secret
-        self._fingerprint = fingerprint
-        self._budget = budget
+    def __init__(self, settings: VaflSettings, given: CoordinatorGiven) -> None:
+        self._loss = given.loss
+        self.noise = noise = settings.privacy.reply_noise
+        self._secret = given.secret
+        self._fingerprint = settings.fingerprint
+        self._budget = settings.privacy.budget_mu
         # mu^2 of releasing one label.
-        self._cost = cost_of(loss.sensitivity, noise) if noise else 0.0
+        self._cost = cost_of(given.loss.sensitivity, noise) if noise else 0.0
         # Identifies the noise, and reveals nothing of the secret.
-        self._name = fingerprint_of("label", noise, secret)
-
-    @property
-    def noise(self) -> float:
-        return self._noise
+        self._name = fingerprint_of("label", noise, given.secret)
 
     def withhold(self, ledger: Ledger, names: Sequence[str], decision: Decision, withheld: dict[str, int]) -> None:
         """Count label releases in the ledger, and withhold those that are not allowed.
@@ -91,11 +84,11 @@ class LabelRelease:
         # Within one life of the entity the noise is the same for every party and every time, as if the label were released once. So
         # several gradients, or several parties together, cannot average it out. Another life is a new release, which is counted.
         place = (self._fingerprint, partition, self._loss.name, name, life)
-        return noisy(part, self._noise, 1.0, self._secret, "label", *place)
+        return noisy(part, self.noise, 1.0, self._secret, "label", *place)
 
     def measure(self, mu: float) -> Iterable[Measurement]:
         """The metrics. mu: the largest of an entity's label."""
-        if not self._noise:
+        if not self.noise:
             return
         if self._budget is not None:
             yield LabelMetrics.label_budget_mu(self._budget)

@@ -6,7 +6,6 @@ VAFL, Algorithm 1, server: theta_0 <- theta_0 - eta_0 (d l / d theta_0 + grad r(
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,36 +14,19 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import Count
-from streamfl.learning.optimisers import LARGEST_GRADIENT, OptimiserName, finite_step, optimiser_named
+from streamfl.learning.optimisers import LARGEST_GRADIENT, finite_step, optimiser_named
 from streamfl.state.changelog import changed_chunks, restore_chunk
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.entities import LARGEST_OUTPUT
-from streamfl.vafl.functions.heads import Head
+from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.messages import ANOTHER, within_bounds
 from streamfl.vafl.metrics import CoordinatorMetrics
 
-__all__ = ["KEY", "HeadSteps", "LearningHead"]
+__all__ = ["KEY", "LearningHead"]
 
 KEY = b"task"
 # Steps until a step takes one entity more. A head that has learnt little steps on every entity; so few extra steps cost little.
 GROWTH = 64
-
-
-@dataclass(frozen=True)
-class HeadSteps:
-    """How theta_0 learns.
-
-    optimiser: its name.
-    learning_rate: eta_0.
-    batch_size: entities that make a step.
-    growing: whether steps begin with one entity and take one more every GROWTH steps, up to batch_size.
-    regularisation: lambda of lambda |theta|^2 / 2.
-    """
-
-    optimiser: OptimiserName = "adagrad"
-    learning_rate: float = 0.03
-    batch_size: int = 16
-    regularisation: float = 0.0
-    growing: bool = False
 
 
 class HeadCounters(msgspec.Struct, array_like=True):
@@ -67,28 +49,25 @@ class HeadCounters(msgspec.Struct, array_like=True):
 class LearningHead:
     """The head of one partition.
 
-    head: the function.
-    steps: how theta_0 learns.
-    seed: the federation's.
+    settings, given: the coordinator's.
     partition: its number.
-    fingerprint: of the settings that all members have to agree on.
-    start: secret bytes that theta_0 of a partition without state is drawn from; empty: from the seed alone.
     metrics: count its steps, of all partitions.
     """
 
-    def __init__(
-        self, head: Head, steps: HeadSteps, seed: int, partition: int, fingerprint: int, start: bytes, metrics: CoordinatorMetrics
-    ) -> None:
-        self._head = head
-        self._steps = steps
-        self._seed = seed
+    def __init__(self, settings: VaflSettings, given: CoordinatorGiven, partition: int, metrics: CoordinatorMetrics) -> None:
+        self._head = given.head
+        self._seed = settings.federation.seed
         self._partition = partition
-        self._fingerprint = fingerprint
+        self._fingerprint = settings.fingerprint
         self._metrics = metrics
-        self._parameters = self._first_parameters(start)
-        self._optimiser = optimiser_named(steps.optimiser, steps.learning_rate, head.size)
-        self._gradient = np.zeros(head.size)
-        self._counters = HeadCounters(fingerprint=fingerprint, start=start)
+        self._most = settings.batch_size
+        # Whether steps begin with one entity.
+        self._grows = settings.learning.batch_size is None
+        self._regularisation = settings.learning.regularisation
+        self._parameters = self._first_parameters(given.start)
+        self._optimiser = optimiser_named(settings.optimiser, settings.head_rate, given.head.size)
+        self._gradient = np.zeros(given.head.size)
+        self._counters = HeadCounters(fingerprint=self._fingerprint, start=given.start)
         # Whether the counters are remembered, and what changed since the last commit.
         self._begun = self._moved = self._stepped = False
 
@@ -122,8 +101,7 @@ class LearningHead:
     @property
     def _wanted(self) -> int:
         """Entities in the next step."""
-        most = self._steps.batch_size
-        return min(most, 1 + self._counters.steps // GROWTH) if self._steps.growing else most
+        return min(self._most, 1 + self._counters.steps // GROWTH) if self._grows else self._most
 
     def learn(self, inputs: NDArray[Any], gradient_of: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
         """Learn from n entities; theta_0 steps if its batch is full. Returns d l / d h, (n, M, embedding size), within bounds.
@@ -146,7 +124,7 @@ class LearningHead:
 
     def _step(self) -> None:
         counters = self._counters
-        gradient = self._gradient / counters.gathered + self._steps.regularisation * self._parameters
+        gradient = self._gradient / counters.gathered + self._regularisation * self._parameters
         taken = finite_step(self._optimiser, self._parameters, gradient, counters.steps + 1)
         counters.steps += taken
         self._metrics.steps += taken

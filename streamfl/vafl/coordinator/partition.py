@@ -8,12 +8,15 @@ from itertools import chain
 
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.entities import CoordinatorEntities
+from streamfl.vafl.coordinator.figures import CoordinatorFigures
 from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.learning_head import KEY as COUNTERS
 from streamfl.vafl.coordinator.learning_head import LearningHead
 from streamfl.vafl.coordinator.parties import Parties
 from streamfl.vafl.coordinator.remembered_entity import decode_entity
+from streamfl.vafl.given import CoordinatorGiven
 
 __all__ = ["CoordinatorPartition", "CoordinatorSnapshot"]
 
@@ -30,22 +33,23 @@ class CoordinatorSnapshot:
     awaited: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
 class CoordinatorPartition:
     """The owners of a partition's state, with one changelog key or kind of key each.
 
+    settings, given: the coordinator's.
     partition: its number.
-    head: theta_0 and its next step.
-    parties: which embeddings came, and their mean.
-    entities: embeddings, labels and predictions.
-    ledger: releases of labels.
+    figures: of all partitions.
     """
 
-    partition: int
-    head: LearningHead
-    parties: Parties
-    entities: CoordinatorEntities
-    ledger: Ledger
+    def __init__(self, settings: VaflSettings, given: CoordinatorGiven, partition: int, figures: CoordinatorFigures) -> None:
+        self.partition = partition
+        self._quorum = settings.learning_quorum
+        self.head = LearningHead(settings, given, partition, figures)
+        self.parties = Parties(len(settings.federation.parties), settings.federation.embedding_size)
+        self.entities = CoordinatorEntities(settings, given.loss.outputs, figures)
+        budget = settings.privacy.budget_mu
+        self.ledger = Ledger(settings.privacy.ledger_limit, None if budget is None else budget**2)
+        """Releases of labels."""
 
     def snapshot(self) -> CoordinatorSnapshot:
         return CoordinatorSnapshot(self.entities.names, self.entities.awaited)
@@ -58,7 +62,7 @@ class CoordinatorPartition:
         unlabelled, unshown = self.entities.lacking()
         return (
             f"has learnt from no entity: knows {unlabelled:,} without a label, and {unshown:,} with a label that fewer than "
-            f"{self.entities.learning_quorum} parties have sent (learning.quorum)"
+            f"{self._quorum} parties have sent (learning.quorum)"
         )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Headers, Measurement, Send
 from streamfl.roles.recent import Recent
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import PredictionBatch
-from streamfl.vafl.functions.heads import OutputLoss
+from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.messages import Prediction
 from streamfl.vafl.metrics import CoordinatorMetrics, ScoreMetrics
 
@@ -22,22 +23,14 @@ __all__ = ["Predictions"]
 class Predictions:
     """Predictions of all partitions.
 
-    loss: converts outputs to predictions, and computes their error.
-    encode: encodes a prediction for users.
-    original: converts an output of the square loss to the label's own unit.
+    settings, given: the coordinator's.
     metrics: count predictions.
     """
 
-    def __init__(
-        self,
-        loss: OutputLoss,
-        encode: Callable[[Prediction], bytes],
-        original: Callable[[float], float],
-        metrics: CoordinatorMetrics,
-    ) -> None:
-        self._loss = loss
-        self._encode = encode
-        self._original = original
+    def __init__(self, settings: VaflSettings, given: CoordinatorGiven, metrics: CoordinatorMetrics) -> None:
+        self._loss = given.loss
+        self._encode = given.encode
+        self._low, self._high = settings.required_labels("a vafl-coordinator").label_range
         self._metrics = metrics
         self._scored = 0
         self._loss_sum = 0.0
@@ -67,6 +60,10 @@ class Predictions:
             content = encode(Prediction(name, value, embeddings, revision))
             sends.append(Send("predictions", name.encode(), content, None, headers[place]))
         return sends
+
+    def _original(self, value: float) -> float:
+        """An output of the square loss in the label's own unit."""
+        return self._low + value * (self._high - self._low)
 
     def score(self, outputs: NDArray[np.float64], labels: NDArray[np.float64], now: float) -> None:
         """Score predictions by the labels that came after them. outputs: (n, outputs). labels: (n,)."""

@@ -12,39 +12,36 @@ One entity affects another only through steps of theta_0. So a stretch is array 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.privacy.ledger import KIND as SPENT
-from streamfl.privacy.ledger import Ledger, promise_ended
-from streamfl.records.header_propagation import Carry, carried_nothing
+from streamfl.privacy.ledger import promise_ended
 from streamfl.records.labels import Label
 from streamfl.roles.notices import Notices
 from streamfl.state.clock_guard import ClockGuard
-from streamfl.vafl.coordinator.alignment import NOTHING, AlignmentPolicy
-from streamfl.vafl.coordinator.entities import CoordinatorEntities
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.coordinator.alignment import NOTHING
 from streamfl.vafl.coordinator.figures import CoordinatorFigures
 from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.label_release import TOLD_BARE, LabelRelease
 from streamfl.vafl.coordinator.learning_head import KEY as COUNTERS
-from streamfl.vafl.coordinator.learning_head import HeadSteps, LearningHead
-from streamfl.vafl.coordinator.parties import Parties, SentEmbeddings
+from streamfl.vafl.coordinator.learning_head import LearningHead
+from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.coordinator.partition import CoordinatorPartition, CoordinatorSnapshot
 from streamfl.vafl.coordinator.party_watch import PartyWatch
 from streamfl.vafl.coordinator.predictions import Predictions
 from streamfl.vafl.coordinator.replies import Replies
-from streamfl.vafl.functions.heads import Head, OutputLoss
-from streamfl.vafl.messages import Prediction
+from streamfl.vafl.given import CoordinatorGiven
 
-__all__ = ["AlignmentPolicy", "CoordinatorSnapshot", "HeadSteps", "VaflCoordinator"]
+__all__ = ["CoordinatorSnapshot", "VaflCoordinator"]
 
 # Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for the next.
 STRETCH = 1000
@@ -55,76 +52,31 @@ class VaflCoordinator:
 
     A label that comes after its entity was forgotten waits and expires like any other.
 
-    parties: names of the parties, in the order of the head's inputs.
-    embedding_size: numbers of an embedding.
-    head: the function of the embeddings.
-    loss: of the head's outputs.
-    steps: how theta_0 learns.
-    alignment: when an entity is predicted and learnt from.
-    seed: the federation's.
-    fingerprint: of the settings that all members have to agree on.
-    start: secret bytes that theta_0 of a partition without state is drawn from; empty: from the seed alone, which everybody knows.
-    dtype: of embeddings and gradients.
-    encode_prediction: encodes a prediction for users.
-    original: converts an output of the square loss to the label's own unit.
-    gradient_noise: standard deviation of the noise on d l / d outputs; 0: no noise.
-    noise_secret: the noise is drawn from it.
-    budget: mu that no entity's label may exceed; None: no limit.
-    ledger_limit: most entities of a partition in the ledger of label releases; nothing is released of others.
-    without_noise: whether a coordinator that has a ledger may go on without noise.
-    patience: seconds that a party may send nothing, while others send or labels come, before it is trouble.
-    carry: takes an embedding's record, returns the headers of a prediction made from it.
+    settings, given: the coordinator's.
     """
 
     prompt = True
     full: Collection[int] = ()
 
-    def __init__(
-        self,
-        *,
-        parties: Sequence[str],
-        embedding_size: int,
-        head: Head,
-        loss: OutputLoss,
-        steps: HeadSteps,
-        alignment: AlignmentPolicy,
-        seed: int,
-        fingerprint: int = 0,
-        start: bytes = b"",
-        dtype: Any = np.float32,
-        encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
-        original: Callable[[float], float] = float,
-        gradient_noise: float = 0.0,
-        noise_secret: str = "",
-        budget: float | None = None,
-        ledger_limit: int = 1_000_000,
-        without_noise: bool = False,
-        patience: float = math.inf,
-        carry: Carry = carried_nothing,
-    ) -> None:
-        self.parties = tuple(parties)
-        self.embedding_size = embedding_size
-        self.head = head
-        self.loss = loss
-        self.steps = steps
-        self.alignment = alignment
-        self.seed = seed
-        self.fingerprint = fingerprint
-        self.start = start
-        self.dtype = dtype
-        self.budget = budget
-        self.ledger_limit = ledger_limit
-        self.without_noise = without_noise
+    def __init__(self, settings: VaflSettings, given: CoordinatorGiven) -> None:
+        self.settings = settings
+        self.given = given
+        self.parties = tuple(settings.federation.parties)
+        self.embedding_size = settings.federation.embedding_size
+        self.fingerprint = settings.fingerprint
+        self._loss = given.loss
+        self._dtype = settings.dtype
+        self._max_staleness = settings.learning.max_staleness
         self._numbers = {f"embeddings/{name}": number for number, name in enumerate(self.parties)}
         self._clock_guard = ClockGuard()
         self._tasks: dict[int, CoordinatorPartition] = {}
         self._notices = Notices()
         self._figures = CoordinatorFigures()
-        self._intake = Intake(self._numbers, dtype, embedding_size, fingerprint, loss, carry)
-        self._predictions = Predictions(loss, encode_prediction, original, self._figures)
-        self._release = LabelRelease(loss, gradient_noise, noise_secret, fingerprint, budget)
-        self._replies = Replies(self.parties, fingerprint)
-        self._watch = PartyWatch(self.parties, patience)
+        self._intake = Intake(settings, given, self._numbers)
+        self._predictions = Predictions(settings, given, self._figures)
+        self._release = LabelRelease(settings, given)
+        self._replies = Replies(self.parties, self.fingerprint)
+        self._watch = PartyWatch(self.parties, settings.alignment.patience_seconds)
 
     @property
     def wake_at(self) -> float | None:
@@ -154,14 +106,7 @@ class VaflCoordinator:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        count, size, figures = len(self.parties), self.embedding_size, self._figures
-        self._tasks[partition] = CoordinatorPartition(
-            partition,
-            LearningHead(self.head, self.steps, self.seed, partition, self.fingerprint, self.start, figures),
-            Parties(count, size),
-            CoordinatorEntities(self.alignment, count, size, self.loss.outputs, self.dtype, figures),
-            Ledger(self.ledger_limit, None if self.budget is None else self.budget**2),
-        )
+        self._tasks[partition] = CoordinatorPartition(self.settings, self.given, partition, self._figures)
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
@@ -216,7 +161,7 @@ class VaflCoordinator:
             return
         task, kind = self._tasks[change.partition], change.key.partition(b"/")[0]
         if kind == SPENT and not self._release.noise:
-            self._notices.add(promise_ended("the coordinator", "privacy.reply_noise", self.without_noise))
+            self._notices.add(promise_ended("the coordinator", "privacy.reply_noise", self.settings.privacy.without_noise))
         try:
             task.restore(change.key, change.value, self._intake)
         except UNDECODABLE as error:
@@ -304,7 +249,7 @@ class VaflCoordinator:
         if not names:
             return []
         epochs, _, versions = task.entities.numbers(rows)
-        _, outdated = task.parties.ages(epochs, versions, self.alignment.max_staleness)
+        _, outdated = task.parties.ages(epochs, versions, self._max_staleness)
         behind = task.parties.fall_behind(task.entities.missing_parties(rows, outdated))
         return self._work_off(task, names, rows, now, behind)
 
@@ -329,11 +274,11 @@ class VaflCoordinator:
         predicting = NOTHING if newest is None else entities.to_predict(rows)
         predicted = rows[predicting.places]
         inputs = entities.inputs(predicted, means)
-        outputs = np.empty((len(predicted), self.loss.outputs), self.dtype)
+        outputs = np.empty((len(predicted), self._loss.outputs), self._dtype)
         requests, answers = list[Send](), list[Send]()
         if entities.labelled(rows):
             epochs, sequences, versions = entities.numbers(rows)
-            ages, outdated = task.parties.ages(epochs, versions, self.alignment.max_staleness, newest)
+            ages, outdated = task.parties.ages(epochs, versions, self._max_staleness, newest)
             decision = entities.decide(rows, outdated, behind)
             if self._release.noise:
                 self._release.withhold(task.ledger, names, decision, self._figures.withheld_labels)
@@ -345,7 +290,7 @@ class VaflCoordinator:
             learnt = [names[place] for place in learning.tolist()]
             used = entities.inputs(rows[learning], means, decision.used[learning])
             labels, lives = entities.labels(rows[learning])
-            gradients = np.empty(used.shape, self.dtype)
+            gradients = np.empty(used.shape, self._dtype)
             for some, others in self._between_steps(task.head, predicting.places, learning):
                 outputs[some] = self._predict(task, inputs[some])
                 gradients[others] = self._learn(task, learnt[others], used[others], labels[others], lives[others])
@@ -376,7 +321,7 @@ class VaflCoordinator:
 
     def _predict(self, task: CoordinatorPartition, inputs: NDArray[Any]) -> NDArray[Any]:
         """Outputs of n entities, (n, outputs)."""
-        return task.head.evaluate(inputs) if len(inputs) else np.empty((0, self.loss.outputs), self.dtype)
+        return task.head.evaluate(inputs) if len(inputs) else np.empty((0, self._loss.outputs), self._dtype)
 
     def _learn(
         self,
@@ -392,7 +337,7 @@ class VaflCoordinator:
 
         def gradient_of(outputs: NDArray[Any]) -> NDArray[Any]:
             if not self._release.noise:
-                return self.loss.gradient(outputs, labels)
+                return self._loss.gradient(outputs, labels)
             return self._release.gradient(task.partition, names, lives.tolist(), labels, outputs.astype(np.float64))
 
         return task.head.learn(inputs, gradient_of)

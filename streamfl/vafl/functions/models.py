@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from streamfl.contract.role import ConfigurationError
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
@@ -13,7 +9,7 @@ from streamfl.vafl.functions.networks import DenseNetwork, Differentiable
 from streamfl.vafl.functions.own_model import own_model
 from streamfl.vafl.privacy import BoundedOutput
 
-__all__ = ["dtype_of", "embedding_function", "head", "output_loss"]
+__all__ = ["embedding_function", "head", "output_loss"]
 
 # Bound for a party's network and for a head: some gigabytes, with the optimiser's arrays.
 MOST_PARAMETERS = 2**27
@@ -31,7 +27,7 @@ def embedding_function(settings: VaflSettings, inputs: int) -> Differentiable:
                 [inputs, *section.hidden, settings.federation.embedding_size],
                 section.activation,
                 bias=section.bias,
-                dtype=dtype_of(settings),
+                dtype=settings.dtype,
                 perturbation=privacy.hidden_noise,
             ),
             "samples.features, embedding.hidden and federation.embedding_size",
@@ -51,9 +47,9 @@ def head(settings: VaflSettings) -> Head:
     """The coordinator's function of the embeddings."""
     section, federation = settings.head, settings.federation
     if section.kind == "sum":
-        return SumHead(dtype_of(settings))
+        return SumHead(settings.dtype)
     sizes = [len(federation.parties) * federation.embedding_size, *section.hidden, settings.outputs]
-    network = DenseNetwork(sizes, section.activation, dtype=dtype_of(settings))
+    network = DenseNetwork(sizes, section.activation, dtype=settings.dtype)
     return NetworkHead(_affordable(network, "federation.parties, federation.embedding_size, head.hidden and learning.classes"))
 
 
@@ -62,8 +58,3 @@ def output_loss(settings: VaflSettings) -> OutputLoss:
     if settings.learning.loss == "softmax":
         return softmax_loss(settings.outputs)
     return SQUARE if settings.learning.loss == "square" else LOGISTIC
-
-
-def dtype_of(settings: VaflSettings) -> Any:
-    """Data type of embeddings, gradients and parameters."""
-    return np.float64 if settings.federation.precision == "float64" else np.float32

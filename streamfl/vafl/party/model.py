@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,9 +16,10 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Amount, check_number, check_within
 from streamfl.encoding.wire import Count, Name, decode_array
-from streamfl.learning.optimisers import OptimiserName, finite_step, optimiser_named
+from streamfl.learning.optimisers import finite_step, optimiser_named
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.functions.networks import Differentiable
 from streamfl.vafl.messages import bounded_array
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
@@ -27,29 +27,7 @@ from streamfl.vafl.party.life import PartyLife
 from streamfl.vafl.party.noise import PartyNoise
 from streamfl.vafl.state import ANSWERED, ARRAY
 
-__all__ = ["AnsweredEntity", "PartyModel", "PartySteps"]
-
-
-@dataclass(frozen=True)
-class PartySteps:
-    """How a party learns.
-
-    optimiser: its name.
-    learning_rate: eta_m.
-    batch_size: gradients that make a step.
-    in_flight: most entities on their way, from their embedding to the step on their gradient; further ones wait. None: any number.
-    regularisation: lambda of lambda |theta|^2 / 2.
-    unscaled_rate: eta_m of a partition that began before inputs were standardised, and keeps them raw; None: learning_rate.
-    fewer: whether fewer gradients make a step where fewer entities are under way.
-    """
-
-    optimiser: OptimiserName = "adagrad"
-    learning_rate: float = 0.03
-    batch_size: int = 16
-    in_flight: int | None = None
-    regularisation: float = 0.0
-    unscaled_rate: float | None = None
-    fewer: bool = False
+__all__ = ["AnsweredEntity", "PartyModel"]
 
 
 class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -72,10 +50,8 @@ class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
 class PartyModel:
     """h_m in one partition, and the gradients for its next step.
 
+    settings: the party's.
     function: h_m.
-    inputs: numbers that it takes.
-    embedding_size: numbers that it gives.
-    steps: how the party learns.
     noise: of the party's embeddings and steps; None: both go without.
     parameters: to begin with, (size,).
     life: counts the steps.
@@ -84,25 +60,26 @@ class PartyModel:
 
     def __init__(
         self,
+        settings: VaflSettings,
         function: Differentiable,
-        inputs: int,
-        embedding_size: int,
-        steps: PartySteps,
         noise: PartyNoise | None,
         parameters: NDArray[Any],
         life: PartyLife,
         parts: ChangedParts,
     ) -> None:
+        self._settings = settings
         self._function = function
-        self._inputs = inputs
-        self._embedding_size = embedding_size
-        self._steps = steps
+        self._inputs = settings.inputs
+        self._embedding_size = settings.federation.embedding_size
+        self._batch_size, self._fewer = settings.batch_size, settings.fewer_at_once
+        self._learning_rate = settings.party_rate(settings.standardise)
+        self._regularisation = settings.learning.regularisation
         self._noise = noise
         self._parameters = parameters
         self._life = life
         self._remembered = parts.named(ANSWERED, check_number, AnsweredEntity, self._restore_answered)
         parts.register(ARRAY.prefix, self._restore_array)
-        self._optimiser = optimiser_named(steps.optimiser, steps.learning_rate, function.size)
+        self._optimiser = optimiser_named(settings.optimiser, self._learning_rate, function.size)
         self._wire_dtype = np.dtype(function.dtype).newbyteorder("<")
         self._gradient_noise = 0.0 if noise is None else noise.step_noise
         self._answered: list[AnsweredEntity] = []
@@ -110,7 +87,7 @@ class PartyModel:
 
     def go_on_unscaled(self) -> None:
         """Take the learning rate for raw inputs: the partition began before inputs were standardised."""
-        self._optimiser.learning_rate = self._steps.unscaled_rate or self._steps.learning_rate
+        self._optimiser.learning_rate = self._settings.party_rate(standardised=False)
 
     # ---- embeddings
 
@@ -163,8 +140,7 @@ class PartyModel:
         Gradients of embeddings by the same parameters belong into one step, which averages them. Where labels come at once nothing
         else is under way, and waiting for more gradients would only delay learning.
         """
-        most = self._steps.batch_size
-        return min(most, 1 + self._life.under_way) if self._steps.fewer else most
+        return min(self._batch_size, 1 + self._life.under_way) if self._fewer else self._batch_size
 
     def gather(self, entity: str, shown: InFlightEmbedding, gradient: bytes, later: Callable[[int, int], int]) -> bool:
         """Add a gradient to the next step. Returns whether there are enough for the step.
@@ -177,8 +153,8 @@ class PartyModel:
         answered = AnsweredEntity(entity, shown.sequence, shown.features, gradient, self._gradient_noise)
         self._remembered.remember(len(self._answered), answered)
         self._answered.append(answered)
-        if self._steps.fewer and self.wanted < self._steps.batch_size:
-            self._life.under_way = max(self._life.under_way, later(shown.sequence, self._steps.batch_size - 1))
+        if self._fewer and self.wanted < self._batch_size:
+            self._life.under_way = max(self._life.under_way, later(shown.sequence, self._batch_size - 1))
         return len(self._answered) >= self.wanted
 
     def step(self) -> bool:
@@ -190,7 +166,7 @@ class PartyModel:
         # The noise of this step is drawn from this digest, which covers these gradients.
         self._life.learn_from(learnt)
         with np.errstate(over="ignore", invalid="ignore"):
-            gradient = self._total(answered) / len(answered) + self._steps.regularisation * self._parameters
+            gradient = self._total(answered) / len(answered) + self._regularisation * self._parameters
         taken = finite_step(self._optimiser, self._parameters, gradient, self._life.steps + 1)
         self._life.tried_step(taken)
         self._moved = True
@@ -199,8 +175,7 @@ class PartyModel:
     def _digest(self, answered: Sequence[AnsweredEntity]) -> bytes:
         if self._noise is None:
             return self._life.learnt
-        steps = self._steps
-        how = (steps.optimiser, steps.learning_rate, steps.regularisation, *self._noise.of_steps)
+        how = (self._settings.optimiser, self._learning_rate, self._regularisation, *self._noise.of_steps)
         content = msgspec.msgpack.encode((self._life.learnt, answered, how))
         return hashlib.blake2b(content, digest_size=32).digest()
 

@@ -16,40 +16,18 @@ from streamfl.learning.running_scale import RunningScale
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.roles.received_numbers import is_to_come
 from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
-from streamfl.vafl.functions.networks import Differentiable
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.given import PartyGiven
 from streamfl.vafl.party.catch_up import CatchUp
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbeddings, WaitingSamples
 from streamfl.vafl.party.life import PartyLife
-from streamfl.vafl.party.model import AnsweredEntity, PartyModel, PartySteps
+from streamfl.vafl.party.model import AnsweredEntity, PartyModel
 from streamfl.vafl.party.noise import PartyNoise
-from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.state import ARRAY, SPENT
 
-__all__ = ["PartyPartition", "PartySettings", "PartySnapshot"]
+__all__ = ["PartyPartition", "PartySnapshot"]
 
 MOMENTS = ARRAY.prefix + b"moments/"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartySettings:
-    """Settings shared by all partitions of a party. See :class:`~streamfl.vafl.party.role.VaflParty`."""
-
-    name: str
-    function: Differentiable
-    inputs: int
-    embedding_size: int
-    steps: PartySteps
-    seed: int
-    fingerprint: int
-    start: bytes
-    expiry: float
-    limit: int
-    mechanism: Mechanism | None
-    without_noise: bool
-    ledger_limit: int
-    catch_up_samples: int
-    catch_up_patience: float
-    standardise: bool
 
 
 @dataclass(frozen=True)
@@ -73,47 +51,43 @@ class PartySnapshot:
 class PartyPartition:
     """The owners of a partition's state, and the work that involves several of them.
 
-    settings: the party's.
+    settings, given: the party's.
     partition: its number.
     forgotten: counts of forgotten entities by reason, shared by all partitions.
     """
 
-    def __init__(self, settings: PartySettings, partition: int, forgotten: dict[str, int]) -> None:
+    def __init__(self, settings: VaflSettings, given: PartyGiven, partition: int, forgotten: dict[str, int]) -> None:
         self._settings = settings
+        self._given = given
+        self._name = settings.required_party()
+        self._dtype = given.function.dtype
+        learning, alignment, mechanism = settings.learning, settings.alignment, given.mechanism
+        self._most_in_flight = learning.in_flight
         self.partition = partition
         self._parts = ChangedParts()
-        self.life = PartyLife(self._parts, settings.fingerprint, settings.start)
+        self.life = PartyLife(self._parts, settings.fingerprint, given.start)
         self.life.on_restore = self._go_on
         # None: inputs are not standardised.
         self._scale = RunningScale(settings.inputs) if settings.standardise else None
         self._scale_changed = False
-        mechanism, name = settings.mechanism, settings.name
         budget = None if mechanism is None else mechanism.budget
-        self.ledger = Ledger(settings.ledger_limit, None if budget is None else budget**2)
-        noise = None if mechanism is None else PartyNoise(mechanism, settings.fingerprint, name, partition, self.life)
-        self.model = PartyModel(
-            settings.function,
-            settings.inputs,
-            settings.embedding_size,
-            settings.steps,
-            noise,
-            self._first_parameters(settings.start),
-            self.life,
-            self._parts,
-        )
+        self.ledger = Ledger(settings.privacy.ledger_limit, None if budget is None else budget**2)
+        noise = None if mechanism is None else PartyNoise(mechanism, settings.fingerprint, self._name, partition, self.life)
+        first = self._first_parameters(given.start)
+        self.model = PartyModel(settings, given.function, noise, first, self.life, self._parts)
         check = self.model.check_features
-        self.in_flight = InFlightEmbeddings(self._parts, settings.expiry, settings.limit, forgotten, check)
+        self.in_flight = InFlightEmbeddings(self._parts, alignment.expiry_seconds, alignment.limit, forgotten, check)
         self.waiting = WaitingSamples(self._parts, self.life, check)
-        steps = settings.steps
         # in_flight already bounds the entities on their way, with or without a backlog.
-        samples = max(settings.catch_up_samples, steps.batch_size) if settings.catch_up_samples and not steps.in_flight else 0
-        self.catch_up = CatchUp(self.life, self.in_flight, samples, settings.catch_up_patience)
+        catches_up = learning.catch_up_samples and not learning.in_flight
+        samples = max(learning.catch_up_samples, settings.batch_size) if catches_up else 0
+        self.catch_up = CatchUp(self.life, self.in_flight, samples, learning.catch_up_patience_seconds)
         self._parts.register(SPENT.prefix, self.ledger.restore)
         self._parts.register(MOMENTS, self._restore_scale)
 
     def _first_parameters(self, start: bytes) -> NDArray[Any]:
-        settings = self._settings
-        return settings.function.initial(settings.seed, settings.name, *((self.partition, start.hex()) if start else ()))
+        path = (self.partition, start.hex()) if start else ()
+        return self._given.function.initial(self._settings.federation.seed, self._name, *path)
 
     @property
     def missing(self) -> int:
@@ -141,18 +115,18 @@ class PartyPartition:
         if self._scale is not None:
             self._scale_changed = True
             numbers = self._scale.see(numbers)
-        return encode_array(numbers.astype(self._settings.function.dtype))
+        return encode_array(numbers.astype(self._dtype))
 
     def scaled(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Samples as the model would take them now, (n, inputs). Does not change the scale."""
         if self._scale is None:
             return inputs
-        return self._scale.scaled(inputs.astype(np.float64)).astype(self._settings.function.dtype)
+        return self._scale.scaled(inputs.astype(np.float64)).astype(self._dtype)
 
     @property
     def busy(self) -> bool:
         """Whether the limit of entities on their way is reached."""
-        limit = self._settings.steps.in_flight
+        limit = self._most_in_flight
         if limit is None:
             return self.catch_up.waits(len(self.waiting))
         return len(self.in_flight) + self.model.gathered >= limit
@@ -196,9 +170,8 @@ class PartyPartition:
         Raises PeerError or ValueError for state that this party cannot have written, or must not go on from.
         """
         self._parts.restore(key, value)
-        settings = self._settings
-        if settings.mechanism is None and key.startswith(SPENT.prefix):
-            return promise_ended(settings.name, "[privacy]", settings.without_noise)
+        if self._given.mechanism is None and key.startswith(SPENT.prefix):
+            return promise_ended(self._name, "[privacy]", self._settings.privacy.without_noise)
         return None
 
     def _restore_scale(self, name: bytes, value: bytes) -> None:
@@ -214,10 +187,10 @@ class PartyPartition:
 
     def _check_history(self) -> None:
         """PeerError if mu would be claimed for embeddings sent, or steps taken, without noise."""
-        life, mechanism = self.life, self._settings.mechanism
+        life, mechanism = self.life, self._given.mechanism
         if mechanism is not None and (life.shown_bare or (mechanism.guarantees and life.learnt_bare)):
             raise PeerError(
                 "configuration",
-                f"{self._settings.name} has {'sent embeddings' if life.shown_bare else 'taken steps'} without noise before, so "
+                f"{self._name} has {'sent embeddings' if life.shown_bare else 'taken steps'} without noise before, so "
                 "no mu holds; start over with another federation.name at all members",
             )

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.encoding.wire import VERSION
-from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.samples import Sample
 from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.state.clock_guard import ClockGuard
-from streamfl.vafl.functions.networks import Differentiable
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.given import PartyGiven
 from streamfl.vafl.messages import (
     ANOTHER,
     EMBEDDING,
@@ -33,12 +33,11 @@ from streamfl.vafl.messages import (
 )
 from streamfl.vafl.metrics import PartyMetrics
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
-from streamfl.vafl.party.model import PartySteps
-from streamfl.vafl.party.partition import PartyPartition, PartySettings, PartySnapshot
+from streamfl.vafl.party.partition import PartyPartition, PartySnapshot
 from streamfl.vafl.party.privacy_figures import measure_privacy
 from streamfl.vafl.privacy import Mechanism
 
-__all__ = ["PartySnapshot", "PartySteps", "VaflParty"]
+__all__ = ["PartySnapshot", "VaflParty"]
 
 NO_GRADIENT = (
     "no coordinator answers: embeddings are sent, but no gradient has come for {:g} s. Start the vafl-coordinator, or check what "
@@ -49,88 +48,28 @@ NO_GRADIENT = (
 class VaflParty:
     """One party of a vertical federation. Its features never leave it.
 
-    name: the party's, one of federation.parties.
-    function: h_m.
-    inputs: numbers of a sample.
-    embedding_size: numbers of an embedding.
-    steps: how the party learns.
-    seed: the federation's.
-    fingerprint: of the settings that all members have to agree on.
-    start: secret bytes that the first parameters of a partition without state are drawn from; empty: from the seed alone, which
-        everybody knows.
-    expiry: seconds for which an entity is remembered without a gradient.
-    limit: most entities of a partition that wait for a gradient; the oldest is forgotten.
-    waiting_limit: samples of a partition that may wait because of ``steps.in_flight`` or a backlog, and one poll more.
-    mechanism: the party's noise and budget; None: no privacy.
-    without_noise: whether a party that has a ledger may go on without a mechanism.
-    requests: how often an entity is sent again because the coordinator asks.
-    ledger_limit: most entities of a partition in the ledger of releases; nothing is sent of others.
-    patience: seconds of embeddings without any answer before the party reports trouble.
-    standardise: whether a partition that begins standardises its inputs.
-    catch_up_samples, catch_up_patience: see :class:`~streamfl.vafl.party.catch_up.CatchUp`.
-    carry: takes a sample's record, returns the headers of its embedding.
+    settings, given: the party's.
     """
 
     prompt = urgent = True
+    waiting_limit = 10_000
+    """Samples of a partition that may wait because of ``learning.in_flight`` or a backlog, and one poll more."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        function: Differentiable,
-        inputs: int,
-        embedding_size: int,
-        steps: PartySteps,
-        seed: int,
-        fingerprint: int = 0,
-        start: bytes = b"",
-        expiry: float = 86_400.0,
-        limit: int = 100_000,
-        waiting_limit: int = 10_000,
-        mechanism: Mechanism | None = None,
-        without_noise: bool = False,
-        requests: int = 4,
-        ledger_limit: int = 1_000_000,
-        patience: float = math.inf,
-        catch_up_samples: int = 0,
-        catch_up_patience: float = math.inf,
-        standardise: bool = False,
-        carry: Carry = carried_nothing,
-    ) -> None:
-        self.name = name
-        self.function = function
-        self.inputs = inputs
-        self.embedding_size = embedding_size
-        self.steps = steps
-        self.fingerprint = fingerprint
-        self.start = start
-        self.waiting_limit = waiting_limit
-        self.mechanism = mechanism
-        self.requests = requests
-        self._carry = carry
-        self._settings = PartySettings(
-            name=name,
-            function=function,
-            inputs=inputs,
-            embedding_size=embedding_size,
-            steps=steps,
-            seed=seed,
-            fingerprint=fingerprint,
-            start=start,
-            expiry=expiry,
-            limit=limit,
-            mechanism=mechanism,
-            without_noise=without_noise,
-            ledger_limit=ledger_limit,
-            catch_up_samples=catch_up_samples,
-            catch_up_patience=catch_up_patience,
-            standardise=standardise,
-        )
+    def __init__(self, settings: VaflSettings, given: PartyGiven) -> None:
+        self.settings = settings
+        self.given = given
+        self.name = settings.required_party()
+        self.function = given.function
+        self.embedding_size = settings.federation.embedding_size
+        self.fingerprint = settings.fingerprint
+        self.mechanism = given.mechanism
+        self._requests = settings.alignment.requests
+        self._carry = given.carry
         self._clock_guard = ClockGuard()
         self._tasks: dict[int, PartyPartition] = {}
         self._metrics = PartyMetrics()
         self._notices = Notices()
-        self._reply_deadline = ReplyDeadline(patience)
+        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
 
     @property
     def wake_at(self) -> float | None:
@@ -177,7 +116,7 @@ class VaflParty:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        self._tasks[partition] = PartyPartition(self._settings, partition, self._metrics.forgotten_entities)
+        self._tasks[partition] = PartyPartition(self.settings, self.given, partition, self._metrics.forgotten_entities)
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
@@ -326,7 +265,7 @@ class VaflParty:
 
     def _queue_again(self, task: PartyPartition, entity: str, shown: InFlightEmbedding, now: float) -> bool:
         """Queue the entity because the coordinator asks for a newer embedding. Returns whether it is queued."""
-        if shown.requests >= self.requests:
+        if shown.requests >= self._requests:
             self._metrics.withheld_embeddings["requests"] += 1
             return False
         queued = self._queue(task, entity, shown.features, (), now, shown.requests + 1)

@@ -218,7 +218,7 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
 
     def _figures(self, embeddings: NDArray[Any], labels: NDArray[Any]) -> VerticalFigures:
         outputs = self.coordinator.evaluate(0, embeddings)
-        loss = self.coordinator.loss
+        loss = self.coordinator.given.loss
         value = float(loss.values(outputs, labels).mean())
         if loss.name == "square":
             return number_figures(self.seconds, outputs[:, 0], labels, value)
@@ -336,8 +336,9 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
 
     def _feed(self, party: _SimulatedParty) -> bool:
         """Write the party's next samples. Returns whether there were any."""
-        room = AHEAD * (party.role.steps.in_flight or _LARGEST_BATCH)
-        waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.name, PartyMetrics.waiting_samples))
+        in_flight = party.role.settings.learning.in_flight
+        room = AHEAD * (in_flight or _LARGEST_BATCH)
+        waiting = int(in_flight is not None) * int(self.figure(party.name, PartyMetrics.waiting_samples))
         count = max(0, room - waiting) if self.arrivals is None else self.arrivals
         chosen = party.order[party.written : party.written + count]
         party.written += len(chosen)

@@ -263,7 +263,7 @@ def _party_figures(federation: VerticalFederation, name: str, private: bool) -> 
 def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) -> VerticalFigures:
     """Figures of each entity's last prediction; entities without one are left out."""
     entities, predicted = federation.last_predictions(lambda one: one.prediction)
-    own, seconds, loss = labels[entities], federation.virtual_seconds, federation.coordinator.loss
+    own, seconds, loss = labels[entities], federation.virtual_seconds, federation.coordinator.given.loss
     if not entities:
         return VerticalFigures(seconds)
     if loss.name == "square":
@@ -284,7 +284,7 @@ def _trace(
     """
     settings = federation.settings
     name, size = settings.federation.name, settings.federation.embedding_size
-    dtype = federation.coordinator.dtype
+    dtype = federation.coordinator.settings.dtype
     uploads, replies = [], []
     for number, party in enumerate(federation.parties):
         for record in federation.bus.read(f"{name}.{party.name}.embeddings"):

@@ -200,7 +200,7 @@ class ClosedLoop:
 
     def manifests(self) -> list[list[str]]:
         """The names of each window."""
-        decode, party = self.server.settings.codec.decode, next(iter(self.parties))
+        decode, party = self.server.codec.decode, next(iter(self.parties))
         said = [(topic, decode(value)) for _, topic, _, value in self.committed if topic.startswith(f"f.{party}.")]
         asks, releases = ([one for topic, one in said if topic.endswith(kind)] for kind in ("asks", "releases"))
         found = names_by_window(asks, releases, self.public.settings.window.rows)
@@ -243,7 +243,7 @@ class ClosedLoop:
         return call(windows, cost, learning.columns, learning.radius, delta=DELTA, window=window, place=self._place)
 
     def _place(self, party: str, window: int, secret: bytes) -> ReleaseContext:
-        return self.party(party).settings.place(window)
+        return self.party(party).given.place(self.party(party).settings, window)
 
 
 def _text(key: bytes | None) -> str | None:

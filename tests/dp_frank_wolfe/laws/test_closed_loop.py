@@ -68,7 +68,7 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
     indices = sum(len(step.chosen) for step in expected.steps)
     assert released == expected.uplink_numbers == indices + len(expected.sums) * public.settings.sketch_numbers
     assert indices == most or learning.blocks > 1
-    codec, counts = loop.server.settings.codec, loop.members[SERVER_MEMBER].role.counts
+    codec, counts = loop.server.codec, loop.members[SERVER_MEMBER].role.counts
     told = [codec.decode(value) for name, _, _, value in loop.committed if name != SERVER_MEMBER]
     assert counts.uplink_bytes == sum(len(one.content) for one in told if one.kind == "answers") + 8 * means
     assert (counts.uplink_numbers, counts.signed_indices) == (released + means, indices)
@@ -79,7 +79,7 @@ def test_noise_that_nobody_knows_is_that_of_the_secret(tmp_path: Path) -> None:
     """Protects the private path: with secrets and ledger files the fit is what the arithmetic makes of the same secrets."""
     loop = fitted(2, tmp_path)
     for party in loop.parties:
-        assert loop.party(party).settings.secret == (tmp_path / f"{party}.secret").read_bytes()
+        assert loop.party(party).given.secret == (tmp_path / f"{party}.secret").read_bytes()
     assert_is(loop, loop.direct().x)
     assert np.any(loop.models()["party-0"])
 

@@ -168,7 +168,7 @@ def test_a_selection_without_one_party_is_that_of_the_others(estimator: str, unt
     """Protects the estimators that choose once from a party that is gone before its choice, or before its products."""
     loop = federation(3, learning={"estimator": estimator, "columns": 6}, privacy={"epsilon": math.inf})
     loop.write_rows(names_of())
-    codec = loop.server.settings.codec
+    codec = loop.server.codec
     for _ in range(MOST_TURNS):
         if any(codec.decode(record.value).kind == until for topic, record in loop.members["party-2"].unread if "asks" in topic):
             break

@@ -81,7 +81,7 @@ def test_exact_predictions_are_the_model() -> None:
 def test_private_predictions_are_charged_before_they_are_sent(tmp_path: Path) -> None:
     """Protects the claim: each part is a link, and in no commit is a part sent whose entity was not charged in an earlier one."""
     loop = with_model(tmp_path, serving={"mode": "private", "predictions": 2})
-    codec, public = loop.server.settings.codec, loop.public
+    codec, public = loop.server.codec, loop.public
     names = names_of(6, 500)
     for seed in (3, 4, 5):
         shown(loop, names, seed)
@@ -118,7 +118,7 @@ def test_a_record_that_comes_again_costs_a_prediction_and_changes_none(tmp_path:
     for value in (0.5, 0.25, 0.125):
         write("party-0", value)
     write("party-1", 0.5)
-    codec = loop.server.settings.codec
+    codec = loop.server.codec
     for party in loop.parties:
         told = [codec.decode(value) for who, _, _, value in loop.committed if who == party]
         parts.append(next(msgspec.msgpack.decode(one.content, type=Partial).value for one in told if one.kind == "partial"))
@@ -157,7 +157,7 @@ def test_the_same_row_has_the_same_noise_and_another_row_another(tmp_path: Path)
     for name, value in said:
         loop.write_columns(name, np.full(2 * COLUMNS, value))
         loop.settle()
-    codec, noises = loop.server.settings.codec, {}
+    codec, noises = loop.server.codec, {}
     for party in loop.parties:
         told = [codec.decode(value) for who, _, _, value in loop.committed if who == party]
         parts = [msgspec.msgpack.decode(one.content, type=Partial).value for one in told if one.kind == "partial"]

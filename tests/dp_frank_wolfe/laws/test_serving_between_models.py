@@ -113,7 +113,7 @@ def test_no_part_with_noise_is_told_with_two_models(tmp_path: Path) -> None:
     fitted_again(loop, 2)
     shown(loop, 1, "somebody", rows)
     loop.settle()
-    codec, told = loop.server.settings.codec, []
+    codec, told = loop.server.codec, []
     for _, topic, _, value in loop.committed:
         if topic.endswith(".releases") and (message := codec.decode(value)).kind == "partial":
             told.append(read_content(message.content, Partial))

@@ -67,8 +67,8 @@ def test_its_answers_are_those_of_the_arithmetic(tmp_path: Path) -> None:
     party = Driver(settings(tmp_path)).begun()
     public = party.public
     blocks: dict[int, Block] = {number: block for number, block in enumerate(public.blocks) if block.party == "a"}
-    own = centre_for(public, {"a": window()}, lambda _: party.task.settings.place(1)).windows["a"]
-    fit = PartyFit(own, blocks, public.fit_plan("a", 1), public.sketch(1), party.task.settings.place(1))
+    own = centre_for(public, {"a": window()}, lambda _: party.task.given.place(party.settings, 1)).windows["a"]
+    fit = PartyFit(own, blocks, public.fit_plan("a", 1), public.sketch(1), party.task.given.place(party.settings, 1))
     random = np.random.default_rng(1)
     weights = np.zeros(COLUMNS)
     for iteration in range(6):
@@ -106,8 +106,8 @@ def test_estimators_that_choose_once_are_those_of_the_arithmetic(tmp_path: Path,
     learning = {"estimator": estimator, "columns": 4}
     party = Driver(settings(tmp_path, learning=learning)).begun()
     plan = party.public.selection_plan("a")
-    own = centre_for(party.public, {"a": window()}, lambda _: party.task.settings.place(1)).windows["a"]
-    wanted = PartySelection(own, plan, party.task.settings.place(1))
+    own = centre_for(party.public, {"a": window()}, lambda _: party.task.given.place(party.settings, 1)).windows["a"]
+    wanted = PartySelection(own, plan, party.task.given.place(party.settings, 1))
     (message,) = party.feed([party.server("choose", 1, 0, b"")])
     chosen: Chosen = read_content(message.content, Chosen)
     assert np.frombuffer(chosen.columns, "<u4").tolist() == wanted.choose()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vafl.makers import Alignment, Steps, make_coordinator, make_party
 
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
@@ -17,11 +18,11 @@ from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
-from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.functions.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
-from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 
 FINGERPRINT, INPUTS, SIZE = 77, 2, 2
@@ -45,18 +46,18 @@ def party(kind: str) -> VaflParty:
     if kind == "private":
         function = BoundedOutput(function, 1.0, normalise=True)
         mechanism = Mechanism(1.0, 4.0, 1.0, 4.0, budget=1.3, secret="ab")
-    return VaflParty(
+    return make_party(
         name="a",
         function=function,
         inputs=INPUTS,
         embedding_size=SIZE,
-        steps=PartySteps(
+        steps=Steps(
             "adam" if kind == "private" else "adagrad",
             0.1,
             1 if kind == "behind" else 3,
             4 if kind == "paced" else None,
             1e-3,
-            fewer=kind == "soon",
+            grows=kind == "soon",
         ),
         seed=1,
         fingerprint=FINGERPRINT,
@@ -210,26 +211,26 @@ class TestPartyThatIsBehind(RoleLaws):
 
 PARTIES = ("a", "b", "c")
 ALIGNMENTS = {
-    "async": AlignmentPolicy(quorum=2, learning_quorum=2, wait_for=1, expiry=2.5, limit=3),
-    "synchronous": AlignmentPolicy(quorum=1, wait_for=3, expiry=1e6, limit=100, keep=True),
-    "bounded": AlignmentPolicy(
+    "async": Alignment(quorum=2, learning_quorum=2, wait_for=1, expiry=2.5, limit=3),
+    "synchronous": Alignment(quorum=1, wait_for=3, expiry=1e6, limit=100, keep=True),
+    "bounded": Alignment(
         quorum=1, learning_quorum=1, wait_for=2, max_staleness=1, reply_seconds=0.4, expiry=1e6, limit=100, revise=False
     ),
     # There is room for two entities, and one that is learnt from makes room.
-    "crowded": AlignmentPolicy(quorum=1, learning_quorum=1, expiry=1e6, limit=2),
+    "crowded": Alignment(quorum=1, learning_quorum=1, expiry=1e6, limit=2),
     # All are waited for, for a time.
-    "patient": AlignmentPolicy(quorum=1, max_staleness=1, requests=1, reply_seconds=0.4, expiry=2.5, limit=4, keep=True),
+    "patient": Alignment(quorum=1, max_staleness=1, requests=1, reply_seconds=0.4, expiry=2.5, limit=4, keep=True),
 }
 
 
 def coordinator(kind: str, head: str) -> VaflCoordinator:
     network = DenseNetwork([len(PARTIES) * SIZE, 3, SIZE], "tanh", dtype=np.float64)
-    return VaflCoordinator(
+    return make_coordinator(
         parties=PARTIES,
         embedding_size=SIZE,
         head=SumHead(np.float64) if head == "sum" else NetworkHead(network),
         loss=softmax_loss(SIZE),
-        steps=HeadSteps("adam", 0.1, 2, 1e-3, growing=kind == "patient"),
+        steps=Steps("adam", 0.1, 2, regularisation=1e-3, grows=kind == "patient"),
         alignment=ALIGNMENTS[kind],
         seed=1,
         fingerprint=FINGERPRINT,

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vafl.makers import make_coordinator
+from vafl.makers import Alignment, make_coordinator
 
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.labels import Label
-from streamfl.vafl.coordinator.role import AlignmentPolicy
 from streamfl.vafl.messages import REPLY, Embedding
 
 PARTIES = ("a", "b", "c")
@@ -46,7 +45,7 @@ class Member:
 class Conversation:
     """A coordinator whose sum of embeddings is told by every gradient, 2 (sum - label), and a record of all that was said."""
 
-    def __init__(self, alignment: AlignmentPolicy) -> None:
+    def __init__(self, alignment: Alignment) -> None:
         self.bound = alignment.max_staleness
         self.role = make_coordinator(parties=PARTIES, alignment=alignment)
         self.role.open(0)
@@ -172,7 +171,7 @@ def test_no_gradient_is_computed_from_what_is_older_than_the_bound(bound: int | 
     computed from is its latest and at most D steps old, and the figures of staleness are of just these.
     Nobody is waited for without end.
     """
-    alignment = AlignmentPolicy(
+    alignment = Alignment(
         quorum=1,
         learning_quorum=data.draw(st.sampled_from([None, 1, 2])),
         wait_for=data.draw(st.sampled_from([1, 1, 2])),
@@ -201,7 +200,7 @@ def test_a_bound_is_kept_for_all_parties_of_a_row() -> None:
     """
     found = {}
     for bound in (None, 2):
-        conversation = Conversation(AlignmentPolicy(quorum=1, learning_quorum=1, max_staleness=bound, keep=True))
+        conversation = Conversation(Alignment(quorum=1, learning_quorum=1, max_staleness=bound, keep=True))
         for _ in range(2):
             for entity in ENTITIES:
                 conversation.labelled(entity)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from vafl.makers import Alignment, Steps
 
 from streamfl.learning.optimisers import optimiser_named
-from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps
 from streamfl.vafl.functions.heads import Head, OutputLoss
 
 COUNTS = (
@@ -115,7 +115,7 @@ class Reference:
     """counts: as the coordinator's metrics. ages: of all embeddings that were learnt from. losses: of predictions before labels."""
 
     def __init__(
-        self, parties: int, size: int, loss: OutputLoss, head: Head, steps: HeadSteps, alignment: AlignmentPolicy, dtype: Any
+        self, parties: int, size: int, loss: OutputLoss, head: Head, steps: Steps, alignment: Alignment, dtype: Any
     ) -> None:
         self.loss, self.head, self.steps, self.alignment, self.dtype = loss, head, steps, alignment, dtype
         self.parties = [Party(np.zeros(size)) for _ in range(parties)]

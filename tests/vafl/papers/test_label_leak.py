@@ -10,14 +10,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import norm
-from vafl.makers import make_coordinator
+from vafl.makers import Alignment, Steps, make_coordinator
 
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.labels import Label
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps
 from streamfl.vafl.functions.heads import LOGISTIC, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import REPLY, Embedding
@@ -38,8 +37,8 @@ def gradients(head: Head, loss: OutputLoss, noise: float, labels: NDArray[Any], 
         head=head,
         loss=loss,
         # Theta_0 stands still, for what is told to be comparable.
-        steps=HeadSteps("sgd", 1e-12, 10_000),
-        alignment=AlignmentPolicy(quorum=2, wait_for=2, keep=True),
+        steps=Steps("sgd", 1e-12, 10_000),
+        alignment=Alignment(quorum=2, wait_for=2, keep=True),
         gradient_noise=noise,
         noise_secret="5e" * 32,
     )

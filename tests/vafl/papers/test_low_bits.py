@@ -13,6 +13,7 @@ from grids import grid
 from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import norm
+from vafl.makers import Steps, make_party
 
 from streamfl.contract.role import Received, Record, Send
 from streamfl.learning.accuracy import area_under_curve
@@ -21,7 +22,6 @@ from streamfl.records.samples import Sample
 from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, OutputLoss, softmax_loss
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING
-from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -34,12 +34,12 @@ SECRET, SIZE, ENTITIES = "5e" * 32, 8, 1500
 
 def embeddings(record: Sequence[float], noise: float) -> NDArray[np.float64]:
     """What a party with the identity as its model shows of so many entities with the same features, (ENTITIES, SIZE)."""
-    role = VaflParty(
+    role = make_party(
         name="a",
         function=BoundedOutput(Identity(), 1.0, normalise=False),
         inputs=SIZE,
         embedding_size=SIZE,
-        steps=PartySteps(),
+        steps=Steps(),
         seed=1,
         mechanism=Mechanism(1.0, noise, None, None, None, SECRET),
     )

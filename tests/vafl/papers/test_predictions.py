@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.special import logit
-from vafl.makers import make_coordinator
+from vafl.makers import Alignment, make_coordinator
 
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
-from streamfl.vafl.coordinator.role import AlignmentPolicy
 from streamfl.vafl.functions.heads import LOGISTIC, Head, NetworkHead, SumHead
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import Embedding, Prediction
@@ -25,7 +24,7 @@ HEADS: dict[str, Head] = {"sum": SumHead(), "linear network": NetworkHead(DenseN
 
 def predicted(head: Head, embeddings: NDArray[np.float32], **alignment: Any) -> list[NDArray[np.float64]]:
     """The log-odds of every prediction of each entity, whose parties show it one after the other. embeddings: (entities, 2)."""
-    role = make_coordinator(parties=PARTIES, head=head, loss=LOGISTIC, alignment=AlignmentPolicy(**alignment), dtype=np.float32)
+    role = make_coordinator(parties=PARTIES, head=head, loss=LOGISTIC, alignment=Alignment(**alignment), dtype=np.float32)
     role.open(0)
     batch = []
     for number, row in enumerate(embeddings):

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import kstest
+from vafl.makers import Steps, make_party
 
 from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
@@ -28,7 +29,6 @@ from streamfl.records.samples import Sample
 from streamfl.vafl.config import PrivacySection, VaflSettings
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
-from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 from streamfl.vafl.roles import ROLES
 
@@ -72,10 +72,10 @@ class Watched:
 class Party:
     """A party of one partition."""
 
-    def __init__(self, function: Any, mechanism: Mechanism | None, steps: PartySteps, epoch: float = 0.0, **options: Any) -> None:
+    def __init__(self, function: Any, mechanism: Mechanism | None, steps: Steps, epoch: float = 0.0, **options: Any) -> None:
         self.function = Watched(function)
         self.now = epoch
-        self.role = VaflParty(
+        self.role = make_party(
             name="a",
             function=self.function,
             inputs=INPUTS,
@@ -207,7 +207,7 @@ def test_no_record_costs_more_than_is_claimed(optimiser: Any, kind: str, batch: 
     mechanism = Mechanism(1.0, 4.0, 0.01, 4.0, None, SECRET)
     record = np.random.default_rng(3).normal(size=INPUTS)
     order = events(np.random.default_rng(5), 8, 60)
-    parties = [Party(function(kind), mechanism, PartySteps(optimiser, 0.05, batch)) for _ in range(2)]
+    parties = [Party(function(kind), mechanism, Steps(optimiser, 0.05, batch)) for _ in range(2)]
     embeddings, steps = neighbours(parties, order, (record, -record), same_sums=True)
     claimed = parties[0].figure("privacy_mu")
     assert parties[1].figure("privacy_mu") == claimed
@@ -219,7 +219,7 @@ def test_a_record_can_cost_what_is_claimed() -> None:
     """Protects the test above from being too easy: alone in every batch, twice in each, a record costs all that is counted."""
     mechanism = Mechanism(1.0, 4.0, 0.01, 4.0, None, SECRET)
     record = np.random.default_rng(3).normal(size=INPUTS)
-    parties = [Party(function("linear"), mechanism, PartySteps("sgd", 0.05, 2)) for _ in range(2)]
+    parties = [Party(function("linear"), mechanism, Steps("sgd", 0.05, 2)) for _ in range(2)]
     # Gradients of one direction only: two of the same record add up.
     for party, own in zip(parties, (record, -record), strict=True):
         for _ in range(2):
@@ -240,7 +240,7 @@ def test_without_noise_on_steps_others_embeddings_tell_more_than_the_records_own
     record = np.random.default_rng(3).normal(size=INPUTS)
     order = [("target", True), *((f"e{number}", True) for number in range(1500))]
     bare = Mechanism(1.0, 4.0, None, None, None, SECRET)
-    parties = [Party(function("linear"), bare, PartySteps("adagrad", 0.03, 16)) for _ in range(2)]
+    parties = [Party(function("linear"), bare, Steps("adagrad", 0.03, 16)) for _ in range(2)]
     told, _ = neighbours(parties, order, (record, -record), same_sums=False)
     claimed = parties[0].figure("privacy_mu_per_release")
     assert parties[0].figure("privacy_mu") == 0
@@ -248,7 +248,7 @@ def test_without_noise_on_steps_others_embeddings_tell_more_than_the_records_own
     assert np.sqrt(told) > 1.2 * claimed
 
     private = Mechanism(1.0, 4.0, 1.0, 4.0, None, SECRET)
-    parties = [Party(function("linear"), private, PartySteps("adagrad", 0.03, 16)) for _ in range(2)]
+    parties = [Party(function("linear"), private, Steps("adagrad", 0.03, 16)) for _ in range(2)]
     embeddings, steps = neighbours(parties, order, (record, -record), same_sums=True)
     assert np.sqrt(embeddings + steps) <= parties[0].figure("privacy_mu")
 
@@ -263,7 +263,7 @@ def test_what_embeddings_alone_tell_is_below_the_claim(rate: float) -> None:
     order = events(np.random.default_rng(6), 3, 200)
     # Steps without noise but for 1e-30, and no embedding long enough to be shortened: means.
     means = Mechanism(1e12, 4.0, norm, 1e-30, None, SECRET)
-    steps = PartySteps("sgd", rate, 4)
+    steps = Steps("sgd", rate, 4)
     parties = [Party(function("linear", normalise=False, norm=1e12), means, steps) for _ in range(2)]
     neighbours(parties, order, (record, -record), same_sums=False)
     first, second = parties
@@ -297,7 +297,7 @@ def residuals() -> NDArray[np.float64]:
     drawn = []
     for secret in (SECRET, SECRET[::-1]):
         for partition in range(3):
-            party = Party(function("linear"), Mechanism(1.0, 4.0, None, None, None, secret), PartySteps())
+            party = Party(function("linear"), Mechanism(1.0, 4.0, None, None, None, secret), Steps())
             for number in range(200):
                 party.sees(f"e{number}", np.arange(INPUTS) + 1.0, partition)
             drawn.append(party.noise)
@@ -326,7 +326,7 @@ def test_noise_of_embeddings_is_normal_and_of_its_own_everywhere() -> None:
 def test_noise_of_steps_is_sigma_s_on_the_sum() -> None:
     """Protects the mechanism: a step on gradients of 0 is noise alone, of standard deviation sigma S / batch a parameter."""
     network = DenseNetwork([INPUTS, 400, SIZE], "tanh", dtype=np.float64)
-    party = Party(BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), PartySteps("sgd", 1.0, 2))
+    party = Party(BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), Steps("sgd", 1.0, 2))
     moves = []
     for _ in range(3):
         before = party.parameters
@@ -348,7 +348,7 @@ def test_a_step_that_is_done_again_never_puts_the_same_noise_onto_something_else
     records = {name: np.random.default_rng(number).normal(size=INPUTS) for number, name in enumerate("abcd")}
 
     def run(samples: str, gradients: Sequence[float], epoch: float = 0.0, rate: float = 0.1, weight: float = 0.0) -> Party:
-        party = Party(function("linear"), mechanism, PartySteps("sgd", rate, 1, regularisation=weight), epoch)
+        party = Party(function("linear"), mechanism, Steps("sgd", rate, 1, regularisation=weight), epoch)
         party.sees("d", records["d"])
         for gradient in gradients:
             party.answered(party.sent[-1], np.full(SIZE, gradient))
@@ -390,7 +390,7 @@ def test_noise_is_another_one_when_what_it_hides_was_made_otherwise(change: str)
         bounded = BoundedOutput(network, norm, normalise="normalise" not in changes)
         # The federation's fingerprint has its precision in it.
         fingerprint = int("precision" in changes)
-        party = Party(bounded, Mechanism(norm, 4.0, 1.0, 4.0, None, SECRET), PartySteps("sgd", 0.1, 1), fingerprint=fingerprint)
+        party = Party(bounded, Mechanism(norm, 4.0, 1.0, 4.0, None, SECRET), Steps("sgd", 0.1, 1), fingerprint=fingerprint)
         for number in range(20):
             party.sees(f"e{number}", np.random.default_rng(number).normal(size=INPUTS) / 9)
         return party.noise
@@ -410,12 +410,12 @@ def test_what_is_shown_again_in_other_batches_is_the_same_to_the_last_bit() -> N
 
     def shown(size: int) -> list[bytes]:
         mechanism = Mechanism(1.0, 4.0, None, None, None, SECRET)
-        role = VaflParty(
+        role = make_party(
             name="a",
             function=BoundedOutput(network, 1.0, True),
             inputs=60,
             embedding_size=SIZE,
-            steps=PartySteps(),
+            steps=Steps(),
             seed=1,
             mechanism=mechanism,
         )
@@ -454,7 +454,7 @@ def test_the_sum_of_many_records_is_rounded_by_far_less_than_one_of_them_weighs(
 
 def restarted(party: Party, mechanism: Mechanism | None, rate: float = 0.1, batch: int = 1) -> Party:
     """Another process on the state that ``party`` left, with other noise."""
-    successor = Party(party.function.inner, mechanism, PartySteps("sgd", rate, batch))
+    successor = Party(party.function.inner, mechanism, Steps("sgd", rate, batch))
     for change in party.role.changed_state():
         successor.role.restore(change)
     return successor
@@ -462,7 +462,7 @@ def restarted(party: Party, mechanism: Mechanism | None, rate: float = 0.1, batc
 
 def test_what_was_released_with_less_noise_keeps_its_price() -> None:
     """Protects the budget from restarts: after little noise, more of it makes later releases cheaper, not earlier ones."""
-    records, before = np.ones(INPUTS), Party(function("linear"), Mechanism(1.0, 1.0, 1.0, 1.0, 4.0, SECRET), PartySteps("sgd"))
+    records, before = np.ones(INPUTS), Party(function("linear"), Mechanism(1.0, 1.0, 1.0, 1.0, 4.0, SECRET), Steps("sgd"))
     for _ in range(3):
         before.sees("e", records)
     after = restarted(before, Mechanism(1.0, 10.0, 1.0, 1.0, 4.0, SECRET))
@@ -480,7 +480,7 @@ def test_no_mu_is_claimed_after_a_life_without_noise(learns: bool) -> None:
     would have to cover.
     """
     own = Mechanism(1.0, 4.0, None, None, None, SECRET)
-    before = Party(function("linear"), own if learns else None, PartySteps("sgd", 0.1, 1))
+    before = Party(function("linear"), own if learns else None, Steps("sgd", 0.1, 1))
     before.sees("e", np.ones(INPUTS))
     if learns:
         before.answered(before.sent[-1], np.ones(SIZE))
@@ -491,7 +491,7 @@ def test_no_mu_is_claimed_after_a_life_without_noise(learns: bool) -> None:
 def test_a_step_has_no_less_noise_than_its_gradients_were_counted_with() -> None:
     """Protects mu from a restart between a gradient and its step: it was paid for at the sigma of then."""
     network = DenseNetwork([INPUTS, 400, SIZE], "tanh", dtype=np.float64)
-    before = Party(BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), PartySteps("sgd", 1.0, 2))
+    before = Party(BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), Steps("sgd", 1.0, 2))
     before.sees("a", np.ones(INPUTS))
     before.answered(before.sent[-1], np.zeros(SIZE))
     after = restarted(before, Mechanism(1.0, 4.0, 0.5, 1.0, None, SECRET), rate=1.0, batch=2)
@@ -572,7 +572,7 @@ def test_the_budget_is_never_exceeded(data: st.DataObject) -> None:
     sent and learnt of an entity, counted from outside, is within the budget, and what the party reports is not below it.
     """
     mechanism = Mechanism(1.0, 4.0, 1.0, 3.0, data.draw(st.sampled_from([0.5, 1.3, 2.2])), SECRET)
-    steps = PartySteps("sgd", 0.1, data.draw(st.integers(1, 4)), data.draw(st.sampled_from([None, 2])))
+    steps = Steps("sgd", 0.1, data.draw(st.integers(1, 4)), data.draw(st.sampled_from([None, 2])))
     names = ["a", "b", "c"]
     records = {name: np.eye(INPUTS)[number] for number, name in enumerate(names)}
     party = Party(function("linear"), mechanism, steps, expiry=3.0, limit=2)
@@ -621,7 +621,7 @@ def test_the_budget_is_never_exceeded(data: st.DataObject) -> None:
 def test_an_entity_whose_budget_is_spent_holds_nobody_up() -> None:
     """Protects others from one whose budget is spent: asked for a newer embedding of it, the party does not go on waiting."""
     mechanism = Mechanism(1.0, 4.0, 1.0, 4.0, 0.6, SECRET)
-    party = Party(function("linear"), mechanism, PartySteps("sgd", 0.1, 1, in_flight=1))
+    party = Party(function("linear"), mechanism, Steps("sgd", 0.1, 1, in_flight=1))
     party.sees("a", np.ones(INPUTS))
     party.sees("b", np.ones(INPUTS))
     assert [one.entity for one in party.sent] == ["a"]

@@ -13,12 +13,13 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
+from vafl.makers import Alignment, Steps, make_coordinator
 from vafl.papers.reference import COUNTS, Reference, Said, Shown
 
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.labels import Label
-from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import REPLY, Embedding, Prediction
@@ -44,8 +45,8 @@ class Settings:
     size: int
     loss: OutputLoss
     hidden: tuple[int, ...] | None
-    steps: HeadSteps
-    alignment: AlignmentPolicy
+    steps: Steps
+    alignment: Alignment
 
     def head(self) -> Head:
         if self.hidden is None:
@@ -54,7 +55,7 @@ class Settings:
         return NetworkHead(DenseNetwork(sizes, "tanh", dtype=np.float64))
 
     def coordinator(self) -> VaflCoordinator:
-        role = VaflCoordinator(
+        role = make_coordinator(
             parties=[f"p{number}" for number in range(self.parties)],
             embedding_size=self.size,
             head=self.head(),
@@ -74,13 +75,13 @@ class Settings:
 def drawn_settings(draws: np.random.Generator) -> Settings:
     parties = int(draws.integers(1, 5))
     loss, hidden = KINDS[draws.integers(len(KINDS))]
-    steps = HeadSteps(
+    steps = Steps(
         optimiser=("sgd", "sgd-decay", "adagrad", "adam")[draws.integers(4)],
         learning_rate=0.1,
         batch_size=int(draws.integers(1, 9)),
         regularisation=float(draws.choice([0.0, 0.1])),
     )
-    alignment = AlignmentPolicy(
+    alignment = Alignment(
         quorum=int(draws.integers(1, parties + 1)),
         learning_quorum=None if draws.random() < 0.4 else int(draws.integers(1, parties + 1)),
         wait_for=int(draws.integers(1, draws.integers(1, parties + 1) + 1)),

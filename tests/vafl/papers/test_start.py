@@ -223,7 +223,7 @@ def test_the_state_on_the_cluster_does_not_hold_the_secret(secret: str) -> None:
     content = b"".join(change.value or b"" for change in role.changed_state())
     assert bytes(range(32)) not in content
     assert bytes(range(32)).hex().encode() not in content
-    assert role.start in content
+    assert role.given.start in content
 
 
 def test_what_is_done_again_from_another_start_has_other_noise(secret: str) -> None:

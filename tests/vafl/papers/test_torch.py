@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from vafl.makers import Steps, make_party
 
 from streamfl.contract.role import ConfigurationError, Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
@@ -18,7 +19,6 @@ from streamfl.records.samples import Sample
 from streamfl.vafl.functions.networks import Activation, DenseNetwork
 from streamfl.vafl.functions.torch_model import TorchModel
 from streamfl.vafl.messages import EMBEDDING, Reply
-from streamfl.vafl.party.role import PartySteps, VaflParty
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'streamfl[torch]'")
 
@@ -103,8 +103,8 @@ class Same(TorchModel):
 
 def learnt(function: Any, optimiser: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """All embeddings and the last parameters of a party that is pulled towards targets."""
-    role = VaflParty(
-        name="a", function=function, inputs=4, embedding_size=2, steps=PartySteps(optimiser, 0.05, batch_size=8), seed=3
+    role = make_party(
+        name="a", function=function, inputs=4, embedding_size=2, steps=Steps(optimiser, 0.05, batch_size=8), seed=3
     )
     role.open(0)
     generator, shown = np.random.default_rng(9), []

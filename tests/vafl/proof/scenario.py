@@ -126,10 +126,10 @@ class VaflScenario:
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
-        if isinstance(role, VaflParty) and role.steps.in_flight is not None:
+        if isinstance(role, VaflParty) and (most := role.settings.learning.in_flight) is not None:
             for held in role.snapshots().values():
                 away = len(held.in_flight) + len(held.answered)
-                require(away <= role.steps.in_flight, f"{role.name}: {away} entities on their way, {role.steps.in_flight} may be")
+                require(away <= most, f"{role.name}: {away} entities on their way, {most} may be")
         elif isinstance(role, VaflCoordinator):
             for own in role.snapshots().values():
                 require(own.awaited <= set(own.entities), "an embedding is awaited of an entity that is forgotten")

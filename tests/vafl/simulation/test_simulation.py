@@ -167,7 +167,7 @@ def learns_from_a_step_older(patch: pytest.MonkeyPatch) -> None:
 
 def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, task: Any, now: float) -> Any:
-        return real(self, task, now + 0.7 * self.alignment.reply_seconds)
+        return real(self, task, now + 0.7 * self.settings.alignment.reply_seconds)
 
     instead(patch, VaflCoordinator, "_give_up_waiting", change)
 

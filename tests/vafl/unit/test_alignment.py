@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from vafl.makers import make_coordinator
+from vafl.makers import Alignment, make_coordinator
 
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.labels import Label
-from streamfl.vafl.coordinator.role import AlignmentPolicy, VaflCoordinator
+from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import REPLY, Embedding
 
 PARTIES = ("bank", "shop")
@@ -20,7 +20,7 @@ PARTIES = ("bank", "shop")
 def coordinator(**alignment: object) -> VaflCoordinator:
     role = make_coordinator(
         parties=PARTIES,
-        alignment=AlignmentPolicy(**alignment),  # type: ignore[arg-type]
+        alignment=Alignment(**alignment),  # type: ignore[arg-type]
     )
     role.open(0)
     return role

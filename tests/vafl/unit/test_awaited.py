@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from vafl.makers import Steps
 from vafl.unit.test_conversations import Coordinator, Party, figures
 
 from streamfl.simulation.system_tools import what_learning_waits_for
-from streamfl.vafl.party.role import PartySteps
 
 
 def standing(role: Any) -> list[str]:
@@ -43,7 +43,7 @@ def test_a_coordinator_that_has_learnt_before_a_restart_waits_for_nothing() -> N
 
 def test_a_party_says_how_many_gradients_its_first_step_lacks() -> None:
     """Protects the operator: where labels never come, a party shows its entities as if it learnt."""
-    party = Party(steps=PartySteps("sgd", 1.0, 2))
+    party = Party(steps=Steps("sgd", 1.0, 2))
     for entity in ("a", "b"):
         party.sees(entity)
     assert party.role.backlog == "knows 0 of 2 entities with a gradient that the first step takes (learning.batch_size)"

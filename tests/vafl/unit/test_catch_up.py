@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from vafl.makers import Steps, make_party
 
 from streamfl.contract.role import CatchesUp, Received, Record, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.samples import Sample
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING, REPLY, Reply
-from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.party.role import VaflParty
 
 HISTORY = [f"e{number}" for number in range(10)]
 
@@ -28,12 +29,12 @@ class Behind:
 
     def begun(self) -> VaflParty:
         network = DenseNetwork([1, 1], bias=False, dtype=np.float64)
-        role = VaflParty(
+        role = make_party(
             name="bank",
             function=network,
             inputs=1,
             embedding_size=1,
-            steps=PartySteps("sgd", 1.0, 1),
+            steps=Steps("sgd", 1.0, 1),
             seed=0,
             catch_up_samples=2,
             catch_up_patience=30.0,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from vafl.makers import make_coordinator
+from vafl.makers import Alignment, Steps, make_coordinator, make_party
 
 from streamfl.contract.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
@@ -18,11 +18,9 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps
 from streamfl.vafl.functions.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
-from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 
 PARTIES = ("bank", "shop", "phone")
@@ -45,7 +43,7 @@ class Coordinator:
 
     def __init__(self, fingerprint: int = 0, **alignment: Any) -> None:
         alignment = {"learning_quorum": alignment.get("quorum", 1), **alignment}
-        self.role = make_coordinator(parties=PARTIES, alignment=AlignmentPolicy(**alignment), fingerprint=fingerprint)
+        self.role = make_coordinator(parties=PARTIES, alignment=Alignment(**alignment), fingerprint=fingerprint)
         self.role.open(0)
         self.sequences = dict.fromkeys(PARTIES, 0)
 
@@ -124,7 +122,7 @@ def test_a_head_learns_from_the_noisy_label_that_parties_are_told_of() -> None:
         parties=("bank",),
         head=head,
         loss=LOGISTIC,
-        steps=HeadSteps("sgd", 0.5, 1),
+        steps=Steps("sgd", 0.5, 1),
         gradient_noise=3.0,
         noise_secret="5e" * 32,
     )
@@ -143,7 +141,7 @@ def test_the_heads_own_parameters_are_kept_small() -> None:
     role = make_coordinator(
         parties=("bank",),
         head=NetworkHead(DenseNetwork([1, 1], bias=False, dtype=np.float64)),
-        steps=HeadSteps("sgd", 0.5, 1, regularisation=0.25),
+        steps=Steps("sgd", 0.5, 1, regularisation=0.25),
     )
     role.open(0)
     (before,) = role.parameters(0)
@@ -338,7 +336,7 @@ def test_a_classifier_says_probabilities_and_counts_what_it_got_right() -> None:
         parties=PARTIES,
         embedding_size=3,
         loss=softmax_loss(3),
-        alignment=AlignmentPolicy(quorum=1, keep=True),
+        alignment=Alignment(quorum=1, keep=True),
     )
     role.open(0)
     for number, (values, label) in enumerate((([0.0, 2.0, 0.0], 1.0), ([5.0, 2.0, 0.0], 2.0), ([5.0, 2.0, 1.0], 0.0))):
@@ -357,14 +355,14 @@ def test_a_classifier_says_probabilities_and_counts_what_it_got_right() -> None:
 class Party:
     """A party of one partition with one weight, and what it says."""
 
-    def __init__(self, mechanism: Mechanism | None = None, steps: PartySteps | None = None, **bounds: Any) -> None:
+    def __init__(self, mechanism: Mechanism | None = None, steps: Steps | None = None, **bounds: Any) -> None:
         network: Any = DenseNetwork([1, 1], bias=False, dtype=np.float64)
-        self.role = VaflParty(
+        self.role = make_party(
             name="bank",
             function=network if mechanism is None else BoundedOutput(network, mechanism.embedding_norm, normalise=False),
             inputs=1,
             embedding_size=1,
-            steps=steps or PartySteps("sgd", 1.0, 1),
+            steps=steps or Steps("sgd", 1.0, 1),
             seed=0,
             mechanism=mechanism,
             **bounds,
@@ -419,7 +417,7 @@ def test_a_party_that_is_asked_shows_the_entity_by_its_present_model() -> None:
 
 def test_no_more_are_on_their_way_than_may_be() -> None:
     """Protects synchronous learning and the memory: the next sample waits for the step, and the partition is read no further."""
-    party = Party(steps=PartySteps("sgd", 1.0, 2, in_flight=2), waiting_limit=2)
+    party = Party(steps=Steps("sgd", 1.0, 2, in_flight=2), waiting_limit=2)
     assert [len(party.sees(entity)) for entity in "abc"] == [1, 1, 0]
     assert list(party.role.full) == []
     party.sees("d")
@@ -432,12 +430,12 @@ def test_no_more_are_on_their_way_than_may_be() -> None:
 
 def test_a_gradient_goes_through_the_noise_that_its_embedding_had() -> None:
     """Protects learning with noise inside hidden layers: other noise would be the gradient of another embedding."""
-    party = VaflParty(
+    party = make_party(
         name="bank",
         function=DenseNetwork([1, 1, 1], "tanh", dtype=np.float64, perturbation=0.5),
         inputs=1,
         embedding_size=1,
-        steps=PartySteps("sgd", 1.0, 1),
+        steps=Steps("sgd", 1.0, 1),
         seed=0,
         mechanism=Mechanism(1e6, 1e-9, None, None, None, "5e" * 32),
     )
@@ -457,7 +455,7 @@ def test_a_gradient_goes_through_the_noise_that_its_embedding_had() -> None:
 @pytest.mark.parametrize(("first", "second"), [(1, 4), (2, 5), (1, 7)])
 def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first: int, second: int) -> None:
     """Protects restarts: a commit that empties the waiting gradients and leaves more than there were writes them in their order."""
-    party = Party(steps=PartySteps("sgd", 0.1, 3))
+    party = Party(steps=Steps("sgd", 0.1, 3))
     kept: dict[bytes, StateChange] = {}
     for number in range(first + second):
         party.sees(f"e{number}")
@@ -468,7 +466,7 @@ def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first
         for change in party.role.changed_state():
             kept.pop(change.key, None)
             kept[change.key] = change
-    again = Party(steps=PartySteps("sgd", 0.1, 3))
+    again = Party(steps=Steps("sgd", 0.1, 3))
     for change in kept.values():
         again.role.restore(change)
     assert again.role.snapshots()[0].answered == party.role.snapshots()[0].answered
@@ -502,7 +500,7 @@ def test_a_party_forgets_by_age_and_by_number() -> None:
 
 def test_a_step_into_infinity_is_not_taken() -> None:
     """Protects the model from one gradient that is too large for it."""
-    party = Party(steps=PartySteps("sgd", 1e300, 1))
+    party = Party(steps=Steps("sgd", 1e300, 1))
     party.sees("e", 1e9)
     party.answered("e", 1, 1e9)
     assert party.weight == 0.0
@@ -896,7 +894,7 @@ def test_the_label_s_part_of_a_gradient_is_the_same_beside_any_output() -> None:
     coordinator = make_coordinator(
         parties=PARTIES,
         head=SumHead(),
-        alignment=AlignmentPolicy(learning_quorum=1),
+        alignment=Alignment(learning_quorum=1),
         dtype=np.float32,
         gradient_noise=2.0,
         noise_secret="5e" * 32,

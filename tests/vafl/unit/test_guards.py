@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from vafl.makers import Steps, make_party
 
 from streamfl.configuration.secrets import read_secret
 from streamfl.configuration.settings import load_settings
@@ -22,7 +23,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING, Reply
-from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 
 MECHANISM = Mechanism(embedding_norm=1.0, embedding_noise=4.0, gradient_norm=1.0, gradient_noise=4.0, budget=9.0, secret="0" * 64)
@@ -30,12 +31,12 @@ MECHANISM = Mechanism(embedding_norm=1.0, embedding_noise=4.0, gradient_norm=1.0
 
 def party(mechanism: Mechanism | None = None, **settings: Any) -> VaflParty:
     network: Any = DenseNetwork([1, 1], bias=False, dtype=np.float64)
-    role = VaflParty(
+    role = make_party(
         name="bank",
         function=network if mechanism is None else BoundedOutput(network, mechanism.embedding_norm, normalise=False),
         inputs=1,
         embedding_size=1,
-        steps=PartySteps("sgd", 1.0, 1),
+        steps=Steps("sgd", 1.0, 1),
         seed=0,
         mechanism=mechanism,
         **settings,

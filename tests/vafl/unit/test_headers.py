@@ -7,28 +7,27 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from vafl.makers import make_coordinator
+from vafl.makers import Alignment, Steps, make_coordinator, make_party
 
 from streamfl.contract.role import Headers, Received, Record, Rejection, Send
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.header_propagation import Carry, FollowedAcross
 from streamfl.records.samples import Sample
-from streamfl.vafl.coordinator.alignment import AlignmentPolicy
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
-from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.party.role import VaflParty
 
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("baggage", b"customer=anna"))
 
 
 def party(carry: Carry) -> VaflParty:
     """One that waits for an answer before it shows another entity."""
-    role = VaflParty(
+    role = make_party(
         name="bank",
         function=DenseNetwork([1, 1], dtype=np.float64),
         inputs=1,
         embedding_size=1,
-        steps=PartySteps(batch_size=1, in_flight=1),
+        steps=Steps(batch_size=1, in_flight=1),
         seed=0,
         carry=carry,
     )
@@ -81,7 +80,7 @@ def embedding(name: str, entity: str, headers: Headers) -> Received:
 def test_a_prediction_has_the_headers_of_the_embedding_that_led_to_it(last: str) -> None:
     """Protects a trace from ending at the coordinator, and from going on with another entity's or party's headers."""
     carry = FollowedAcross().carried(by_party=False)
-    role = make_coordinator(alignment=AlignmentPolicy(quorum=2), carry=carry)
+    role = make_coordinator(alignment=Alignment(quorum=2), carry=carry)
     role.open(0)
     first = "shop" if last == "bank" else "bank"
     of = {"bank": TRACE, "shop": (("x-request-id", b"42"), ("seal", b"x"))}

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from scipy.stats import norm
-from vafl.makers import make_coordinator
+from vafl.makers import Alignment, make_coordinator
 
 from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
@@ -21,7 +21,6 @@ from streamfl.privacy.ledger import Ledger
 from streamfl.records.labels import Label
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator.role import AlignmentPolicy
 from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, OutputLoss, softmax_loss
 from streamfl.vafl.messages import REPLY, Embedding
 
@@ -34,7 +33,7 @@ class Coordinator:
     def __init__(
         self, noise: float = NOISE, state: Iterable[StateChange] = (), loss: OutputLoss = LOGISTIC, **options: Any
     ) -> None:
-        alignment = options.pop("alignment", AlignmentPolicy(quorum=1, learning_quorum=1, wait_for=1))
+        alignment = options.pop("alignment", Alignment(quorum=1, learning_quorum=1, wait_for=1))
         options = {"noise_secret": SECRET, **options}
         self.role = make_coordinator(
             parties=options.pop("parties", PARTIES),
@@ -111,7 +110,7 @@ def test_an_entity_that_comes_back_has_noise_of_its_own() -> None:
 
 def test_within_a_life_the_noise_is_one() -> None:
     """Protects from averaging: parties that are told one after the other, and again after a restart, are told the same."""
-    alignment = AlignmentPolicy(quorum=1, learning_quorum=1, wait_for=1, keep=True)
+    alignment = Alignment(quorum=1, learning_quorum=1, wait_for=1, keep=True)
     coordinator = Coordinator(alignment=alignment)
     told = coordinator.lives("ann")
     later = Coordinator(state=coordinator.state, alignment=alignment)
@@ -146,7 +145,7 @@ def test_noise_is_named_by_all_that_it_belongs_to(what: str) -> None:
 @pytest.mark.parametrize("change", [{"noise": 2.0}, {"noise_secret": "a5" * 32}])
 def test_another_noise_within_a_life_is_another_telling(change: dict[str, Any]) -> None:
     """Protects from a restart with other settings between two parties' gradients: the second has other noise, and counts."""
-    before = Coordinator(alignment=AlignmentPolicy(quorum=1, learning_quorum=1))
+    before = Coordinator(alignment=Alignment(quorum=1, learning_quorum=1))
     before.labelled("ann")
     (first,) = before.shown("bank", "ann")
     after = Coordinator(state=before.state, **change)
@@ -207,7 +206,7 @@ def test_what_is_withheld_is_counted_and_forgotten() -> None:
 
 def test_nobody_is_asked_for_what_would_not_be_learnt_from() -> None:
     """Protects parties' budgets: a newer embedding of an entity whose label may not be told would be shown for nothing."""
-    alignment = AlignmentPolicy(quorum=1, learning_quorum=1, max_staleness=0)
+    alignment = Alignment(quorum=1, learning_quorum=1, max_staleness=0)
     coordinator = Coordinator(budget=1.0, alignment=alignment)
     coordinator.lives("ann")
     coordinator.shown("bank", "ann")
@@ -268,7 +267,7 @@ def test_state_of_before_there_was_a_ledger_of_labels_is_read() -> None:
     """Protects an upgrade: what an older release remembered of entities and counters lacks the new fields, and a party's ledger
     had mu^2 alone.
     """
-    before = Coordinator(alignment=AlignmentPolicy(quorum=1, learning_quorum=1, wait_for=2))
+    before = Coordinator(alignment=Alignment(quorum=1, learning_quorum=1, wait_for=2))
     before.labelled("ann")
     before.shown("bank", "ann")
     fields = {b"task": 3, b"entity/ann": 8}
@@ -281,7 +280,7 @@ def test_state_of_before_there_was_a_ledger_of_labels_is_read() -> None:
         for one in before.state
         if not one.key.startswith(b"spent/")
     ]
-    after = Coordinator(state=old, alignment=AlignmentPolicy(quorum=1, learning_quorum=1, wait_for=2))
+    after = Coordinator(state=old, alignment=Alignment(quorum=1, learning_quorum=1, wait_for=2))
     after.sequence = before.sequence
     assert len(after.shown("shop", "ann")) == 2
     ledger = Ledger(10, 4.0)

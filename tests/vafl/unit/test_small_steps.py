@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from vafl.makers import make_coordinator, party_settings
+from vafl.makers import Steps, make_coordinator, party_settings
 from vafl.unit.test_conversations import Party, figures, received
 
 from benchmarks.vafl.defaults import Quality, federation, pooled, tables
@@ -15,14 +15,14 @@ from streamfl.contract.role import StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.labels import Label
 from streamfl.runtime.kinds import find_kind
-from streamfl.vafl.coordinator.role import HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.functions.heads import SQUARE, NetworkHead
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import Embedding
-from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.state import TASK
 
-SOON = PartySteps("sgd", 1.0, 4, fewer=True)
+SOON = Steps("sgd", 1.0, 4, grows=True)
 
 
 def shows(party: Party, *names: str) -> None:
@@ -97,7 +97,7 @@ def test_entities_that_nobody_labels_hold_up_no_step() -> None:
 
 def test_a_state_of_before_goes_on() -> None:
     """Protects an upgrade: counters were remembered without what is under way."""
-    party = Party(steps=PartySteps("sgd", 1.0, 4))
+    party = Party(steps=Steps("sgd", 1.0, 4))
     shows(party, "a", "b")
     party.answered("a", 1, 0.3)
     successor = Party(steps=SOON)
@@ -115,7 +115,7 @@ def head(**steps: Any) -> VaflCoordinator:
         embedding_size=1,
         head=NetworkHead(DenseNetwork([2, 1], dtype=np.float64)),
         loss=SQUARE,
-        steps=HeadSteps("sgd", 1e-3, 3, **steps),
+        steps=Steps("sgd", 1e-3, 3, **steps),
         dtype=np.float64,
     )
     role.open(0)
@@ -133,7 +133,7 @@ def learns(role: VaflCoordinator, entities: range) -> None:
 
 def test_a_heads_first_steps_take_one_entity() -> None:
     """Protects networks on few entities: a head that moved once in 16 lost up to half of the square loss by it."""
-    role = head(growing=True)
+    role = head(grows=True)
     learns(role, range(64))
     assert figures(role)["steps"] == 64
     learns(role, range(64, 64 + 2 * 64))
@@ -164,7 +164,7 @@ def test_the_batch_that_is_left_out(learning: Any, privacy: Any, expected: tuple
         privacy = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(secret), **privacy}
     role = find_kind("vafl-party").build(party_settings(learning=learning, privacy=privacy))
     assert isinstance(role, VaflParty)
-    assert (role.steps.batch_size, role.steps.fewer) == expected
+    assert (role.settings.batch_size, role.settings.fewer_at_once) == expected
 
 
 @pytest.mark.parametrize(("square", "name"), [(True, "diabetes"), (True, "river TrumpApproval"), (False, "breast cancer")])

@@ -145,7 +145,7 @@ def test_the_rate_that_is_left_out(loss: str, hidden: list[int], given: dict[str
     """Protects the table of rates that docs/reference/vafl.md says."""
     role = find_kind("vafl-party").build(party_settings(embedding={"hidden": hidden}, learning={"loss": loss, **given}))
     assert isinstance(role, VaflParty)
-    assert role.steps.learning_rate == expected
+    assert role.settings.party_rate(role.settings.standardise) == expected
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
