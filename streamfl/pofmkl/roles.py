@@ -16,7 +16,6 @@ from streamfl.contract.role import ConfigurationError, Record
 from streamfl.encoding.wire import LONGEST_KEY, ROOM, fingerprint
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
-from streamfl.pofmkl.client.client_record import client_of
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
@@ -45,6 +44,7 @@ from streamfl.pofmkl.metrics import (
 from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.state import CLIENT_STATE, SERVER_STATE, client_of
 from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.header_propagation import carried, timed
@@ -375,6 +375,7 @@ ROLES: dict[str, RoleKind[Any]] = {
             _client_table,
             client_state_settings,
             begins_anew=True,
+            state=CLIENT_STATE,
             metrics=(
                 ClientMetrics,
                 ErrorMetrics,
@@ -394,6 +395,7 @@ ROLES: dict[str, RoleKind[Any]] = {
             _server_table,
             server_state_settings,
             begins_anew=True,
+            state=SERVER_STATE,
             metrics=(ServerMetrics,),
         ),
     )

@@ -32,11 +32,10 @@ from streamfl.pofmkl.messages import (
     kernel_key,
 )
 from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
+from streamfl.pofmkl.state import BOOK, COPY
 
-__all__ = ["BOOK", "Publication", "Settled"]
+__all__ = ["Publication", "Settled"]
 
-BOOK = b"published"
-COPY = b"copy"
 DIGEST_BYTES = 16
 VERSIONS_A_TURN = 4
 NEVER = bytes(DIGEST_BYTES)
@@ -124,21 +123,17 @@ class Publication:
 
     # ---- restore
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore the book or a copy; False if the key belongs to neither. PeerError if it was made with other settings."""
-        kind, _, number = key.partition(b"/")
-        if key == BOOK:
-            book = msgspec.msgpack.decode(value, type=_Book)
-            self.check_fingerprint(book.fingerprint)
-            if len(book.digests) != DIGEST_BYTES * len(self._kernels):
-                raise PeerError("shape", f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels")
-            self._book, self._turn = book, book.turn
-            self._digests = [book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)]
-        elif kind == COPY and number:
-            self._copies[int(number)] = self._row(value)
-        else:
-            return False
-        return True
+    def restore_book(self, _: bytes, value: bytes) -> None:
+        """PeerError if it was made with other settings."""
+        book = msgspec.msgpack.decode(value, type=_Book)
+        self.check_fingerprint(book.fingerprint)
+        if len(book.digests) != DIGEST_BYTES * len(self._kernels):
+            raise PeerError("shape", f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels")
+        self._book, self._turn = book, book.turn
+        self._digests = [book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)]
+
+    def restore_copy(self, kernel: bytes, value: bytes) -> None:
+        self._copies[int(kernel)] = self._row(value)
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
         """Note a record of the model topic; PeerError if it does not belong to this shard.
@@ -262,9 +257,8 @@ class Publication:
                 self._signed.note(kernel, row)
         yield self.book(partition, marker.fingerprint, marker.model_version, marker.updates)
         for kernel in sorted(copied):
-            yield StateChange(
-                "state", partition, b"%s/%d" % (COPY, kernel), encode_array(parameters[self._kernels.index(kernel)])
-            )
+            content = encode_array(parameters[self._kernels.index(kernel)])
+            yield StateChange("state", partition, b"%s%d" % (COPY.prefix, kernel), content)
         self._uncopied = set()
         for kernel, row in rows.items():
             message = KernelParameters(VERSION, kernel, row)
@@ -278,7 +272,7 @@ class Publication:
 
     def book(self, partition: int, fingerprint: int, model_version: int, updates: int) -> StateChange:
         book = _Book(fingerprint, model_version, updates, self._turn, b"".join(self._digests))
-        return StateChange("state", partition, BOOK, msgspec.msgpack.encode(book))
+        return StateChange("state", partition, BOOK.prefix, msgspec.msgpack.encode(book))
 
     def _row(self, content: bytes) -> NDArray[Any]:
         row: NDArray[Any] = decode_array(content, self._dtype, (self._row_length,), "parameters")

@@ -11,10 +11,12 @@ from streamfl.pofmkl.learning.server_steps import ServerStep
 from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
 from streamfl.pofmkl.server.members import ShardMembers
 from streamfl.pofmkl.server.rounds import OpenRound
-from streamfl.pofmkl.server.shard_model import ShardModel, ShardSettings, blocks, norms
+from streamfl.pofmkl.server.shard_model import Restore, ShardModel, ShardSettings, blocks, norms
 from streamfl.pofmkl.server.update_problems import UpdateProblems
+from streamfl.pofmkl.state import MEMBER, PENDING, ROUND
 from streamfl.roles.received_numbers import check_numbers
 from streamfl.state.clock_guard import time_written, time_written_by
+from streamfl.state.table import prefix_of
 
 __all__ = ["Shard"]
 
@@ -39,6 +41,12 @@ class Shard:
         self._number = number
         self._problems = problems
         self._settled = False
+        self._restores: dict[bytes, Restore] = {
+            MEMBER.prefix: self.members.restore,
+            PENDING.prefix: self.round.restore_pending,
+            ROUND.prefix: self.round.restore,
+            **self.model.restores,
+        }
 
     def settle(self) -> None:
         """Check the restored state, once, after all of it is there. ConfigurationError if it does not fit the settings."""
@@ -253,7 +261,7 @@ class Shard:
 
     def changed_state(self) -> Iterable[StateChange]:
         for name, member in self.members.changed_state():
-            yield StateChange("state", self._number, b"client/" + name.encode(), member)
+            yield StateChange("state", self._number, MEMBER.prefix + name.encode(), member)
         for key, value in self.round.changed_state():
             yield StateChange("state", self._number, key, value)
         yield from self.model.changed_state(self.round.dimension)
@@ -261,8 +269,8 @@ class Shard:
     def restore(self, key: bytes, value: bytes) -> None:
         """Restore a value of the server's changelog; PeerError if its key is unknown."""
         self.model.was_remembered()
-        kind, _, name = key.partition(b"/")
-        if kind == b"client":
-            self.members.restore(name.decode(), value)
-        elif not self.round.restore(kind, name, value) and not self.model.restore(key, value):
+        prefix = prefix_of(key)
+        restore = self._restores.get(prefix)
+        if restore is None:
             raise PeerError("malformed", f"server state {key!r} is not known to this release")
+        restore(key[len(prefix) :], value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -18,8 +18,9 @@ from streamfl.pofmkl.messages import ShardVersion, Update
 from streamfl.pofmkl.server.publication import Publication
 from streamfl.pofmkl.server.update_problems import UpdateProblems
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.state import BOOK, COPY, STEP
 
-__all__ = ["ShardModel", "ShardSettings", "blocks", "norms"]
+__all__ = ["Restore", "ShardModel", "ShardSettings", "blocks", "norms"]
 
 # Raw bytes of steps processed at a time: in double precision they grow, and a poll may hold hundreds of megabytes.
 BLOCK_BYTES = 4_000_000
@@ -27,6 +28,8 @@ BLOCK_BYTES = 4_000_000
 LONGEST_ROW = 0.999 * LARGEST_PARAMETERS
 
 Item = TypeVar("Item")
+Restore = Callable[[bytes, bytes], None]
+"""Takes a changelog key without its prefix, and a value."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,6 @@ class ShardSettings:
 
 class ShardModel:
     """The kernels ``number``, ``number`` + shards, … and their records in the model topic.
-
-    Stored under ``step/…`` and the keys of :class:`Publication`.
 
     version: of this shard. updates: applied so far.
     step: moves the parameters.
@@ -192,9 +193,9 @@ class ShardModel:
 
     def changed_state(self, dimension: int) -> Iterable[StateChange]:
         """State and model records that changed since the last call. dimension: of the clients' inputs."""
-        fingerprint = self._federation.fingerprint
+        fingerprint, step = self._federation.fingerprint, STEP.prefix
         for key, value in self.step.changed_state():
-            yield StateChange("state", self.number, b"step/" + key, value)
+            yield StateChange("state", self.number, step + key, value)
         if not self._published:
             marker = ShardVersion(VERSION, fingerprint, dimension, self.number, self.version, self.updates)
             yield from self._publication.changes(self.number, self._changed_kernels, self.parameters, marker)
@@ -207,13 +208,11 @@ class ShardModel:
         """Note that state of the server was restored: it is not a new server."""
         self._remembered = True
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a value of the server's changelog; False if the key belongs to something else."""
-        kind, _, name = key.partition(b"/")
-        if kind == b"step":
-            self.step.restore(name, value)
-            return True
-        return self._publication.restore(key, value)
+    @property
+    def restores(self) -> Mapping[bytes, Restore]:
+        """What restores the model's rows of the changelog, by prefix."""
+        publication = self._publication
+        return {STEP.prefix: self.step.restore, BOOK.prefix: publication.restore_book, COPY.prefix: publication.restore_copy}
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
         """Restore a record of the model topic, into which others may have written."""
