@@ -12,7 +12,7 @@ copied at least once in 4 n versions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError, StateChange
 from streamfl.encoding.wire import VERSION, Count, decode_array, encode_array
+from streamfl.pofmkl.config import LearningSection
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     MARKER_KEY,
@@ -31,7 +32,8 @@ from streamfl.pofmkl.messages import (
     ShardVersion,
     kernel_key,
 )
-from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
+from streamfl.pofmkl.server.given import ServerGiven
+from streamfl.pofmkl.signed_model import SignedShard, empty_row
 from streamfl.pofmkl.state import BOOK, COPY
 
 __all__ = ["Publication", "Settled"]
@@ -79,20 +81,15 @@ class Publication:
     """The book of one shard, and the records of each version.
 
     kernels: of the shard.
-    row_length: numbers of a kernel's parameters, 2 D.
-    dtype: of these numbers.
-    fingerprints: the federation's own first, then its possible former ones.
-    signing: signs each version; None: members have no keys.
     """
 
-    def __init__(
-        self, kernels: range, row_length: int, dtype: Any, fingerprints: Collection[int], signing: ModelSigning | None = None
-    ) -> None:
+    def __init__(self, kernels: range, learning: LearningSection, given: ServerGiven) -> None:
         self._kernels = kernels
-        self._row_length = row_length
-        self._dtype = dtype
-        self._fingerprints = tuple(fingerprints)
-        self._signed = None if signing is None else SignedShard(signing, kernels, empty_row(row_length, dtype))
+        self._row_length = learning.row_length
+        self._dtype = learning.dtype
+        self._fingerprints = given.fingerprints
+        empty = empty_row(self._row_length, self._dtype)
+        self._signed = None if given.signing is None else SignedShard(given.signing, kernels, empty)
         self._digests = [NEVER] * len(kernels)
         self._turn = 0
         self._uncopied: set[int] = set()
