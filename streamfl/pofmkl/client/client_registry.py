@@ -12,7 +12,7 @@ import msgspec
 from streamfl.contract.role import Measurement, PeerError, StateChange
 from streamfl.contract.seeding import UniformSequence
 from streamfl.pofmkl.client.bandwidth import Budgets, TokenBucket, UpdateCost
-from streamfl.pofmkl.client.client_record import ClientRecord, UploadRecord
+from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot, UploadRecord
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.metrics import ClientMetrics
 from streamfl.pofmkl.state import CLIENT_PART, CLIENT_RECORD
@@ -314,6 +314,23 @@ class ClientRegistry:
         """Take back a part of the learner's state of a client. rest: of its key, behind the prefix."""
         name, part = split_name(rest)
         self._learner.restore_part(self.known((partition, name)).row, part, value)
+
+    def snapshot(self, client: Client, waiting: int) -> ClientSnapshot:
+        """A client's state, for inspection. waiting: how many of its samples or labels wait for the model."""
+        record, bucket = client.record, client.bucket
+        samples, labels, _, _ = self._learner.sums([client.row])[0].tolist()
+        return ClientSnapshot(
+            row=client.row,
+            seen_at=record.seen_at,
+            waiting=waiting,
+            samples=int(samples),
+            labels=int(labels),
+            on_version_zero=record.on_version_zero,
+            uploads_begun=record.uploads_drawn,
+            uploads_sent=record.sequence,
+            budget=None if bucket is None else (bucket.tokens, bucket.depth),
+            silent_from=record.sample_rhythm.overdue_at,
+        )
 
     def elsewhere(self, name: str) -> Sequence[int]:
         """The partitions in which a client of this name is registered."""

@@ -37,7 +37,7 @@ from streamfl.pofmkl.client.admission import Admission
 from streamfl.pofmkl.client.bandwidth import Budgets, Uplink
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot
-from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.client_registry import ClientKey, ClientRegistry
 from streamfl.pofmkl.client.label_source import LabelSource, Restore
 from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples, StepTrace
 from streamfl.pofmkl.client.late_labels import LateLabels
@@ -369,23 +369,8 @@ class PofmklClient:
 
     def snapshot(self) -> dict[ClientKey, ClientSnapshot]:
         """The state of each client, by partition and name, for inspection."""
-        return {client.key: self._snapshot_of(client) for client in self._registry}
-
-    def _snapshot_of(self, client: Client) -> ClientSnapshot:
-        record, bucket = client.record, client.bucket
-        samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
-        return ClientSnapshot(
-            row=client.row,
-            seen_at=record.seen_at,
-            waiting=self._labels.pending.waiting(client),
-            samples=int(samples),
-            labels=int(labels),
-            on_version_zero=record.on_version_zero,
-            uploads_begun=record.uploads_drawn,
-            uploads_sent=record.sequence,
-            budget=None if bucket is None else (bucket.tokens, bucket.depth),
-            silent_from=record.sample_rhythm.overdue_at,
-        )
+        waiting = self._labels.pending.waiting
+        return {client.key: self._registry.snapshot(client, waiting(client)) for client in self._registry}
 
     def measure(self) -> Iterable[Measurement]:
         yield from self._scores.measure_counts()

@@ -172,63 +172,66 @@ class Publication:
 
         remembered: whether the server had a state before.
         """
-        book, found, marker = self._book, self._found, self._marker
-        keys = {kernel_key(kernel): kernel for kernel in self._kernels}
-        settled = Settled()
-        doubtful = {keys[key] for key in self._spoilt if key in keys}
-        if book is None and remembered:
-            # The first releases kept no book.
-            settled.parameters = found
-            if marker is not None:
-                settled.model_version, settled.updates = marker.model_version, marker.updates
-                settled.taken_over = marker.fingerprint != self._fingerprints[0]
-                settled.marker_again = settled.taken_over
-        else:
-            settled.model_version, settled.updates = (0, 0) if book is None else (book.model_version, book.updates)
-            expected = ShardVersion(VERSION, self._fingerprints[0], dimension, shard, settled.model_version, settled.updates)
-            if book is not None:
-                settled.taken_over = book.fingerprint != self._fingerprints[0]
-            for kernel, digest in zip(self._kernels, self._digests, strict=True):
-                if digest == NEVER:
-                    if kernel in found:
-                        doubtful.add(kernel)
-                    continue
-                if kernel not in self._own and kernel in found and _digest(found[kernel]) == digest:
-                    # The record was restored before the book.
-                    self._own[kernel] = found[kernel]
-                if kernel in self._own:
-                    settled.parameters[kernel] = self._own[kernel]
-                elif kernel in self._copies:
-                    settled.parameters[kernel] = self._copies[kernel]
-                if self._own.get(kernel) is not found.get(kernel) or kernel not in found:
-                    doubtful.add(kernel)
-            settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
-            # The other kind of marker is as expected: keys were set or dropped since, and nobody else wrote.
-            as_told = self._marker is None and self._other_marker == expected
-            if doubtful or self._spoilt or (settled.marker_again and not settled.taken_over and not as_told):
-                without = sorted(kernel for kernel in doubtful if kernel not in settled.parameters)
-                settled.mended = (
-                    f"shard {shard}: the model topic does not hold what this server published last, of kernels "
-                    f"{sorted(doubtful)[:5]} ({len(doubtful)} in all): it is published again as version {settled.model_version}"
-                    + (f", without a copy of {without[:5]}, which start over" if without else "")
-                    + ". Let only the server write into it."
-                )
-        settled.again = doubtful
+        settled = self._as_found() if self._book is None and remembered else self._by_the_book(shard, dimension)
         if settled.marker_again:
             # All kernels: readers refused those that came before a marker of another federation.
-            settled.again = doubtful | set(settled.parameters)
+            settled.again |= settled.parameters.keys()
         for kernel, row in settled.parameters.items():
             if self._signed is not None:
                 self._signed.note(kernel, encode_array(row))
             self._digests[self._kernels.index(kernel)] = _digest(row)
-        self._uncopied = set(settled.parameters) - self._copies.keys()
-        self._foreign = sorted(self._spoilt - keys.keys() - {MARKER_KEY, SIGNED_KEY})
+        self._uncopied = settled.parameters.keys() - self._copies.keys()
+        self._foreign = sorted(self._spoilt - {MARKER_KEY, SIGNED_KEY, *map(kernel_key, self._kernels)})
         if self._other_marker is not None:
             # Deleted, or every later reader would find and refuse it.
             self._foreign.append(SIGNED_KEY if self._signed is None else MARKER_KEY)
         self._book, self._copies, self._found, self._own, self._marker, self._spoilt = None, {}, {}, {}, None, set()
         self._other_marker = None
         return settled
+
+    def _as_found(self) -> Settled:
+        """The state that the topic shows: the first releases kept no book."""
+        settled, marker = Settled(parameters=self._found, again=self._spoilt_kernels), self._marker
+        if marker is not None:
+            settled.model_version, settled.updates = marker.model_version, marker.updates
+            settled.taken_over = settled.marker_again = marker.fingerprint != self._fingerprints[0]
+        return settled
+
+    def _by_the_book(self, shard: int, dimension: int) -> Settled:
+        """The state that the book says, with what has to be published again. Without a book: that of a new server."""
+        book, marker, settled = self._book, self._marker, Settled(again=self._spoilt_kernels)
+        if book is not None:
+            settled.model_version, settled.updates = book.model_version, book.updates
+            settled.taken_over = book.fingerprint != self._fingerprints[0]
+        expected = ShardVersion(VERSION, self._fingerprints[0], dimension, shard, settled.model_version, settled.updates)
+        for kernel, digest in zip(self._kernels, self._digests, strict=True):
+            if digest != NEVER:
+                self._find(kernel, digest, settled)
+            elif kernel in self._found:
+                settled.again.add(kernel)
+        settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
+        # The other kind of marker is as expected: keys were set or dropped since, and nobody else wrote.
+        as_told = marker is None and self._other_marker == expected
+        if settled.again or self._spoilt or (settled.marker_again and not settled.taken_over and not as_told):
+            settled.mended = _mended(shard, settled)
+        return settled
+
+    @property
+    def _spoilt_kernels(self) -> set[int]:
+        return {kernel for kernel in self._kernels if kernel_key(kernel) in self._spoilt}
+
+    def _find(self, kernel: int, digest: bytes, settled: Settled) -> None:
+        """Find the parameters that the book has: in the topic, or else as a copy."""
+        found = self._found.get(kernel)
+        if kernel not in self._own and found is not None and _digest(found) == digest:
+            # The record was restored before the book.
+            self._own[kernel] = found
+        own = self._own.get(kernel)
+        row = self._copies.get(kernel) if own is None else own
+        if row is not None:
+            settled.parameters[kernel] = row
+        if own is not found or found is None:
+            settled.again.add(kernel)
 
     # ---- write
 
@@ -274,6 +277,18 @@ class Publication:
     def _row(self, content: bytes) -> NDArray[Any]:
         row: NDArray[Any] = decode_array(content, self._dtype, (self._row_length,), "parameters")
         return row
+
+
+def _mended(shard: int, settled: Settled) -> str:
+    """What to say about records that others wrote."""
+    doubtful = sorted(settled.again)
+    without = [kernel for kernel in doubtful if kernel not in settled.parameters]
+    return (
+        f"shard {shard}: the model topic does not hold what this server published last, of kernels {doubtful[:5]} ({len(doubtful)} "
+        f"in all): it is published again as version {settled.model_version}"
+        + (f", without a copy of {without[:5]}, which start over" if without else "")
+        + ". Let only the server write into it."
+    )
 
 
 def _digest(row: NDArray[Any]) -> bytes:
