@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from streamfl.configuration.settings import FederationSection, Section
@@ -123,6 +124,21 @@ class LearningSection(Section):
     upload_interval_ms: Annotated[int, CHANGEABLE] = Field(default=1000, ge=1, le=86_400_000)
     """With `paper` and `bounded` or `async`: milliseconds after which a client sends an open upload even without a new model. The
     preset `default` sends each upload at once."""
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether clients go in rounds."""
+        return self.staleness == "lockstep"
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's type of features and parameters."""
+        return np.float64 if self.precision == "float64" else np.float32
+
+    @property
+    def row_length(self) -> int:
+        """2 D, the numbers of a kernel's parameters."""
+        return 2 * self.features_per_kernel
 
     @property
     def rate(self) -> float:

@@ -8,15 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.dealt import Dealt
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.encoding.wire import LONGEST_KEY, ROOM, fingerprint
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
-from streamfl.pofmkl.client.client_record import client_of
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
@@ -35,8 +32,10 @@ from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
 from streamfl.pofmkl.metrics import CLIENT_METRICS, ServerMetrics
 from streamfl.pofmkl.model_settings import models_named
+from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.state import CLIENT_STATE, SERVER_STATE, client_of
 from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.header_propagation import carried, timed
@@ -74,14 +73,10 @@ def feature_map(settings: PofmklSettings, dimension: int) -> FeatureMap:
         learning.features_per_kernel,
         dimension,
         settings.federation.seed,
-        dtype=_dtype(settings),
+        dtype=learning.dtype,
         shared_directions=learning.shared_directions,
     )
     return FeatureMap(drawn, shared_by=kernels if learning.shared_directions else None)
-
-
-def _dtype(settings: PofmklSettings) -> Any:
-    return np.float64 if settings.learning.precision == "float64" else np.float32
 
 
 def _fingerprint(settings: PofmklSettings, named: bool = True) -> int:
@@ -101,7 +96,7 @@ def _fingerprint(settings: PofmklSettings, named: bool = True) -> int:
         learning.loss,
         kernels,
         learning.features_per_kernel,
-        np.dtype(_dtype(settings)).name,
+        learning.precision,
         *([] if features is None or not named else [tuple(features) if isinstance(features, list) else features]),
     )
 
@@ -131,7 +126,7 @@ def learner(settings: PofmklSettings, dimension: int, viewed: type[ViewedFeature
             learning.features_per_kernel,
             dimension,
             settings.federation.seed,
-            _dtype(settings),
+            learning.dtype,
         ),
         loss=loss_named(learning.loss),
         seed=settings.federation.seed,
@@ -144,14 +139,14 @@ def learner(settings: PofmklSettings, dimension: int, viewed: type[ViewedFeature
 
 def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
     """By the preset: a function from a shard's number of kernels to its step."""
-    learning, row_length = settings.learning, 2 * settings.learning.features_per_kernel
+    learning = settings.learning
     if learning.preset == "paper":
         return lambda kernels: AveragedStep(settings.federation.clients, _longest_step(settings), learning.regularisation)
     if learning.server_step == "gradient":
         return lambda kernels: StochasticGradientStep(learning.rate)
     if learning.server_step == "adagrad":
-        return lambda kernels: AdaGradStep(kernels, row_length, learning.rate)
-    return lambda kernels: RecursiveLeastSquares(kernels, row_length, dtype=_dtype(settings))
+        return lambda kernels: AdaGradStep(kernels, learning.row_length, learning.rate)
+    return lambda kernels: RecursiveLeastSquares(kernels, learning.row_length, dtype=learning.dtype)
 
 
 def _longest_step(settings: PofmklSettings) -> float:
@@ -266,33 +261,19 @@ def _check_federation(settings: PofmklSettings) -> None:
 
 def _check_server_sizes(settings: PofmklSettings) -> None:
     """The same check for the server, which stores its state of a kernel in one record."""
-    learning, features, dtype = settings.learning, settings.learning.features_per_kernel, _dtype(settings)
+    learning, features = settings.learning, settings.learning.features_per_kernel
     # Parameters and the optimiser's state, in double precision.
     needed, other = 16 * features, "lower it"
     if learning.preset == "default" and learning.server_step == "least-squares":
-        needed = RecursiveLeastSquares.snapshot_bytes(2 * features, dtype)
+        needed = RecursiveLeastSquares.snapshot_bytes(learning.row_length, learning.dtype)
         other = 'lower it, or set learning.server_step = "adagrad"'
     _check_fits(f"what the server knows of a kernel with learning.features_per_kernel = {features}", needed, other)
 
 
 def _build_server(settings: PofmklSettings) -> PofmklServer:
-    learning = settings.learning
     _check_server_sizes(settings)
-    return PofmklServer(
-        clients=settings.federation.clients,
-        kernels=settings.kernel_count,
-        features=learning.features_per_kernel,
-        dimension=settings.federation.dimension,
-        step=server_step(settings),
-        shards=settings.federation.shards,
-        lockstep=learning.staleness == "lockstep",
-        round_timeout=learning.round_timeout_seconds,
-        client_expiry=settings.federation.client_expiry_seconds,
-        fingerprint=_fingerprint(settings),
-        former_fingerprint=_fingerprint(settings, named=False),
-        dtype=_dtype(settings),
-        signing=_signing(settings),
-    )
+    fingerprints = _fingerprint(settings), _fingerprint(settings, named=False)
+    return PofmklServer(settings, ServerGiven(step=server_step(settings), fingerprints=fingerprints, signing=_signing(settings)))
 
 
 def _decode_update(record: Record) -> Update:
@@ -367,6 +348,7 @@ ROLES: dict[str, RoleKind[Any]] = {
             _client_table,
             client_state_settings,
             begins_anew=True,
+            state=CLIENT_STATE,
             metrics=CLIENT_METRICS,
         ),
         RoleKind(
@@ -376,6 +358,7 @@ ROLES: dict[str, RoleKind[Any]] = {
             _server_table,
             server_state_settings,
             begins_anew=True,
+            state=SERVER_STATE,
             metrics=(ServerMetrics,),
         ),
     )

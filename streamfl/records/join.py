@@ -14,6 +14,7 @@ from streamfl.contract.measurement import counter, gauge
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.state.clock_guard import overdue, set_back
+from streamfl.state.table import named_key, split_name
 
 __all__ = ["JoinKey", "JoinMetrics", "LabelJoin", "Pair"]
 
@@ -201,8 +202,7 @@ class LabelJoin:
     def changed_state(self) -> Iterable[tuple[int, bytes, bytes | None]]:
         """Partition, key and value of what has changed since the last call, in the order of the changes."""
         for key, entry in self._changed.items():
-            client = key.client.encode()
-            name = len(client).to_bytes(2, "big") + client + key.sample.encode()
+            name = named_key(b"", key.client.encode(), key.sample.encode())
             yield key.partition, name, None if entry is None else msgspec.msgpack.encode(entry)
         self._changed = {}
 
@@ -211,8 +211,8 @@ class LabelJoin:
 
         check: raises PeerError for content that cannot be a sample's.
         """
-        end = 2 + int.from_bytes(name[:2], "big")
-        key = JoinKey(partition, check_name(name[2:end]), check_name(name[end:]))
+        client, sample = split_name(name)
+        key = JoinKey(partition, client, check_name(sample))
         entry = msgspec.msgpack.decode(value, type=_Entry)
         if entry.stage in (_Stage.SAMPLE, _Stage.JOINED):
             check(entry.content)

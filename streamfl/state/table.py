@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
-__all__ = ["StateRow", "StateTable"]
+from streamfl.encoding.changelog_checks import check_name
+
+__all__ = ["StateRow", "StateTable", "named_key", "prefix_of", "split_name"]
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,14 @@ class StateRow:
     written: str
     limit: str
 
-    @property
+    @cached_property
     def prefix(self) -> bytes:
         """The key, or what comes before the name, with its slash.
 
         >>> StateRow("entity/NAME", "", "", "").prefix, StateRow("model", "", "", "").prefix
         (b'entity/', b'model')
         """
-        kind, slash, _ = self.key.partition("/")
-        return (kind + slash).encode()
+        return prefix_of(self.key.encode())
 
 
 class StateTable:
@@ -60,4 +62,20 @@ class StateTable:
 
     def has(self, key: bytes) -> bool:
         """Whether a row has this key. A table without rows has all keys."""
-        return not self.rows or key in self._prefixes or key[: key.find(b"/") + 1] in self._prefixes
+        return not self.rows or prefix_of(key) in self._prefixes
+
+
+def prefix_of(key: bytes) -> bytes:
+    """A key, or what comes before the name in it, with its slash."""
+    return key[: key.find(b"/") + 1] or key
+
+
+def named_key(prefix: bytes, client: bytes, rest: bytes) -> bytes:
+    """A key with a client's name, whose length comes first in two bytes, and the rest behind it."""
+    return prefix + len(client).to_bytes(2, "big") + client + rest
+
+
+def split_name(key: bytes) -> tuple[str, bytes]:
+    """The client's name and the rest of a key that :func:`named_key` made, without its prefix. PeerError if there is no name."""
+    end = 2 + int.from_bytes(key[:2], "big")
+    return check_name(key[2:end]), key[end:]

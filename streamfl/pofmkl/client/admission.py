@@ -6,12 +6,11 @@ from streamfl.contract.role import PeerError
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.client.label_source import LabelSource
 from streamfl.pofmkl.client.uploads import Uploads
+from streamfl.pofmkl.state import INPUT_MEANS
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 
-__all__ = ["MEANS", "Admission"]
-
-MEANS = b"means/"
+__all__ = ["Admission"]
 
 
 class Admission:
@@ -41,7 +40,7 @@ class Admission:
 
     def forget(self, client: Client) -> None:
         """Forget all state of a client, its waiting samples and labels too."""
-        means = [MEANS + name for name in self._means.forget(client.key)]
+        means = [INPUT_MEANS.prefix + name for name in self._means.forget(client.key)]
         self._registry.forget(client, [*self._labels.forget(client), *means])
         self._uploads.forget(client)
 

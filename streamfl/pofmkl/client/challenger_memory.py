@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import StateChange
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.learning.challengers import Challenger
 from streamfl.learning.model_state import ModelSnapshot
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, decode_remembered
+from streamfl.pofmkl.state import CHALLENGER
+from streamfl.state.table import named_key, split_name
 
 __all__ = ["ChallengerMemory"]
 
-PREFIX = b"challenger/"
 # A state may be large, and only measurements depend on it. So a restart may lose up to 63 labels.
 REMEMBERED_EVERY = 64
 
@@ -81,16 +82,14 @@ class ChallengerMemory:
         self._changed = {}
 
     def restore(self, partition: int, rest: bytes, value: bytes) -> None:
-        """Take back what :meth:`changed_state` gave. rest: of the key, after ``challenger/``."""
-        end = 2 + int.from_bytes(rest[:2], "big")
-        client, name = check_name(rest[2:end]), check_name(rest[end:])
-        if _key(client, name) != PREFIX + rest:
-            raise PeerError("malformed", f"{rest[:60]!r} names no challenger")
+        """Take back what :meth:`changed_state` gave. rest: of the key, behind its prefix."""
+        client, model = split_name(rest)
+        name = check_name(model)
         remembered = decode_remembered(value)
         if name in self._models:
             self._restored.setdefault((partition, client), {})[name] = remembered
         else:
-            self._changed[partition, PREFIX + rest] = None
+            self._changed[partition, _key(client, name)] = None
 
     def _note(self, name: str, reason: str, error: BaseException, then: str) -> None:
         if self._failures is not None:
@@ -98,5 +97,4 @@ class ChallengerMemory:
 
 
 def _key(client: str, model: str) -> bytes:
-    name = client.encode()
-    return PREFIX + len(name).to_bytes(2, "big") + name + model.encode()
+    return named_key(CHALLENGER.prefix, client.encode(), model.encode())

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.encoding.changelog_checks import Time, check_name
+from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.roles.rhythm import Rhythm
 
-__all__ = ["ClientRecord", "ClientSnapshot", "UploadRecord", "client_of", "part_key"]
+__all__ = ["ClientRecord", "ClientSnapshot", "UploadRecord"]
 
 # Infinite without a budget.
 Tokens = Annotated[float, msgspec.Meta(ge=0)]
@@ -98,24 +98,3 @@ class ClientSnapshot:
     uploads_sent: int
     budget: tuple[float, float] | None
     silent_from: float | None
-
-
-def part_key(name: bytes, part: bytes) -> bytes:
-    """The changelog's key for a part of the learner's state of a client."""
-    return b"part/" + len(name).to_bytes(2, "big") + name + part
-
-
-def client_of(key: bytes) -> str | None:
-    """The client that a key of the changelog belongs to; None: the key belongs to the partition itself.
-
-    >>> client_of(b"client/press-4"), client_of(part_key(b"press-4", b"s")), client_of(b"silence")
-    ('press-4', 'press-4', None)
-    """
-    kind, _, rest = key.partition(b"/")
-    if kind in (b"client", b"means"):
-        return check_name(rest)
-    if kind == b"waiting":
-        return check_name(rest[8:])
-    if kind in (b"part", b"join", b"challenger"):
-        return check_name(rest[2 : 2 + int.from_bytes(rest[:2], "big")])
-    return None

@@ -12,10 +12,12 @@ import msgspec
 from streamfl.contract.role import Measurement, PeerError, StateChange
 from streamfl.contract.seeding import UniformSequence
 from streamfl.pofmkl.client.bandwidth import Budgets, TokenBucket, UpdateCost
-from streamfl.pofmkl.client.client_record import ClientRecord, UploadRecord, part_key
+from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot, UploadRecord
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.metrics import ClientMetrics
+from streamfl.pofmkl.state import CLIENT_PART, CLIENT_RECORD
 from streamfl.roles.received_numbers import epoch_at, is_to_come
+from streamfl.state.table import named_key, split_name
 
 __all__ = ["Client", "ClientKey", "ClientRegistry"]
 
@@ -214,7 +216,7 @@ class ClientRegistry:
         """Remove the client and all its keys of the changelog. more: keys that other owners of its state use."""
         key, name = client.key, client.record.name.encode()
         parts = self._learner.part_keys(client.row)
-        for remembered in (b"client/" + name, *(part_key(name, part) for part in parts), *more):
+        for remembered in (CLIENT_RECORD.prefix + name, *(named_key(CLIENT_PART.prefix, name, part) for part in parts), *more):
             self._forgotten[key[0], remembered] = None
         self._learner.give_back(client.row)
         del self._clients[key]
@@ -277,7 +279,7 @@ class ClientRegistry:
 
     def changed_state(self, upload_of: Callable[[Client], UploadRecord | None]) -> Iterable[StateChange]:
         """The clients that have changed since the last call. upload_of: gives a client's open upload, with its steps."""
-        encode = msgspec.msgpack.Encoder().encode
+        encode, part_prefix = msgspec.msgpack.Encoder().encode, CLIENT_PART.prefix
         remembered = self._learner.remember([client.row for client in self._touched.values()])
         for (key, client), numbers in zip(self._touched.items(), remembered, strict=True):
             record = client.record
@@ -285,10 +287,10 @@ class ClientRegistry:
                 record.tokens, record.filled_at = client.bucket.tokens, client.bucket.filled_at
             record.numbers, record.upload = numbers, upload_of(client)
             name = record.name.encode()
-            yield StateChange("state", key[0], b"client/" + name, encode(record))
+            yield StateChange("state", key[0], CLIENT_RECORD.prefix + name, encode(record))
             record.numbers, record.upload = b"", None
             for part, content in self._learner.parts(client.row):
-                yield StateChange("state", key[0], part_key(name, part), content)
+                yield StateChange("state", key[0], named_key(part_prefix, name, part), content)
         self._touched = {}
 
     def known(self, key: ClientKey) -> Client:
@@ -308,9 +310,27 @@ class ClientRegistry:
         record.numbers = b""
         return client
 
-    def restore_part(self, key: ClientKey, part: bytes, value: bytes) -> None:
-        """Take back a part of the learner's state of a client."""
-        self._learner.restore_part(self.known(key).row, part, value)
+    def restore_part(self, partition: int, rest: bytes, value: bytes) -> None:
+        """Take back a part of the learner's state of a client. rest: of its key, behind the prefix."""
+        name, part = split_name(rest)
+        self._learner.restore_part(self.known((partition, name)).row, part, value)
+
+    def snapshot(self, client: Client, waiting: int) -> ClientSnapshot:
+        """A client's state, for inspection. waiting: how many of its samples or labels wait for the model."""
+        record, bucket = client.record, client.bucket
+        samples, labels, _, _ = self._learner.sums([client.row])[0].tolist()
+        return ClientSnapshot(
+            row=client.row,
+            seen_at=record.seen_at,
+            waiting=waiting,
+            samples=int(samples),
+            labels=int(labels),
+            on_version_zero=record.on_version_zero,
+            uploads_begun=record.uploads_drawn,
+            uploads_sent=record.sequence,
+            budget=None if bucket is None else (bucket.tokens, bucket.depth),
+            silent_from=record.sample_rhythm.overdue_at,
+        )
 
     def elsewhere(self, name: str) -> Sequence[int]:
         """The partitions in which a client of this name is registered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
@@ -11,7 +11,10 @@ from streamfl.pofmkl.client.pending_samples import PendingQueues
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
-__all__ = ["LabelSource"]
+__all__ = ["LabelSource", "Restore"]
+
+Restore = Callable[[int, bytes, bytes], None]
+"""Takes a partition, a changelog key without its prefix, and a value. PeerError if they cannot have been written."""
 
 
 class LabelSource(Protocol):
@@ -51,8 +54,9 @@ class LabelSource(Protocol):
     def changed_state(self) -> Iterable[StateChange]:
         """State that changed since the last call."""
 
-    def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
-        """Restore the value of the key ``kind``/``rest``. PeerError if the other source of labels stored it."""
+    @property
+    def restores(self) -> Mapping[bytes, Restore]:
+        """What restores this source's rows of the changelog, by prefix."""
 
     def notices(self) -> Iterable[OperatorNotice]:
         """Notices for the operator."""

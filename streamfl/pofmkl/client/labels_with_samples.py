@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.challenger_memory import ChallengerMemory
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.label_source import Restore
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.pending_samples import ClientQueue, PendingSample, PendingSamples
@@ -22,6 +23,7 @@ from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
 from streamfl.pofmkl.client.uploads import Upload, Uploads
 from streamfl.pofmkl.learning.learner import Batch, Learner, Learnt
+from streamfl.pofmkl.state import CHALLENGER, WAITING
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
@@ -195,12 +197,11 @@ class LabelsWithSamples:
         yield from self.pending.changed_state()
         yield from self._memory.changed_state()
 
-    def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
-        if kind == b"challenger":
-            self._memory.restore(partition, rest, value)
-            return
-        if kind != b"waiting":
-            raise PeerError("malformed", "it was remembered with labels on a topic of their own: with [labels]")
+    @property
+    def restores(self) -> Mapping[bytes, Restore]:
+        return {WAITING.prefix: self._restore_waiting, CHALLENGER.prefix: self._memory.restore}
+
+    def _restore_waiting(self, partition: int, rest: bytes, value: bytes) -> None:
         name = check_name(rest[8:])
         sample = self.pending.decoded(name, value)
         self.pending.restore(self._registry.known((partition, name)), int.from_bytes(rest[:8], "big"), sample)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.label_source import Restore
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.pending_samples import PendingQueues, PendingSample
 from streamfl.pofmkl.client.predictions import PredictionWriter
@@ -17,6 +18,7 @@ from streamfl.pofmkl.client.prequential import PrequentialScores
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.learning.changelog_checks import check_label
 from streamfl.pofmkl.learning.learner import Learner
+from streamfl.pofmkl.state import JOIN
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import JoinKey, LabelJoin, Pair
 from streamfl.records.labels import Label
@@ -174,11 +176,13 @@ class LateLabels:
 
     def changed_state(self) -> Iterable[StateChange]:
         for partition, name, value in self._join.changed_state():
-            yield StateChange("state", partition, b"join/" + name, value)
+            yield StateChange("state", partition, JOIN.prefix + name, value)
 
-    def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
-        if kind != b"join":
-            raise PeerError("malformed", "it was remembered with labels in the samples: without [labels]")
+    @property
+    def restores(self) -> Mapping[bytes, Restore]:
+        return {JOIN.prefix: self._restore_joined}
+
+    def _restore_joined(self, partition: int, rest: bytes, value: bytes) -> None:
         pair = self._join.restore(partition, rest, value, self._learner.check_forecast)
         if pair is not None:
             check_label(pair.label, self._learner.loss is LOGISTIC)

@@ -15,6 +15,7 @@ from streamfl.encoding.wire import Name
 from streamfl.pofmkl.client.client_registry import Client, ClientKey
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.learning.changelog_checks import check_inputs, check_label
+from streamfl.pofmkl.state import WAITING
 from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.records.samples import Sample
 
@@ -220,4 +221,4 @@ class PendingSamples(PendingQueues[PendingSample]):
 
 
 def _slot_key(name: bytes, slot: int) -> bytes:
-    return b"waiting/" + slot.to_bytes(8, "big") + name
+    return WAITING.prefix + slot.to_bytes(8, "big") + name

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -32,12 +33,12 @@ import numpy as np
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE, check_name
 from streamfl.kernels import LOGISTIC
-from streamfl.pofmkl.client.admission import MEANS, Admission
+from streamfl.pofmkl.client.admission import Admission
 from streamfl.pofmkl.client.bandwidth import Budgets, Uplink
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot
-from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
-from streamfl.pofmkl.client.label_source import LabelSource
+from streamfl.pofmkl.client.client_registry import ClientKey, ClientRegistry
+from streamfl.pofmkl.client.label_source import LabelSource, Restore
 from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples, StepTrace
 from streamfl.pofmkl.client.late_labels import LateLabels
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
@@ -45,7 +46,7 @@ from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.model_watch import ModelWatch
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
-from streamfl.pofmkl.client.server_silence import SILENCE, ServerSilence
+from streamfl.pofmkl.client.server_silence import ServerSilence
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.client.uploads import Uploads
@@ -53,12 +54,14 @@ from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.metrics import ClientMetrics
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.state import CLIENT_PART, CLIENT_RECORD, INPUT_MEANS, SILENCE
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.header_propagation import carried_nothing
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.state.clock_guard import ClockGuard, time_written_by
+from streamfl.state.table import prefix_of
 
 __all__ = ["PofmklClient", "StalenessPolicy", "StepTrace", "Uplink"]
 
@@ -309,29 +312,34 @@ class PofmklClient:
         yield from self._labels.changed_state()
         yield from self.silence.changed_state()
         for partition, name, value in self._means.changed_state():
-            yield StateChange("state", partition, MEANS + name, value)
+            yield StateChange("state", partition, INPUT_MEANS.prefix + name, value)
+
+    @cached_property
+    def _restores(self) -> Mapping[bytes, Restore]:
+        """What restores each row of the table, by prefix."""
+        return {
+            CLIENT_RECORD.prefix: self._restore_client,
+            CLIENT_PART.prefix: self._registry.restore_part,
+            INPUT_MEANS.prefix: self._restore_means,
+            SILENCE.prefix: self.silence.restore,
+            **self._labels.restores,
+        }
 
     def restore(self, change: StateChange) -> None:
-        kind, _, rest = change.key.partition(b"/")
-        value = change.value or b""
+        prefix = prefix_of(change.key)
+        restore = self._restores.get(prefix)
+        if restore is None:
+            raise PeerError("malformed", f"{change.key!r} is nothing that this client remembers")
         try:
-            if kind == b"client":
-                self._restore_client((change.partition, check_name(rest)), msgspec.msgpack.decode(value, type=ClientRecord))
-            elif kind == b"part":
-                end = 2 + int.from_bytes(rest[:2], "big")
-                self._registry.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
-            elif kind == b"means":
-                self._means.restore(self._registry.known((change.partition, check_name(rest))).key, value)
-            elif change.key == SILENCE:
-                self.silence.restore(change.partition, value)
-            elif kind in (b"join", b"waiting", b"challenger"):
-                self._labels.restore(kind, change.partition, rest, value)
-            else:
-                raise PeerError("malformed", f"{change.key!r} is nothing that a client remembers")
+            restore(change.partition, change.key[len(prefix) :], change.value or b"")
         except UNDECODABLE as error:
             raise PeerError("malformed", f"a client's state: {error}") from None
 
-    def _restore_client(self, key: ClientKey, record: ClientRecord) -> None:
+    def _restore_means(self, partition: int, name: bytes, value: bytes) -> None:
+        self._means.restore(self._registry.known((partition, check_name(name))).key, value)
+
+    def _restore_client(self, partition: int, name: bytes, value: bytes) -> None:
+        key, record = (partition, check_name(name)), msgspec.msgpack.decode(value, type=ClientRecord)
         self._uploads.check_versions(record.learnt_on)
         if any(shard >= len(self.model.versions) for shard in record.awaited):
             raise PeerError("malformed", f"a client waits for the shards {record.awaited} of {len(self.model.versions)}")
@@ -361,23 +369,8 @@ class PofmklClient:
 
     def snapshot(self) -> dict[ClientKey, ClientSnapshot]:
         """The state of each client, by partition and name, for inspection."""
-        return {client.key: self._snapshot_of(client) for client in self._registry}
-
-    def _snapshot_of(self, client: Client) -> ClientSnapshot:
-        record, bucket = client.record, client.bucket
-        samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
-        return ClientSnapshot(
-            row=client.row,
-            seen_at=record.seen_at,
-            waiting=self._labels.pending.waiting(client),
-            samples=int(samples),
-            labels=int(labels),
-            on_version_zero=record.on_version_zero,
-            uploads_begun=record.uploads_drawn,
-            uploads_sent=record.sequence,
-            budget=None if bucket is None else (bucket.tokens, bucket.depth),
-            silent_from=record.sample_rhythm.overdue_at,
-        )
+        waiting = self._labels.pending.waiting
+        return {client.key: self._registry.snapshot(client, waiting(client)) for client in self._registry}
 
     def measure(self) -> Iterable[Measurement]:
         yield from self._scores.measure_counts()

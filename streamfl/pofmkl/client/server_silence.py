@@ -16,10 +16,10 @@ from streamfl.contract.role import Measurement, OperatorNotice, StateChange
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.pofmkl.metrics import UplinkMetrics
+from streamfl.pofmkl.state import SILENCE
 
-__all__ = ["ALONE", "SILENCE", "ServerSilence"]
+__all__ = ["ALONE", "ServerSilence"]
 
-SILENCE = b"silence"
 # The share of the patience after which clients take steps of their own.
 UNANSWERED = 0.1
 ALONE = (
@@ -132,10 +132,10 @@ class ServerSilence:
 
     def changed_state(self) -> Iterable[StateChange]:
         for number in sorted(self._changed):
-            yield StateChange("state", number, SILENCE, msgspec.msgpack.encode(self._partitions[number]))
+            yield StateChange("state", number, SILENCE.prefix, msgspec.msgpack.encode(self._partitions[number]))
         self._changed = set()
 
-    def restore(self, partition: int, value: bytes) -> None:
+    def restore(self, partition: int, _: bytes, value: bytes) -> None:
         """Restore the silence of a partition."""
         self._partitions[partition] = msgspec.msgpack.decode(value, type=_Silence)
 

@@ -179,7 +179,8 @@ class ShardMembers:
             member = self._members.get(name)
             yield name, None if member is None else msgspec.msgpack.encode(member)
 
-    def restore(self, name: str, value: bytes) -> None:
+    def restore(self, encoded: bytes, value: bytes) -> None:
+        name = encoded.decode()
         member = self._members[name] = msgspec.msgpack.decode(value, type=MemberState)
         if not member.ranges:
             # The first releases stored no ranges: everything up to the latest number was received.

@@ -12,7 +12,7 @@ copied at least once in 4 n versions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError, StateChange
 from streamfl.encoding.wire import VERSION, Count, decode_array, encode_array
+from streamfl.pofmkl.config import LearningSection
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     MARKER_KEY,
@@ -31,12 +32,12 @@ from streamfl.pofmkl.messages import (
     ShardVersion,
     kernel_key,
 )
-from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
+from streamfl.pofmkl.server.given import ServerGiven
+from streamfl.pofmkl.signed_model import SignedShard, empty_row
+from streamfl.pofmkl.state import BOOK, COPY
 
-__all__ = ["BOOK", "Publication", "Settled"]
+__all__ = ["Publication", "Settled"]
 
-BOOK = b"published"
-COPY = b"copy"
 DIGEST_BYTES = 16
 VERSIONS_A_TURN = 4
 NEVER = bytes(DIGEST_BYTES)
@@ -80,20 +81,15 @@ class Publication:
     """The book of one shard, and the records of each version.
 
     kernels: of the shard.
-    row_length: numbers of a kernel's parameters, 2 D.
-    dtype: of these numbers.
-    fingerprints: the federation's own first, then its possible former ones.
-    signing: signs each version; None: members have no keys.
     """
 
-    def __init__(
-        self, kernels: range, row_length: int, dtype: Any, fingerprints: Collection[int], signing: ModelSigning | None = None
-    ) -> None:
+    def __init__(self, kernels: range, learning: LearningSection, given: ServerGiven) -> None:
         self._kernels = kernels
-        self._row_length = row_length
-        self._dtype = dtype
-        self._fingerprints = tuple(fingerprints)
-        self._signed = None if signing is None else SignedShard(signing, kernels, empty_row(row_length, dtype))
+        self._row_length = learning.row_length
+        self._dtype = learning.dtype
+        self._fingerprints = given.fingerprints
+        empty = empty_row(self._row_length, self._dtype)
+        self._signed = None if given.signing is None else SignedShard(given.signing, kernels, empty)
         self._digests = [NEVER] * len(kernels)
         self._turn = 0
         self._uncopied: set[int] = set()
@@ -124,21 +120,17 @@ class Publication:
 
     # ---- restore
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore the book or a copy; False if the key belongs to neither. PeerError if it was made with other settings."""
-        kind, _, number = key.partition(b"/")
-        if key == BOOK:
-            book = msgspec.msgpack.decode(value, type=_Book)
-            self.check_fingerprint(book.fingerprint)
-            if len(book.digests) != DIGEST_BYTES * len(self._kernels):
-                raise PeerError("shape", f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels")
-            self._book, self._turn = book, book.turn
-            self._digests = [book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)]
-        elif kind == COPY and number:
-            self._copies[int(number)] = self._row(value)
-        else:
-            return False
-        return True
+    def restore_book(self, _: bytes, value: bytes) -> None:
+        """PeerError if it was made with other settings."""
+        book = msgspec.msgpack.decode(value, type=_Book)
+        self.check_fingerprint(book.fingerprint)
+        if len(book.digests) != DIGEST_BYTES * len(self._kernels):
+            raise PeerError("shape", f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels")
+        self._book, self._turn = book, book.turn
+        self._digests = [book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)]
+
+    def restore_copy(self, kernel: bytes, value: bytes) -> None:
+        self._copies[int(kernel)] = self._row(value)
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
         """Note a record of the model topic; PeerError if it does not belong to this shard.
@@ -180,63 +172,66 @@ class Publication:
 
         remembered: whether the server had a state before.
         """
-        book, found, marker = self._book, self._found, self._marker
-        keys = {kernel_key(kernel): kernel for kernel in self._kernels}
-        settled = Settled()
-        doubtful = {keys[key] for key in self._spoilt if key in keys}
-        if book is None and remembered:
-            # The first releases kept no book.
-            settled.parameters = found
-            if marker is not None:
-                settled.model_version, settled.updates = marker.model_version, marker.updates
-                settled.taken_over = marker.fingerprint != self._fingerprints[0]
-                settled.marker_again = settled.taken_over
-        else:
-            settled.model_version, settled.updates = (0, 0) if book is None else (book.model_version, book.updates)
-            expected = ShardVersion(VERSION, self._fingerprints[0], dimension, shard, settled.model_version, settled.updates)
-            if book is not None:
-                settled.taken_over = book.fingerprint != self._fingerprints[0]
-            for kernel, digest in zip(self._kernels, self._digests, strict=True):
-                if digest == NEVER:
-                    if kernel in found:
-                        doubtful.add(kernel)
-                    continue
-                if kernel not in self._own and kernel in found and _digest(found[kernel]) == digest:
-                    # The record was restored before the book.
-                    self._own[kernel] = found[kernel]
-                if kernel in self._own:
-                    settled.parameters[kernel] = self._own[kernel]
-                elif kernel in self._copies:
-                    settled.parameters[kernel] = self._copies[kernel]
-                if self._own.get(kernel) is not found.get(kernel) or kernel not in found:
-                    doubtful.add(kernel)
-            settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
-            # The other kind of marker is as expected: keys were set or dropped since, and nobody else wrote.
-            as_told = self._marker is None and self._other_marker == expected
-            if doubtful or self._spoilt or (settled.marker_again and not settled.taken_over and not as_told):
-                without = sorted(kernel for kernel in doubtful if kernel not in settled.parameters)
-                settled.mended = (
-                    f"shard {shard}: the model topic does not hold what this server published last, of kernels "
-                    f"{sorted(doubtful)[:5]} ({len(doubtful)} in all): it is published again as version {settled.model_version}"
-                    + (f", without a copy of {without[:5]}, which start over" if without else "")
-                    + ". Let only the server write into it."
-                )
-        settled.again = doubtful
+        settled = self._as_found() if self._book is None and remembered else self._by_the_book(shard, dimension)
         if settled.marker_again:
             # All kernels: readers refused those that came before a marker of another federation.
-            settled.again = doubtful | set(settled.parameters)
+            settled.again |= settled.parameters.keys()
         for kernel, row in settled.parameters.items():
             if self._signed is not None:
                 self._signed.note(kernel, encode_array(row))
             self._digests[self._kernels.index(kernel)] = _digest(row)
-        self._uncopied = set(settled.parameters) - self._copies.keys()
-        self._foreign = sorted(self._spoilt - keys.keys() - {MARKER_KEY, SIGNED_KEY})
+        self._uncopied = settled.parameters.keys() - self._copies.keys()
+        self._foreign = sorted(self._spoilt - {MARKER_KEY, SIGNED_KEY, *map(kernel_key, self._kernels)})
         if self._other_marker is not None:
             # Deleted, or every later reader would find and refuse it.
             self._foreign.append(SIGNED_KEY if self._signed is None else MARKER_KEY)
         self._book, self._copies, self._found, self._own, self._marker, self._spoilt = None, {}, {}, {}, None, set()
         self._other_marker = None
         return settled
+
+    def _as_found(self) -> Settled:
+        """The state that the topic shows: the first releases kept no book."""
+        settled, marker = Settled(parameters=self._found, again=self._spoilt_kernels), self._marker
+        if marker is not None:
+            settled.model_version, settled.updates = marker.model_version, marker.updates
+            settled.taken_over = settled.marker_again = marker.fingerprint != self._fingerprints[0]
+        return settled
+
+    def _by_the_book(self, shard: int, dimension: int) -> Settled:
+        """The state that the book says, with what has to be published again. Without a book: that of a new server."""
+        book, marker, settled = self._book, self._marker, Settled(again=self._spoilt_kernels)
+        if book is not None:
+            settled.model_version, settled.updates = book.model_version, book.updates
+            settled.taken_over = book.fingerprint != self._fingerprints[0]
+        expected = ShardVersion(VERSION, self._fingerprints[0], dimension, shard, settled.model_version, settled.updates)
+        for kernel, digest in zip(self._kernels, self._digests, strict=True):
+            if digest != NEVER:
+                self._find(kernel, digest, settled)
+            elif kernel in self._found:
+                settled.again.add(kernel)
+        settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
+        # The other kind of marker is as expected: keys were set or dropped since, and nobody else wrote.
+        as_told = marker is None and self._other_marker == expected
+        if settled.again or self._spoilt or (settled.marker_again and not settled.taken_over and not as_told):
+            settled.mended = _mended(shard, settled)
+        return settled
+
+    @property
+    def _spoilt_kernels(self) -> set[int]:
+        return {kernel for kernel in self._kernels if kernel_key(kernel) in self._spoilt}
+
+    def _find(self, kernel: int, digest: bytes, settled: Settled) -> None:
+        """Find the parameters that the book has: in the topic, or else as a copy."""
+        found = self._found.get(kernel)
+        if kernel not in self._own and found is not None and _digest(found) == digest:
+            # The record was restored before the book.
+            self._own[kernel] = found
+        own = self._own.get(kernel)
+        row = self._copies.get(kernel) if own is None else own
+        if row is not None:
+            settled.parameters[kernel] = row
+        if own is not found or found is None:
+            settled.again.add(kernel)
 
     # ---- write
 
@@ -262,9 +257,8 @@ class Publication:
                 self._signed.note(kernel, row)
         yield self.book(partition, marker.fingerprint, marker.model_version, marker.updates)
         for kernel in sorted(copied):
-            yield StateChange(
-                "state", partition, b"%s/%d" % (COPY, kernel), encode_array(parameters[self._kernels.index(kernel)])
-            )
+            content = encode_array(parameters[self._kernels.index(kernel)])
+            yield StateChange("state", partition, b"%s%d" % (COPY.prefix, kernel), content)
         self._uncopied = set()
         for kernel, row in rows.items():
             message = KernelParameters(VERSION, kernel, row)
@@ -278,11 +272,23 @@ class Publication:
 
     def book(self, partition: int, fingerprint: int, model_version: int, updates: int) -> StateChange:
         book = _Book(fingerprint, model_version, updates, self._turn, b"".join(self._digests))
-        return StateChange("state", partition, BOOK, msgspec.msgpack.encode(book))
+        return StateChange("state", partition, BOOK.prefix, msgspec.msgpack.encode(book))
 
     def _row(self, content: bytes) -> NDArray[Any]:
         row: NDArray[Any] = decode_array(content, self._dtype, (self._row_length,), "parameters")
         return row
+
+
+def _mended(shard: int, settled: Settled) -> str:
+    """What to say about records that others wrote."""
+    doubtful = sorted(settled.again)
+    without = [kernel for kernel in doubtful if kernel not in settled.parameters]
+    return (
+        f"shard {shard}: the model topic does not hold what this server published last, of kernels {doubtful[:5]} ({len(doubtful)} "
+        f"in all): it is published again as version {settled.model_version}"
+        + (f", without a copy of {without[:5]}, which start over" if without else "")
+        + ". Let only the server write into it."
+    )
 
 
 def _digest(row: NDArray[Any]) -> bytes:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.pofmkl.client.staleness import YOUNG_LABELS
-from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import AWAITED
 from streamfl.pofmkl.metrics import ServerMetrics
+from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.shard import Shard
-from streamfl.pofmkl.server.shard_model import ShardSettings
 from streamfl.pofmkl.server.update_problems import UpdateProblems
-from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.state.clock_guard import ClockGuard
 
 __all__ = ["PofmklServer", "ShardSnapshot"]
@@ -49,49 +47,16 @@ class PofmklServer:
     client's update is there, or ``round_timeout`` seconds after the first. It does not wait for a client that missed a round until
     that takes part again. Otherwise the server applies every update as it comes.
 
-    clients: K, the size of the federation, and the most clients that a shard knows. kernels, features: N and D. dimension: of the
-    samples; None: the restored one. A server that has neither raises ConfigurationError at its first batch: the first client to
-    send must not decide it. step: from a shard's number of kernels to its
-    :class:`~streamfl.pofmkl.learning.server_steps.ServerStep`; None: equation (10), the average of the clients' gradients. shards:
-    of the model. lockstep: whether the server makes one step a round. round_timeout: seconds. client_expiry: seconds without an
-    update after which a client makes room for another. fingerprint: of the federation's settings. former_fingerprint: the
-    federation's fingerprint before its features were named. dtype: of the rows, and of stored and published parameters. signing:
-    signs each version; None: members have no keys.
+    Without federation.features the number of inputs is the restored one. A server that has neither raises ConfigurationError at its
+    first batch: the first client to send must not decide it.
     """
 
-    def __init__(
-        self,
-        *,
-        clients: int,
-        kernels: int,
-        features: int,
-        dimension: int | None = None,
-        step: Callable[[int], ServerStep] | None = None,
-        shards: int = 1,
-        lockstep: bool = True,
-        round_timeout: float = 30.0,
-        client_expiry: float = 86_400.0,
-        fingerprint: int = 0,
-        former_fingerprint: int | None = None,
-        dtype: Any = np.float32,
-        signing: ModelSigning | None = None,
-    ) -> None:
-        self.fingerprint = fingerprint
-        self._federation = ShardSettings(
-            clients=clients,
-            kernels=kernels,
-            features=features,
-            dimension=dimension,
-            shards=shards,
-            lockstep=lockstep,
-            round_timeout=round_timeout,
-            client_expiry=client_expiry,
-            fingerprint=fingerprint,
-            former_fingerprint=fingerprint if former_fingerprint is None else former_fingerprint,
-            dtype=dtype,
-            signing=signing,
-        )
-        self._make_step = step or (lambda kernels: AveragedStep(clients))
+    def __init__(self, settings: PofmklSettings, given: ServerGiven) -> None:
+        self.fingerprint = given.fingerprints[0]
+        self._settings = settings
+        self._given = given
+        self._lockstep = settings.learning.lockstep
+        self._young = YOUNG_LABELS * settings.federation.clients
         self._clock_guard = ClockGuard()
         self._problems = UpdateProblems()
         self._shards: dict[int, Shard] = {}
@@ -118,8 +83,7 @@ class PofmklServer:
     @property
     def prompt(self) -> bool:
         # A client that catches up waits for the version with its updates, and a young model changes much with each update.
-        young = YOUNG_LABELS * self._federation.clients
-        return self._federation.lockstep or self._awaited or any(shard.model.updates < young for shard in self._shards.values())
+        return self._lockstep or self._awaited or any(shard.model.updates < self._young for shard in self._shards.values())
 
     @property
     def trouble(self) -> str | None:
@@ -136,8 +100,7 @@ class PofmklServer:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        kernels = range(partition, self._federation.kernels, self._federation.shards)
-        self._shards[partition] = Shard(self._federation, partition, self._make_step(len(kernels)), self._problems)
+        self._shards[partition] = Shard(self._settings, self._given, partition, self._problems)
 
     def close(self, partition: int) -> None:
         del self._shards[partition]

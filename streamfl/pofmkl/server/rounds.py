@@ -9,10 +9,9 @@ import msgspec
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.pofmkl.messages import UPDATE, Update
+from streamfl.pofmkl.state import PENDING, ROUND
 
 __all__ = ["OpenRound", "RoundRecord"]
-
-ROUND, PENDING = b"round", b"pending"
 
 
 class RoundRecord(msgspec.Struct, array_like=True):
@@ -31,7 +30,7 @@ class RoundRecord(msgspec.Struct, array_like=True):
 
 
 class OpenRound:
-    """The open round. Stored under ``round``, each of its updates under ``pending/NAME``.
+    """The open round, and its updates.
 
     timeout: seconds after the first update in which the round is closed without the clients that are missing.
     """
@@ -110,17 +109,13 @@ class OpenRound:
         """Keys and values that changed since the last call; None deletes the key."""
         for name in self._pending_changed:
             update = self.pending.get(name)
-            yield PENDING + b"/" + name.encode(), None if update is None else UPDATE.encode(update)
+            yield PENDING.prefix + name.encode(), None if update is None else UPDATE.encode(update)
         if self._changed:
-            yield ROUND, msgspec.msgpack.encode(self.record)
+            yield ROUND.prefix, msgspec.msgpack.encode(self.record)
         self._pending_changed, self._changed = {}, False
 
-    def restore(self, kind: bytes, name: bytes, value: bytes) -> bool:
-        """Restore a value; False if the key belongs to something else."""
-        if kind == ROUND:
-            self.record = msgspec.msgpack.decode(value, type=RoundRecord)
-        elif kind == PENDING:
-            self.pending[name.decode()] = UPDATE.decode(value)
-        else:
-            return False
-        return True
+    def restore(self, _: bytes, value: bytes) -> None:
+        self.record = msgspec.msgpack.decode(value, type=RoundRecord)
+
+    def restore_pending(self, name: bytes, value: bytes) -> None:
+        self.pending[name.decode()] = UPDATE.decode(value)

@@ -7,14 +7,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from streamfl.contract.role import ConfigurationError, PeerError, Received, Rejection, StateChange
-from streamfl.pofmkl.learning.server_steps import ServerStep
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
+from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.members import ShardMembers
 from streamfl.pofmkl.server.rounds import OpenRound
-from streamfl.pofmkl.server.shard_model import ShardModel, ShardSettings, blocks, norms
+from streamfl.pofmkl.server.shard_model import Restore, ShardModel, blocks, norms
 from streamfl.pofmkl.server.update_problems import UpdateProblems
+from streamfl.pofmkl.state import MEMBER, PENDING, ROUND
 from streamfl.roles.received_numbers import check_numbers
 from streamfl.state.clock_guard import time_written, time_written_by
+from streamfl.state.table import prefix_of
 
 __all__ = ["Shard"]
 
@@ -25,20 +28,27 @@ NAMED = 5
 class Shard:
     """Coordinates the owners of a shard's state: its members, its round and its model.
 
-    federation: what all shards share.
     number: of this shard and of the partition with its updates.
-    step: moves the shard's parameters.
     problems: counts and logs what happens to updates.
     """
 
-    def __init__(self, federation: ShardSettings, number: int, step: ServerStep, problems: UpdateProblems) -> None:
-        self.members = ShardMembers(federation.clients, federation.client_expiry)
-        self.round = OpenRound(federation.round_timeout)
-        self.model = ShardModel(federation, number, step, problems)
+    def __init__(self, settings: PofmklSettings, given: ServerGiven, number: int, problems: UpdateProblems) -> None:
+        federation, learning = settings.federation, settings.learning
+        self.members = ShardMembers(federation.clients, federation.client_expiry_seconds)
+        self.round = OpenRound(learning.round_timeout_seconds)
+        self.model = ShardModel(settings, given, number, problems)
         self._federation = federation
+        self._lockstep = learning.lockstep
+        self._row_bytes = learning.row_length * np.dtype(learning.dtype).itemsize
         self._number = number
         self._problems = problems
         self._settled = False
+        self._restores: dict[bytes, Restore] = {
+            MEMBER.prefix: self.members.restore,
+            PENDING.prefix: self.round.restore_pending,
+            ROUND.prefix: self.round.restore,
+            **self.model.restores,
+        }
 
     def settle(self) -> None:
         """Check the restored state, once, after all of it is there. ConfigurationError if it does not fit the settings."""
@@ -63,7 +73,7 @@ class Shard:
         self.model.settle(self.round.dimension)
         self.round.missing = self.members.awaited - self.round.pending.keys()
         was_lockstep = self.model.version != self.model.updates or self.round.over_at is not None
-        if not self._federation.lockstep and was_lockstep:
+        if not self._lockstep and was_lockstep:
             if self.round.pending:
                 self._close_round()
             self.model.count_updates_from_now()
@@ -84,7 +94,7 @@ class Shard:
                 sound.append(received)
             except PeerError as error:
                 rejections.append(Rejection(received, error))
-        steps = self._federation.steps([received.message for received in sound])
+        steps = self.model.steps_of([received.message for received in sound])
         largest_norm = self.model.step.largest_norm
         # One comparison for all rows. It is False for a NaN, too.
         bounded = np.abs(steps).max(axis=1, initial=0.0) <= LARGEST_STEP
@@ -111,7 +121,7 @@ class Shard:
     def _check(self, received: Received, now: float) -> None:
         """Raises PeerError for an update that no client of this federation writes, whatever its earlier updates."""
         update: Update = received.message
-        federation, model = self._federation, self.model
+        model = self.model
         if received.record.key != update.client.encode():
             raise PeerError("forged", f"update of client {update.client!r} under the key {received.record.key!r}")
         model.check_fingerprint(update.fingerprint)
@@ -119,13 +129,13 @@ class Shard:
         kernels = update.kernels
         if not model.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
             raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {self._number}")
-        expected = len(kernels) * federation.row_length * np.dtype(federation.dtype).itemsize
+        expected = len(kernels) * self._row_bytes
         if len(update.steps) != expected:
             raise PeerError("shape", f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}")
 
     def _hear(self, update: Update, at: float, now: float) -> bool:
         """Take an update that was written ``at`` and received ``now``. Returns whether it is to be applied at once."""
-        lockstep, model, members, problems = self._federation.lockstep, self.model, self.members, self._problems
+        lockstep, model, members, problems = self._lockstep, self.model, self.members, self._problems
         # Refusals come first: the time of a refused message must not close a round.
         if update.dimension != self.round.dimension:
             raise PeerError(
@@ -176,12 +186,12 @@ class Shard:
 
     def _hear_of_unknown_version(self, update: Update) -> None:
         """Handle an update on a version that was never published. PeerError if its steps depend on that version."""
-        federation, model = self._federation, self.model
+        lockstep, model = self._lockstep, self.model
         model.publish_anew(update)
-        if update.model_version == model.version + 1 and federation.lockstep and federation.shards == 1:
+        if update.model_version == model.version + 1 and lockstep and self._federation.shards == 1:
             # Skip the version: clients wait for one on which they have sent nothing. Several shards have to stay at one version.
             self.round.mislead()
-        if federation.lockstep or model.step.largest_norm is None:
+        if lockstep or model.step.largest_norm is None:
             raise PeerError(
                 "unknown_version",
                 f"the update names version {update.model_version}, which was never published: {model.version} was",
@@ -194,7 +204,7 @@ class Shard:
         update under the same number, on the next version. If that was ignored the round would wait for ever.
         """
         current = update.model_version == self.model.version and update.client not in self.round.pending
-        return self._federation.lockstep and current and self.members.speaks_for(update.client, update.epoch)
+        return self._lockstep and current and self.members.speaks_for(update.client, update.epoch)
 
     def _ignore_late(self, update: Update) -> None:
         # Another writer may have published another version to the client. The client then waits for the version to change.
@@ -253,7 +263,7 @@ class Shard:
 
     def changed_state(self) -> Iterable[StateChange]:
         for name, member in self.members.changed_state():
-            yield StateChange("state", self._number, b"client/" + name.encode(), member)
+            yield StateChange("state", self._number, MEMBER.prefix + name.encode(), member)
         for key, value in self.round.changed_state():
             yield StateChange("state", self._number, key, value)
         yield from self.model.changed_state(self.round.dimension)
@@ -261,8 +271,8 @@ class Shard:
     def restore(self, key: bytes, value: bytes) -> None:
         """Restore a value of the server's changelog; PeerError if its key is unknown."""
         self.model.was_remembered()
-        kind, _, name = key.partition(b"/")
-        if kind == b"client":
-            self.members.restore(name.decode(), value)
-        elif not self.round.restore(kind, name, value) and not self.model.restore(key, value):
+        prefix = prefix_of(key)
+        restore = self._restores.get(prefix)
+        if restore is None:
             raise PeerError("malformed", f"server state {key!r} is not known to this release")
+        restore(key[len(prefix) :], value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -13,13 +12,14 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.pofmkl.client.model import LARGEST_PARAMETERS
-from streamfl.pofmkl.learning.server_steps import ServerStep
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import ShardVersion, Update
+from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.publication import Publication
 from streamfl.pofmkl.server.update_problems import UpdateProblems
-from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.state import BOOK, COPY, STEP
 
-__all__ = ["ShardModel", "ShardSettings", "blocks", "norms"]
+__all__ = ["Restore", "ShardModel", "blocks", "norms"]
 
 # Raw bytes of steps processed at a time: in double precision they grow, and a poll may hold hundreds of megabytes.
 BLOCK_BYTES = 4_000_000
@@ -27,69 +27,32 @@ BLOCK_BYTES = 4_000_000
 LONGEST_ROW = 0.999 * LARGEST_PARAMETERS
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class ShardSettings:
-    """What all shards of a server share.
-
-    clients: K, the size of the federation.
-    kernels, features: N and D.
-    dimension: of the samples; None: the restored one.
-    shards: their number. Kernel i belongs to shard i modulo shards.
-    lockstep: one step a round; otherwise every update is applied as it comes.
-    round_timeout: seconds after a round's first update until the round is closed.
-    client_expiry: seconds without an update after which a client makes room for another.
-    fingerprint, former_fingerprint: of the settings now, and before the features were named.
-    dtype: of rows and parameters.
-    signing: signs each version; None: members have no keys.
-    """
-
-    clients: int
-    kernels: int
-    features: int
-    dimension: int | None
-    shards: int
-    lockstep: bool
-    round_timeout: float
-    client_expiry: float
-    fingerprint: int
-    former_fingerprint: int
-    dtype: Any
-    signing: ModelSigning | None
-
-    @property
-    def row_length(self) -> int:
-        """2 D."""
-        return 2 * self.features
-
-    def steps(self, updates: Iterable[Update]) -> NDArray[Any]:
-        """The steps of all kernels of all updates, in order: (kernels sent, 2 D)."""
-        numbers = np.frombuffer(b"".join(update.steps for update in updates), np.dtype(self.dtype).newbyteorder("<"))
-        return numbers.reshape(-1, self.row_length)
+Restore = Callable[[bytes, bytes], None]
+"""Takes a changelog key without its prefix, and a value."""
 
 
 class ShardModel:
     """The kernels ``number``, ``number`` + shards, … and their records in the model topic.
 
-    Stored under ``step/…`` and the keys of :class:`Publication`.
-
     version: of this shard. updates: applied so far.
     step: moves the parameters.
     """
 
-    def __init__(self, federation: ShardSettings, number: int, step: ServerStep, problems: UpdateProblems) -> None:
-        kernels = range(number, federation.kernels, federation.shards)
-        fingerprints = (federation.fingerprint, federation.former_fingerprint)
+    def __init__(self, settings: PofmklSettings, given: ServerGiven, number: int, problems: UpdateProblems) -> None:
+        learning, shards = settings.learning, settings.federation.shards
+        kernels = range(number, settings.kernel_count, shards)
         self.number = number
         self.kernels = frozenset(kernels)
-        self.parameters: NDArray[Any] = np.zeros((len(kernels), federation.row_length), federation.dtype)
-        self.step = step
+        self.parameters: NDArray[Any] = np.zeros((len(kernels), learning.row_length), learning.dtype)
+        self.step = given.step(len(kernels))
         self.version = 0
         self.updates = 0
-        self._federation = federation
+        self._fingerprint = given.fingerprints[0]
+        self._shards = shards
+        self._signs = given.signing is not None
+        self._sent_type = np.dtype(learning.dtype).newbyteorder("<")
         self._problems = problems
-        self._publication = Publication(kernels, federation.row_length, federation.dtype, fingerprints, federation.signing)
+        self._publication = Publication(kernels, learning, given)
         self._changed_kernels: set[int] = set()
         self._published = True
         self._book_changed = False
@@ -99,12 +62,12 @@ class ShardModel:
 
     def apply(self, updates: Sequence[Update]) -> None:
         """Take a step of these updates, in order."""
-        federation, parameters, shortened = self._federation, self.parameters, self.step.shortened
+        parameters, shortened = self.parameters, self.step.shortened
         for block in blocks(updates, lambda update: update):
             kernels = list(chain.from_iterable(update.kernels for update in block))
             with np.errstate(over="ignore", invalid="ignore"):
-                places = np.array(kernels, dtype=np.intp) // federation.shards
-                parameters = self.step.apply(parameters, places, federation.steps(block))
+                places = np.array(kernels, dtype=np.intp) // self._shards
+                parameters = self.step.apply(parameters, places, self.steps_of(block))
             self._changed_kernels.update(kernels)
         if shortened := self.step.shortened - shortened:
             self._problems.bounded += shortened
@@ -124,9 +87,14 @@ class ShardModel:
                 f"shard {self.number}: parameters reached a norm of {lengths.max():g} and were shortened to {LONGEST_ROW:g}. Is "
                 "learning.learning_rate far too large, or does somebody else write updates?",
             )
-        self.parameters = parameters.astype(federation.dtype)
+        self.parameters = parameters.astype(self.parameters.dtype)
         self._published = False
         self._problems.applied += len(updates)
+
+    def steps_of(self, updates: Iterable[Update]) -> NDArray[Any]:
+        """The steps of all kernels of all updates, in order: (kernels sent, 2 D)."""
+        numbers = np.frombuffer(b"".join(update.steps for update in updates), self._sent_type)
+        return numbers.reshape(-1, self.parameters.shape[1])
 
     def count_updates(self) -> None:
         """Count an update that is applied as it comes: the version counts updates."""
@@ -165,7 +133,7 @@ class ShardModel:
 
     def check_fingerprint(self, fingerprint: int) -> None:
         """Raises PeerError if an update was made with other settings."""
-        if fingerprint != self._federation.fingerprint:
+        if fingerprint != self._fingerprint:
             self._publication.check_fingerprint(fingerprint)
             raise PeerError(
                 "configuration", "made without federation.features, or with others: use the server's in the client's [federation]"
@@ -177,11 +145,11 @@ class ShardModel:
         settled = self._publication.settle(self._remembered, self.number, dimension)
         self.version, self.updates = settled.model_version, settled.updates
         for kernel, row in settled.parameters.items():
-            self.parameters[kernel // self._federation.shards] = row
+            self.parameters[kernel // self._shards] = row
         self._changed_kernels |= settled.again
         self._published = not (settled.again or settled.marker_again)
         self._book_changed = not kept_a_book
-        if self._federation.signing is not None and self._remembered:
+        if self._signs and self._remembered:
             # All kernels are published again under today's key, so that an older key can be removed.
             self._changed_kernels, self._published = set(self.kernels), False
         if settled.mended is not None:
@@ -192,9 +160,9 @@ class ShardModel:
 
     def changed_state(self, dimension: int) -> Iterable[StateChange]:
         """State and model records that changed since the last call. dimension: of the clients' inputs."""
-        fingerprint = self._federation.fingerprint
+        fingerprint, step = self._fingerprint, STEP.prefix
         for key, value in self.step.changed_state():
-            yield StateChange("state", self.number, b"step/" + key, value)
+            yield StateChange("state", self.number, step + key, value)
         if not self._published:
             marker = ShardVersion(VERSION, fingerprint, dimension, self.number, self.version, self.updates)
             yield from self._publication.changes(self.number, self._changed_kernels, self.parameters, marker)
@@ -207,13 +175,11 @@ class ShardModel:
         """Note that state of the server was restored: it is not a new server."""
         self._remembered = True
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a value of the server's changelog; False if the key belongs to something else."""
-        kind, _, name = key.partition(b"/")
-        if kind == b"step":
-            self.step.restore(name, value)
-            return True
-        return self._publication.restore(key, value)
+    @property
+    def restores(self) -> Mapping[bytes, Restore]:
+        """What restores the model's rows of the changelog, by prefix."""
+        publication = self._publication
+        return {STEP.prefix: self.step.restore, BOOK.prefix: publication.restore_book, COPY.prefix: publication.restore_copy}
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
         """Restore a record of the model topic, into which others may have written."""

@@ -1,23 +1,17 @@
-"""A POF-MKL federation on the memory bus: one server, all clients, and the baselines to compare it with."""
+"""Simulates a POF-MKL federation, and measures it beside the baselines to compare it with."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.configuration.settings import BusSection, RoleSection
-from streamfl.contract.role import ConfigurationError, DataError
-from streamfl.encoding.wire import record_size
 from streamfl.learning.accuracy import classification_figures
-from streamfl.pofmkl.client.role import PofmklClient, StepTrace
+from streamfl.pofmkl.client.role import StepTrace
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Learner
@@ -25,20 +19,14 @@ from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.tools.alone import local_predictions
 from streamfl.pofmkl.tools.errors import Errors, errors_of, errors_of_challengers, without_regret
 from streamfl.pofmkl.tools.kernel_names import kernel_names
+from streamfl.pofmkl.tools.simulated_federation import SimulatedFederation
 from streamfl.pofmkl.tools.sites import InputArray, present, samples_of
 from streamfl.records.samples import SamplesSection
-from streamfl.runtime.bus import Outgoing, Subscription
-from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.log import only_errors
-from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import Worker
 
 __all__ = ["ALONE", "Outcome", "drawn_frequencies", "simulate"]
 
 ALONE = "each client on its own"
-_MOST_STEPS = 10_000
-# Labels are between 0 and 1 on the learning scale. A prediction this large means that the federation diverged.
-_DIVERGED = 1e6
 
 
 @dataclass
@@ -172,9 +160,52 @@ def simulate(
     True, the run ends with the rounds so far. Under a byte budget the token buckets see one second a round, and more if a round
     waits for them. DataError if the federation diverges or refuses a sample, ConfigurationError if it cannot go on.
     """
-    rounds, clients, dimension = inputs.shape
+    clients, dimension = inputs.shape[1:]
+    settings = _in_this_process(settings, clients, dimension)
+    assert settings.samples is not None
+    low, high = settings.samples.label_range
+    scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
+    started, interrupted = time.perf_counter(), ""
+    run = SimulatedFederation(settings, names or [f"client-{index}" for index in range(clients)], len(labels), trace)
+    for number in range(len(labels)):
+        run.round(number, inputs[number], labels[number])
+        if watch("federation", run.done):
+            interrupted = f"{run.done:,} of {samples_of(labels).sum():,} samples"
+            scaled_labels = scaled_labels[: number + 1]
+            break
+    local = None
+    if local_only and not interrupted:
+        local = _local_errors(settings, inputs / settings.samples.input_norm, scaled_labels, watch)
+        interrupted = ALONE if local is None else ""
+    client = run.client
+    outcome = Outcome(
+        settings=settings,
+        predictions=run.predictions[: len(scaled_labels)],
+        labels=scaled_labels,
+        scale=high - low,
+        local=np.full_like(scaled_labels, np.nan) if local is None else local,
+        mean=_running_mean(scaled_labels),
+        # The simulated topics have one partition.
+        regret_per_client={name: regret for (_, name), regret in client.regret().items()},
+        uplink_bytes=run.uplink_bytes,
+        downlink_bytes=run.downlink_bytes,
+        budget_bytes=run.budget_bytes,
+        seconds=time.perf_counter() - started,
+        parameters=client.model.parameters.copy(),
+        frequencies=drawn_frequencies(client.learner),
+        steps=run.steps,
+        challengers=errors_of_challengers(client.challengers),
+        course={name: np.array(values) for name, values in run.course.items()},
+        interrupted=interrupted,
+    )
+    run.close()
+    return outcome
+
+
+def _in_this_process(settings: PofmklSettings, clients: int, dimension: int) -> PofmklSettings:
+    """The settings of all members of the simulated federation."""
     scales = settings.samples or SamplesSection(topic="samples")
-    # The format of records that this function writes, independent of the user's.
+    # The format of records that a simulation writes, independent of the user's.
     section = SamplesSection(
         topic="samples",
         format="msgpack",
@@ -186,122 +217,28 @@ def simulate(
         label_range=scales.label_range,
     )
     federation = settings.federation.model_copy(update={"clients": clients, "features": dimension})
-    settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).in_one_process()
-    clock = _Clock()
-    bus = MemoryBus(clock=clock)
-    started = time.perf_counter()
-    server_worker = _start("pofmkl-server", settings, bus, clock)
-    client_worker = _start("pofmkl-client", settings, bus, clock)
-    client = cast(PofmklClient, client_worker.role)
-    steps: dict[str, list[StepTrace]] = {}
-    if trace:
-        client.trace = lambda step: steps.setdefault(step.client, []).append(step)
-    observer = _Observer(bus, federation.name)
-    names = names or [f"client-{index}" for index in range(clients)]
-    index_of = {name: index for index, name in enumerate(names)}
-    encode = msgspec.msgpack.Encoder().encode
-    low, high = section.label_range
-    budget = settings.uplink.budget_bytes_per_second
-    predictions = np.full((rounds, clients), np.nan)
-    course: dict[str, list[float]] = {}
-    done, downlink_bytes, allowed_bytes = 0, 0, 0.0
-    taking_part, interrupted = list(range(clients)), ""
-    for number, there in enumerate(present(labels)):
-        began, heard = clock.now, observer.model_bytes
-        before, taking_part = taking_part, np.flatnonzero(there).tolist()
-        for index in set(before).difference(taking_part):
-            server_worker.role.forget(names[index])
-        round_of_samples = []
-        for index, values in zip(taking_part, inputs[number, taking_part].tolist(), strict=True):
-            content = {"id": str(number), "inputs": values, "label": float(labels[number, index])}
-            round_of_samples.append(Outgoing("samples", names[index].encode(), encode(content)))
-        bus.write(round_of_samples)
-        done += len(round_of_samples)
-        for _ in range(_MOST_STEPS):
-            moved = client_worker.step(0.0)
-            moved = server_worker.step(0.0) or moved
-            if not moved:
-                if client.predicted == done:
-                    break
-                _check_letters(bus, federation.name)
-                # Nothing can happen until time passes: a bucket has to fill, or a round has to time out.
-                clock.advance(client_worker.role.wake_at, server_worker.role.wake_at)
-        else:
-            standing = (
-                f"the federation is stuck in round {number}: {client.predicted} of {done} samples are predicted, "
-                f"{done - client.predicted} wait, after {clock.now:g} simulated seconds"
-            )
-            if budget is not None:
-                standing += f"; raise uplink.budget_bytes_per_second = {budget:g} or leave it out"
-            raise ConfigurationError(standing)
-        clock.now += 1.0
-        if client.trouble is not None:
-            raise _diverged(client.trouble, settings)
-        server_figures = {one.name: one.value for one in server_worker.role.measure()}
-        if server_figures.get("bounded_parameters"):
-            raise _diverged("the model's parameters grew beyond what clients take", settings)
-        for prediction in observer.new_predictions():
-            # JSON has no infinity: a number too large for the label's own unit arrives as null.
-            scaled = math.inf if prediction.prediction is None else (prediction.prediction - low) / (high - low)
-            if not abs(scaled) <= _DIVERGED:
-                raise _diverged(f"predictions reach {abs(scaled):g} where labels are between 0 and 1", settings)
-            predictions[int(prediction.sample), index_of[prediction.client]] = scaled
-        bus.forget_read()
-        downlink_bytes += len(taking_part) * (observer.model_bytes - heard)
-        allowed_bytes += len(taking_part) * (clock.now - began) * (budget or 0.0)
-        if trace:
-            stood = {"uplink_bytes": float(observer.uplink_bytes), "staleness": server_figures["staleness"]}
-            if budget is not None:
-                stood["budget_bytes"] = allowed_bytes
-            if client.challengers is not None:
-                stood |= {f"challengers/{name}": mse for name, mse in client.challengers.mean_squared_errors().items()}
-            for name, value in stood.items():
-                course.setdefault(name, []).append(value)
-        if watch("federation", done):
-            interrupted = f"{done:,} of {samples_of(labels).sum():,} samples"
-            predictions, labels = predictions[: number + 1], labels[: number + 1]
-            break
-    scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
-    local = np.full_like(scaled_labels, np.nan)
-    if local_only and not interrupted:
-        try:
-            alone = local_predictions(settings, inputs / section.input_norm, scaled_labels, partial(_go_on, watch))
-            with np.errstate(over="ignore", invalid="ignore"):
-                local = np.square(alone - scaled_labels)
-        except _Interrupted:
-            interrupted = ALONE
-    outcome = Outcome(
-        settings=settings,
-        predictions=predictions,
-        labels=scaled_labels,
-        scale=high - low,
-        local=local,
-        mean=_running_mean(scaled_labels),
-        # The simulated topics have one partition.
-        regret_per_client={name: regret for (_, name), regret in client.regret().items()},
-        uplink_bytes=observer.uplink_bytes,
-        downlink_bytes=downlink_bytes,
-        budget_bytes=None if budget is None else allowed_bytes,
-        seconds=time.perf_counter() - started,
-        parameters=client.model.parameters.copy(),
-        frequencies=drawn_frequencies(client.learner),
-        steps=steps,
-        challengers=errors_of_challengers(client.challengers),
-        course={name: np.array(values) for name, values in course.items()},
-        interrupted=interrupted,
-    )
-    client_worker.close()
-    server_worker.close()
-    return outcome
+    return settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).in_one_process()
 
 
 class _Interrupted(Exception):
     """The run of clients on their own was interrupted."""
 
 
-def _go_on(watch: Callable[[str, int], bool], samples: int) -> None:
-    if watch(ALONE, samples):
-        raise _Interrupted
+def _local_errors(
+    settings: PofmklSettings, inputs: InputArray, labels: NDArray[np.float64], watch: Callable[[str, int], bool]
+) -> NDArray[np.float64] | None:
+    """Squared errors (T, K) of each client on its own; None: interrupted."""
+
+    def go_on(samples: int) -> None:
+        if watch(ALONE, samples):
+            raise _Interrupted
+
+    try:
+        alone = local_predictions(settings, inputs, labels, go_on)
+    except _Interrupted:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(np.square(alone - labels))
 
 
 def _side_by_side(clients: Sequence[Sequence[StepTrace]], attribute: str) -> NDArray[Any]:
@@ -320,77 +257,6 @@ def drawn_frequencies(learner: Learner) -> dict[str, NDArray[Any]]:
         return {"frequencies": learner.features.frequencies}
     assert isinstance(learner, DefaultLearner)
     return {f"frequencies_{view}": drawn for view, drawn in learner.features.frequencies.items()}
-
-
-class _Clock:
-    """A clock that only the run moves, in seconds."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, *wake_at: float | None) -> None:
-        """Go on by a second, or to the first of these times if that is later, in whole seconds."""
-        first = min((when for when in wake_at if when is not None), default=self.now)
-        self.now = max(self.now + 1.0, float(np.ceil(first)))
-
-
-class _Published(msgspec.Struct, gc=False):
-    """The fields of a prediction that the observer reads."""
-
-    client: str
-    sample: str
-    prediction: float | None
-
-
-class _Observer:
-    """Reads what the federation publishes, as a user's consumer would."""
-
-    def __init__(self, bus: MemoryBus, federation: str) -> None:
-        self._model, self._updates = f"{federation}.model", f"{federation}.updates"
-        self._session = bus.session(Subscription("observer", (f"{federation}.predictions",), (self._model, self._updates)))
-        self.uplink_bytes = 0
-        self.model_bytes = 0
-
-    def new_predictions(self) -> list[_Published]:
-        predictions = []
-        while polled := self._session.poll(0.0, 10_000):
-            for record in polled.tables:
-                if record.topic == self._model:
-                    self.model_bytes += record_size(record)
-                else:
-                    self.uplink_bytes += record_size(record)
-            predictions += [msgspec.json.decode(record.value or b"", type=_Published) for record in polled.records]
-        return predictions
-
-
-def _start(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -> Worker:
-    """A worker of this kind, with its topics. A topic that may have any number of partitions gets one."""
-    # The operator's [bus] is for another bus. Here a group from it would hold workers of both kinds.
-    own = settings.model_copy(update={"role": RoleSection(kind=kind), "bus": BusSection(commit_interval_ms=0)})
-    wanted = {topic.name: topic for topic in find_kind(kind).topics(own)}
-    missing = wanted.keys() - bus.describe(wanted).keys()
-    bus.create([replace(wanted[name], partitions=wanted[name].partitions or 1) for name in sorted(missing)])
-    return build_worker(own, bus, clock)
-
-
-def _check_letters(bus: MemoryBus, federation: str) -> None:
-    """Raises DataError with the reason if a sample was refused: its round would wait for it without end."""
-    for letter in bus.read(f"{federation}.dead-letters"):
-        headers = {name: content.decode(errors="replace") for name, content in letter.headers}
-        if headers["topic"] == "samples":
-            client = (letter.key or b"").decode(errors="replace")
-            raise DataError(f"a sample of {client} was refused ({headers['error']}): {headers['text']}")
-
-
-def _diverged(cause: str, settings: PofmklSettings) -> DataError:
-    return DataError(
-        f"the federation diverged: {cause}. "
-        f"Lower learning.learning_rate = {settings.learning.rate:g} or learning.regularisation = "
-        f"{settings.learning.regularisation:g}, or send more kernels an upload (section [uplink])."
-    )
 
 
 def _running_mean(labels: NDArray[np.float64]) -> NDArray[np.float64]:

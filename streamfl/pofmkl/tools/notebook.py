@@ -10,10 +10,10 @@ from threadpoolctl import threadpool_limits
 from streamfl.contract.role import ConfigurationError
 from streamfl.pofmkl.tools.commands import compare as command
 from streamfl.pofmkl.tools.compare import chosen_methods, columns, sorted_summaries, summary_rows
-from streamfl.pofmkl.tools.comparison import Problem
+from streamfl.pofmkl.tools.comparison import Contender, Problem
 from streamfl.pofmkl.tools.comparison import compare as run_methods
 from streamfl.pofmkl.tools.comparison_picture import draw_errors
-from streamfl.pofmkl.tools.streams import read_streams
+from streamfl.pofmkl.tools.streams import Streams, read_streams
 from streamfl.simulation.notebook import Config, Data, Result, settings_given, table_given
 from streamfl.simulation.options import options_given
 
@@ -65,19 +65,24 @@ def compare(
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
     with threadpool_limits(1):
         contenders = list(run_methods(problem, chosen_methods(methods, all_methods, delay_labels)))
-    summaries = sorted_summaries(contenders)
+    return _result(problem, streams, contenders)
+
+
+def _result(problem: Problem, streams: Streams, contenders: Sequence[Contender]) -> Result:
+    """The figures, best first, with each method's predictions in the label's own unit."""
+    clients, summaries = problem.settings.federation.clients, sorted_summaries(contenders)
     low, high = streams.label_range
     predictions: dict[str, Any] = streams.columns()
     for contender in contenders:
         predictions[contender.name] = streams.by_row(low + (high - low) * contender.predictions)
     return Result(
-        f"{len(contenders)} methods, {settings.federation.clients} clients",
+        f"{len(contenders)} methods, {clients} clients",
         columns(streams.unit, streams.record_bytes),
         summary_rows(summaries),
         {
-            "clients": settings.federation.clients,
+            "clients": clients,
             "rounds": len(streams.labels),
-            "delay_labels": delay_labels,
+            "delay_labels": problem.delay,
             "record_bytes": streams.record_bytes,
             **streams.left_out,
             "methods": summaries,

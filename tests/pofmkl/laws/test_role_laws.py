@@ -13,6 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from largest_settings import written
 from numpy.typing import NDArray
+from pofmkl.made import new_server, staleness
 
 from streamfl.contract.role import Measurement, PeerError, Received, Record, Rejection, Send
 from streamfl.contract.seeding import uniform
@@ -151,16 +152,14 @@ def client(mode: str, shards: int, waiting_limit: int = 1000, learner: Callable[
 
 
 def server(lockstep: bool, shards: int) -> PofmklServer:
-    return PofmklServer(
+    return new_server(
         clients=CLIENTS,
         kernels=KERNELS,
         features=FEATURES,
         dimension=DIMENSION,
-        shards=shards,
-        lockstep=lockstep,
-        round_timeout=TIMEOUT,
-        fingerprint=FINGERPRINT,
-        dtype=np.float64,
+        fingerprints=(FINGERPRINT,),
+        federation={"shards": shards},
+        learning={"staleness": staleness(lockstep), "round_timeout_seconds": TIMEOUT, "precision": "float64"},
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from largest_settings import written
 from pofmkl.laws import test_role_laws as pofmkl_laws
+from pofmkl.made import new_server, staleness
 
 from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
@@ -39,17 +40,15 @@ STEPS: dict[str, Callable[[int], ServerStep]] = {
 
 
 def server(step: str, lockstep: bool, shards: int) -> PofmklServer:
-    return PofmklServer(
+    return new_server(
         clients=CLIENTS,
         kernels=KERNELS,
         features=FEATURES,
         dimension=2,
         step=STEPS[step],
-        shards=shards,
-        lockstep=lockstep,
-        round_timeout=TIMEOUT,
-        fingerprint=FINGERPRINT,
-        dtype=np.float64,
+        fingerprints=(FINGERPRINT,),
+        federation={"shards": shards},
+        learning={"staleness": staleness(lockstep), "round_timeout_seconds": TIMEOUT, "precision": "float64"},
     )
 
 
@@ -175,7 +174,7 @@ def test_least_squares_go_on_over_many_snapshots(lockstep: bool) -> None:
 def test_a_row_of_the_largest_label_is_accepted_whatever_its_rounding() -> None:
     """Protects honest clients with extreme labels in single precision; a state that no step wrote is refused all the same."""
     step = StochasticGradientStep(0.5)
-    role = PofmklServer(clients=2, kernels=1, features=100, dimension=1, step=lambda kernels: step, lockstep=False)
+    role = new_server(clients=2, kernels=1, features=100, dimension=1, step=lambda kernels: step)
     role.open(0)
     for sequence in range(1, 200):
         features = np.random.default_rng(sequence).standard_normal(200).astype(np.float32)

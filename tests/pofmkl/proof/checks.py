@@ -17,13 +17,12 @@ from streamfl.encoding.wire import decode_array, encoded_size
 from streamfl.pofmkl.client.bandwidth import UpdateCost
 from streamfl.pofmkl.client.client_record import ClientRecord
 from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.pofmkl.client.server_silence import SILENCE
 from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, ShardVersion, Update, decode_model
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 from streamfl.pofmkl.server.members import MemberState
-from streamfl.pofmkl.server.publication import BOOK
+from streamfl.pofmkl.state import BOOK, ROUND, SILENCE
 from streamfl.roles.rhythm import Rhythm
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.tasks import POSITION_KEY
@@ -370,11 +369,11 @@ def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
     latest: dict[tuple[int, bytes], bytes | None] = {}
     for record in records:
         key = record.key or b""
-        latest[record.partition if key in (MARKER_KEY, BOOK, b"round") else 0, key] = record.value
+        latest[record.partition if key in (MARKER_KEY, BOOK.prefix, ROUND.prefix) else 0, key] = record.value
     return {
         b"%d/" % partition + key: value
         for (partition, key), value in latest.items()
-        if value is not None and not key.startswith(POSITION_KEY) and key != SILENCE
+        if value is not None and not key.startswith(POSITION_KEY) and key != SILENCE.prefix
     }
 
 

@@ -19,8 +19,8 @@ from streamfl.contract.role import ConfigurationError, Send, StateChange
 from streamfl.encoding.wire import decode_array
 from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
-from streamfl.pofmkl.server.publication import BOOK
 from streamfl.pofmkl.server.role import PofmklServer
+from streamfl.pofmkl.state import BOOK
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SamplesSection
 from streamfl.runtime.bus import Outgoing
@@ -217,7 +217,7 @@ class ServerTarget(PofmklTarget):
         # Updates name the version that they were made with. The server refuses one that its model has not reached, by its book.
         for message in corpus(self.federation, "server", "model"):
             channel = "model" if message.channel == "model" else "state"
-            if channel == "model" or message.key == BOOK:
+            if channel == "model" or message.key == BOOK.prefix:
                 self.role.restore(StateChange(channel, message.partition, message.key or b"", message.value))
 
     def goes_on(self) -> None:

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from streamfl.contract.role import ConfigurationError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.pofmkl.client.server_silence import SILENCE
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, Prediction, ShardVersion, decode_model, kernel_key
 from streamfl.pofmkl.roles import ROLES
 from streamfl.pofmkl.server.role import PofmklServer
+from streamfl.pofmkl.state import SILENCE
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample, SampleReader
 
@@ -152,7 +152,7 @@ def test_what_waits_for_a_label_is_forgotten_with_its_client() -> None:
     assert [key for key in state if key.startswith(b"join/")]
     role.forget("a")
     remember(role, state)
-    assert state.keys() == {SILENCE}, "of the partition, and of no client"
+    assert state.keys() == {SILENCE.prefix}, "of the partition, and of no client"
 
 
 def test_a_client_of_two_partitions_has_a_regret_in_each() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pofmkl.made import new_server, staleness
 
 from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
@@ -33,7 +34,7 @@ def update(
 
 
 def server(lockstep: bool) -> PofmklServer:
-    role = PofmklServer(clients=2, kernels=1, features=2, dimension=2, lockstep=lockstep, round_timeout=30.0)
+    role = new_server(clients=2, kernels=1, features=2, dimension=2, learning={"staleness": staleness(lockstep)})
     role.open(0)
     return role
 
@@ -128,9 +129,7 @@ def test_a_model_that_diverges_can_be_taken_back() -> None:
     """Protects a server from ending at every start: with a rate far too large its parameters grew until they were infinite."""
 
     def gradient_server() -> PofmklServer:
-        role = PofmklServer(
-            clients=2, kernels=1, features=2, dimension=2, lockstep=False, step=lambda kernels: StochasticGradientStep(1e6)
-        )
+        role = new_server(clients=2, kernels=1, features=2, dimension=2, step=lambda kernels: StochasticGradientStep(1e6))
         role.open(0)
         return role
 

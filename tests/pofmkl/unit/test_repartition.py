@@ -11,8 +11,8 @@ import pytest
 
 from streamfl.cli.preflight import read_configuration
 from streamfl.contract.role import ConfigurationError
-from streamfl.pofmkl.client.client_record import client_of
 from streamfl.pofmkl.client.role import PofmklClient
+from streamfl.pofmkl.state import client_of
 from streamfl.runtime import repartition
 from streamfl.runtime.bus import Outgoing, Step, Subscription, TopicSpec
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of

@@ -14,7 +14,7 @@ from streamfl_connectors.replay import ReplayTable
 
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.tools import federation
+from streamfl.pofmkl.tools import simulated_federation
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.pofmkl.tools.streams import deal
 from streamfl.runtime.memory_bus import MemoryBus
@@ -272,7 +272,7 @@ def test_a_refused_sample_ends_the_simulation_with_its_reason(line: Line, monkey
 @pytest.mark.parametrize("budget", [None, 5.0])
 def test_what_stands_still_names_only_what_is_set(monkeypatch: pytest.MonkeyPatch, budget: float | None) -> None:
     """Protects from advice about a budget where there is none; how far the run came is said in any case."""
-    monkeypatch.setattr(federation, "_MOST_STEPS", 1)
+    monkeypatch.setattr(simulated_federation, "_MOST_STEPS", 1)
     generator = np.random.default_rng(1)
     with pytest.raises(ConfigurationError, match=r"is stuck in round 0: \d of 2 samples are predicted, \d wait") as raised:
         simulate(

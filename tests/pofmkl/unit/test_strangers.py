@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pofmkl.made import new_server, staleness
 
 from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
@@ -38,17 +38,21 @@ State = dict[tuple[str, bytes], bytes]
 
 
 def server(
-    lockstep: bool = False, *, clients: int = 3, dimension: int | None = 2, targets: bool = False, **given: Any
+    lockstep: bool = False,
+    *,
+    clients: int = 3,
+    dimension: int | None = 2,
+    targets: bool = False,
+    fingerprints: tuple[int, ...] = (0,),
 ) -> PofmklServer:
-    role = PofmklServer(
+    role = new_server(
         clients=clients,
         kernels=KERNELS,
         features=ROW // 2,
         dimension=dimension,
         step=(lambda kernels: StochasticGradientStep(0.5)) if targets else None,
-        lockstep=lockstep,
-        round_timeout=TIMEOUT,
-        **given,
+        fingerprints=fingerprints,
+        learning={"staleness": staleness(lockstep), "round_timeout_seconds": TIMEOUT},
     )
     role.open(0)
     return role
@@ -251,7 +255,7 @@ def test_lockstep_state_goes_on_without_rounds() -> None:
 
 def test_idle_names_make_room_and_who_takes_part_stays() -> None:
     """Protects newcomers from names that were invented once, and members from newcomers."""
-    role, at = server(client_expiry=DAY), 1000.0
+    role, at = server(), 1000.0
     role.receive([update("typo-1", 1, at=at), update("typo-2", 1, at=at), update("a", 1, at=at)], at)
     role.receive([update("a", 2, at=at + DAY - 1)], at + DAY - 1)
     assert reasons(role.receive([update("b", 1, at=at + DAY - 1)], at + DAY - 1)) == ["too_many_clients"]
@@ -322,8 +326,8 @@ def test_a_federation_that_began_without_features_goes_on_and_takes_them_over() 
     """Protects an upgrade: the remembered dimension counts; when features are added they are taken over, and it is said once."""
     round_ = StateChange("state", 0, b"round", msgspec.msgpack.encode([None, False, 2]))
     marker = StateChange("model", 0, MARKER_KEY, SHARD_VERSION.encode(ShardVersion(VERSION, 5, 2, 0, 9, 9)))
-    without = server(dimension=None, fingerprint=5)
-    named = server(fingerprint=6, former_fingerprint=5)
+    without = server(dimension=None, fingerprints=(5,))
+    named = server(fingerprints=(6, 5))
     for role in (without, named):
         role.restore(round_)
         role.restore(marker)
@@ -334,11 +338,11 @@ def test_a_federation_that_began_without_features_goes_on_and_takes_them_over() 
     assert marker_of(remember(named, state)).fingerprint == 6
     assert [notice.reason for notice in named.notices()] == ["taken_over"]
     assert reasons(named.receive([update("a", 1, 9, fingerprint=5)], 1000.0)) == ["configuration"]
-    again = restored(state, server(fingerprint=6, former_fingerprint=5))
+    again = restored(state, server(fingerprints=(6, 5)))
     again.receive([], 1000.0)
     assert (list(again.notices()), list(again.changed_state())) == ([], [])
     with pytest.raises(ConfigurationError, match=r"federation\.features: 4 are given.*from 2"):
-        restored(state, server(fingerprint=6, dimension=4)).receive([], 1000.0)
+        restored(state, server(fingerprints=(6, 5), dimension=4)).receive([], 1000.0)
 
 
 # ---- the model
