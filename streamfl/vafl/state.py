@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from streamfl.state.table import StateRow, StateTable
 
-__all__ = ["ANSWERED", "ARRAY", "COORDINATOR_STATE", "ENTITY", "PARTY_STATE", "SPENT", "TASK", "WAITING"]
+__all__ = [
+    "ALIGNED_ENTITY",
+    "ANSWERED",
+    "ARRAY",
+    "COORDINATOR_STATE",
+    "ENTITY",
+    "HEAD_COUNTERS",
+    "HEARD_PARTY",
+    "PARTY_STATE",
+    "SPENT",
+    "TASK",
+    "WAITING",
+]
 
 ARRAY = StateRow(
     "array/NAME/NUMBER",
@@ -46,19 +58,19 @@ ANSWERED = PARTY_STATE.row(
     "`learning.batch_size`.",
 )
 
-# ---- at the coordinator, whose partition writes and restores them itself
+# ---- at the coordinator
 
 COORDINATOR_STATE = StateTable([ARRAY, SPENT])
-COORDINATOR_STATE.row(
+HEAD_COUNTERS = COORDINATOR_STATE.row(
     "task", "How many steps were taken, and how many gradients wait for the next.", "With each gradient that is gathered."
 )
-COORDINATOR_STATE.row(
+HEARD_PARTY = COORDINATOR_STATE.row(
     "party/NUMBER",
     "Which of a party's embeddings have come, and their mean.",
     "With each of its embeddings, and when the coordinator has waited for it in vain.",
     "One for each party.",
 )
-COORDINATOR_STATE.row(
+ALIGNED_ENTITY = COORDINATOR_STATE.row(
     "entity/NAME",
     "An entity's embeddings, label and prediction.",
     "When an embedding or its label comes, and when it is predicted or learnt from.",

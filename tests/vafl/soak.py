@@ -21,9 +21,10 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.testing.faults.fault_rates import Rates
 from streamfl.testing.faults.federation import CheckFailed, Reading
 from streamfl.vafl.config import COORDINATOR
-from streamfl.vafl.coordinator.learning_head import KEY, HeadCounters
-from streamfl.vafl.coordinator.remembered_entity import decode_entity
+from streamfl.vafl.coordinator.learning_head import HeadCounters
+from streamfl.vafl.coordinator.remembered_entity import RememberedEntity
 from streamfl.vafl.messages import REPLY
+from streamfl.vafl.state import HEAD_COUNTERS
 
 __all__ = ["SOAK"]
 
@@ -217,11 +218,11 @@ def check_labels(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
     learnt = Counter[int]()
     remembered = {}
     for (partition, key), value in left.latest(f"{FEDERATION}.{COORDINATOR}.state").items():
-        if key == KEY:
+        if key == HEAD_COUNTERS.prefix:
             counters = msgspec.msgpack.decode(value, type=HeadCounters)
             learnt[partition] = counters.steps * BATCH + counters.gathered
         elif key.startswith(b"entity/"):
-            remembered[key.removeprefix(b"entity/").decode()] = decode_entity(value).label
+            remembered[key.removeprefix(b"entity/").decode()] = msgspec.msgpack.decode(value, type=RememberedEntity).label
     labelled = {name: label for name, label in remembered.items() if label is not None}
     other = {name for name in labelled.keys() | chosen.labels.keys() if labelled.get(name) != chosen.labels.get(name)}
     verdict.require(not other, f"{len(other)} labels are not the first that came: {sorted(other)[:3]}")

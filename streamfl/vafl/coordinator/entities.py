@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
-from streamfl.encoding.changelog_checks import check_name, check_within
+from streamfl.encoding.changelog_checks import check_within
 from streamfl.records.alignment import AlignedEntities
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import Decision, PredictionBatch, decide
@@ -17,6 +17,7 @@ from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.coordinator.pending_embeddings import PendingEmbeddings
 from streamfl.vafl.coordinator.remembered_entity import EMBEDDING, ENTITY, RememberedEntity, encode_entities
 from streamfl.vafl.metrics import CoordinatorMetrics
+from streamfl.vafl.state import ALIGNED_ENTITY
 
 __all__ = ["LARGEST_OUTPUT", "CoordinatorEntities"]
 
@@ -25,7 +26,7 @@ LARGEST_OUTPUT = 1e100
 
 
 class CoordinatorEntities:
-    """The entities of a partition, remembered under keys ``entity/name``. There are M parties.
+    """The entities of a partition. There are M parties.
 
     Methods take n entities by their rows, all different.
 
@@ -299,7 +300,8 @@ class CoordinatorEntities:
 
     def changed_state(self) -> list[tuple[bytes, bytes | None]]:
         gone, names, rows = self._rows.take_changed()
-        changes: list[tuple[bytes, bytes | None]] = [(b"entity/" + name.encode(), None) for name in gone]
+        prefix = ALIGNED_ENTITY.prefix
+        changes: list[tuple[bytes, bytes | None]] = [(prefix + name.encode(), None) for name in gone]
         contents = encode_entities(
             self._entities.take(rows),
             self._embeddings.take(rows, axis=0),
@@ -307,12 +309,12 @@ class CoordinatorEntities:
             self._outputs.take(rows, axis=0),
             {"since": self._rows.since(rows), "awaited_at": self._pending.since(rows)},
         )
-        changes += zip([b"entity/" + name.encode() for name in names], contents, strict=True)
+        changes += zip([prefix + name.encode() for name in names], contents, strict=True)
         return changes
 
-    def restore(self, key: bytes, entity: RememberedEntity, values: Sequence[NDArray[Any]]) -> None:
+    def restore(self, name: str, entity: RememberedEntity, values: Sequence[NDArray[Any]]) -> None:
         """Restore one entity. values: of ``entity.held``, in its order, each (embedding size,)."""
-        name, outputs = check_name(key), entity.outputs or ()
+        outputs = entity.outputs or ()
         if len(outputs) != (self._outputs.shape[1] if entity.shown else 0):
             raise PeerError("shape", f"of the entity {name!r} {len(outputs)} outputs are remembered")
         check_within(outputs, -LARGEST_OUTPUT, LARGEST_OUTPUT, f"the outputs of entity {name!r}")

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import Count
 from streamfl.learning.optimisers import LARGEST_GRADIENT, finite_step, optimiser_named
-from streamfl.state.changelog import changed_chunks, restore_chunk
+from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.entities import LARGEST_OUTPUT
 from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.messages import ANOTHER, within_bounds
 from streamfl.vafl.metrics import CoordinatorMetrics
+from streamfl.vafl.state import ARRAY, HEAD_COUNTERS
 
-__all__ = ["KEY", "LearningHead"]
+__all__ = ["LearningHead"]
 
-KEY = b"task"
 # Steps until a step takes one entity more. A head that has learnt little steps on every entity; so few extra steps cost little.
 GROWTH = 64
 
@@ -51,10 +51,15 @@ class LearningHead:
 
     settings, given: the coordinator's.
     partition: its number.
+    parts: where the counters are remembered.
     metrics: count its steps, of all partitions.
     """
 
-    def __init__(self, settings: VaflSettings, given: CoordinatorGiven, partition: int, metrics: CoordinatorMetrics) -> None:
+    def __init__(
+        self, settings: VaflSettings, given: CoordinatorGiven, partition: int, parts: ChangedParts, metrics: CoordinatorMetrics
+    ) -> None:
+        self._remember_counters = parts.single(HEAD_COUNTERS, HeadCounters, self._restore_counters)
+        parts.register(ARRAY.prefix, self._restore_array)
         self._head = given.head
         self._seed = settings.federation.seed
         self._partition = partition
@@ -146,24 +151,27 @@ class LearningHead:
     # ---- state
 
     def changed_state(self, others_changed: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values that changed since the last call. others_changed: whether other owners in the partition have changes."""
+        """Keys and values of arrays that changed since the last call. Remembers the counters among the partition's parts.
+
+        others_changed: whether other owners in the partition have changes.
+        """
         if self._stepped:
             yield from changed_chunks({"parameters": self._parameters, **self._optimiser.arrays})
         if self._moved:
             yield from changed_chunks({"gradient": self._gradient})
         if self._moved or (not self._begun and others_changed):
             self._begun = True
-            yield KEY, msgspec.msgpack.encode(self._counters)
+            self._remember_counters(self._counters)
         self._moved = self._stepped = False
 
-    def restore_counters(self, value: bytes) -> None:
-        """Restore the value of :data:`KEY`; PeerError if another federation wrote it."""
-        self._counters, self._begun = msgspec.msgpack.decode(value, type=HeadCounters), True
-        if self._counters.fingerprint != self._fingerprint:
+    def _restore_counters(self, counters: HeadCounters) -> None:
+        """PeerError if another federation wrote them."""
+        self._counters, self._begun = counters, True
+        if counters.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER)
-        if not self._counters.steps:
-            self._parameters[:] = self._first_parameters(self._counters.start)
+        if not counters.steps:
+            self._parameters[:] = self._first_parameters(counters.start)
 
-    def restore_array(self, key: bytes, value: bytes) -> None:
+    def _restore_array(self, name: bytes, value: bytes) -> None:
         arrays = {"parameters": self._parameters, "gradient": self._gradient, **self._optimiser.arrays}
-        restore_chunk(arrays, key, value, self._optimiser.check)
+        restore_chunk(arrays, ARRAY.prefix + name, value, self._optimiser.check)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Headers, PeerError
+from streamfl.encoding.changelog_checks import check_number
 from streamfl.encoding.wire import Count, encode_array
 from streamfl.roles.received_numbers import NumberRange, note, was_heard
+from streamfl.state.changelog import ChangedParts
 from streamfl.vafl.messages import bounded_array
+from streamfl.vafl.state import HEARD_PARTY
 
 __all__ = ["Parties", "SentEmbeddings"]
 
@@ -79,10 +82,12 @@ class SentEmbeddings:
 class Parties:
     """M parties in one partition.
 
+    parts: where they are remembered.
     means: running mean of each party's embeddings, (M, embedding size) float64.
     """
 
-    def __init__(self, count: int, embedding_size: int) -> None:
+    def __init__(self, parts: ChangedParts, count: int, embedding_size: int) -> None:
+        self._kept = parts.named(HEARD_PARTY, check_number, _Party, self._restore)
         self.means = np.zeros((count, embedding_size))
         self._parties = [_Party(ranges=[]) for _ in range(count)]
         self._epochs = np.full(count, -1, np.int64)
@@ -194,17 +199,16 @@ class Parties:
     def touched(self) -> bool:
         return bool(self._touched)
 
-    def changed_state(self) -> Iterator[tuple[bytes, bytes]]:
+    def remember(self) -> None:
+        """Remember the parties that changed since the last call, in their order."""
         for number in sorted(self._touched):
             party = self._parties[number]
             party.mean = encode_array(self.means[number])
-            yield b"party/%d" % number, msgspec.msgpack.encode(party)
+            self._kept.remember(number, party)
         self._touched = set()
 
-    def restore(self, name: bytes, value: bytes) -> None:
-        number = int(name)
+    def _restore(self, number: int, party: _Party) -> None:
         self.check_numbers([number])
-        party = msgspec.msgpack.decode(value, type=_Party)
         self.means[number] = bounded_array(party.mean, np.float64, self.means.shape[1], "mean")
         if not party.ranges and party.epoch >= 0:
             # The first releases remembered no ranges: everything up to the latest number was taken.

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from streamfl.privacy.ledger import KIND as SPENT
+from streamfl.encoding.changelog_checks import check_name
 from streamfl.privacy.ledger import Ledger
+from streamfl.state.changelog import ChangedParts
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.entities import CoordinatorEntities
 from streamfl.vafl.coordinator.figures import CoordinatorFigures
 from streamfl.vafl.coordinator.intake import Intake
-from streamfl.vafl.coordinator.learning_head import KEY as COUNTERS
 from streamfl.vafl.coordinator.learning_head import LearningHead
 from streamfl.vafl.coordinator.parties import Parties
-from streamfl.vafl.coordinator.remembered_entity import decode_entity
+from streamfl.vafl.coordinator.remembered_entity import RememberedEntity
 from streamfl.vafl.given import CoordinatorGiven
+from streamfl.vafl.state import ALIGNED_ENTITY, SPENT
 
 __all__ = ["CoordinatorPartition", "CoordinatorSnapshot"]
 
@@ -34,22 +35,29 @@ class CoordinatorSnapshot:
 
 
 class CoordinatorPartition:
-    """The owners of a partition's state, with one changelog key or kind of key each.
+    """The owners of a partition's state.
 
     settings, given: the coordinator's.
     partition: its number.
+    intake: checks the numbers of remembered entities.
     figures: of all partitions.
     """
 
-    def __init__(self, settings: VaflSettings, given: CoordinatorGiven, partition: int, figures: CoordinatorFigures) -> None:
+    def __init__(
+        self, settings: VaflSettings, given: CoordinatorGiven, partition: int, intake: Intake, figures: CoordinatorFigures
+    ) -> None:
         self.partition = partition
+        self._intake = intake
+        self._parts = ChangedParts("the coordinator")
         self._quorum = settings.learning_quorum
-        self.head = LearningHead(settings, given, partition, figures)
-        self.parties = Parties(len(settings.federation.parties), settings.federation.embedding_size)
+        self.head = LearningHead(settings, given, partition, self._parts, figures)
+        self.parties = Parties(self._parts, len(settings.federation.parties), settings.federation.embedding_size)
         self.entities = CoordinatorEntities(settings, given.loss.outputs, figures)
         budget = settings.privacy.budget_mu
         self.ledger = Ledger(settings.privacy.ledger_limit, None if budget is None else budget**2)
         """Releases of labels."""
+        self._parts.named(ALIGNED_ENTITY, check_name, RememberedEntity, self._restore_entity)
+        self._parts.register(SPENT.prefix, self.ledger.restore)
 
     def snapshot(self) -> CoordinatorSnapshot:
         return CoordinatorSnapshot(self.entities.names, self.entities.awaited)
@@ -66,24 +74,17 @@ class CoordinatorPartition:
         )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
-        head = self.head.changed_state(self.entities.touched or self.parties.touched)
-        return chain(head, self.parties.changed_state(), self.entities.changed_state(), self.ledger.changed_state())
+        arrays = list(self.head.changed_state(self.entities.touched or self.parties.touched))
+        self.parties.remember()
+        return chain(arrays, self._parts.changed_state(), self.entities.changed_state(), self.ledger.changed_state())
 
-    def restore(self, key: bytes, value: bytes, intake: Intake) -> None:
+    def restore(self, key: bytes, value: bytes) -> None:
         """Restore one changelog key; PeerError or ValueError for state that the coordinator cannot have written."""
-        kind, _, name = key.partition(b"/")
-        if key == COUNTERS:
-            self.head.restore_counters(value)
-        elif kind == SPENT:
-            self.ledger.restore(name, value)
-        elif kind == b"party":
-            self.parties.restore(name, value)
-        elif kind == b"entity":
-            entity = decode_entity(value)
-            self.parties.check_numbers(entity.held)
-            values = [intake.values(one.values) for one in entity.held.values()]
-            if entity.label is not None:
-                intake.check_label(entity.label, f"of the entity {name!r} the label {entity.label:g} is remembered")
-            self.entities.restore(name, entity, values)
-        else:
-            self.head.restore_array(key, value)
+        self._parts.restore(key, value)
+
+    def _restore_entity(self, name: str, entity: RememberedEntity) -> None:
+        self.parties.check_numbers(entity.held)
+        values = [self._intake.values(one.values) for one in entity.held.values()]
+        if entity.label is not None:
+            self._intake.check_label(entity.label, f"of the entity {name!r} the label {entity.label:g} is remembered")
+        self.entities.restore(name, entity, values)

@@ -13,7 +13,7 @@ from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.vafl.messages import encode_rows
 
-__all__ = ["EMBEDDING", "ENTITY", "RememberedEmbedding", "RememberedEntity", "decode_entity", "encode_entities"]
+__all__ = ["EMBEDDING", "ENTITY", "RememberedEmbedding", "RememberedEntity", "encode_entities"]
 
 
 class RememberedEmbedding(msgspec.Struct, array_like=True, gc=False):
@@ -99,11 +99,6 @@ EMBEDDING = np.dtype(
     ]
 )
 """Row of an embedding."""
-
-
-def decode_entity(value: bytes) -> RememberedEntity:
-    """Decode the value of the coordinator's changelog key ``entity/name``."""
-    return msgspec.msgpack.decode(value, type=RememberedEntity)
 
 
 def encode_entities(

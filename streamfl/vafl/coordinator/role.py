@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE
-from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.labels import Label
 from streamfl.roles.notices import Notices
@@ -32,7 +31,6 @@ from streamfl.vafl.coordinator.alignment import NOTHING
 from streamfl.vafl.coordinator.figures import CoordinatorFigures
 from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.label_release import TOLD_BARE, LabelRelease
-from streamfl.vafl.coordinator.learning_head import KEY as COUNTERS
 from streamfl.vafl.coordinator.learning_head import LearningHead
 from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.coordinator.partition import CoordinatorPartition, CoordinatorSnapshot
@@ -40,6 +38,7 @@ from streamfl.vafl.coordinator.party_watch import PartyWatch
 from streamfl.vafl.coordinator.predictions import Predictions
 from streamfl.vafl.coordinator.replies import Replies
 from streamfl.vafl.given import CoordinatorGiven
+from streamfl.vafl.state import SPENT
 
 __all__ = ["CoordinatorSnapshot", "VaflCoordinator"]
 
@@ -106,7 +105,7 @@ class VaflCoordinator:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        self._tasks[partition] = CoordinatorPartition(self.settings, self.given, partition, self._figures)
+        self._tasks[partition] = CoordinatorPartition(self.settings, self.given, partition, self._intake, self._figures)
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
@@ -159,14 +158,14 @@ class VaflCoordinator:
     def restore(self, change: StateChange) -> None:
         if change.value is None:
             return
-        task, kind = self._tasks[change.partition], change.key.partition(b"/")[0]
-        if kind == SPENT and not self._release.noise:
+        task = self._tasks[change.partition]
+        if change.key.startswith(SPENT.prefix) and not self._release.noise:
             self._notices.add(promise_ended("the coordinator", "privacy.reply_noise", self.settings.privacy.without_noise))
         try:
-            task.restore(change.key, change.value, self._intake)
+            task.restore(change.key, change.value)
         except UNDECODABLE as error:
             raise PeerError("malformed", f"the coordinator's state: {error}") from None
-        if change.key == COUNTERS and self._release.noise and task.head.told_bare:
+        if self._release.noise and task.head.told_bare:
             raise PeerError("configuration", TOLD_BARE)
 
     def measure(self) -> Iterable[Measurement]:

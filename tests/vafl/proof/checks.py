@@ -17,7 +17,7 @@ from vafl.proof.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario,
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.testing.faults.observed_messages import Sent, TopicReader, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
-from streamfl.vafl.coordinator.remembered_entity import RememberedEntity, decode_entity
+from streamfl.vafl.coordinator.remembered_entity import RememberedEntity
 from streamfl.vafl.functions.models import embedding_function
 from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
@@ -213,7 +213,7 @@ def check_coordinator(
                 came = shown[parties[number], record.partition, one.epoch, one.sequence]
                 require(came + alignment.expiry_seconds <= now, f"{name} is forgotten {now - came:.3f} s after {parties[number]}")
             continue
-        entity = held[record.partition, name] = decode_entity(record.value)
+        entity = held[record.partition, name] = msgspec.msgpack.decode(record.value, type=RememberedEntity)
         if entity.label is not None and entity.awaited_at is None:
             waiting = untold(entity)
             require(len(waiting) < settings.learning.wait_for, f"{name}: {waiting} wait for a gradient, and for nobody")

@@ -14,8 +14,9 @@ from soak.verdict import judge_topics
 from vafl.soak import SOAK
 
 from streamfl.contract.role import Record
-from streamfl.vafl.coordinator.learning_head import KEY, HeadCounters
-from streamfl.vafl.coordinator.remembered_entity import decode_entity
+from streamfl.vafl.coordinator.learning_head import HeadCounters
+from streamfl.vafl.coordinator.remembered_entity import RememberedEntity
+from streamfl.vafl.state import HEAD_COUNTERS
 
 COORDINATOR, PARTY = "soak.vafl-coordinator.state", "soak.bank.state"
 
@@ -36,7 +37,7 @@ def learnt_a_batch_less(value: bytes) -> bytes:
 
 def of_the_other_label(value: bytes) -> bytes:
     """An entity with the label that came second."""
-    entity = decode_entity(value)
+    entity = msgspec.msgpack.decode(value, type=RememberedEntity)
     entity.label = 1 - (entity.label or 0.0)
     return msgspec.msgpack.encode(entity)
 
@@ -50,8 +51,8 @@ def of_other_parameters(value: bytes) -> bytes:
 
 # What the verdict says; of which mode, topic and kind of key; and what is done to the last such record.
 DAMAGE: dict[str, tuple[str, str, bytes, Callable[[bytes], bytes]]] = {
-    "times learnt": ("lockstep", COORDINATOR, KEY, learnt_once_more),
-    "times learnt, of": ("async", COORDINATOR, KEY, learnt_a_batch_less),
+    "times learnt": ("lockstep", COORDINATOR, HEAD_COUNTERS.prefix, learnt_once_more),
+    "times learnt, of": ("async", COORDINATOR, HEAD_COUNTERS.prefix, learnt_a_batch_less),
     "labels are not the first": ("async", COORDINATOR, b"entity/", of_the_other_label),
     "from what its gradients make": ("async", PARTY, b"array/parameters/", of_other_parameters),
     "from that of a run without faults": ("lockstep", COORDINATOR, b"array/parameters/", of_other_parameters),

@@ -7,15 +7,17 @@ from typing import Any, cast
 import pytest
 from vafl.proof import fuzz
 
+from streamfl.state.table import StateTable
 from streamfl.vafl.config import COORDINATOR, PARTY
 from streamfl.vafl.state import COORDINATOR_STATE, PARTY_STATE
 
 
-def test_a_party_remembers_what_the_table_says() -> None:
-    """Protects operators from a table that lacks a key, or has one that is gone: each row has an owner at a party."""
-    partition = cast(Any, fuzz.member(next(iter(fuzz.FEDERATIONS)), "press").role)._tasks[0]
+@pytest.mark.parametrize(("member", "state"), [("press", PARTY_STATE), (COORDINATOR, COORDINATOR_STATE)])
+def test_a_member_remembers_what_the_table_says(member: str, state: StateTable) -> None:
+    """Protects operators from a table that lacks a key, or has one that is gone: each row has an owner."""
+    partition = cast(Any, fuzz.member(next(iter(fuzz.FEDERATIONS)), member).role)._tasks[0]
     owned = {prefix[: prefix.find(b"/") + 1] or prefix for prefix in partition._parts._restore}
-    declared = [row.prefix for row in PARTY_STATE.rows]
+    declared = [row.prefix for row in state.rows]
     assert len(declared) == len(set(declared))
     assert owned == set(declared)
 
