@@ -13,13 +13,14 @@ from pofmkl.unit.test_windowed import assert_same_after_restart, learner, stream
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import ConfigurationError, Measurement, Received, Record, Send, StateChange
 from streamfl.learning.own_models import REASONS, ModelFailures, OwnModel, decode_remembered
-from streamfl.pofmkl.client.challenger_memory import PREFIX, REMEMBERED_EVERY
+from streamfl.pofmkl.client.challenger_memory import REMEMBERED_EVERY
 from streamfl.pofmkl.client.live_challengers import OFF_LABELS
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.client_journal import ChangedClientParts
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.stateful_experts import KIND, StatefulExperts
+from streamfl.pofmkl.state import CHALLENGER
 from streamfl.pofmkl.state_settings import client_state_settings
 from streamfl.records.samples import Sample
 from streamfl.runtime.kinds import find_kind
@@ -205,7 +206,7 @@ def arrived(count: int, client: str = "a", start: int = 0) -> list[Received]:
 
 
 def states(one: PofmklClient) -> dict[bytes, bytes | None]:
-    return {change.key: change.value for change in one.changed_state() if change.key.startswith(PREFIX)}
+    return {change.key: change.value for change in one.changed_state() if change.key.startswith(CHALLENGER.prefix)}
 
 
 def figure(one: PofmklClient, name: str, model: str) -> float:
@@ -221,7 +222,7 @@ def test_a_challenger_goes_on_where_it_was_remembered() -> None:
     first = role(["counter"], COUNTING)
     first.receive(arrived(REMEMBERED_EVERY + 10), 1.0)
     remembered = states(first)
-    assert remembered.keys() == {PREFIX + b"\0\1acounter"}
+    assert remembered.keys() == {CHALLENGER.prefix + b"\0\1acounter"}
     again = role(["counter"], COUNTING)
     for key, value in remembered.items():
         again.restore(StateChange("state", 0, key, value))
@@ -229,7 +230,7 @@ def test_a_challenger_goes_on_where_it_was_remembered() -> None:
     [(_, value)] = states(again).items()
     other = role(["counter"], COUNTING)
     other.receive(arrived(2 * REMEMBERED_EVERY), 2.0)
-    assert states(other) == {PREFIX + b"\0\1acounter": value}
+    assert states(other) == {CHALLENGER.prefix + b"\0\1acounter": value}
 
 
 def test_nobody_remembers_what_nobody_runs() -> None:
