@@ -7,10 +7,13 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.contract.role import Received, Record
 from streamfl.kernels import SQUARE, FeatureMap, frequencies, paper_dictionary
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.given import ClientGiven
+from streamfl.pofmkl.client.role import PofmklClient
+from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
 
@@ -71,21 +74,23 @@ def _step(client: PofmklClient, batch: list[Received], now: float) -> None:
 
 def new_client(clients: int, directions: np.ndarray, lockstep: bool, shared: bool = False) -> PofmklClient:
     """A client role with partition 0 open and M = 1."""
-    client = PofmklClient(
-        learner=PaperLearner(
-            features=FeatureMap(directions, paper_dictionary() if shared else None),
-            learning_rate=LEARNING_RATE,
-            regularisation=REGULARISATION,
-            loss=SQUARE,
-        ),
-        staleness_policy=StalenessPolicy(lockstep=lockstep, samples_per_version=1 if lockstep else None),
-        uplink=Uplink(kernels_per_upload=1),
-        seed=0,
-        clients=clients,
-        encode_prediction=msgspec.json.Encoder().encode,
+    learner = PaperLearner(
+        features=FeatureMap(directions, paper_dictionary() if shared else None),
+        learning_rate=LEARNING_RATE,
+        regularisation=REGULARISATION,
+        loss=SQUARE,
     )
+    client = role_of(learner, clients, "paper", 1, lockstep)
     client.open(0)
     return client
+
+
+def role_of(learner: Learner, clients: int, preset: str, kernels: int, lockstep: bool) -> PofmklClient:
+    """A client role with this learner, without an open partition. kernels: M."""
+    pace = {"staleness": "lockstep" if lockstep else "async", "catch_up_samples": 0, "exploration": 1.0}
+    settings = client_settings(clients, DIMENSION, preset=preset, kernels=kernels, **pace)
+    given = ClientGiven(learner=learner, fingerprint=0, encode=msgspec.json.Encoder().encode, original=float)
+    return PofmklClient(settings, given)
 
 
 def samples(number: int, clients: int, first: int = 0) -> list[Received]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from streamfl.configuration.settings import BusSection
 from streamfl.pofmkl.config import PofmklSettings
@@ -23,15 +24,20 @@ class Clock:
         return self.now
 
 
-def client_settings(clients: int, dimension: int, kind: str = "pofmkl-client", preset: str = "paper") -> PofmklSettings:
-    """JSON samples with fields x0, x1, … and y, the client in the key; asynchronous, M = 1."""
+def client_settings(
+    clients: int, dimension: int, kind: str = "pofmkl-client", preset: str = "paper", kernels: int = 1, **learning: Any
+) -> PofmklSettings:
+    """JSON samples with fields x0, x1, … and y, the client in the key; asynchronous if ``learning`` does not say otherwise.
+
+    kernels: M, of an upload. learning: other keys of its section.
+    """
     return PofmklSettings.model_validate(
         {
             "federation": {"name": "bench", "clients": clients, "features": dimension},
             "role": {"kind": kind},
             "samples": {"topic": "samples", "features": [f"x{i}" for i in range(dimension)], "label": "y"},
-            "learning": {"preset": preset, "staleness": "async"},
-            "uplink": {"kernels_per_upload": 1},
+            "learning": {"preset": preset, "staleness": "async", **learning},
+            "uplink": {"kernels_per_upload": kernels},
         }
     )
 

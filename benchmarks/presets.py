@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-import msgspec
 import numpy as np
 
-from benchmarks.client_core import BATCH, DIMENSION, samples
+from benchmarks.client_core import BATCH, DIMENSION, role_of, samples
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.encoding.wire import encoded_size
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.roles import learner
 
 __all__ = ["measure", "new_client"]
@@ -42,15 +41,8 @@ def measure() -> Iterator[Figure]:
 
 def new_client(preset: str, clients: int, kernels_per_upload: int, lockstep: bool) -> PofmklClient:
     """A client role of this preset with partition 0 open and some parameters."""
-    settings = client_settings(clients, DIMENSION, preset=preset)
-    client = PofmklClient(
-        learner=learner(settings, DIMENSION),
-        staleness_policy=StalenessPolicy(lockstep=lockstep, samples_per_version=1 if lockstep else None),
-        uplink=Uplink(kernels_per_upload=kernels_per_upload),
-        seed=0,
-        clients=clients,
-        encode_prediction=msgspec.json.Encoder().encode,
-    )
+    made = learner(client_settings(clients, DIMENSION, preset=preset), DIMENSION)
+    client = role_of(made, clients, preset, kernels_per_upload, lockstep)
     client.open(0)
     client.model.parameters[:] = 0.1 * np.random.default_rng(0).normal(size=client.model.parameters.shape)
     return client

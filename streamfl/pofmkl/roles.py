@@ -14,9 +14,9 @@ from streamfl.contract.role import ConfigurationError, Record
 from streamfl.encoding.wire import LONGEST_KEY, ROOM, fingerprint
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
+from streamfl.pofmkl.client.given import ClientGiven
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
-from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Learner
@@ -36,12 +36,9 @@ from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.state import CLIENT_STATE, SERVER_STATE, client_of
-from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
-from streamfl.records.fields import LABEL_RANGE
+from streamfl.pofmkl.state_settings import client_state_settings, server_state_settings
 from streamfl.records.header_propagation import carried, timed
 from streamfl.records.imputation import RunningMeans
-from streamfl.records.input_watch import InputWatch
-from streamfl.records.join import LabelJoin
 from streamfl.records.keys import key_writer
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
@@ -51,9 +48,6 @@ from streamfl.roles.role_kind import RoleKind
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
 log = logging.getLogger(__name__)
-
-# Seconds, and rounds that time out, without a new model after which a client is not ready.
-SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 
 # An honest update must never be shortened. The bound has to hold for any number of samples that a client adds up, any move of the
 # model since, and any rate and exploration at the client.
@@ -160,36 +154,23 @@ def _longest_step(settings: PofmklSettings) -> float:
 
 def _build_client(settings: PofmklSettings) -> PofmklClient:
     reader = SampleReader(_samples(settings), fills_means=True)
-    learning = settings.learning
     _check_federation(settings)
     made = learner(settings, reader.dimension)
     # The default learner sees inputs relative to their running means. The paper's kernels are shared, so inputs stay as they are.
-    means = RunningMeans(reader.means, reader.lasts, relative=learning.preset == "default")
+    means = RunningMeans(reader.means, reader.lasts, relative=settings.learning.preset == "default")
     _check_sizes(settings, made, means)
-    lockstep = learning.staleness == "lockstep"
-    return PofmklClient(
+    given = ClientGiven(
         learner=made,
-        staleness_policy=StalenessPolicy(lockstep, 1 if lockstep else learning.max_staleness, learning.upload_interval_ms / 1000),
-        uplink=Uplink(settings.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.effective_exploration),
-        seed=settings.federation.seed,
-        clients=settings.federation.clients,
-        client_expiry=settings.federation.client_expiry_seconds,
-        shards=settings.federation.shards,
         fingerprint=_fingerprint(settings),
-        encode_prediction=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
+        encode=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
         original=reader.original,
-        challengers=_challengers(settings),
-        join=_join(settings),
-        signing=_signing(settings),
-        seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
-        catch_up_samples=learning.catch_up_samples if learning.staleness == "async" else 0,
-        catch_up_patience=learning.catch_up_patience_seconds if learning.staleness == "async" else math.inf,
-        patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
-        settings_check=ServerSettingsCheck(federation_settings(settings), pace_settings(settings)),
-        watch=_watch(settings),
         carry=carried(settings.predictions),
         means=means,
+        challengers=_challengers(settings),
+        signing=_signing(settings),
+        seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
     )
+    return PofmklClient(settings, given)
 
 
 def _challengers(settings: PofmklSettings) -> LiveChallengers | None:
@@ -204,18 +185,6 @@ def _signing(settings: PofmklSettings) -> ModelSigning | None:
         return None
     topic = f"{settings.federation.name}.model"
     return ModelSigning(identity.federation, topic, identity.sign, partial(identity.check_signature, SERVER))
-
-
-def _watch(settings: PofmklSettings) -> InputWatch:
-    samples = _samples(settings)
-    # In an unkeyed topic each client appears in every partition. Names for twice the possible clients are enough to see that.
-    known = 2 * settings.federation.clients
-    return InputWatch(samples.label, LABEL_RANGE, samples.label_range, settings.labels is not None, known)
-
-
-def _join(settings: PofmklSettings) -> LabelJoin | None:
-    labels = settings.labels
-    return None if labels is None else LabelJoin(labels.expiry_seconds, labels.limit, settings.federation.clients)
 
 
 def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -> None:

@@ -5,17 +5,66 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from streamfl.pofmkl.client.given import ClientGiven
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.role import PofmklServer
 
-__all__ = ["new_server", "staleness"]
+__all__ = ["new_client", "new_server", "pace", "room", "staleness"]
 
 
 def staleness(lockstep: bool) -> str:
     """learning.staleness"""
     return "lockstep" if lockstep else "async"
+
+
+def pace(mode: str) -> dict[str, Any]:
+    """Keys of [learning] for a mode of the laws: how far a client may run ahead of the model."""
+    if mode.startswith("bounded"):
+        return {"staleness": "bounded", "max_staleness": 3}
+    return {"staleness": staleness(mode.startswith("lockstep"))}
+
+
+def room(mode: str) -> dict[str, Any]:
+    """Keys of [uplink] for a mode of the laws: two kernels in an upload, or 400 bytes a second."""
+    return {"budget_bytes_per_second": 400.0} if mode.endswith("budget") else {"kernels_per_upload": 2}
+
+
+def new_client(
+    learner: Learner,
+    *,
+    clients: int = 10,
+    federation: dict[str, Any] | None = None,
+    learning: dict[str, Any] | None = None,
+    uplink: dict[str, Any] | None = None,
+    labels: dict[str, Any] | None = None,
+    fingerprint: int = 0,
+    **given: Any,
+) -> PofmklClient:
+    """A role of clients without an open partition. It is asynchronous, and no client waits because of a backlog.
+
+    federation, learning, uplink: other keys of these sections. labels: keys of [labels]; None: labels come with the samples.
+    given: other fields of ``ClientGiven``.
+    """
+    samples: dict[str, Any] = {"topic": "samples", "features": "x", "dimension": learner.dimension, "sample_id": "id"}
+    settings = PofmklSettings.model_validate(
+        {
+            "federation": {"name": "plant", "seed": 1, "clients": clients, **(federation or {})},
+            "role": {"kind": "pofmkl-client"},
+            "samples": samples if labels is not None else {**samples, "label": "y"},
+            **({} if labels is None else {"labels": {"topic": "labels", "sample_id": "id", "label": "y", **labels}}),
+            # The preset that sends as many kernels as [uplink] says. The learner may be another's.
+            "learning": {"preset": "paper", "staleness": "async", "catch_up_samples": 0, **(learning or {})},
+            "uplink": uplink or {},
+        }
+    )
+    own = {"encode": msgspec.json.encode, "original": float, **given}
+    return PofmklClient(settings, ClientGiven(learner=learner, fingerprint=fingerprint, **own))
 
 
 def new_server(

@@ -9,26 +9,13 @@ from functools import cached_property
 from streamfl.contract.role import Measurement
 from streamfl.encoding.wire import VERSION, encoded_size
 from streamfl.pofmkl.client.client_record import ClientRecord
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import AWAITED, UPDATE, Update
 from streamfl.pofmkl.metrics import UplinkMetrics
 
-__all__ = ["Budgets", "TokenBucket", "UpdateCost", "Uplink"]
+__all__ = ["Budgets", "TokenBucket", "UpdateCost"]
 
 _LARGEST = 2**62
-
-
-@dataclass(frozen=True)
-class Uplink:
-    """What a client may send in an upload.
-
-    kernels_per_upload: M; None: as many as ``bytes_per_second`` allows when the upload begins, or all.
-    bytes_per_second: the budget; None: no budget.
-    exploration: xi in [0, 1], the uniform share when a bin is drawn   (POF-MKL, eq. 8).
-    """
-
-    kernels_per_upload: int | None = 1
-    bytes_per_second: float | None = None
-    exploration: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -115,15 +102,14 @@ class TokenBucket:
 class Budgets:
     """The byte budgets of a worker's clients: makes their buckets, and counts the bytes that they have allowed.
 
-    uplink: what a client may send.
-    row_bytes, shards, notify_all, seal_bytes: as :class:`UpdateCost` has them.
+    row_bytes, seal_bytes: as :class:`UpdateCost` has them.
     """
 
-    def __init__(self, uplink: Uplink, row_bytes: int, shards: int, notify_all: bool, seal_bytes: int) -> None:
-        self._rate = uplink.bytes_per_second
+    def __init__(self, settings: PofmklSettings, row_bytes: int, seal_bytes: int) -> None:
+        self._rate = settings.uplink.budget_bytes_per_second
         self._row_bytes = row_bytes
-        self._shards = shards
-        self._notify_all = notify_all
+        self._shards = settings.federation.shards
+        self._notify_all = settings.learning.lockstep
         self._seal_bytes = seal_bytes
         self._allowed = 0.0
         self._last_now: float | None = None

@@ -22,6 +22,7 @@ from streamfl.pofmkl.client.client_record import ClientRecord
 from streamfl.pofmkl.client.client_registry import Client, ClientRegistry
 from streamfl.pofmkl.client.server_silence import ALONE, ServerSilence
 from streamfl.pofmkl.client.staleness import YOUNG_LABELS
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.metrics import UplinkMetrics
 
 __all__ = ["CatchUp"]
@@ -78,11 +79,11 @@ class CatchUp:
     samples: n, the most labels of a client on one version while it is behind; 0: no client ever waits.
     silence: of the server. Clients that are alone do not wait.
     registry: the clients.
-    shards: of the model.
     """
 
-    def __init__(self, samples: int, silence: ServerSilence, registry: ClientRegistry, shards: int) -> None:
-        self.samples = samples
+    def __init__(self, settings: PofmklSettings, silence: ServerSilence, registry: ClientRegistry) -> None:
+        learning = settings.learning
+        self.samples = learning.catch_up_samples if learning.staleness == "async" else 0
         self._silence = silence
         self.granted_more = self._learnt_behind = 0
         self._registry = registry
@@ -90,7 +91,7 @@ class CatchUp:
         self._notices: list[OperatorNotice] = []
         # The model's versions at the last step; below, ``_learnt_on``: those on which a label was learnt last.
         self._versions: tuple[int, ...] = ()
-        self._shards = [_Shard() for _ in range(shards)]
+        self._shards = [_Shard() for _ in range(settings.federation.shards)]
         self._learnt_on: tuple[int, ...] | None = None
         # How many clients were granted labels in this step.
         self._granted = 0

@@ -13,6 +13,7 @@ from streamfl.contract.role import Measurement, PeerError, StateChange
 from streamfl.contract.seeding import UniformSequence
 from streamfl.pofmkl.client.bandwidth import Budgets, TokenBucket, UpdateCost
 from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot, UploadRecord
+from streamfl.pofmkl.config import PofmklFederation
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.metrics import ClientMetrics
 from streamfl.pofmkl.state import CLIENT_PART, CLIENT_RECORD
@@ -56,24 +57,23 @@ class Client:
 
 
 class ClientRegistry:
-    """At most ``limit`` clients. A client without a sample for ``expiry`` seconds makes room for another.
+    """At most K clients. A client without a sample for ``federation.client_expiry_seconds`` makes room for another.
 
     Idleness is measured by the newest time of the samples of any partition, and not by the clock: no client becomes idle because
     the worker was away, and clients of a silent partition become idle too.
 
     learner: keeps each client's personal numbers in a row.
     budgets: keeps each client's byte budget.
-    seed: of the federation.
     """
 
-    def __init__(self, learner: Learner, budgets: Budgets, seed: int, limit: int, expiry: float) -> None:
-        self.limit = limit
-        self.expiry = expiry
-        self._step = expiry / STEPS_OF_EXPIRY
+    def __init__(self, learner: Learner, budgets: Budgets, federation: PofmklFederation) -> None:
+        self.limit = federation.clients
+        self.expiry = federation.client_expiry_seconds
+        self._step = self.expiry / STEPS_OF_EXPIRY
         self.expired = 0
         self._learner = learner
         self._budgets = budgets
-        self._seed = seed
+        self._seed = federation.seed
         self._clients: dict[ClientKey, Client] = {}
         self._counts: Counter[int] = Counter()
         # The newest time of each partition's samples, in coarse steps.

@@ -65,9 +65,8 @@ class LabelsWithSamples:
         *,
         budgeted: bool,
         challengers: LiveChallengers | None,
-        trace: Callable[[StepTrace], None] | None,
     ) -> None:
-        self.trace = trace
+        self.trace: Callable[[StepTrace], None] | None = None
         self._learner = learner
         self._model = model
         self._registry = registry

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
+from streamfl.pofmkl.config import LearningSection
 from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, ShardVersion, SignedVersion
 from streamfl.pofmkl.metrics import UplinkMetrics
 from streamfl.roles.reply_deadline import ReplyDeadline
 
 __all__ = ["ModelWatch"]
 
+# Seconds, and rounds that time out, without a new model after which a server that owes one counts as silent.
+SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 NO_MODEL = (
     "no server answers: updates are sent, but no model newer than version {} has come for {:g} s. Start the pofmkl-server, or "
     "check what its log says about this client's updates"
@@ -24,15 +27,13 @@ class ModelWatch:
 
     table: the model.
     settings_check: checks whether the model is made with this client's settings.
-    lockstep: whether this client counts rounds.
-    patience: seconds after which a server that owes a new version counts as silent.
     """
 
-    def __init__(self, table: ModelTable, settings_check: ServerSettingsCheck, lockstep: bool, patience: float) -> None:
+    def __init__(self, table: ModelTable, settings_check: ServerSettingsCheck, learning: LearningSection) -> None:
         self._table = table
         self.settings_check = settings_check
-        self._lockstep = lockstep
-        self._reply_deadline = ReplyDeadline(patience)
+        self._lockstep = learning.lockstep
+        self._reply_deadline = ReplyDeadline(max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds))
         self._versions = table.versions
         self._sent = 0.0
         # Uploads sent when the model last changed.

@@ -22,7 +22,6 @@ clients with a backlog (catch_up.py), open uploads (uploads.py), whether the ser
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -30,18 +29,18 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE, check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.admission import Admission
-from streamfl.pofmkl.client.bandwidth import Budgets, Uplink
+from streamfl.pofmkl.client.bandwidth import Budgets
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot
 from streamfl.pofmkl.client.client_registry import ClientKey, ClientRegistry
+from streamfl.pofmkl.client.given import ClientGiven
 from streamfl.pofmkl.client.label_source import LabelSource, Restore
 from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples, StepTrace
 from streamfl.pofmkl.client.late_labels import LateLabels
-from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.model_watch import ModelWatch
 from streamfl.pofmkl.client.predictions import PredictionWriter
@@ -50,109 +49,66 @@ from streamfl.pofmkl.client.server_silence import ServerSilence
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.client.uploads import Uploads
-from streamfl.pofmkl.learning.learner import Learner
-from streamfl.pofmkl.messages import Prediction
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.metrics import ClientMetrics
-from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.state import CLIENT_PART, CLIENT_RECORD, INPUT_MEANS, SILENCE
+from streamfl.pofmkl.state_settings import federation_settings, pace_settings
 from streamfl.records.fields import LABEL_RANGE
-from streamfl.records.header_propagation import carried_nothing
-from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.state.clock_guard import ClockGuard, time_written_by
 from streamfl.state.table import prefix_of
 
-__all__ = ["PofmklClient", "StalenessPolicy", "StepTrace", "Uplink"]
+__all__ = ["PofmklClient", "StepTrace"]
+
+WAITING_LIMIT = 10_000
+
 
 class PofmklClient:
     """Predicts every sample, learns from its label, and sends updates within the uplink's limits.
 
     One object serves all clients of its partitions: the samples of a poll go to the learner together. The role reports trouble
-    if it sends updates, or samples wait for the model, and no new version comes for ``patience`` seconds.
+    if it sends updates, or samples wait for the model, and no new version comes.
 
-    learner: the mathematics.
-    staleness_policy: how far a client may run ahead of the model.
-    uplink: what a client may send.
-    seed: of the federation.
-    clients: the most clients to remember.
-    client_expiry: seconds without a sample after which a client makes room for another.
-    shards: how many the model has.
-    fingerprint: of the federation's settings.
-    encode_prediction: encodes the record that the user reads.
-    original: converts a prediction or label back to the label's own unit.
     waiting_limit: the most samples or labels of a partition that may wait, plus one poll.
-    patience: seconds without a new model.
-    catch_up_samples, catch_up_patience: of :class:`~streamfl.pofmkl.client.catch_up.CatchUp`, and its ``ServerSilence`` in seconds.
-    trace: called for every labelled sample that comes with its label.
-    challengers: models that learn beside the learner and are only measured.
-    join: joins labels from their own topic to samples; None: labels come with their samples.
-    signing: if members have keys, checks that the server signed a version of the model.
-    seal_bytes: if members have keys, the bytes that a seal adds to an update.
-    settings_check: compares the server's settings with this client's.
-    watch: inspects every sample and label.
-    carry: the headers of a sample's record that its prediction gets.
-    means: fills in missing inputs; None: fills in nothing.
     """
 
-    def __init__(
-        self,
-        *,
-        learner: Learner,
-        staleness_policy: StalenessPolicy,
-        uplink: Uplink,
-        seed: int,
-        clients: int,
-        client_expiry: float = 86_400.0,
-        shards: int = 1,
-        fingerprint: int = 0,
-        encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
-        original: Callable[[float], float] = float,
-        waiting_limit: int = 10_000,
-        patience: float = math.inf,
-        catch_up_samples: int = 0,
-        catch_up_patience: float = math.inf,
-        trace: Callable[[StepTrace], None] | None = None,
-        challengers: LiveChallengers | None = None,
-        join: LabelJoin | None = None,
-        signing: ModelSigning | None = None,
-        seal_bytes: int = 0,
-        settings_check: ServerSettingsCheck | None = None,
-        watch: InputWatch | None = None,
-        carry: Callable[[Record], Headers] = carried_nothing,
-        means: RunningMeans | None = None,
-    ) -> None:
-        self._carry = carry
+    def __init__(self, settings: PofmklSettings, given: ClientGiven) -> None:
+        learner, learning, samples, labels = given.learner, settings.learning, settings.samples, settings.labels
+        assert samples is not None
+        clients, shards = settings.federation.clients, settings.federation.shards
+        self._carry = given.carry
         self.learner = learner
-        self.staleness_policy = staleness_policy
-        self.fingerprint = fingerprint
-        self.waiting_limit = waiting_limit
-        self.challengers = challengers
+        self.staleness_policy = StalenessPolicy(learning)
+        self.fingerprint = given.fingerprint
+        self.waiting_limit = WAITING_LIMIT
+        self.challengers = given.challengers
         self.model = ModelTable(
-            learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype, signing
+            learner.kernels, learner.row_length, learner.dimension, shards, given.fingerprint, learner.dtype, given.signing
         )
-        self.settings_check = settings_check or ServerSettingsCheck({})
-        self.watch = watch or InputWatch(None, LABEL_RANGE, (0.0, 1.0), join is not None, clients)
-        self._model_watch = ModelWatch(self.model, self.settings_check, staleness_policy.lockstep, patience)
-        row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
-        self._budgets = Budgets(uplink, row_bytes, shards, staleness_policy.lockstep, seal_bytes)
-        self._registry = ClientRegistry(learner, self._budgets, seed, clients, client_expiry)
-        self.silence = ServerSilence(catch_up_patience)
-        self.catch_up = CatchUp(catch_up_samples, self.silence, self._registry, shards)
+        self.settings_check = ServerSettingsCheck(federation_settings(settings), pace_settings(settings))
+        # In an unkeyed topic each client appears in every partition. Names for twice the possible clients are enough to see that.
+        self.watch = InputWatch(samples.label, LABEL_RANGE, samples.label_range, labels is not None, 2 * clients)
+        self._model_watch = ModelWatch(self.model, self.settings_check, learning)
+        self._budgets = Budgets(settings, learner.row_length * np.dtype(learner.dtype).itemsize, given.seal_bytes)
+        self._registry = ClientRegistry(learner, self._budgets, settings.federation)
+        self.silence = ServerSilence(learning)
+        self.catch_up = CatchUp(settings, self.silence, self._registry)
         self._uploads = Uploads(
-            learner, self.model, staleness_policy, self.catch_up, uplink, self._budgets, self._registry, fingerprint, seal_bytes
+            settings, given, self.model, self.staleness_policy, self.catch_up, self._budgets, self._registry
         )
-        self._scores = PrequentialScores(learner, self._registry, original(1.0) - original(0.0))
+        self._scores = PrequentialScores(learner, self._registry, given.original(1.0) - given.original(0.0))
         self._clock_guard = ClockGuard()
-        self._means = means or RunningMeans()
+        self._means = given.means
         self._unread: Mapping[int, int] = {}
-        predictions = PredictionWriter(encode_prediction, original, self.model)
+        predictions = PredictionWriter(given.encode, given.original, self.model)
         parts = (learner, self.model, self._registry, self._uploads, self._scores, predictions, self.catch_up)
-        budgeted = uplink.bytes_per_second is not None
+        budgeted = settings.uplink.budget_bytes_per_second is not None
         self._labels: LabelSource
-        if join is None:
-            self._labels = LabelsWithSamples(*parts, budgeted=budgeted, challengers=challengers, trace=trace)
+        if labels is None:
+            self._labels = LabelsWithSamples(*parts, budgeted=budgeted, challengers=given.challengers)
         else:
+            join = LabelJoin(labels.expiry_seconds, labels.limit, clients)
             self._labels = LateLabels(*parts, budgeted=budgeted, join=join, watch=self.watch)
         self._admission = Admission(self._registry, self._uploads, self._labels, self._means, self.watch)
 

@@ -15,6 +15,7 @@ import msgspec
 from streamfl.contract.role import Measurement, OperatorNotice, StateChange
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
+from streamfl.pofmkl.config import LearningSection
 from streamfl.pofmkl.metrics import UplinkMetrics
 from streamfl.pofmkl.state import SILENCE
 
@@ -45,8 +46,8 @@ class _Silence(msgspec.Struct, array_like=True):
 class ServerSilence:
     """Tracks for each partition since when the server owes an answer. patience: seconds; infinite: clients never learn alone."""
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, learning: LearningSection) -> None:
+        self.patience = learning.catch_up_patience_seconds if learning.staleness == "async" else math.inf
         self._partitions: dict[int, _Silence] = {}
         self._changed: set[int] = set()
         self._versions: tuple[int, ...] = ()

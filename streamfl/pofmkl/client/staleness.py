@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from streamfl.pofmkl.client.client_record import ClientRecord
+from streamfl.pofmkl.config import LearningSection
 
 __all__ = ["YOUNG_LABELS", "StalenessPolicy"]
 
@@ -12,7 +11,6 @@ __all__ = ["YOUNG_LABELS", "StalenessPolicy"]
 YOUNG_LABELS = 16
 
 
-@dataclass(frozen=True)
 class StalenessPolicy:
     """When a client may learn another label.
 
@@ -21,9 +19,10 @@ class StalenessPolicy:
     upload_interval: seconds after which an upload is sent although no new model came.
     """
 
-    lockstep: bool = True
-    samples_per_version: int | None = 1
-    upload_interval: float = 1.0
+    def __init__(self, learning: LearningSection) -> None:
+        self.lockstep = learning.lockstep
+        self.samples_per_version = 1 if self.lockstep else learning.max_staleness
+        self.upload_interval = learning.upload_interval_ms / 1000
 
     def may_learn(self, record: ClientRecord, versions: tuple[int, ...]) -> bool:
         """Whether a client may learn another label on these versions of the model's shards."""

@@ -13,14 +13,16 @@ from scipy.sparse import csr_array
 
 from streamfl.contract.role import Measurement, PeerError, Send
 from streamfl.encoding.wire import VERSION, decode_array, encode_array, encoded_size
-from streamfl.pofmkl.client.bandwidth import Budgets, Uplink
+from streamfl.pofmkl.client.bandwidth import Budgets
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_record import UploadRecord
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.given import ClientGiven
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.staleness import StalenessPolicy
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.bins import draw_bins
-from streamfl.pofmkl.learning.learner import Learner, Learnt
+from streamfl.pofmkl.learning.learner import Learnt
 from streamfl.pofmkl.learning.rows import RowPool
 from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
 from streamfl.pofmkl.metrics import UplinkMetrics
@@ -54,39 +56,36 @@ class Uploads:
     If the learner's steps may be added up, an upload gathers all labels that its client learns while it is open. Otherwise it has
     one label.
 
-    learner: computes the steps.
+    given: has the learner, which computes the steps.
     model: gives the versions that uploads are made on.
     staleness_policy: how many labels a client may learn on one version.
     catch_up: the same for a client that is behind.
-    uplink: how much a client may send.
     budgets: the clients' byte budgets.
     registry: the clients.
-    fingerprint: of the federation's settings.
-    seal_bytes: bytes that a seal adds to a message.
     """
 
     def __init__(
         self,
-        learner: Learner,
+        settings: PofmklSettings,
+        given: ClientGiven,
         model: ModelTable,
         staleness_policy: StalenessPolicy,
         catch_up: CatchUp,
-        uplink: Uplink,
         budgets: Budgets,
         registry: ClientRegistry,
-        fingerprint: int,
-        seal_bytes: int,
     ) -> None:
+        learner = given.learner
         self.sent = 0.0
         self._learner = learner
         self._model = model
         self._staleness_policy = staleness_policy
         self._catch_up = catch_up
-        self._uplink = uplink
+        self._most_kernels = min(settings.kernels_per_upload or learner.kernels, learner.kernels)
+        self._exploration = settings.learning.effective_exploration
         self._budgets = budgets
         self._registry = registry
-        self._fingerprint = fingerprint
-        self._seal_bytes = seal_bytes
+        self._fingerprint = given.fingerprint
+        self._seal_bytes = given.seal_bytes
         self._open: dict[ClientKey, Upload] = {}
         self._due: list[tuple[float, ClientKey]] = []
         self._steps = RowPool(learner.row_length)
@@ -133,10 +132,9 @@ class Uploads:
         In lockstep and bounded, a client goes on only when it can send a kernel. An update without kernels would cost bytes and
         teach nothing, and the bucket would never fill.
         """
-        bucket, kernels = client.bucket, self._learner.kernels
-        allowed = min(self._uplink.kernels_per_upload or kernels, kernels)
+        bucket, allowed = client.bucket, self._most_kernels
         if bucket is not None:
-            allowed = client.cost.kernels_within(bucket.available(now), kernels)
+            allowed = client.cost.kernels_within(bucket.available(now), self._learner.kernels)
             if allowed:
                 # The bytes are taken here, so that sending can never overdraw the bucket.
                 bucket.take(client.cost.bytes_for(allowed), now)
@@ -178,7 +176,7 @@ class Uploads:
         at = list(beginning)
         sizes = np.array([upload.kernels_allowed for upload in beginning.values()])
         uniforms = np.array([upload.uniform for upload in beginning.values()])
-        bins, orders = draw_bins(log_weights[at], sizes, uniforms, self._uplink.exploration)
+        bins, orders = draw_bins(log_weights[at], sizes, uniforms, self._exploration)
         for upload, (number, probability, kernels) in zip(beginning.values(), bins, strict=True):
             record = upload.record
             record.drawn_bin, record.probability, record.kernels = number, probability, kernels

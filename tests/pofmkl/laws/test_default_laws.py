@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pofmkl.laws import test_role_laws as pofmkl_laws
+from pofmkl.made import new_client, pace, room
 
 from streamfl.contract.role import Received, Record
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.learning.own_models import OwnModel
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning import client_journal, local_experts
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.views import ViewedFeatures
@@ -46,24 +47,16 @@ def _short_memory() -> Iterator[None]:
 def client(
     mode: str, shards: int, loss: Loss, views: int, missing: bool = False, river: Sequence[str | OwnModel] = ()
 ) -> PofmklClient:
-    lockstep = mode.startswith("lockstep")
-    rate = 400.0 if mode.endswith("budget") else None
-    return PofmklClient(
-        learner=DefaultLearner(
-            features=ViewedFeatures(VIEWS[views], BANDWIDTHS, FEATURES, DIMENSION, seed=3, dtype=np.float64),
-            loss=loss,
-            seed=3,
-            river=river,
-        ),
-        staleness_policy=StalenessPolicy(lockstep, 1 if lockstep else 3 if mode == "bounded" else None, 1.0),
-        uplink=Uplink(2 if rate is None else None, rate, 0.5),
-        seed=1,
+    features = ViewedFeatures(VIEWS[views], BANDWIDTHS, FEATURES, DIMENSION, seed=3, dtype=np.float64)
+    patience = {"catch_up_samples": 2 if mode == "behind" else 0, "catch_up_patience_seconds": 2.0}
+    return new_client(
+        DefaultLearner(features=features, loss=loss, seed=3, river=river),
         clients=CLIENTS,
-        shards=shards,
+        federation={"shards": shards},
+        learning={**pace(mode), **patience, "exploration": 0.5},
+        uplink=room(mode),
         fingerprint=FINGERPRINT,
-        catch_up_samples=2 if mode == "behind" else 0,
-        catch_up_patience=2.0,
-        means=RunningMeans((0,), (0,) if mode == "async" else (), relative=True) if missing else None,
+        means=RunningMeans((0,), (0,) if mode == "async" else (), relative=True) if missing else RunningMeans(),
     )
 
 

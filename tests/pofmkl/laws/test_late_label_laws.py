@@ -12,16 +12,16 @@ from largest_settings import written
 from pofmkl.laws import test_default_laws as default_laws
 from pofmkl.laws import test_role_laws as pofmkl_laws
 from pofmkl.laws.test_default_laws import BANDWIDTHS, CLIENTS, DIMENSION, FEATURES, FINGERPRINT, VIEWS, arrived, model_version
+from pofmkl.made import new_client, pace, room
 
 from streamfl.contract.role import Received, Record
 from streamfl.kernels import LOGISTIC, SQUARE, FeatureMap, Loss, frequencies, grid
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning import client_journal, local_experts
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.learning.views import ViewedFeatures
-from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label, LabelReader, LabelsSection
 from streamfl.records.samples import Sample
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
@@ -50,18 +50,15 @@ def learner(preset: str, loss: Loss) -> Learner:
     return PaperLearner(features=FeatureMap(drawn), learning_rate=0.5, regularisation=0.01, loss=loss)
 
 
-def client(preset: str, mode: str, shards: int, loss: Loss, room: tuple[int, float]) -> PofmklClient:
-    lockstep = mode.startswith("lockstep")
-    rate = 400.0 if mode.endswith("budget") else None
-    return PofmklClient(
-        learner=learner(preset, loss),
-        staleness_policy=StalenessPolicy(lockstep, 1 if lockstep else 3 if mode == "bounded" else None, 1.0),
-        uplink=Uplink(2 if rate is None else None, rate, 0.5),
-        seed=1,
+def client(preset: str, mode: str, shards: int, loss: Loss, kept: tuple[int, float]) -> PofmklClient:
+    return new_client(
+        learner(preset, loss),
         clients=CLIENTS,
-        shards=shards,
+        federation={"shards": shards},
+        learning={**pace(mode), "exploration": 0.5},
+        uplink=room(mode),
+        labels={"limit": kept[0], "expiry_seconds": kept[1]},
         fingerprint=FINGERPRINT,
-        join=LabelJoin(limit=room[0], expiry=room[1], clients=CLIENTS),
     )
 
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import strategies as st
 from largest_settings import written
 from numpy.typing import NDArray
-from pofmkl.made import new_server, staleness
+from pofmkl.made import new_client, new_server, pace, room, staleness
 
 from streamfl.contract.role import Measurement, PeerError, Received, Record, Rejection, Send
 from streamfl.contract.seeding import uniform
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning.learner import Batch, Learner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.messages import (
@@ -136,19 +136,16 @@ def paper() -> Learner:
 
 
 def client(mode: str, shards: int, waiting_limit: int = 1000, learner: Callable[[], Learner] = paper) -> PofmklClient:
-    lockstep = mode.startswith("lockstep")
-    ahead = 1 if lockstep else 3 if mode.startswith("bounded") else None
-    rate = 400.0 if mode.endswith("budget") else None
-    return PofmklClient(
-        learner=learner(),
-        staleness_policy=StalenessPolicy(lockstep, ahead, 1.0),
-        uplink=Uplink(2 if rate is None else None, rate, 0.5),
-        seed=1,
+    role = new_client(
+        learner(),
         clients=CLIENTS,
-        shards=shards,
+        federation={"shards": shards},
+        learning={**pace(mode), "exploration": 0.5},
+        uplink=room(mode),
         fingerprint=FINGERPRINT,
-        waiting_limit=waiting_limit,
     )
+    role.waiting_limit = waiting_limit
+    return role
 
 
 def server(lockstep: bool, shards: int) -> PofmklServer:
@@ -474,7 +471,9 @@ def test_steps_that_may_not_be_added_up_travel_alone() -> None:
     role = client("async", 1, learner=RunningMean)
     role.open(0)
     sent = uploads(role.receive([*labels_of("a", 0.1, None, 0.2), *labels_of("b", 0.3), *labels_of("a", 0.4, 0.5, 0.6)], 1000.0))
-    assert role.wake_at is None
+    # No upload waits for its second. Only a server that stays silent would wake it.
+    assert role.wake_at is not None
+    assert role.wake_at > 1001.0
     # (8) with equal weights, xi = 0.5 and five kernels in bins of two.
     edges = np.cumsum([0.5 * held / KERNELS + 0.5 / 3 for held in (2, 2, 1)])
     for name, labels in (("a", [0.1, 0.2, 0.4, 0.5, 0.6]), ("b", [0.3])):
@@ -498,7 +497,8 @@ def test_each_upload_of_a_sample_has_its_own_bytes() -> None:
         assert set(np.frombuffer(update.steps)) == {0.1}
         assert sum(reply.channel == "predictions" for reply in replies if isinstance(reply, Send)) == 1 + skipped
         assert next(figure.value for figure in role.measure() if figure.name == "skipped_updates") == skipped
-        assert (role.wake_at is None) == (mode == "budget")
+        assert role.wake_at is not None
+        assert (role.wake_at > 1001.0) == (mode == "budget")
         (later,) = uploads(role.receive(labels_of("a", 0.2) if mode == "budget" else [], 1001.0))
         assert set(np.frombuffer(later.steps)) == {0.2}
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pofmkl.made import new_client
 
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, ShardVersion, Update
 from streamfl.records.samples import Sample
@@ -42,13 +42,12 @@ def upload(samples: list[Labelled], draw: float, monkeypatch: pytest.MonkeyPatch
     """What an asynchronous client sends for ``samples``, after EARLIER has made its kernels' weights unequal."""
     monkeypatch.setattr("streamfl.pofmkl.client.client_registry.UniformSequence", ChosenDraws)
     monkeypatch.setattr(ChosenDraws, "second", draw)
-    client = PofmklClient(
-        learner=PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=ETA, regularisation=PENALTY, loss=SQUARE),
-        staleness_policy=StalenessPolicy(lockstep=False, samples_per_version=None),
-        uplink=Uplink(kernels_per_upload=IN_A_BIN, exploration=XI),
-        seed=0,
+    client = new_client(
+        PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=ETA, regularisation=PENALTY, loss=SQUARE),
         clients=1,
-        encode_prediction=lambda prediction: b"",
+        learning={"exploration": XI},
+        uplink={"kernels_per_upload": IN_A_BIN},
+        encode=lambda prediction: b"",
     )
     client.open(0)
     messages: list[Any] = [KernelParameters(VERSION, kernel, encode_array(THETA[kernel])) for kernel in range(KERNELS)]

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pofmkl.made import new_client
 
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array, encoded_size
 from streamfl.identity import SEAL_BYTES
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client.bandwidth import TokenBucket, UpdateCost
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, StepTrace, Uplink
+from streamfl.pofmkl.client.role import StepTrace
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.messages import AWAITED, UPDATE, KernelParameters, ShardVersion, Update
 from streamfl.records.samples import Sample
@@ -44,17 +45,17 @@ class Run:
         self.seal_bytes = seal_bytes
         self.cost = UpdateCost(NAME, ROW_BYTES, shards, lockstep, seal_bytes)
         self.depth = max(rate, float(self.cost.bytes_for(1)))
-        self.client = PofmklClient(
-            learner=PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
-            staleness_policy=StalenessPolicy(lockstep=lockstep, samples_per_version=staleness),
-            uplink=Uplink(kernels_per_upload=None, bytes_per_second=rate),
-            seed=3,
+        bounded = {"staleness": "bounded", "max_staleness": staleness}
+        self.client = new_client(
+            PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
             clients=1,
-            shards=shards,
-            encode_prediction=lambda prediction: b"",
-            trace=self.steps.append,
+            federation={"seed": 3, "shards": shards},
+            learning={"staleness": "lockstep"} if lockstep else {} if staleness is None else bounded,
+            uplink={"budget_bytes_per_second": rate},
+            encode=lambda prediction: b"",
             seal_bytes=seal_bytes,
         )
+        self.client.trace = self.steps.append
         self.client.open(0)
 
     def play(self, events: list[tuple[float, int, bool]]) -> None:

@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 from clock import Clock
+from pofmkl.made import new_client
 
 from streamfl.contract.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
 from streamfl.encoding.wire import VERSION
 from streamfl.kernels import SQUARE
 from streamfl.pofmkl.client.catch_up import LABELS_A_GRANT, PAUSE_SECONDS
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
@@ -30,20 +31,12 @@ N, PATIENCE = 3, 20.0
 
 
 def role(samples: int = N, bytes_per_second: float | None = None, shards: int = 1, kernels: int | None = 2) -> PofmklClient:
-    made = PofmklClient(
-        learner=DefaultLearner(
-            features=ViewedFeatures(("standardised", "centred"), (0.7, 2.8), 4, 2, seed=3),
-            loss=SQUARE,
-            seed=3,
-            experts=("running-mean",),
-        ),
-        staleness_policy=StalenessPolicy(lockstep=False, samples_per_version=None),
-        uplink=Uplink(None if bytes_per_second else kernels, bytes_per_second),
-        seed=1,
-        clients=10,
-        shards=shards,
-        catch_up_samples=samples,
-        catch_up_patience=PATIENCE,
+    features = ViewedFeatures(("standardised", "centred"), (0.7, 2.8), 4, 2, seed=3)
+    made = new_client(
+        DefaultLearner(features=features, loss=SQUARE, seed=3, experts=("running-mean",)),
+        federation={"shards": shards},
+        learning={"catch_up_samples": samples, "catch_up_patience_seconds": PATIENCE},
+        uplink={"budget_bytes_per_second": bytes_per_second} if bytes_per_second else {"kernels_per_upload": kernels},
     )
     made.open(0)
     return made

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from pofmkl.made import new_client
 
 from streamfl.contract.role import Headers, Received, Record, Rejection, Send
 from streamfl.encoding.wire import VERSION
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.records.header_propagation import EVENT_TIME, LONGEST_HEADERS, FollowedPredictions, carried
-from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("X-Request-ID", b"42"))
 
 
-def client(join: LabelJoin | None = None, section: FollowedPredictions | None = None) -> PofmklClient:
+def client(labels: dict[str, Any] | None = None, section: FollowedPredictions | None = None) -> PofmklClient:
     """In lockstep, so that a second sample waits for a new model."""
-    role = PofmklClient(
-        learner=PaperLearner(features=FeatureMap(np.ones((2, 3, 1))), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
-        staleness_policy=StalenessPolicy(lockstep=True, samples_per_version=1),
-        uplink=Uplink(),
-        seed=1,
+    role = new_client(
+        PaperLearner(features=FeatureMap(np.ones((2, 3, 1))), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
         clients=3,
-        join=join,
+        learning={"staleness": "lockstep"},
+        uplink={"kernels_per_upload": 1},
+        labels=labels,
         carry=carried(section or FollowedPredictions()),
     )
     role.open(0)
@@ -70,7 +71,7 @@ def test_a_sample_that_waits_without_headers_is_remembered_as_ever() -> None:
 
 def test_late_labels_hold_no_header_back() -> None:
     """Protects the trace with labels on a topic of their own: the prediction goes out at once, and its headers with it."""
-    role = client(LabelJoin(60.0, 10, 3))
+    role = client(labels={"expiry_seconds": 60.0, "limit": 10})
     assert predictions([*role.receive([sample(0, TRACE, label=None)], 10.0)]) == [TRACE]
     label = Received("labels", Label("pump", "s0", 0.5), Record("labels", 0, 0, b"pump", b"", TRACE))
     assert predictions([*role.receive([label], 11.0)]) == []

@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 from clock import Clock
 from command_line import run_command
+from pofmkl.made import new_client
 
 from streamfl.cli.preflight import read_configuration
 from streamfl.contract.role import Received, Record, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.kernels import SQUARE, FeatureMap, Kernel, frequencies
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.pofmkl.tools.standing import updates_of
-from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.runtime.kinds import build_worker
@@ -38,20 +38,12 @@ N, PATIENCE = 3, 20.0
 
 
 def role(late: bool = False, bytes_per_second: float | None = None) -> PofmklClient:
-    made = PofmklClient(
-        learner=DefaultLearner(
-            features=ViewedFeatures(("standardised", "centred"), (0.7, 2.8), 4, 2, seed=3),
-            loss=SQUARE,
-            seed=3,
-            experts=("running-mean",),
-        ),
-        staleness_policy=StalenessPolicy(lockstep=False, samples_per_version=None),
-        uplink=Uplink(None if bytes_per_second else 2, bytes_per_second),
-        seed=1,
-        clients=10,
-        catch_up_samples=N,
-        catch_up_patience=PATIENCE,
-        join=LabelJoin(1000.0, 100, 10) if late else None,
+    features = ViewedFeatures(("standardised", "centred"), (0.7, 2.8), 4, 2, seed=3)
+    made = new_client(
+        DefaultLearner(features=features, loss=SQUARE, seed=3, experts=("running-mean",)),
+        learning={"catch_up_samples": N, "catch_up_patience_seconds": PATIENCE},
+        uplink={"budget_bytes_per_second": bytes_per_second} if bytes_per_second else {"kernels_per_upload": 2},
+        labels={"expiry_seconds": 1000.0, "limit": 100} if late else None,
     )
     for partition in (0, 1):
         made.open(partition)
@@ -165,14 +157,11 @@ def test_labels_without_bytes_are_counted() -> None:
 def test_the_updates_of_a_backlog_are_those_that_a_client_sends(most: int, count: int) -> None:
     """Protects the sentence of `check` from another ramp than the client's, whose steps are added up over a version."""
     features = FeatureMap(frequencies([Kernel("gaussian", 1.0)], 4, 2, seed=3))
-    made = PofmklClient(
-        learner=PaperLearner(features=features, learning_rate=0.1, regularisation=0.0, loss=SQUARE),
-        staleness_policy=StalenessPolicy(lockstep=False, samples_per_version=None),
-        uplink=Uplink(1),
-        seed=1,
+    made = new_client(
+        PaperLearner(features=features, learning_rate=0.1, regularisation=0.0, loss=SQUARE),
         clients=1,
-        catch_up_samples=most,
-        catch_up_patience=PATIENCE,
+        learning={"catch_up_samples": most, "catch_up_patience_seconds": PATIENCE},
+        uplink={"kernels_per_upload": 1},
     )
     made.open(0)
     made.unread({0: 1_000})
