@@ -10,7 +10,7 @@ from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.pofmkl.messages import UPDATE, Update
 
-__all__ = ["OpenRound", "RoundRecord"]
+__all__ = ["PENDING", "OpenRound", "RoundRecord"]
 
 ROUND, PENDING = b"round", b"pending"
 
@@ -115,12 +115,8 @@ class OpenRound:
             yield ROUND, msgspec.msgpack.encode(self.record)
         self._pending_changed, self._changed = {}, False
 
-    def restore(self, kind: bytes, name: bytes, value: bytes) -> bool:
-        """Restore a value; False if the key belongs to something else."""
-        if kind == ROUND:
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restore what is stored without the updates; False if the key belongs to something else."""
+        if key == ROUND:
             self.record = msgspec.msgpack.decode(value, type=RoundRecord)
-        elif kind == PENDING:
-            self.pending[name.decode()] = UPDATE.decode(value)
-        else:
-            return False
-        return True
+        return key == ROUND

@@ -8,9 +8,9 @@ import numpy as np
 
 from streamfl.contract.role import ConfigurationError, PeerError, Received, Rejection, StateChange
 from streamfl.pofmkl.learning.server_steps import ServerStep
-from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
+from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, UPDATE, Update
 from streamfl.pofmkl.server.members import ShardMembers
-from streamfl.pofmkl.server.rounds import OpenRound
+from streamfl.pofmkl.server.rounds import PENDING, OpenRound
 from streamfl.pofmkl.server.shard_model import ShardModel, ShardSettings, blocks, norms
 from streamfl.pofmkl.server.update_problems import UpdateProblems
 from streamfl.roles.received_numbers import check_numbers
@@ -111,12 +111,16 @@ class Shard:
     def _check(self, received: Received, now: float) -> None:
         """Raises PeerError for an update that no client of this federation writes, whatever its earlier updates."""
         update: Update = received.message
-        federation, model = self._federation, self.model
+        model = self.model
         if received.record.key != update.client.encode():
             raise PeerError("forged", f"update of client {update.client!r} under the key {received.record.key!r}")
         model.check_fingerprint(update.fingerprint)
         check_numbers(update.epoch, update.sequence, time_written(received.record.timestamp, now))
-        kernels = update.kernels
+        self._check_kernels(update)
+
+    def _check_kernels(self, update: Update) -> None:
+        """Raises PeerError for kernels that this shard does not have, and for steps that do not fit them."""
+        federation, model, kernels = self._federation, self.model, update.kernels
         if not model.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
             raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {self._number}")
         expected = len(kernels) * federation.row_length * np.dtype(federation.dtype).itemsize
@@ -264,5 +268,9 @@ class Shard:
         kind, _, name = key.partition(b"/")
         if kind == b"client":
             self.members.restore(name.decode(), value)
-        elif not self.round.restore(kind, name, value) and not self.model.restore(key, value):
+        elif kind == PENDING:
+            update = UPDATE.decode(value)
+            self._check_kernels(update)
+            self.round.pending[name.decode()] = update
+        elif not self.round.restore(key, value) and not self.model.restore(key, value):
             raise PeerError("malformed", f"server state {key!r} is not known to this release")
