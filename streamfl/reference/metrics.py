@@ -20,7 +20,6 @@ from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.metrics import Described, describe
-from streamfl.testing.fuzz.federations import Fuzzed
 from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import GROUP, Proof, installed_proofs
 
@@ -75,8 +74,7 @@ def _table(found: dict[str, Described]) -> str:
 
 
 def _roles(proof: Proof) -> Iterator[RoleTarget]:
-    fuzzed: Fuzzed = load(proof.fuzz or "")
-    for name, make in fuzzed.targets(Random(0)).items():
+    for name, make in load(proof.fuzz or "")(Random(0)).items():
         target = make(name)
         if isinstance(target, RoleTarget):
             yield target

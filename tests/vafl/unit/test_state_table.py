@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 from vafl.proof import fuzz
 
-from streamfl.vafl.config import COORDINATOR, PARTY
+from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.state import COORDINATOR_STATE, PARTY_STATE
 
 
 def test_a_party_remembers_what_the_table_says() -> None:
     """Protects operators from a table that lacks a key, or has one that is gone: each row has an owner at a party."""
-    partition = cast(Any, fuzz.member(next(iter(fuzz.FEDERATIONS)), "press").role)._tasks[0]
+    partition = cast(Any, next(iter(fuzz.FEDERATIONS.values())).member("press").role)._tasks[0]
     owned = {prefix[: prefix.find(b"/") + 1] or prefix for prefix in partition._parts._restore}
     declared = [row.prefix for row in PARTY_STATE.rows]
     assert len(declared) == len(set(declared))
@@ -23,7 +23,7 @@ def test_a_party_remembers_what_the_table_says() -> None:
 @pytest.mark.parametrize("federation", fuzz.FEDERATIONS)
 def test_no_key_is_written_that_the_tables_lack(federation: str) -> None:
     """Protects a start from a `streamfl check` that finds a key that the role has."""
-    for kind, state in ((PARTY, PARTY_STATE), (COORDINATOR, COORDINATOR_STATE)):
-        written = [one.key or b"" for one in fuzz.corpus(federation, kind)]
+    for name, state in ((fuzz.WRONG[0], PARTY_STATE), (HEAD, COORDINATOR_STATE)):
+        written = [one.key or b"" for one in fuzz.FEDERATIONS[federation].remembered(name)]
         assert written
         assert all(map(state.has, written))
