@@ -14,7 +14,7 @@ from streamfl.testing.fuzz.federations import FuzzedFederation, users_record
 from streamfl.testing.fuzz.mutations import FuzzedRecord
 from streamfl.testing.fuzz.targets import RoleTarget, Target, member_targets
 
-__all__ = ["settings", "targets"]
+__all__ = ["FEDERATION", "targets"]
 
 settings = RunningMeanSettings(
     federation=RunningMeanFederation(name="means", clients=100_000),
@@ -24,12 +24,17 @@ settings = RunningMeanSettings(
 
 
 def sample(client: str, number: int) -> FuzzedRecord:
-    return users_record("samples", settings.samples, client, {"x": float(number), "y": (number % 10) / 10})
+    # Every fifth has no label.
+    label = None if number % 5 == 4 else (number % 10) / 10
+    return users_record("samples", settings.samples, client, {"x": float(number), "y": label})
 
 
 def written(number: int) -> Iterator[tuple[str, FuzzedRecord]]:
     """What users write in a round: a sample of one of three clients."""
     yield "worker", sample(f"client-{number % 3}", number)
+
+
+FEDERATION = FuzzedFederation({"worker": settings}, written)
 
 
 class RunningMeanTarget(RoleTarget):
@@ -50,4 +55,4 @@ class RunningMeanTarget(RoleTarget):
 
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     """By name, what makes a target of wrong messages: the worker, and its start from a damaged changelog."""
-    return member_targets(random, {"means": FuzzedFederation({"worker": settings}, written)}, {"worker": RunningMeanTarget})
+    return member_targets(random, {"means": FEDERATION}, {"worker": RunningMeanTarget})
