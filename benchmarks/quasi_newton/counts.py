@@ -13,7 +13,7 @@ from quasi_newton.proof.made_up_secrets import KEY_BITS
 from benchmarks.counts import Meter
 from streamfl.configuration.settings import RoleSection
 from streamfl.quasi_newton.config import (
-    GUEST,
+    COORDINATOR,
     CurvatureLearningSection,
     PrivateAlignmentSection,
     QuasiNewtonFederation,
@@ -22,7 +22,6 @@ from streamfl.quasi_newton.config import (
 from streamfl.quasi_newton.encryption.section import EncryptionSection
 from streamfl.quasi_newton.tools.federation import CurvatureFederation
 from streamfl.quasi_newton.tools.run import adapted
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 
 __all__ = ["WORKLOADS"]
 
@@ -33,13 +32,10 @@ def _run(meter: Meter) -> None:
     guest, *_ = PARTIES
     settings = QuasiNewtonSettings(
         federation=QuasiNewtonFederation(name="counts", parties=list(PARTIES)),
-        role=RoleSection(kind=GUEST),
-        party=PartySection(name=guest),
-        samples=EntitySamplesSection(topic="samples", features=["x"]),
-        labels=EntityLabelsSection(topic="labels", label="y"),
+        role=RoleSection(kind=COORDINATOR),
         learning=CurvatureLearningSection(batch=BATCH, epochs=EPOCHS),
         alignment=PrivateAlignmentSection(entities=BATCH),
-        encryption=EncryptionSection(key_bits=KEY_BITS, key_fingerprint="0" * 64, secret_file="", link_secret_file=""),
+        encryption=EncryptionSection(key_bits=KEY_BITS, key_fingerprint="0" * 64, key_file=""),
     )
     inputs = np.random.default_rng(0).normal(size=(ROWS, sum(PARTIES.values())))
     parts = np.hsplit(inputs, np.cumsum(list(PARTIES.values()))[:-1])

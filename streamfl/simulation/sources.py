@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Annotated, cast
+from typing import Annotated, Protocol, cast
 
 import numpy as np
 import typer
@@ -19,7 +19,7 @@ from streamfl.records.labels import LabelsSection
 from streamfl.records.paths import path_of
 from streamfl.records.samples import SamplesSection
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.options import LabelOption
+from streamfl.simulation.options import ClientColumnOption, LabelOption
 from streamfl.simulation.parties import SplitOption, split_columns
 from streamfl.simulation.system_tools import Replayed, Rows
 from streamfl.simulation.tables import (
@@ -39,6 +39,7 @@ __all__ = [
     "EntityRows",
     "LateByOption",
     "SampleRows",
+    "client_samples",
     "entity_labels",
     "entity_samples",
     "entity_samples_and_labels",
@@ -50,6 +51,35 @@ LateByOption = Annotated[
 EntityColumnOption = Annotated[
     str | None, typer.Option(help="The data's column with the entity; left out: the field that names it, else the row's number.")
 ]
+
+
+class _ClientsSection(Protocol):
+    @property
+    def clients(self) -> int: ...
+
+
+class _ClientSettings(Protocol):
+    """Settings of a role that reads samples of clients. It may have labels, which come on their own topic."""
+
+    @property
+    def federation(self) -> _ClientsSection: ...
+
+    @property
+    def samples(self) -> SamplesSection | None: ...
+
+
+def client_samples(
+    asked: Replayed, label: LabelOption = None, client_column: ClientColumnOption = None, label_delay: LateByOption = None
+) -> SampleRows:
+    """The rows as samples in the format of the settings, keyed by client; with [labels] their labels under the same key."""
+    settings = cast(_ClientSettings, asked.settings)
+    labels: LabelsSection | None = getattr(settings, "labels", None)
+    if settings.samples is None:
+        raise ConfigurationError(f"{asked.config}: the section [samples] is missing: it names the topic and the fields")
+    if labels is None and label_delay is not None:
+        raise ConfigurationError(f"--label-delay = {label_delay}: without the section [labels] a label comes with its sample")
+    table = read_data(asked.data)
+    return SampleRows(settings.samples, labels, table, asked.data, settings.federation.clients, label, client_column, label_delay)
 
 
 def entity_samples(

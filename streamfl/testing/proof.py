@@ -26,7 +26,8 @@ class Proof:
     """The proof of one system. Each value is a place, "module:attribute", and is loaded only when it is needed.
 
     faults: a :class:`streamfl.testing.faults.FaultSimulation`: scenarios by seed, and what has to hold in each.
-    fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and the targets that get wrong ones.
+    fuzz: a function that takes a ``random.Random`` and returns, by name, what makes each target of wrong messages; most come from
+    :func:`streamfl.testing.fuzz.targets.member_targets`.
     """
 
     faults: str | None = None

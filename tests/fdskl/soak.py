@@ -8,17 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict
+from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict, settings_file, users_record
 
 from streamfl.contract.seeding import rng_for
+from streamfl.fdskl.config import FdsklFederation
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, ROUND, identity_of
+from streamfl.fdskl.tools.members import members as fdskl_members
 from streamfl.runtime.bus import Outgoing
+from streamfl.simulation.vertical.members import LABELS, samples_topic
 
 __all__ = ["SOAK"]
 
 PARTIES = ("bank", "shop", "phone")
 ACTIVE, *OTHERS = PARTIES
-LABELS = "labels"
 # Samples between an entity and its label.
 LATER = 40
 SECTIONS = """
@@ -26,13 +28,6 @@ SECTIONS = """
 name = "{name}"
 seed = {seed}
 parties = ["bank", "shop", "phone"]
-[role]
-kind = "fdskl-worker"
-[party]
-name = "{party}"
-[samples]
-topic = "samples-{party}"
-features = ["{party}-0", "{party}-1"]
 [learning]
 solver = "{solver}"
 block_instances = 20
@@ -49,22 +44,16 @@ expiry_seconds = 1e6
 [standardisation]
 first_entities = 4
 """
-LABEL = f"""
-[labels]
-topic = "{LABELS}"
-label = "y"
-"""
-
 
 def records(plan: Plan, number: int) -> list[Outgoing]:
     """What the parties see of an entity, and the label of an earlier one."""
-    found = []
-    for party, inputs in zip(PARTIES, _inputs(plan, number), strict=True):
-        content = {f"{party}-{column}": value for column, value in enumerate(inputs)}
-        found.append(Outgoing(f"samples-{party}", b"e%d" % number, json.dumps(content).encode()))
+    found = [
+        users_record(samples_topic(party), f"e{number}", {"x": inputs})
+        for party, inputs in zip(PARTIES, _inputs(plan, number), strict=True)
+    ]
     if number >= LATER:
         label = float(sum(map(sum, _inputs(plan, number - LATER))) > 0)
-        found.append(Outgoing(LABELS, b"e%d" % (number - LATER), json.dumps({"y": label}).encode()))
+        found.append(users_record(LABELS, f"e{number - LATER}", {"y": label}))
     return found
 
 
@@ -75,12 +64,11 @@ def _inputs(plan: Plan, number: int) -> list[list[float]]:
 
 def members(plan: Plan) -> dict[str, Member]:
     """Each party, of which partitions can move at one at least."""
-    members = {}
+    shared = SECTIONS.format(name=FEDERATION, seed=plan.seed, solver=plan.mode)
+    who = fdskl_members(FdsklFederation(name=FEDERATION, parties=list(PARTIES)), dict.fromkeys(PARTIES, 2))
+    twice = {ACTIVE} if plan.nodes > 1 else {}
     # In the order of an upgrade.
-    for party in (*OTHERS, ACTIVE):
-        text = SECTIONS.format(name=FEDERATION, seed=plan.seed, party=party, solver=plan.mode)
-        members[party] = Member(text + (LABEL if party == ACTIVE else ""), 2 if party == ACTIVE and plan.nodes > 1 else 1)
-    return members
+    return {party: Member(settings_file(shared, who[party]), 1 + (party in twice)) for party in (*OTHERS, ACTIVE)}
 
 
 def predicted(prediction: Mapping[str, Any]) -> str:
@@ -90,7 +78,7 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 
 def check(verdict: Verdict, left: Left) -> None:
     """Every entity predicted once, every label counted once, and what parties told one another."""
-    entities = {(record.key or b"").decode() for record in left.read(f"samples-{ACTIVE}")}
+    entities = {(record.key or b"").decode() for record in left.read(samples_topic(ACTIVE))}
     found = Counter(predicted(json.loads(record.value or b"")) for record in left.of("predictions"))
     lost = entities - found.keys()
     verdict.samples, verdict.lost = len(entities), len(lost)

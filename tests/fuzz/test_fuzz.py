@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -24,6 +25,7 @@ from streamfl.testing.fuzz import targets as targets_module
 from streamfl.testing.fuzz.bounds import declared_bounds
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.mutations import FuzzedRecord, Mutator
+from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import installed_proofs
 from streamfl.vafl.messages import LARGEST_COMPONENT
 
@@ -37,7 +39,7 @@ SYSTEMS = {name: load(proof.fuzz) for name, proof in installed_proofs().items() 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_malformed_messages_are_refused_and_change_nothing(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects every process of a federation from anybody who can write to its topics: no error, no hang, no growth, no change."""
-    made = SYSTEMS[system].targets
+    made = SYSTEMS[system]
     monkeypatch.setattr(campaign, "targets", lambda random, _only: (make(name) for name, make in made(random).items()))
     report = run(MESSAGES, seed=6)
     assert report.defects == []
@@ -52,9 +54,21 @@ def test_malformed_messages_are_refused_and_change_nothing(system: str, monkeypa
     assert report.growth() < 50
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_is_recorded_is_always_the_same(system: str) -> None:
+    """Protects a seed of `make fuzz`: another process records the same bytes."""
+    for name, make in SYSTEMS[system](Random(0)).items():
+        target = make(name)
+        if isinstance(target, RoleTarget):
+            again = replace(target.federation)
+            assert all(again.heard(member) == target.federation.heard(member) for member in again.settings)
+            assert all(again.remembered(member) == target.federation.remembered(member) for member in again.settings)
+
+
 def test_the_same_seed_makes_the_same_messages() -> None:
     """Protects the reproduction of a defect: seed, target and block are enough."""
-    messages = pofmkl.corpus("default-async", "updates", "model", "samples")
+    federation = pofmkl.FEDERATIONS["default-async"]
+    messages = [*federation.heard(pofmkl.SERVER), *federation.heard(pofmkl.CLIENT)]
     first, second, other = (Mutator(Random(seed), messages) for seed in (1, 1, 2))
     made = [[mutator.message() for _ in range(500)] for mutator in (first, second, other)]
     assert made[0] == made[1]
@@ -81,19 +95,20 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_role_that_keeps_a_refused_message_is_found() -> None:
     """Protects the comparison of everything that a role holds: a change that is not in a changelog counts too."""
-    member = pofmkl.member("default-async", "pofmkl-client")
+    federation = pofmkl.FEDERATIONS["default-async"]
+    member = federation.member(pofmkl.CLIENT)
     before = targets_module.fingerprint(member.role)
     assert targets_module.fingerprint(member.role) == before
     member.role._scores.learnt(np.zeros(1), np.ones(1), 0.0)  # type: ignore[attr-defined]
     changed = targets_module.fingerprint(member.role)
     assert changed != before
-    member.role.receive([member.decode(pofmkl.corpus("default-async", "samples")[0])], 1e9)
+    member.role.receive([member.decode(federation.heard(pofmkl.CLIENT, "samples")[0])], 1e9)
     assert targets_module.fingerprint(member.role) not in (before, changed)
 
 
 def test_wrong_messages_differ_from_the_real_ones() -> None:
     """Protects the count: an unchanged message must not count as malformed."""
-    real = pofmkl.corpus("paper-lockstep", "updates")
+    real = pofmkl.FEDERATIONS["paper-lockstep"].heard(pofmkl.SERVER)
     mutator = Mutator(Random(3), real)
     made = [mutator.message() for _ in range(2_000)]
     unchanged = sum(message in real for message in made)

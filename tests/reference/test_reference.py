@@ -87,7 +87,7 @@ def test_what_is_measured_is_declared(system: System) -> None:
     """
     known = {kind: {one.name: one for one in declared(*role.metrics)} for kind, role in load(system.roles).items()}
     measured: dict[str, set[str]] = {kind: set() for kind in known}
-    for name, make in load(PROOFS[system.name].fuzz).targets(Random(0)).items():
+    for name, make in load(PROOFS[system.name].fuzz)(Random(0)).items():
         target = make(name)
         if not isinstance(target, RoleTarget):
             continue

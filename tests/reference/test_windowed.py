@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from streamfl.contract.system import load
-from streamfl.testing.fuzz.federations import Fuzzed
 from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import installed_proofs
 
@@ -18,9 +17,8 @@ PLACES = {name: proof.fuzz for name, proof in installed_proofs().items() if proo
 @pytest.mark.parametrize("name", PLACES)
 def test_what_is_said_of_late_ends(name: str) -> None:
     """Protects the dashboard from last week's value: every metric about recent labels has an end of validity."""
-    fuzzed: Fuzzed = load(PLACES[name])
     found = set()
-    for target_name, make in fuzzed.targets(Random(0)).items():
+    for target_name, make in load(PLACES[name])(Random(0)).items():
         target = make(target_name)
         if isinstance(target, RoleTarget):
             target.finish()

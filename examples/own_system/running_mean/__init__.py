@@ -12,7 +12,7 @@ SYSTEM = System(
     roles="running_mean.roles:ROLES",
     simulate="running_mean.tools.simulate:simulate",
     demo="running_mean.tools.demo:demo",
-    sources={"running-mean": "running_mean.tools.replay:samples"},
+    sources={"running-mean": "streamfl.simulation.sources:client_samples"},
     dashboards="running_mean.tools.dashboard:DASHBOARDS",
     refusals={"unknown_client": Reason("one client more than federation.clients", "raise federation.clients")},
 )

@@ -116,6 +116,3 @@ class OpenRound:
 
     def restore(self, _: bytes, value: bytes) -> None:
         self.record = msgspec.msgpack.decode(value, type=RoundRecord)
-
-    def restore_pending(self, name: bytes, value: bytes) -> None:
-        self.pending[name.decode()] = UPDATE.decode(value)

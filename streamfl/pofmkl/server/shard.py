@@ -8,7 +8,7 @@ import numpy as np
 
 from streamfl.contract.role import ConfigurationError, PeerError, Received, Rejection, StateChange
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
+from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, UPDATE, Update
 from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.members import ShardMembers
 from streamfl.pofmkl.server.rounds import OpenRound
@@ -45,7 +45,7 @@ class Shard:
         self._settled = False
         self._restores: dict[bytes, Restore] = {
             MEMBER.prefix: self.members.restore,
-            PENDING.prefix: self.round.restore_pending,
+            PENDING.prefix: self._restore_pending,
             ROUND.prefix: self.round.restore,
             **self.model.restores,
         }
@@ -126,7 +126,11 @@ class Shard:
             raise PeerError("forged", f"update of client {update.client!r} under the key {received.record.key!r}")
         model.check_fingerprint(update.fingerprint)
         check_numbers(update.epoch, update.sequence, time_written(received.record.timestamp, now))
-        kernels = update.kernels
+        self._check_kernels(update)
+
+    def _check_kernels(self, update: Update) -> None:
+        """Raises PeerError for kernels that this shard does not have, and for steps that do not fit them."""
+        model, kernels = self.model, update.kernels
         if not model.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
             raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {self._number}")
         expected = len(kernels) * self._row_bytes
@@ -267,6 +271,11 @@ class Shard:
         for key, value in self.round.changed_state():
             yield StateChange("state", self._number, key, value)
         yield from self.model.changed_state(self.round.dimension)
+
+    def _restore_pending(self, name: bytes, value: bytes) -> None:
+        update = UPDATE.decode(value)
+        self._check_kernels(update)
+        self.round.pending[name.decode()] = update
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Restore a value of the server's changelog; PeerError if its key is unknown."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from streamfl.contract.system import load
-from streamfl.testing.faults.federation import Verdict
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.federation import Shape, Verdict, run
 from streamfl.testing.faults.rekeying import simulate
 from streamfl.testing.proof import installed_proofs
 
 __all__ = ["FaultSimulation", "fault_simulations"]
+
+S = TypeVar("S", bound=Shape)
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,16 @@ class FaultSimulation:
 
     simulate: Callable[[int, str], Verdict]
     simulate_liveness: Callable[[int, str], Verdict] | None = None
+
+    @classmethod
+    def of(cls, scenario: Callable[[int], S], check: Callable[[FaultyBus, S], None]) -> FaultSimulation:
+        """scenario: returns the scenario of a seed. check: raises CheckFailed if something does not hold at its end."""
+
+        def simulate(seed: int, bus: str = "memory") -> Verdict:
+            chosen = scenario(seed)
+            return run(chosen, lambda faulty: check(faulty, chosen), bus)
+
+        return cls(simulate)
 
 
 def fault_simulations() -> dict[str, FaultSimulation]:

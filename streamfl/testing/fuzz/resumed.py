@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
-from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
+from streamfl.testing.fuzz.federations import FuzzedFederation
 from streamfl.testing.fuzz.member import NOW, PARTITIONS
 from streamfl.testing.fuzz.mutations import PATTERNS, FuzzedRecord, Mutator
 
@@ -44,20 +43,15 @@ class Clock:
         return self.now
 
 
-@dataclass
 class MemoryFederation:
-    """A federation on the memory bus.
+    """A federation on the memory bus."""
 
-    settings: by member, its settings.
-    written: returns what users write in a round.
-    """
-
-    settings: Mapping[str, RoleSettings]
-    written: Callable[[int], Sequence[Outgoing]]
-
-    def __post_init__(self) -> None:
+    def __init__(self, federation: FuzzedFederation) -> None:
+        self.federation = federation
+        self.settings = federation.settings
         self.clock = Clock()
         self.bus = MemoryBus(clock=self.clock)
+        self.channels = {name: find_kind(own.role.kind).channels(own) for name, own in self.settings.items()}
         specs = {spec.name: spec for own in self.settings.values() for spec in find_kind(own.role.kind).topics(own)}
         self.topics = list(specs)
         self.bus.create([replace(spec, partitions=len(PARTITIONS)) for spec in specs.values()])
@@ -71,7 +65,9 @@ class MemoryFederation:
 
     def round(self, number: int) -> None:
         """Write the users' records, and run until no worker has anything to do."""
-        self.bus.write(self.written(number))
+        for name, one in self.federation.written(number):
+            topic = self.channels[name].inputs[one.channel].topic
+            self.bus.write([Outgoing(topic, one.key, one.value, one.partition)])
         for _ in range(2):
             while any([worker.step(0.0) for worker in self.workers.values()]):  # noqa: C419
                 pass
@@ -80,7 +76,7 @@ class MemoryFederation:
     def changelog(self, name: str) -> list[Record]:
         """A member's changelog records, as compaction leaves them."""
         latest: dict[tuple[str, int, bytes], Record] = {}
-        for topic in find_kind(self.settings[name].role.kind).channels(self.settings[name]).changelogs.values():
+        for topic in self.channels[name].changelogs.values():
             for record in self.bus.read(topic):
                 latest.pop((topic, record.partition, record.key or b""), None)
                 latest[topic, record.partition, record.key or b""] = record
@@ -88,7 +84,7 @@ class MemoryFederation:
 
     def copy(self) -> MemoryFederation:
         """Another federation with the same records in its topics."""
-        other = MemoryFederation(self.settings, self.written)
+        other = MemoryFederation(self.federation)
         other.clock.now = self.clock.now
         for topic in self.topics:
             for mine, its in zip(self.bus._topic(topic).partitions, other.bus._topic(topic).partitions, strict=True):

@@ -6,20 +6,31 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import cached_property, partial
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import IgnoredRecord, PeerError, Received, Record, Rejection, Send, StateChange, receive_at_once
+from streamfl.contract.role import (
+    ConfigurationError,
+    IgnoredRecord,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+    receive_at_once,
+)
 from streamfl.encoding.wire import LONGEST_NAME, decode_array
 from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
+from streamfl.testing.fuzz.federations import FuzzedFederation, some_of_each
+from streamfl.testing.fuzz.member import NOW, PARTITIONS
 from streamfl.testing.fuzz.mutations import FuzzedRecord
 
-__all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint"]
+__all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint", "member_targets"]
 
 # The limit for a role in these federations, which have a handful of members, two partitions and small models.
 LARGEST_STATE = 20_000_000
@@ -27,6 +38,8 @@ LARGEST_STATE = 20_000_000
 COMPARED = 50
 TICK, GOOD = 97, 23
 AFRESH = 200
+# One message in this many makes a member go on with what it has restored.
+GOES_ON = 10
 
 
 class Target:
@@ -111,29 +124,39 @@ def _mends(rejections: Sequence[Rejection]) -> bool:
 
 
 class RoleTarget(Target):
-    """A role, run as a worker runs it: decode, receive, remember."""
+    """A role, run as a worker runs it: decode, receive, remember.
 
-    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, settings: RoleSettings) -> None:
-        super().__init__(name, messages, random)
-        self.settings = settings
-        self._member = FuzzedMember.of(settings)
-        self.role = self._member.role
+    passing: the role's fields that a refused message may change, such as what it computes once.
+    """
+
+    passing: Set[str] = frozenset()
+
+    def __init__(self, name: str, random: Random, federation: FuzzedFederation, member: str) -> None:
+        super().__init__(name, self.chosen(federation.heard(member)), random)
+        self.federation = federation
+        self.settings = federation.settings[member]
+        self.member = federation.member(member)
+        self.role = self.member.role
         self.state: dict[tuple[str, int, bytes], bytes] = {}
         self.now = NOW
         self._offset = 0
         self.begin()
-        for message in messages:
-            self.feed(message)
         self.greet()
 
+    def chosen(self, heard: list[FuzzedRecord]) -> list[FuzzedRecord]:
+        """Those of the recorded messages to the member that wrong messages are made from."""
+        return some_of_each(heard)
+
     def begin(self) -> None:
-        """Bring the role to the state in which the recorded messages were sent."""
+        """Give the member the recorded messages."""
+        for message in self.messages:
+            self.feed(message)
 
     def greet(self) -> None:
         """Make a client known that the wrong messages never imitate."""
 
     def take(self, message: FuzzedRecord) -> str | None:
-        if message.channel in self._member.channels.inputs:
+        if message.channel in self.member.channels.inputs:
             # A worker only passes on input records of its assigned partitions.
             message = FuzzedRecord(message.channel, message.key, message.value, message.partition % len(PARTITIONS))
         if self._offset % GOOD == 0:
@@ -149,7 +172,7 @@ class RoleTarget(Target):
         self._offset += 1
         self.now += 0.01
         try:
-            received = self._member.decode(message, self._offset, self.random.choice([0.0, self.now - 50, self.now]))
+            received = self.member.decode(message, self._offset, self.random.choice([0.0, self.now - 50, self.now]))
         except PeerError as error:
             return error.reason
         before = self.held() if self.random.randrange(COMPARED) == 0 else None
@@ -163,7 +186,7 @@ class RoleTarget(Target):
 
     def held(self) -> bytes:
         """A digest of everything that a refused message must not change."""
-        return fingerprint(self.role)
+        return fingerprint(self.role, self.passing)
 
     def finish(self) -> None:
         size = sum(len(key[2]) + len(value) for key, value in self.state.items())
@@ -203,37 +226,65 @@ class RoleTarget(Target):
 
 
 class Restored(Target):
-    """A role that restores a damaged changelog. Whatever the damage, it may only raise PeerError."""
+    """A role that restores a damaged changelog, and goes on. Whatever the damage, it may only refuse it."""
 
-    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, settings: RoleSettings) -> None:
-        super().__init__(name, messages, random)
-        member = FuzzedMember.of(settings)
-        self.role = member.role
-        self._channels = member.channels.changelogs
+    def __init__(self, name: str, random: Random, federation: FuzzedFederation, member: str) -> None:
+        super().__init__(name, federation.remembered(member), random)
+        self.member = federation.member(member)
+        self.role = self.member.role
 
     def take(self, message: FuzzedRecord) -> str | None:
-        channel, partition = message.channel if message.channel in self._channels else "state", message.partition % len(PARTITIONS)
+        channels, partition = self.member.channels.changelogs, message.partition % len(PARTITIONS)
+        channel = message.channel if message.channel in channels else "state"
         if self.random.randrange(AFRESH) == 0:
             # A changelog has a bounded length. Without this, entries that are restored only once would grow without bound.
-            self.role.close(partition)
-            self.role.open(partition)
+            self.member.begin_anew(partition)
+        reason = None
         try:
-            change = StateChange(channel, partition, message.key or b"", message.value)
-            self.role.restore(change)
+            self.role.restore(StateChange(channel, partition, message.key or b"", message.value))
         except PeerError as error:
-            return error.reason
-        return None
+            reason = error.reason
+        if self.random.randrange(GOES_ON) == 0:
+            self.finish()
+        return reason
+
+    def finish(self) -> None:
+        try:
+            receive_at_once(self.role, [], NOW + 1000)
+        except (PeerError, ConfigurationError):
+            # What was restored does not fit together, or does not fit the settings: the member does not go on.
+            for partition in PARTITIONS:
+                self.member.begin_anew(partition)
+        list(self.role.changed_state())
+        list(self.role.measure())
+
+
+def member_targets(
+    random: Random,
+    federations: Mapping[str, FuzzedFederation],
+    roles: Mapping[str, type[RoleTarget]],
+    restored: type[Restored] = Restored,
+) -> dict[str, Callable[[str], Target]]:
+    """By name, what makes a target: of each member in ``roles`` one that gets messages, and one that restores its changelog."""
+    made: dict[str, Callable[[str], Target]] = {}
+    for name, federation in federations.items():
+        for member, target in roles.items():
+            own = f"{' '.join(filter(None, [federation.settings[member].role.kind, member]))} {name}"
+            given: dict[str, Any] = {"random": random, "federation": federation, "member": member}
+            made[own] = partial(target, **given)
+            made[f"restore {own}"] = partial(restored, **given)
+    return made
 
 
 # Changelog keys that change as time passes, whatever messages come: since when the server has been silent.
 CLOCKS = {b"silence"}
 # Fields that a refused message may change: parameters of a model that a refused marker discards, because they belong to no version;
-# a client's notes on refused messages, which have no effect; and the clock.
-PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "settings_check", "watch"}
+# notes on refused messages, which have no effect, and notices about them; and the clock.
+PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "settings_check", "watch", "notices", "_notices"}
 
 
-def fingerprint(role: Any) -> bytes:
-    """A hash of all that an object holds, exact to the last bit."""
+def fingerprint(role: Any, passing: Set[str] = frozenset()) -> bytes:
+    """A hash of all that an object holds, exact to the last bit. passing: fields that are left out."""
     digest = hashlib.blake2b()
     seen: set[int] = set()
     waiting = [role]
@@ -248,11 +299,11 @@ def fingerprint(role: Any) -> bytes:
         else:
             seen.add(id(content))
             digest.update(type(content).__name__.encode())
-            waiting += _inside(content)
+            waiting += _inside(content, PASSING | passing)
     return digest.digest()
 
 
-def _inside(content: Any) -> list[Any]:
+def _inside(content: Any, without: Set[str]) -> list[Any]:
     if isinstance(content, Mapping):
         return [part for item in content.items() for part in item]
     if isinstance(content, Set):
@@ -260,11 +311,12 @@ def _inside(content: Any) -> list[Any]:
     if isinstance(content, (list, tuple, deque)):
         return list(content)
     names = [
-        *getattr(content, "__dict__", ()),
+        # What is computed once follows from the rest.
+        *(name for name in getattr(content, "__dict__", ()) if not isinstance(getattr(type(content), name, None), cached_property)),
         *(name for kind in type(content).__mro__ for name in _names(getattr(kind, "__slots__", ()))),
         *getattr(content, "__struct_fields__", ()),
     ]
-    return [part for name in names if name not in PASSING for part in (name, getattr(content, name, None))]
+    return [part for name in names if name not in without for part in (name, getattr(content, name, None))]
 
 
 def _names(slots: Any) -> Sequence[str]:

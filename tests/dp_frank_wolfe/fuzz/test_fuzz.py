@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,38 +9,15 @@ import pytest
 from dp_frank_wolfe.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.contract.role import PeerError, Record, StateChange
+from streamfl.contract.role import PeerError, StateChange
 from streamfl.dp_frank_wolfe.learning import fit
 from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.member import NOW
 
 MOST_SEED_MESSAGES = 1_300
-
-
-@pytest.mark.parametrize("federation", fuzz.FEDERATIONS)
-@pytest.mark.parametrize("name", fuzz.MEMBERS)
-def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
-    """Protects the run from an outdated corpus, of which everything would be refused at the first look: record it anew."""
-    heard = fuzz.recorded(federation, name)
-    kinds = {one.channel.partition("/")[0] for one in heard}
-    assert kinds >= ({"releases"} if name == fuzz.HUB else {"samples", "labels", "asks"})
-    remembered = (f"{name}/state", f"{name}/ledger")
-    fresh = [one for one in fuzz.record(federation) if one.channel.startswith(f"{name}/") and one.channel not in remembered]
-    assert [_form(one) for one in fresh] == [_form(replace(one, channel=f"{name}/{one.channel}")) for one in heard]
-    role = fuzz.member(federation, name).role
-    for channel in ("state", "ledger"):
-        for one in fuzz.recorded(federation, name, channel):
-            role.restore(StateChange(channel, one.partition, one.key or b"", one.value))
-
-
-def _form(one: Record) -> tuple[Any, ...]:
-    """What a record says, but for a message's numbers, of which there are as many: their last bits are the processor's."""
-    value = one.value or b""
-    if value.startswith(b"{"):
-        return one.channel, one.key, one.partition, value
-    *envelope, content = msgspec.msgpack.decode(value)
-    return one.channel, one.key, one.partition, envelope, len(content)
+FEDERATION = fuzz.FEDERATIONS["dp-frank-wolfe"]
 
 
 def test_no_wrong_message_ends_a_role() -> None:
@@ -60,7 +36,7 @@ def _unchecked(content: bytes, of: type[Any]) -> Any:
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "answers are not checked": (fit, "read_content", _unchecked, "dp-frank-wolfe-server dp-frank-wolfe"),
-    "state is not checked": (PartitionedRole, "restore", _restores_unchecked, "restore dp-frank-wolfe-party dp-frank-wolfe"),
+    "state is not checked": (PartitionedRole, "restore", _restores_unchecked, "restore dp-frank-wolfe-party clinic dp-frank-wolfe"),
 }
 
 
@@ -87,7 +63,7 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_a_damaged_state_is_refused(channel: str, key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
-    role = fuzz.member("dp-frank-wolfe", fuzz.CLINIC).role
+    role = FEDERATION.member(fuzz.CLINIC).role
     with pytest.raises(PeerError):
         role.restore(StateChange(channel, 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
 
@@ -97,14 +73,14 @@ def test_a_damaged_state_is_refused(channel: str, key: bytes) -> None:
 )
 def test_a_servers_damaged_state_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback, as above."""
-    role = fuzz.member("dp-frank-wolfe", fuzz.HUB).role
+    role = FEDERATION.member(HEAD).role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
 
 
 def test_a_damaged_model_is_refused_before_figures_tell_of_it() -> None:
     """Protects the operator from a traceback of the metrics: the first tick refuses what is no model."""
-    role = fuzz.member("dp-frank-wolfe", fuzz.HUB).role
+    role = FEDERATION.member(HEAD).role
     role.restore(StateChange("state", 0, b"weights/0", b"\x94\x01\xa1x\xc0\xc0\x01"))
     with pytest.raises(PeerError, match="weights"):
         role.receive([], NOW)
@@ -112,7 +88,7 @@ def test_a_damaged_model_is_refused_before_figures_tell_of_it() -> None:
 
 def test_a_server_of_whom_nobody_is_left_does_not_hang() -> None:
     """Protects a process from going round for ever where a damaged state says that all are away and owe nothing."""
-    role = fuzz.member("dp-frank-wolfe-two-round", fuzz.HUB).role
+    role = fuzz.FEDERATIONS["dp-frank-wolfe-two-round"].member(HEAD).role
     role.restore(StateChange("state", 0, b"run", b"\x93\x01\x02\xc4\x00"))
     for party in fuzz.PARTIES:
         role.restore(StateChange("state", 0, b"presence/" + party.encode(), b"\x95\xa0\x00\xc3\x00\xc4\x00"))

@@ -4,4 +4,4 @@ from streamfl.testing.proof import Proof
 
 __all__ = ["PROOF"]
 
-PROOF = Proof(faults="dp_frank_wolfe.proof.faults:FAULTS", fuzz="dp_frank_wolfe.proof.fuzz:DP_FRANK_WOLFE")
+PROOF = Proof(faults="dp_frank_wolfe.proof.faults:FAULTS", fuzz="dp_frank_wolfe.proof.fuzz:targets")

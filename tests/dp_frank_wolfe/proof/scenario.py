@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from collections import Counter
@@ -14,8 +13,6 @@ from typing import Any
 import numpy as np
 from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_by_window
 
-from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import TopicSpec
 from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.config import ColumnFederation, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import Entities, read_content
@@ -24,9 +21,9 @@ from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
-from streamfl.testing.faults.fault_rates import Rates, drawn_rates
-from streamfl.testing.faults.federation import Reading, topics_of
-from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
+from streamfl.testing.faults.fault_rates import drawn_rates
+from streamfl.testing.faults.federation import Reading
+from streamfl.testing.faults.scenario import MembersScenario
 
 __all__ = ["FOR_EVER", "LEDGER", "NAME", "STRANGER", "DPFrankWolfeScenario", "S", "scenario"]
 
@@ -40,37 +37,29 @@ UNREADABLE: tuple[Any, ...] = ("none", None, [], {}, [1.0] * 20)
 
 
 @dataclass(frozen=True)
-class DPFrankWolfeScenario:
+class DPFrankWolfeScenario(MembersScenario):
     """A federation that learns under faults.
 
     sections: of every member's settings. columns: how many each party has. patient: the server never goes on without a party.
     known: by party and entity, all contents of its records of columns, in the order of writing. labels: likewise, by entity.
     strangers: by topic, number of records that strangers wrote. fragment_bytes: of a message in one record; 0: the usual.
-    permanent_fault: the fault that stays, if any. absent: the party, or the server, that may send no more.
+    absent: the party, or the server, that may send no more.
     folder: where the run keeps secrets and ledgers. observed: what roles sent, committed or not.
     """
 
-    seed: int
     sections: Mapping[str, Mapping[str, Any]]
-    workers: Mapping[str, int]
     columns: Mapping[str, int]
     patient: bool
-    readings: tuple[tuple[Reading, ...], ...]
-    last: tuple[Reading, ...]
     known: Mapping[tuple[str, str], Sequence[Any]]
     labels: Mapping[str, Sequence[Any]]
-    rates: Rates
-    faulty_seconds: float
     strangers: Mapping[str, int]
     fragment_bytes: int
-    permanent_fault: PermanentFault | None = None
     absent: str | None = None
     folder: Path = Path()
     observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
         learning, privacy = self.sections["learning"], self.sections["privacy"]
-        faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
         return (
             f"DP Frank-Wolfe, {learning['estimator']}, epsilon {privacy['epsilon']}"
             f"{' (test noise)' if privacy['insecure_test_noise'] else ''}, columns {dict(self.columns)}, windows of "
@@ -79,8 +68,7 @@ class DPFrankWolfeScenario:
             f"{f'until {tolerance:.2g}, ' if (tolerance := learning.get('tolerance')) else ''}"
             f"serving {dict(self.sections['serving'])}, {len(self.known)} samples, "
             f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
-            f"{'patient, ' if self.patient else ''}{dict(self.workers)} processes; {faults}"
-            f"{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
+            f"{'patient, ' if self.patient else ''}{dict(self.workers)} processes; {self.faults}"
         )
 
     @property
@@ -108,23 +96,8 @@ class DPFrankWolfeScenario:
         return hashlib.sha256(f"{self.seed} {party}".encode()).digest()
 
     @property
-    def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
-        return {name: (count, self.of(name)) for name, count in self.workers.items()}
-
-    @property
     def repeatable(self) -> Collection[str]:
         return {f"{NAME}.{party}.{kind}" for party in self.parties for kind in BETWEEN}
-
-    @property
-    def topics(self) -> Sequence[TopicSpec]:
-        return topics_of((settings for _, settings in self.members.values()), 1)
-
-    @property
-    def tasks(self) -> int:
-        return len(with_a_process_left(self.workers, self.permanent_fault))
-
-    def prepare(self, worker: Worker) -> None:
-        """Nothing to do: secrets and ledgers are made up from the seed."""
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role

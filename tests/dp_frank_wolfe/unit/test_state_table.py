@@ -9,19 +9,20 @@ from dp_frank_wolfe.proof import fuzz
 
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.roles.partitioned_role import FRAGMENTS
+from streamfl.simulation.vertical.members import HEAD
 
 
-@pytest.mark.parametrize("name", [fuzz.CLINIC, fuzz.HUB])
+@pytest.mark.parametrize("name", [fuzz.CLINIC, HEAD])
 def test_members_remember_what_the_tables_say(name: str) -> None:
     """Protects operators from a table that lacks a key, or has one that is gone: each row has an owner at the member."""
     owned: set[bytes] = set()
     damaged: list[bytes] = []
-    for federation in fuzz.FEDERATIONS:
-        task = cast(Any, fuzz.member(federation, name).role).task(0)
+    for federation in fuzz.FEDERATIONS.values():
+        task = cast(Any, federation.member(name).role).task(0)
         ledger = [task.ledger.parts] if name == fuzz.CLINIC else []
         owned |= {prefix[: prefix.find(b"/") + 1] or prefix for parts in (task.parts, *ledger) for prefix in parts._restore}
-        damaged += [one.key or b"" for one in fuzz.recorded(federation, name, "state", *(["ledger"] if ledger else []))]
-    state = ROLES[fuzz.settings(federation, name).role.kind].state
+        damaged += [one.key or b"" for one in federation.remembered(name)]
+    state = ROLES[federation.settings[name].role.kind].state
     declared = [row.prefix for row in state.rows]
     assert len(declared) == len(set(declared))
     assert owned == set(declared) - {FRAGMENTS.prefix}

@@ -9,31 +9,13 @@ import pytest
 from fdskl.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.contract.role import PeerError, Rejection, StateChange
+from streamfl.contract.role import PeerError, StateChange
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.sums import sums
 from streamfl.fdskl.sums.pending_sums import PendingSum, PendingSums
 from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.role import FdsklWorker
-from streamfl.testing.fuzz.member import NOW
-
-HEARD = ("samples", "labels", "incarnations", "rounds", "sums", "revisions")
-
-
-@pytest.mark.parametrize("federation", fuzz.FDSKL.federations)
-@pytest.mark.parametrize("name", fuzz.PARTIES[:2])
-def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
-    """Protects the run from an outdated corpus, of which everything would be refused at the first look: record it anew."""
-    member = fuzz.member(federation, name)
-    heard = [member.decode(one) for one in fuzz.recorded(federation, name, *HEARD)]
-    # Some of each channel that it hears on.
-    assert {one.channel for one in heard} >= {"samples", "incarnations", "labels" if name == fuzz.PARTIES[0] else "rounds"}
-    replies = [reply for one in heard for reply in member.role.receive([one], NOW)]
-    assert not [reply for reply in replies if isinstance(reply, Rejection)]
-    taken = fuzz.member(federation, name).role
-    for one in fuzz.state_of(federation, name):
-        taken.restore(StateChange("state", one.partition, one.key or b"", one.value))
 
 
 def _asked_by_whoever_says_so(message: Round, settings: FdsklSettings) -> int:
@@ -86,6 +68,6 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", fuzz.PARTIES[:2])
 def test_a_damaged_state_is_refused(name: str, key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
-    role = fuzz.member("fdskl-newton", name).role
+    role = fuzz.FEDERATIONS["fdskl-newton"].member(name).role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))

@@ -15,7 +15,7 @@ ROUNDS = 12
 
 @cache
 def after_some_rounds(federation: str) -> MemoryFederation:
-    return after_rounds(fuzz.run(federation), ROUNDS)
+    return after_rounds(MemoryFederation(fuzz.FEDERATIONS[federation]), ROUNDS)
 
 
 @pytest.mark.parametrize("federation", ["fdskl-newton", "fdskl-sgd"])

@@ -4,4 +4,4 @@ from streamfl.testing.proof import Proof
 
 __all__ = ["PROOF"]
 
-PROOF = Proof(faults="fdskl.proof.faults:FAULTS", fuzz="fdskl.proof.fuzz:FDSKL")
+PROOF = Proof(faults="fdskl.proof.faults:FAULTS", fuzz="fdskl.proof.fuzz:targets")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -10,8 +9,6 @@ from typing import Any, cast
 import numpy as np
 from fdskl.proof.observed_messages import Observed, decode_prediction
 
-from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import TopicSpec
 from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.tools.members import BETWEEN, labels_topic, members
@@ -19,10 +16,10 @@ from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.members import LABELS, samples_topic
-from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
-from streamfl.testing.faults.federation import Reading, topics_of
+from streamfl.testing.faults.fault_rates import drawn_by, drawn_rates
+from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.observed_messages import require
-from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
+from streamfl.testing.faults.scenario import MembersScenario
 
 __all__ = ["FOR_EVER", "LABELS", "FdsklScenario", "scenario", "scenario_of_several"]
 
@@ -31,35 +28,26 @@ LAST_ENTITIES = 3
 
 
 @dataclass(frozen=True)
-class FdsklScenario:
+class FdsklScenario(MembersScenario):
     """A federation of masked sums under faults.
 
     dimensions: columns of each party. columns: by party and entity, all columns that the party ever gets, in order. labels: by
-    entity. synchronous: every party gets everything once and is waited for, so that each iteration is known. permanent_fault: if
-    any. absent: the party that may stop sending.
+    entity. synchronous: every party gets everything once and is waited for, so that each iteration is known.
+    absent: the party that may stop sending.
     observed: what roles sent and used, whether it was committed or not.
     """
 
-    seed: int
     settings: FdsklSettings
-    workers: Mapping[str, int]
-    partitions: int
     dimensions: Mapping[str, int]
-    readings: tuple[tuple[Reading, ...], ...]
-    last: tuple[Reading, ...]
     columns: Mapping[tuple[str, str], Sequence[Sequence[float]]]
     labels: Mapping[str, float]
-    rates: Rates
-    faulty_seconds: float
     synchronous: bool
-    permanent_fault: PermanentFault | None = None
     absent: str | None = None
     observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
         learning, alignment, aggregation = self.settings.learning, self.settings.alignment, self.settings.aggregation
         forgets = f", forgotten after {alignment.expiry_seconds:.3g} s" if self.forgets else ""
-        faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
         sweeps = "" if learning.sweeps is None else f", {learning.sweeps} sweeps"
         return (
             f"masked sums{', synchronous' if self.synchronous else ''}, {len(self.parties)} parties, {self.active} is active, "
@@ -68,8 +56,7 @@ class FdsklScenario:
             f"at most {learning.features_limit}{sweeps}, {self.settings.bus.processing_guarantee}, waits "
             f"{alignment.reply_seconds:.3g} s for columns, {aggregation.round_seconds:.3g} s for a round{forgets}, "
             f"{self.partitions} partitions, "
-            f"{dict(self.workers)} processes, {len(self.columns)} samples, {len(self.labels)} labels; {faults}"
-            f"{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
+            f"{dict(self.workers)} processes, {len(self.columns)} samples, {len(self.labels)} labels; {self.faults}"
         )
 
     @property
@@ -98,20 +85,8 @@ class FdsklScenario:
         return self.settings.model_copy(update=members(self.settings.federation, self.dimensions)[party])
 
     @property
-    def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
-        return {name: (count, self.of(name)) for name, count in self.workers.items()}
-
-    @property
     def repeatable(self) -> Collection[str]:
         return {f"{self.name}.{party}.{kind}" for party in self.parties for kind in BETWEEN}
-
-    @property
-    def topics(self) -> Sequence[TopicSpec]:
-        return topics_of((settings for _, settings in self.members.values()), self.partitions)
-
-    @property
-    def tasks(self) -> int:
-        return self.partitions * len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
         """Draw from the seed what a real process draws at random. It differs in each life."""

@@ -21,7 +21,7 @@ def after_some_rounds(federation: str) -> MemoryFederation:
 
 
 @pytest.mark.parametrize("federation", ROUNDS)
-@pytest.mark.parametrize("member", ["pofmkl-client", "pofmkl-server"])
+@pytest.mark.parametrize("member", [fuzz.CLIENT, fuzz.SERVER])
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:
     """Protects whoever restarts from state that was damaged, written by a release without checksums or by hand: no traceback, no
     warning of NumPy, no number that is none, no absurd count, neither at once nor after the next restart.
@@ -31,8 +31,9 @@ def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str,
 
 def test_a_name_that_is_no_text_is_refused() -> None:
     """Protects the operator from a traceback: a bit of a name inside a client's record may make it no UTF-8 any more."""
-    role = fuzz.member("default-async", "pofmkl-client").role
-    (first, *_) = [one for one in fuzz.corpus("default-async", "client") if (one.key or b"").startswith(b"client/")]
+    federation = fuzz.FEDERATIONS["default-async"]
+    role = federation.member(fuzz.CLIENT).role
+    (first, *_) = [one for one in federation.remembered(fuzz.CLIENT) if (one.key or b"").startswith(b"client/")]
     value = (first.value or b"").replace(b"press-1", b"press\xb11")
     with pytest.raises(PeerError, match="malformed"):
         role.restore(StateChange("state", 0, b"client/press-1", value))

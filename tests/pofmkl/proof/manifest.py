@@ -4,4 +4,4 @@ from streamfl.testing.proof import Proof
 
 __all__ = ["PROOF"]
 
-PROOF = Proof(faults="pofmkl.proof.faults:FAULTS", fuzz="pofmkl.proof.fuzz:POFMKL")
+PROOF = Proof(faults="pofmkl.proof.faults:FAULTS", fuzz="pofmkl.proof.fuzz:targets")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pofmkl.proof import fuzz
+from pofmkl.proof.fuzz import CLIENT, SERVER
 
 from streamfl.contract.role import PeerError, StateChange
-from streamfl.pofmkl.config import CLIENT, SERVER
 from streamfl.pofmkl.state import CLIENT_STATE, SERVER_STATE
 
 WITH_SAMPLES, LATE = "default-async", "default-late-labels"
 
 
-def owned(federation: str, kind: str) -> set[bytes]:
+def new_role(federation: str, member: str) -> Any:
+    return fuzz.FEDERATIONS[federation].member(member).role
+
+
+def owned(federation: str, member: str) -> set[bytes]:
     """The prefixes that the role has something for that restores them."""
-    role = cast(Any, fuzz.member(federation, kind).role)
-    return {*(role if kind == CLIENT else role._shards[0])._restores}
+    role = new_role(federation, member)
+    return {*(role if member == CLIENT else role._shards[0])._restores}
 
 
 def test_roles_restore_what_the_tables_say() -> None:
@@ -34,8 +38,8 @@ def test_roles_restore_what_the_tables_say() -> None:
 @pytest.mark.parametrize("federation", fuzz.FEDERATIONS)
 def test_no_key_is_written_that_the_tables_lack(federation: str) -> None:
     """Protects a start from a `streamfl check` that finds a key that the role has."""
-    for channel, state in (("client", CLIENT_STATE), ("server", SERVER_STATE)):
-        written = [one.key or b"" for one in fuzz.corpus(federation, channel)]
+    for member, state in ((CLIENT, CLIENT_STATE), (SERVER, SERVER_STATE)):
+        written = [one.key or b"" for one in fuzz.FEDERATIONS[federation].remembered(member, "state")]
         assert written
         assert all(map(state.has, written))
 
@@ -45,7 +49,7 @@ def test_a_client_refuses_what_its_table_does_not_have(key: bytes) -> None:
     """Protects a worker from another role's changelog: what it does not know it must not pass over, because it would be lost."""
     assert not CLIENT_STATE.has(key)
     with pytest.raises(PeerError, match="nothing that this client remembers"):
-        fuzz.member(WITH_SAMPLES, CLIENT).role.restore(StateChange("state", 0, key, b""))
+        new_role(WITH_SAMPLES, CLIENT).restore(StateChange("state", 0, key, b""))
 
 
 @pytest.mark.parametrize("key", [b"", b"/", b"round/1", b"rounds", b"client", b"copy", b"means/a", b"other/a", b"\xff"])
@@ -53,11 +57,11 @@ def test_a_server_refuses_what_its_table_does_not_have(key: bytes) -> None:
     """As for a client."""
     assert not SERVER_STATE.has(key)
     with pytest.raises(PeerError, match="not known to this release"):
-        fuzz.member(WITH_SAMPLES, SERVER).role.restore(StateChange("state", 0, key, b""))
+        new_role(WITH_SAMPLES, SERVER).restore(StateChange("state", 0, key, b""))
 
 
 @pytest.mark.parametrize(("federation", "key"), [(LATE, b"waiting/"), (LATE, b"challenger/"), (WITH_SAMPLES, b"join/")])
 def test_state_of_the_other_source_of_labels_is_refused(federation: str, key: bytes) -> None:
     """Protects samples and labels that wait from being lost, when labels come another way than before."""
     with pytest.raises(PeerError, match="nothing that this client remembers"):
-        fuzz.member(federation, CLIENT).role.restore(StateChange("state", 0, key, b""))
+        new_role(federation, CLIENT).restore(StateChange("state", 0, key, b""))

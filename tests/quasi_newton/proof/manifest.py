@@ -4,4 +4,4 @@ from streamfl.testing.proof import Proof
 
 __all__ = ["PROOF"]
 
-PROOF = Proof(faults="quasi_newton.proof.faults:FAULTS", fuzz="quasi_newton.proof.fuzz:QUASI_NEWTON")
+PROOF = Proof(faults="quasi_newton.proof.faults:FAULTS", fuzz="quasi_newton.proof.fuzz:targets")

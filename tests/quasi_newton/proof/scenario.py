@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +12,6 @@ from quasi_newton.proof import made_up_secrets
 from quasi_newton.proof.observed_messages import Observed, messages_of
 from quasi_newton.proof.produced_records import LAST_ENTITIES, Again, is_held_out, written
 
-from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import TopicSpec
 from streamfl.contract.seeding import rng_for
 from streamfl.quasi_newton.config import QuasiNewtonFederation, QuasiNewtonSettings
 from streamfl.quasi_newton.members.party import PartyTask
@@ -24,10 +21,10 @@ from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
-from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
-from streamfl.testing.faults.federation import Reading, topics_of
+from streamfl.testing.faults.fault_rates import drawn_by, drawn_rates
+from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.observed_messages import require
-from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
+from streamfl.testing.faults.scenario import MembersScenario
 
 __all__ = ["NAME", "STRANGER", "C", "G", "QuasiNewtonScenario", "scenario"]
 
@@ -46,7 +43,7 @@ METHODS = ("standardise", "clip", "rank", "signed-log", "none")
 
 
 @dataclass(frozen=True)
-class QuasiNewtonScenario:
+class QuasiNewtonScenario(MembersScenario):
     """A federation that learns under faults.
 
     sections: of every member's settings. columns: how many each party has. methods: by party, its preprocessing. hosts: their
@@ -56,37 +53,29 @@ class QuasiNewtonScenario:
     labels: by entity, likewise. first: entities of the first wave; there is a second one if there is another training.
     fails: part of the text for the operator on why the training fails; empty: it does not fail.
     strangers: by topic, how many records strangers have written.
-    fragment_bytes: bytes of a message in one record; 0: the usual. permanent_fault: the fault that stays, if any.
+    fragment_bytes: bytes of a message in one record; 0: the usual.
     absent: the member that sends nothing after the fault, if any.
     observed: what roles sent, committed or not.
     """
 
-    seed: int
     sections: Mapping[str, Mapping[str, Any]]
-    workers: Mapping[str, int]
     columns: Mapping[str, int]
     methods: Mapping[str, str]
     hosts: Sequence[str]
     encrypted: bool
     settled: bool
     waits: Mapping[str, int]
-    readings: tuple[tuple[Reading, ...], ...]
-    last: tuple[Reading, ...]
     known: Mapping[tuple[str, str], Sequence[list[float]]]
     labels: Mapping[str, Sequence[int]]
     first: Collection[str]
-    rates: Rates
-    faulty_seconds: float
     fails: str
     strangers: Mapping[str, int]
     fragment_bytes: int
-    permanent_fault: PermanentFault | None = None
     absent: str | None = None
     observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
         learning = self.sections["learning"]
-        faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
         return (
             f"quasi-Newton, {'Paillier' if self.encrypted else 'plain'}{', settled' if self.settled else ''}, {len(self.hosts)} "
             f"hosts, columns {dict(self.columns)}, {', '.join(self.methods.values())}, {learning['optimiser']}, batches of "
@@ -94,8 +83,7 @@ class QuasiNewtonScenario:
             f"{learning['epochs']} epochs, gradients {'masked' if self.masked else 'not masked'}, {len(self.known)} samples, "
             f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
             f"{'scored, ' if self.scores else ''}{'trained again, ' if self.again else ''}"
-            f"{dict(self.workers)} processes{f', fails: {self.fails}' if self.fails else ''}; {faults}"
-            f"{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
+            f"{dict(self.workers)} processes{f', fails: {self.fails}' if self.fails else ''}; {self.faults}"
         )
 
     @property
@@ -142,10 +130,6 @@ class QuasiNewtonScenario:
         return QuasiNewtonSettings.model_validate(content)
 
     @property
-    def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
-        return {name: (count, self.of(name)) for name, count in self.workers.items()}
-
-    @property
     def repeatable(self) -> Collection[str]:
         kinds = [f"{party}.{kind}" for party in self.parties for kind in ("uploads", "decisions")]
         return {f"{NAME}.{one}" for one in (*kinds, *self.linked)}
@@ -160,17 +144,6 @@ class QuasiNewtonScenario:
     def scores(self) -> bool:
         """Whether entities are scored with the model."""
         return bool(self.sections["scoring"]["enabled"])
-
-    @property
-    def topics(self) -> Sequence[TopicSpec]:
-        return topics_of((settings for _, settings in self.members.values()), 1)
-
-    @property
-    def tasks(self) -> int:
-        return len(with_a_process_left(self.workers, self.permanent_fault))
-
-    def prepare(self, worker: Worker) -> None:
-        """Does nothing: no randomness has to be replaced, because secrets are made up."""
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role

@@ -7,22 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from vafl.proof import fuzz
-from wrong_messages import check_found, refused_of_the_recorded, trusts_the_sender
+from wrong_messages import check_found, trusts_the_sender
 
 from streamfl.contract.role import PeerError, StateChange
-from streamfl.vafl.config import COORDINATOR, PARTY
+from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.party import role as party_module
 from streamfl.vafl.party.role import VaflParty
-
-
-@pytest.mark.parametrize("federation", fuzz.VAFL.federations)
-def test_the_corpus_is_of_this_release(federation: str) -> None:
-    """Protects the run from an outdated corpus, of which everything would be refused at the first look: record it anew."""
-    for name in (fuzz.WRONG[0], COORDINATOR):
-        refused = refused_of_the_recorded(fuzz.member(federation, name), fuzz.corpus, federation)
-        assert refused == []
 
 
 def _forgets_before_it_checks(self: VaflParty, received: Any, reply: Any, bounded: bool) -> None:
@@ -46,7 +38,7 @@ def _restores_unchecked(self: VaflCoordinator, change: StateChange) -> None:
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "a party trusts the coordinator": (VaflParty, "_check", trusts_the_sender, "vafl-party"),
-    "a party forgets before it checks": (VaflParty, "_check", _forgets_before_it_checks, "vafl-party vafl-sum"),
+    "a party forgets before it checks": (VaflParty, "_check", _forgets_before_it_checks, "vafl-party press vafl-sum"),
     "a party shows what nobody takes": (party_module, "within_bounds", _shows_what_it_computed, "vafl-party"),
     "a coordinator trusts its parties": (Intake, "values", _takes_any_values, "vafl-coordinator"),
     "a coordinator's state is not checked": (VaflCoordinator, "restore", _restores_unchecked, "restore vafl"),
@@ -64,7 +56,7 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_a_damaged_state_of_the_coordinator_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
-    role = fuzz.member("vafl-sum-logistic", COORDINATOR).role
+    role = fuzz.FEDERATIONS["vafl-sum-logistic"].member(HEAD).role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
@@ -75,14 +67,15 @@ def test_a_damaged_state_of_the_coordinator_is_refused(key: bytes) -> None:
 )
 def test_a_damaged_state_of_a_party_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
-    role = fuzz.member("vafl-private", fuzz.WRONG[0]).role
+    role = fuzz.FEDERATIONS["vafl-private"].member(fuzz.WRONG[0]).role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
 def test_answers_that_were_remembered_with_a_gap_are_refused() -> None:
     """Protects a party from failing at a later step: what is missing among the gradients that wait for it is said at the start."""
-    (first, *_) = [one for one in fuzz.corpus("vafl-sum-logistic", PARTY) if one.key == b"answered/0"]
-    role = fuzz.member("vafl-sum-logistic", fuzz.WRONG[0]).role
+    federation = fuzz.FEDERATIONS["vafl-sum-logistic"]
+    (first, *_) = [one for one in federation.remembered(fuzz.WRONG[0]) if one.key == b"answered/0"]
+    role = federation.member(fuzz.WRONG[0]).role
     with pytest.raises(PeerError, match="after 0 others"):
         role.restore(StateChange("state", 0, b"answered/1", first.value))

@@ -8,19 +8,19 @@ import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
 from vafl.proof import fuzz
 
+from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.resumed import MemoryFederation
-from streamfl.vafl.config import COORDINATOR
 
 ROUNDS = {"vafl-network-softmax": 12, "vafl-square-bounded": 12}
 
 
 @cache
 def after_some_rounds(federation: str) -> MemoryFederation:
-    return after_rounds(fuzz.run(federation), ROUNDS[federation])
+    return after_rounds(MemoryFederation(fuzz.FEDERATIONS[federation]), ROUNDS[federation])
 
 
 @pytest.mark.parametrize("federation", ROUNDS)
-@pytest.mark.parametrize("member", [COORDINATOR, fuzz.WRONG[0]])
+@pytest.mark.parametrize("member", [HEAD, fuzz.WRONG[0]])
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:
     """Protects whoever restarts from state that was damaged, written by a release without checksums or by hand: no traceback, no
     warning of NumPy, no number that is none, no absurd count, neither at once nor after the next restart.

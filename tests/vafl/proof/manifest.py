@@ -4,4 +4,4 @@ from streamfl.testing.proof import Proof
 
 __all__ = ["PROOF"]
 
-PROOF = Proof(faults="vafl.proof.faults:FAULTS", fuzz="vafl.proof.fuzz:VAFL")
+PROOF = Proof(faults="vafl.proof.faults:FAULTS", fuzz="vafl.proof.fuzz:targets")

@@ -10,16 +10,15 @@ from typing import Any
 
 import msgspec
 
-from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
-from streamfl.testing.faults.federation import Reading, topics_of
+from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.observed_messages import Sent, require, sent
-from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
+from streamfl.testing.faults.scenario import MembersScenario
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import REPLY
@@ -39,26 +38,17 @@ CLOCK = 2e-3
 
 
 @dataclass(frozen=True)
-class VaflScenario:
+class VaflScenario(MembersScenario):
     """The data, settings and faults of a vertical federation.
 
     synchronous: all parties see all entities and wait for each other; then faults do not change the model. seen: by entity, the
-    parties that see it. labels: by entity, its first label. permanent_fault: if any. absent: the party that may send no more
-    messages.
+    parties that see it. labels: by entity, its first label. absent: the party that may send no more messages.
     """
 
-    seed: int
     settings: VaflSettings
     synchronous: bool
-    workers: Mapping[str, int]
-    partitions: int
-    readings: tuple[tuple[Reading, ...], ...]
-    last: tuple[Reading, ...]
     seen: Mapping[str, frozenset[str]]
     labels: Mapping[str, float]
-    rates: Rates
-    faulty_seconds: float
-    permanent_fault: PermanentFault | None = None
     absent: str | None = None
 
     def __str__(self) -> str:
@@ -68,14 +58,13 @@ class VaflScenario:
             bound += f", {alignment.reply_seconds:.3g} s for an answer"
         if self.forgets:
             bound += f", forgotten after {alignment.expiry_seconds:.3g} s"
-        faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
         return (
             f"vertical, {learning.loss}, head {self.settings.head.kind}, {self.settings.optimiser}, "
             f"{self.settings.bus.processing_guarantee}, "
             f"{len(self.settings.federation.parties)} parties, quorum {alignment.quorum}, of learning {learning.quorum}, "
             f"waits for {learning.wait_for}{bound}, {alignment.requests} requests, "
             f"{self.partitions} partitions, {dict(self.workers)} processes, {len(self.seen)} entities, "
-            f"{len(self.labels)} labels; {faults}{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
+            f"{len(self.labels)} labels; {self.faults}"
         )
 
     @property
@@ -105,24 +94,9 @@ class VaflScenario:
         return self.settings.model_copy(update=own[HEAD if member == "coordinator" else member])
 
     @property
-    def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
-        return {name: (count, self.of(name)) for name, count in self.workers.items()}
-
-    @property
     def repeatable(self) -> Collection[str]:
         name = self.settings.federation.name
         return {f"{name}.{party}.{kind}" for party in self.settings.federation.parties for kind in BETWEEN}
-
-    @property
-    def topics(self) -> Sequence[TopicSpec]:
-        return topics_of((settings for _, settings in self.members.values()), self.partitions)
-
-    @property
-    def tasks(self) -> int:
-        return self.partitions * len(with_a_process_left(self.workers, self.permanent_fault))
-
-    def prepare(self, worker: Worker) -> None:
-        """No preparation is needed."""
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role

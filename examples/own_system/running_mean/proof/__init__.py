@@ -4,4 +4,4 @@ from streamfl.testing.proof import Proof
 
 __all__ = ["PROOF"]
 
-PROOF = Proof(faults="running_mean.proof.faults:FAULTS", fuzz="running_mean.proof.fuzz:RUNNING_MEAN")
+PROOF = Proof(faults="running_mean.proof.checks:FAULTS", fuzz="running_mean.proof.fuzz:targets")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 from running_mean.messages import Mean, Prediction
-from running_mean.proof.scenario import Scenario, predictions
+from running_mean.proof.scenario import Scenario, predictions, scenario
 from streamfl.runtime.bus import Bus
 from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.observed_messages import require
+from streamfl.testing.faults.systems import FaultSimulation
 
-__all__ = ["check"]
+__all__ = ["FAULTS"]
 
 
 def check(bus: Bus, chosen: Scenario) -> None:
@@ -29,3 +30,6 @@ def check(bus: Bus, chosen: Scenario) -> None:
             expected = mean.mean if mean.count else 0.5
             require(prediction.prediction == expected, f"{prediction.sample}: {prediction.prediction}, not {expected}")
             mean = mean.after(reading.content["y"])
+
+
+FAULTS = FaultSimulation.of(scenario, check)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
 from running_mean.config import KIND, RunningMeanFederation, RunningMeanSettings
-from running_mean.messages import Mean, encode_mean
 from streamfl.configuration.settings import RoleSection
 from streamfl.contract.role import Send
 from streamfl.records.samples import SamplesSection
-from streamfl.testing.fuzz.federations import Corpus, Fuzzed
+from streamfl.testing.fuzz.federations import FuzzedFederation, users_record
 from streamfl.testing.fuzz.mutations import FuzzedRecord
-from streamfl.testing.fuzz.targets import Restored, RoleTarget, Target
+from streamfl.testing.fuzz.targets import RoleTarget, Target, member_targets
 
-__all__ = ["RUNNING_MEAN"]
+__all__ = ["FEDERATION", "targets"]
 
-FEDERATION = "running-mean"
-corpus = Corpus(Path(__file__).parent / "corpus")
 settings = RunningMeanSettings(
     federation=RunningMeanFederation(name="means", clients=100_000),
     role=RoleSection(kind=KIND),
@@ -28,8 +24,17 @@ settings = RunningMeanSettings(
 
 
 def sample(client: str, number: int) -> FuzzedRecord:
-    content = {"x": float(number), "y": (number % 10) / 10}
-    return FuzzedRecord("samples", client.encode(), json.dumps(content).encode(), number % 2)
+    # Every fifth has no label.
+    label = None if number % 5 == 4 else (number % 10) / 10
+    return users_record("samples", settings.samples, client, {"x": float(number), "y": label})
+
+
+def written(number: int) -> Iterator[tuple[str, FuzzedRecord]]:
+    """What users write in a round: a sample of one of three clients."""
+    yield "worker", sample(f"client-{number % 3}", number)
+
+
+FEDERATION = FuzzedFederation({"worker": settings}, written)
 
 
 class RunningMeanTarget(RoleTarget):
@@ -48,18 +53,6 @@ class RunningMeanTarget(RoleTarget):
         self._heard += prediction["client"] == "the-good-one"
 
 
-def record(federation: str) -> list[FuzzedRecord]:
-    """Samples of three clients, and what is remembered of two."""
-    samples = [sample(f"client-{number % 3}", number) for number in range(12)]
-    return [*samples, *(FuzzedRecord("state", b"client-%d" % count, encode_mean(Mean(count, 0.25))) for count in (1, 2))]
-
-
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
-    """By name, what makes one."""
-    return {
-        f"role {FEDERATION}": lambda name: RunningMeanTarget(name, corpus(FEDERATION, "samples"), random, settings),
-        f"restore {FEDERATION}": lambda name: Restored(name, corpus(FEDERATION, "state"), random, settings),
-    }
-
-
-RUNNING_MEAN = Fuzzed(corpus, (FEDERATION,), record, targets)
+    """By name, what makes a target of wrong messages: the worker, and its start from a damaged changelog."""
+    return member_targets(random, {"means": FEDERATION}, {"worker": RunningMeanTarget})

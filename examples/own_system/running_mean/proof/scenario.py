@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
 from running_mean.config import KIND, RunningMeanFederation, RunningMeanSettings
 from running_mean.messages import Prediction
-from streamfl.configuration.settings import RoleSection, RoleSettings
-from streamfl.contract.role import TopicSpec
+from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import rng_for
 from streamfl.records.samples import SamplesSection
 from streamfl.runtime.bus import Bus
-from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.testing.faults.fault_rates import Rates, drawn_rates
+from streamfl.testing.faults.fault_rates import drawn_rates
 from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.observed_messages import require
-from streamfl.testing.faults.permanent_faults import PermanentFault
+from streamfl.testing.faults.scenario import MembersScenario
 
 __all__ = ["Scenario", "predictions", "scenario"]
 
@@ -27,40 +24,16 @@ SAMPLES = "samples"
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """What those who run it ask; see :class:`streamfl.testing.faults.federation.Shape`."""
+class Scenario(MembersScenario):
+    """Clients, the processes that they are dealt to, and what the clients write."""
 
-    seed: int
     settings: RunningMeanSettings
-    workers: int
-    partitions: int
-    readings: tuple[tuple[Reading, ...], ...]
-    last: tuple[Reading, ...]
-    rates: Rates
-    faulty_seconds: float
-    permanent_fault: PermanentFault | None = None
 
     def __str__(self) -> str:
-        return f"{self.settings.federation.clients} clients, {self.workers} workers, {self.partitions} partitions"
+        return f"{self.settings.federation.clients} clients, {dict(self.workers)}, {self.partitions} partitions; {self.faults}"
 
-    @property
-    def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
-        return {"worker": (self.workers, self.settings)}
-
-    @property
-    def repeatable(self) -> Collection[str]:
-        return ()
-
-    @property
-    def topics(self) -> Sequence[TopicSpec]:
-        return [replace(topic, partitions=self.partitions) for topic in find_kind(KIND).topics(self.settings)]
-
-    @property
-    def tasks(self) -> int:
-        return self.partitions
-
-    def prepare(self, worker: Worker) -> None:
-        """Nothing."""
+    def of(self, member: str) -> RunningMeanSettings:
+        return self.settings
 
     def check_bounds(self, worker: Worker) -> None:
         """A worker holds no more clients than there are."""
@@ -95,7 +68,7 @@ def scenario(seed: int) -> Scenario:
     return Scenario(
         seed=seed,
         settings=settings,
-        workers=int(draws.integers(1, 4)),
+        workers={"worker": int(draws.integers(1, 4))},
         partitions=int(draws.integers(1, 4)),
         readings=tuple(readings(name, 0, rounds) for name in names),
         last=tuple(one for name in names for one in readings(name, rounds, rounds + 2)),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from running_mean.config import KIND, RunningMeanFederation, RunningMeanSettings
-from running_mean.tools.federation import run
+from running_mean.tools.federation import predictions_of, rmse
 from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import rng_for
 from streamfl.records.samples import SamplesSection
@@ -35,10 +35,11 @@ def demo(out: Path, seed: int) -> Report:
         Outgoing("samples", f"client-{number % CLIENTS}".encode(), json.dumps({"x": 0.0, "y": label}).encode())
         for number, label in enumerate(labels.tolist())
     ]
-    outcome = run(settings, records, labels)
+    predictions = predictions_of(settings, records)
+    error = rmse(predictions, labels)
     if can_draw():
-        _draw(np.square(outcome.predictions - labels).reshape(ROUNDS, CLIENTS).mean(axis=1), out)
-    return Report("Running means", [("RMSE, units of y", f"{outcome.rmse:.4f}")], {"rmse": outcome.rmse})
+        _draw(np.square(predictions - labels).reshape(ROUNDS, CLIENTS).mean(axis=1), out)
+    return Report("Running means", [("RMSE, units of y", f"{error:.4f}")], {"rmse": error})
 
 
 def _draw(squared: NDArray[np.float64], out: Path) -> None:

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from running_mean.config import RunningMeanSettings
-from running_mean.tools.federation import run
+from running_mean.tools.federation import predictions_of, rmse
 from streamfl.configuration.settings import load_settings
 from streamfl.records.samples import SamplesSection
 from streamfl.simulation.options import ClientColumnOption
@@ -29,11 +29,11 @@ def simulate(asked: SimulationOptions, client_column: ClientColumnOption = None)
     clients = settings.federation.clients
     rows = SampleRows(settings.samples, None, table, asked.data, clients, asked.label, client_column, None)
     records = list(chain.from_iterable(rows.records(len(rows.usable))))
-    outcome = run(settings, records, labels[rows.usable])
-    figures = {"samples": len(records), "rmse": outcome.rmse, "deviation": float(np.std(outcome.labels))}
+    predictions, usable = predictions_of(settings, records), labels[rows.usable]
+    figures = {"samples": len(records), "rmse": rmse(predictions, usable), "deviation": float(np.std(usable))}
     return Report(
         title=f"Running means of {asked.data}",
         rows=[(name, f"{value:,.5g}") for name, value in figures.items()],
         figures=figures,
-        arrays={"predictions": outcome.predictions, "labels": outcome.labels},
+        arrays={"predictions": predictions, "labels": usable},
     )

@@ -1,0 +1,69 @@
+"""What the scenarios of most systems have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.role import TopicSpec
+from streamfl.runtime.worker import Worker
+from streamfl.testing.faults.fault_rates import Rates
+from streamfl.testing.faults.federation import Reading, topics_of
+from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
+
+__all__ = ["MembersScenario"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembersScenario:
+    """A scenario whose topics all have the same number of partitions. A subclass is a
+    :class:`~streamfl.testing.faults.federation.Shape` when it has ``of`` and ``standing``.
+
+    workers: by member, its number of processes.
+    readings: what each producer writes. last: what is written after the final restart.
+    faulty_seconds: seconds from the beginning after which nothing fails.
+    permanent_fault: the fault that stays, if any.
+    """
+
+    seed: int
+    workers: Mapping[str, int]
+    partitions: int = 1
+    readings: tuple[tuple[Reading, ...], ...]
+    last: tuple[Reading, ...]
+    rates: Rates
+    faulty_seconds: float
+    permanent_fault: PermanentFault | None = None
+
+    def of(self, member: str) -> RoleSettings:
+        """The settings of a member."""
+        raise NotImplementedError
+
+    @property
+    def faults(self) -> str:
+        """The rates of faults and the fault that stays, for a description."""
+        rates = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
+        return rates if self.permanent_fault is None else f"{rates}; {self.permanent_fault}"
+
+    @property
+    def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
+        return {name: (count, self.of(name)) for name, count in self.workers.items()}
+
+    @property
+    def repeatable(self) -> Collection[str]:
+        return ()
+
+    @property
+    def topics(self) -> Sequence[TopicSpec]:
+        return topics_of((settings for _, settings in self.members.values()), self.partitions)
+
+    @property
+    def tasks(self) -> int:
+        return self.partitions * len(with_a_process_left(self.workers, self.permanent_fault))
+
+    def prepare(self, worker: Worker) -> None:
+        """Change nothing."""
+
+    def check_bounds(self, worker: Worker) -> None:
+        """Check nothing."""
