@@ -8,12 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-import numpy as np
-
 __all__ = ["BLOCK", "EVIDENCE", "FIRST_ITEM", "ITEM", "ITEMS", "KEY", "MOMENTS", "PART", "RUN", "SNAPSHOTS", "VALUE", "VALUE_RUN"]
 __all__ += ["block", "items", "tables_size", "versions_size"]
 
-SCHEMA = 1
+CODED, FLOATS = 1, 2  # schemas of items
+SCHEMA = 1  # of other messages
 KEY = 5  # epoch u16, version u8, number u16
 # Up: header, run and item of an upload's items; an item before labels have a range; moments' header; evidence beside its ratios.
 ITEMS, RUN, ITEM, FIRST_ITEM, MOMENTS, EVIDENCE = 8, 2, 7, 10, 6, 7
@@ -22,18 +21,15 @@ BLOCK, PART, VALUE_RUN, VALUE = KEY + 9, 14, 3, 5
 SNAPSHOTS = 64  # passes from one record of all values of a version to the next
 
 
-def items(epoch: int, tables: int, runs: Sequence[tuple[int, Sequence[tuple[int, int, float]]]]) -> bytes:
-    """An upload's items: (version, [(block, answers, label), ...]) a run. Labels are codes; with tables 0 they are floats."""
+def items(epoch: int, tables: int, coded: bool, runs: Sequence[tuple[int, Sequence[tuple[int, int, float]]]]) -> bytes:
+    """An upload's items: (version, [(block, answers, label), ...]) a run. Labels are codes, or floats while they have no range."""
     count = sum(len(run) for _, run in runs)
-    parts = [struct.pack("<BBHHH", SCHEMA, tables % 256, epoch, count, len(runs))]
+    parts = [struct.pack("<BBHHH", CODED if coded else FLOATS, tables % 256, epoch, count, len(runs))]
     for version, run in runs:
         parts.append(struct.pack("<BB", version, len(run) - 1))
-        parts += [struct.pack("<HI", number, answers) + _label(label, tables) for number, answers, label in run]
+        for number, answers, label in run:
+            parts.append(struct.pack("<HIB", number, answers, int(label)) if coded else struct.pack("<HIf", number, answers, label))
     return b"".join(parts)
-
-
-def _label(label: float, tables: int) -> bytes:
-    return struct.pack("<B", int(label)) if tables else struct.pack("<f", np.float32(label))
 
 
 def block(splits: Sequence[int], parts: Sequence[tuple[int, int, int, int, int, int]]) -> bytes:

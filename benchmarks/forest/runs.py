@@ -38,7 +38,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "forest, 300 bytes of items": {"rules": {"item_bytes": 300}},
     "forest, 500 bytes of items": {"rules": {"item_bytes": 500}},
     "forest, 3,170 bytes of items": {"rules": {"item_bytes": 3170}},
-    "forest, trust": {"rules": {"trust": True}},
     "forest, no stacking": {"stacking": False},
     "forest, 54 kept": {"rules": {"kept": 54}},
     "forest, kept as codes": {"kept_codes": True},

@@ -72,6 +72,8 @@ def test_an_example_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     forest.learn(1, clients, np.array([1, 1]))
     assert forest.stored[1].tolist() == [0b000, 0b011, 0b111, 0b001]
     assert forest.bytes_up[:, 1].tolist() == [8 + 2 + 7] * 2
+    # Labels lie in .5 - 4 ... .5 + 4, so their codes are 143.4 and 111.6, each plus what client and sample draw, and cut.
+    assert np.rint((forest.stored[2][2:] + 3.5) / 8 * 255).tolist() == [143, 111]
     assert (forest.cells.size, forest.cells["threshold"][0]) == (3, np.float32(0.5))
     assert forest.cells["items"][:3].tolist() == [4, 2, 2]
     # x = .2 and .8 fall into its two parts. A label's code is exact to a 255th of the range, 8 deviations to each side of the mean.
@@ -81,16 +83,27 @@ def test_an_example_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_bytes_of_messages() -> None:
     """The examples of docs/forest.md."""
-    first = messages.items(0, 0, [(0, [(0, 0b011, 1.0)])])
-    assert first.hex(" ") == "01 00 00 00 01 00 01 00 00 00 00 00 03 00 00 00 00 00 80 3f"
-    second = messages.items(0, 1, [(0, [(0, 0b001, 121)])])
-    assert second.hex(" ") == "01 01 00 00 01 00 01 00 00 00 00 00 01 00 00 00 79"
+    first = messages.items(0, 1, False, [(0, [(0, 0b011, 1.0)])])
+    assert first.hex(" ") == "02 01 00 00 01 00 01 00 00 00 00 00 03 00 00 00 00 00 80 3f"
+    second = messages.items(0, 2, True, [(0, [(0, 0b001, 111)])])
+    assert second.hex(" ") == "01 02 00 00 01 00 01 00 00 00 00 00 01 00 00 00 6f"
     record = messages.block([1, *[255] * 6], [(1, 1, 1, 2, 0b000, 0b110)])
     assert record.hex(" ") == "01 01 ff ff ff ff ff ff 01 01 01 00 01 02 00 00 00 00 00 06 00 00 00"
     assert (len(first), len(second)) == (
         messages.ITEMS + messages.RUN + messages.FIRST_ITEM, messages.ITEMS + messages.RUN + messages.ITEM,
     )  # fmt: skip
     assert len(record) == messages.BLOCK - messages.KEY + messages.PART
+
+
+def test_a_stranger_draws_the_numbers_of_the_page() -> None:
+    assert uniform(0, 0) == pytest.approx(0.106833342799175, abs=1e-15)
+    assert uniform(7, 1, 2, 3) == pytest.approx(0.157337039773229, abs=1e-15)
+    tables = Tables(2, 1, Rules(), 0)
+    tables.low, tables.high = np.array([-0.5]), np.array([float(np.float32(1.3))])
+    uncut = np.full((1, 1), np.inf, np.float32)
+    feature, threshold = tables.candidates(np.array([0]), np.array([0]), -uncut, uncut)
+    assert set(feature[0].tolist()) == {0}
+    np.testing.assert_allclose(threshold[0, :4].astype(np.float32), [1.2859396, 0.83362967, 0.8057461, -0.46874297], rtol=1e-7)
 
 
 def test_numbers_that_everybody_draws_are_uniform() -> None:
