@@ -10,27 +10,33 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.forest.cells import CELLS, CLASSES, DISTURBANCES
+from benchmarks.forest.cells import CELLS, CLASSES, DISTURBANCES, LIES
 from benchmarks.forest.challengers import LOCAL, POOLED
 from benchmarks.forest.runs import CHANGED_RULES, PARTS, Kept, measure
 
-LARGER = "400 items, and a cell splits from .9 of them"
-MAIN = ("default", "default, M = 1", "forest", LARGER, "forest, lag 5 + 5", "forest alone", *POOLED)
+LAG = "forest, lag 5 + 5"
 FORESTS = ("default", "forest", "forest with A", "forest with B", "forest with A and B", "A without forest", "B without forest")
-TABLES = ("cells", "local", "parts", "disturbed", "rules", "costs")
+TABLES = ("cells", "disturbed", "parts", "local", "rules", "costs")
 FEW_CELLS = ("bike 40", "air_iid 40")
+WIDE_CELLS, WIDE = ("uji 40", "w8a 10"), ("forest", "forest, 54 kept", "forest, kept as codes")
 COSTS = {
     "error": "error",
-    "bytes": "bytes of items a sample",
-    "bytes_down": "bytes of blocks down a round",
-    "values_down": "bytes of values down a round",
-    "newcomer": "bytes for a newcomer",
+    "bytes": "items up a sample",
+    "evidence": "evidence up a sample",
+    "moments": "moments up a sample",
+    "blocks_down": "blocks down a round",
+    "values_down": "values down a round",
+    "tables_down": "tables down a round",
+    "newcomer": "a newcomer's download",
+    "part_apart": "apart from it after .4 MB",
+    "client_state": "a client's state",
+    "server_items": "items at the server",
+    "changelog": "a client's changelog a sample",
     "microseconds": "microseconds a sample",
 }
 
@@ -63,12 +69,12 @@ class Printer:
         spread = f" ± {np.std(values):.2g}" if len(values) > 1 else ""
         return f"{np.mean(values):.3g}{spread}"
 
-    def ratio(self, method: str, cell: str, what: str = "", field: str = "error", base: str = "default") -> float:
-        """Of the method's mean error to the base's, over the seeds that both have."""
-        pairs = [(run, other) for run, other in zip(self.runs(method, cell, what), self.runs(base, cell, what), strict=False)]
-        if not pairs:
-            return float("nan")
-        return float(np.mean([run[field] for run, _ in pairs]) / np.mean([other[field] for _, other in pairs]))
+    def ratio(self, method: str, cell: str, what: str = "", field: str = "error", base: str = "default", calm: str = "") -> float:
+        """Of the method's mean error to the base's, over the seeds that both have; calm: the base's disturbance, if another."""
+        both_runs = self.runs(method, cell, what), self.runs(base, cell, calm or what)
+        ours, others = ({run["run"].split(" | ")[-1]: run[field] for run in runs} for runs in both_runs)
+        both = ours.keys() & others.keys()
+        return sum(ours[seed] for seed in both) / sum(others[seed] for seed in both) if both else float("nan")
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
@@ -84,42 +90,33 @@ def geometric(ratios: Sequence[float]) -> str:
 
 
 def cells(show: Printer, names: Sequence[str]) -> None:
-    rows = [[n, *(show.shown(method, n) for method in MAIN), f"{show.ratio('forest', n):.2f}"] for n in names]
-    print("## Whole stream\n")
-    show.table(["cell", *MAIN, "forest / default"], rows)
-    halves = ("default", "forest", LARGER, "forest, lag 5 + 5", *POOLED)
-    rows = [
-        [name, *(show.shown(method, name, field="half") for method in halves), f"{show.ratio('forest', name, field='half'):.2f}"]
-        for name in names
-    ]
-    print("## Second half\n")
-    show.table(["cell", *halves, "forest / default"], rows)
+    def ratios(name: str, field: str) -> list[str]:
+        return [f"{show.ratio('forest', name, field=field):.2f}", f"{show.ratio(LAG, name, field=field, base='forest'):.2f}"]
+
+    heads, methods = ["forest / default", "lag / lockstep"], ("default", "forest", LAG, *POOLED)
+    for title, field in (("Whole stream", "error"), ("Second half", "half")):
+        print(f"## {title}\n")
+        rows = [[n, *(show.shown(m, n, field=field) for m in methods), *ratios(n, field)] for n in names]
+        alone = ["forest alone"] if field == "error" else []
+        for row, name in zip(rows, names, strict=True):
+            row[4:4] = [show.shown("forest", name, field="alone")] * len(alone)
+        show.table(["cell", *methods[:3], *alone, *POOLED, *heads], rows)
     print("## Figures that decide\n")
     square = [name for name in names if not _classes(name)]
+    few = [name for name in names if not name.startswith(("naval", "bike_iid"))]
     rows = []
-    kinds = (("all cells", names), ("regression", square), ("two classes", [n for n in names if n not in square]))
-    for method, (title, some) in product(("forest", LARGER), kinds):
-        gaps = [(show.ratio(method, n), min_finite([show.ratio(learner, n) for learner in POOLED])) for n in some]
+    kinds = {"all cells": names, "regression": square, "two classes": [n for n in names if n not in square]}
+    for title, some in {**kinds, "all but naval and bike_iid": few}.items():
+        gaps = [(show.ratio("forest", n), min_finite([show.ratio(learner, n) for learner in POOLED])) for n in some]
         gaps = [(np.log(ours), np.log(best)) for ours, best in gaps if np.isfinite(ours) and best < 1]
         closed = sum(ours for ours, _ in gaps) / sum(best for _, best in gaps) if gaps else float("nan")
-        ratios = [show.ratio(method, n) for n in some]
-        lagged = [show.ratio(f"{method}, lag 5 + 5", n, base=method) for n in some] if method == "forest" else []
-        late_half = [show.ratio(f"{method}, lag 5 + 5", n, field="half", base=method) for n in some] if lagged else []
-        rows.append(
-            [
-                method,
-                title,
-                geometric(ratios),
-                geometric([show.ratio(method, n, field="half") for n in some]),
-                f"{max((ratio for ratio in ratios if np.isfinite(ratio)), default=float('nan')):.2f}",
-                geometric(lagged),
-                geometric(late_half),
-                f"{100 * closed:.0f}% ({len(gaps)} cells)",
-            ]
-        )
-    heads = ["method", "of", "against the default", "second half", "worst"]
-    heads += ["lag 5 + 5 / lockstep", "second half", "gap to best pooled closed"]
-    show.table(heads, rows)
+        found = [show.ratio("forest", n) for n in some]
+        row = [geometric(found), geometric([show.ratio("forest", n, field="half") for n in some])]
+        row += [f"{max((ratio for ratio in found if np.isfinite(ratio)), default=float('nan')):.2f}"]
+        row += [geometric([show.ratio(LAG, n, field=field, base="forest") for n in some]) for field in ("error", "half")]
+        rows.append([title, *row, f"{100 * closed:.0f}% ({len(gaps)} cells)"])
+    heads = ["of", "against the default", "second half", "worst", "lag 5 + 5 / lockstep", "second half"]
+    show.table([*heads, "gap to best pooled closed"], rows)
 
 
 def min_finite(numbers: Sequence[float]) -> float:
@@ -142,10 +139,18 @@ def parts(show: Printer, names: Sequence[str]) -> None:
 
 def disturbed_streams(show: Printer, names: Sequence[str]) -> None:
     print("## Disturbed streams\n")
-    methods = ("default", "forest", "forest, trust")
-    rows = [[what, n, *(show.shown(m, n, what) for m in methods)] for what in DISTURBANCES for n in names]
-    rows.append(["1,000 clients of 20", "air_iid", *(show.shown(m, "K 1000") for m in methods)])
-    show.table(["what", "cell", *methods], rows)
+    methods, calm = ("default", "forest"), LIES[0]
+    rows = []
+    for what in DISTURBANCES:
+        of = ("forest", "default") if what in LIES[1:] else ()
+        for name in names:
+            against = [f"{show.ratio(m, name, what, base=m, calm=calm):.2f}" if m in of else "" for m in ("default", "forest")]
+            rows.append([what, name, *(show.shown(m, name, what) for m in methods), *against])
+            if what == "one makes up items":
+                unguarded = show.ratio("no guard", name, what, base="forest", calm=calm)
+                rows.append([f"{what}, no guard", name, "", show.shown("no guard", name, what), "", f"{unguarded:.2f}"])
+    rows.append(["1,000 clients of 20", "air_iid", *(show.shown(m, "K 1000") for m in methods), "", ""])
+    show.table(["what", "cell", *methods, "default / without the liar", "forest / without the liar"], rows)
 
 
 def rules(show: Printer, names: Sequence[str]) -> None:
@@ -159,7 +164,7 @@ def costs(show: Printer, names: Sequence[str]) -> None:
     print("## Bytes and state\n")
     rows = []
     for method in ("forest", *PARTS, *(changed for changed in CHANGED_RULES if "published" in changed)):
-        for name in names:
+        for name in names if method not in WIDE else (*names, *WIDE_CELLS):
             rows.append([method, name, *(show.shown(method, name, field=field) for field in COSTS)])
     show.table(["method", "cell", *COSTS.values()], rows)
 

@@ -39,7 +39,8 @@ CELLS = {
     "gmsc default 10": ("gmsc", 10, 1000),
 }
 CLASSES = ("elec2", "phishing", "a9a", "w8a", "credit_default", "gmsc")
-DISTURBANCES = ("labels 20 late", "20% say labels x -20", "one says labels x -20", "newcomers", "flip", "shift")
+LIES = ("the last client is not judged", "one says labels x -20", "one makes up items", "one makes up late items")
+DISTURBANCES = ("labels 20 late", "20% say labels x -20", *LIES, "newcomers", "flip", "shift")
 # In `newcomers`, every tenth client begins after two thirds of the rounds.
 LATE_LABELS, LIE = 20, -20.0
 
@@ -49,7 +50,7 @@ class Stream:
     """K clients with T samples each, NaN in ``labels`` where a client has none. Labels are 0 and 1 with the loss "logistic".
 
     inputs (K, T, d), labels (K, T). told: labels as clients say them. late: rounds until a label is known.
-    judged (K, T): the predictions whose errors count.
+    judged (K, T): the predictions whose errors count. forger: what the last client makes up, "items" or "late items".
     """
 
     inputs: Floats
@@ -58,6 +59,7 @@ class Stream:
     judged: NDArray[np.bool_]
     loss: str = "square"
     late: int = 0
+    forger: str = ""
 
 
 def deal(name: str, seed: int, folder: Path) -> Stream:
@@ -103,6 +105,11 @@ def disturbed(stream: Stream, what: str) -> Stream:
     number = np.arange(clients)
     if what == "labels 20 late":
         return replace(stream, late=LATE_LABELS)
+    if what == LIES[0]:
+        return replace(stream, judged=stream.judged & (number < clients - 1)[:, None])
+    if what.startswith("one makes up "):
+        judged = stream.judged & (number < clients - 1)[:, None]
+        return replace(stream, judged=judged, forger=what.removeprefix("one makes up "))
     if "say labels" in what or "says labels" in what:
         liars = number % 5 == 4 if what.startswith("20%") else number == clients - 1
         told = np.where(liars[:, None], LIE * stream.labels, stream.labels)

@@ -254,7 +254,8 @@ def with_forest(recording: Recording, forests: Floats, labels: Floats, delay: in
         shared = np.zeros(experts_in_all)
         if judged.any():
             least = np.maximum(losses[judged].min(1, keepdims=True), 1e-9)
-            shared = -EVIDENCE * np.minimum(losses[judged] / least - 1, LARGEST_EVIDENCE).mean(0)
+            ratios = np.minimum(losses[judged] / least - 1, LARGEST_EVIDENCE) * 255 / LARGEST_EVIDENCE
+            shared = -EVIDENCE * LARGEST_EVIDENCE / 255 * np.rint(ratios).mean(0)  # A ratio goes up in a byte.
         evidence.append(shared)
         evidence.popleft()
     return predictions

@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.forest.rules import Rules, Table, uniform
-from benchmarks.forest.tables import INPUTS, LABEL, Tables
+from benchmarks.forest import messages as wire
+from benchmarks.forest.clients import Clients
+from benchmarks.forest.tables import INPUTS, LABEL
 
 __all__ = ["Forest"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 BITS = np.arange(32, dtype=np.uint32)
-NEVER = np.iinfo(np.int64).max
 
 
-class Forest:
+class Forest(Clients):
     """One forest over the streams of K clients. Call ``predict(t, ...)``, then ``learn(t, ...)``, round by round.
 
     inputs: (K, T, F) float32; what a client knows of a sample before its label.
@@ -34,46 +34,6 @@ class Forest:
     up, down: rounds that an upload takes, and rounds by which the known forest is old: (K, T) each.
     kept_inputs: the inputs as clients keep them, where they keep codes; left out: ``inputs``.
     """
-
-    def __init__(
-        self, inputs: NDArray[Any], labels: Floats, rules: Rules, seed: int, up: Ints, down: Ints,
-        kept_inputs: NDArray[Any] | None = None,
-    ) -> None:  # fmt: skip
-        self.rules, self.seed, self.labels, self.up, self.down = rules, seed, labels, up, down
-        self.inputs = inputs.astype(np.float32, copy=False)  # the caller fills in the rounds as they come
-        self.kept_inputs = self.inputs if kept_inputs is None else kept_inputs.astype(np.float32)
-        (k, f), rows = (len(labels), inputs.shape[2]), 2 * rules.trees
-        whole, real = np.int64, np.float64
-        # A cell of a tree. `split`, `left`: the passes in which it was split and became a block; clients hear of it later.
-        self.cells = Table(
-            block=(whole, (), 0), level=(whole, (), 0), child=(whole, (), -1), feature=(whole, (), 0), bit=(whole, (), 0),
-            path=(np.uint32, (), 0), threshold=(np.float32, (), 0), split=(whole, (), NEVER), left=(whole, (), NEVER),
-            items=(whole, (), 0), weight=(real, (), 0), total=(real, (), 0), base=(real, (), 0), base_total=(real, (), 0),
-            fresh=(np.bool_, (), False), said=(real, (), 0), told=(real, (), np.nan),
-        )  # fmt: skip
-        # `changed`: the last pass in which a part of the block became a block of its own. `low`, `high`: the cell, where it is cut.
-        self.blocks = Table(
-            cell=(whole, (), 0), version=(whole, (), 0), chance=(real, (), 1), feature=(whole, (32,), 0), stored=(whole, (), 0),
-            threshold=(np.float32, (32,), 0), low=(np.float32, (f,), -np.inf), high=(np.float32, (f,), np.inf),
-            changed=(whole, (), -9), expected=(real, (), 0), levels=(whole, (), 0),
-        )  # fmt: skip
-        # A version of a tree; a tree has a current one, and at times a shadow that replaces it.
-        numbers: dict[str, Any] = dict.fromkeys(("cell", "block", "born", "splits"), (whole, (), 0))
-        self.versions = Table(**numbers, leaves=(whole, (), 1), ended=(np.bool_, (), False))
-        self.held = np.full(rows, -1)  # versions: current ones, then shadows
-        self.events: list[tuple[int, int, int]] = []  # (pass, row, version): it began; row -1 - b: shadow b takes over
-        self.due = [4 * k * rules.growth ** (b / rules.trees) for b in range(rules.trees)]
-        # What clients know, and their kept samples: number, block in each version, whether the block's item was sent or left out.
-        self.known = np.full((rows, k), -1)
-        self.until, self.heard = np.full(k, -2), np.zeros(k, np.int64)
-        self.ring, self.ring_count = np.full((k, min(rules.kept, labels.shape[1])), -1), np.zeros(k, np.int64)
-        self.block, self.sent = np.zeros((rows, *self.ring.shape), np.int64), np.ones((rows, *self.ring.shape), np.bool_)
-        # The server: items on their way and stored (cell, mask, label, weight), and the tables it publishes.
-        self.flying: dict[int, list[tuple[NDArray[Any], ...]]] = {}
-        self.stored: list[NDArray[Any]] = [np.empty(0, whole), np.empty(0, np.uint32), np.empty(0), np.empty(0)]
-        self.values: dict[int, Floats] = {}
-        self.tables, self.count = Tables(k, f, rules, seed), dict.fromkeys(("items", "late", "splits", "blocks"), 0)
-        self.bytes_up, self.bytes_down, self.values_told = np.zeros(labels.shape), 0, 0
 
     def predict(self, t: int, clients: Ints) -> Floats:
         """The mean of the trees that each client knows, for its sample t; NaN where it knows none."""
@@ -114,116 +74,37 @@ class Forest:
         self._upload(t, np.unique(clients), np.full(len(self.labels), self.rules.item_bytes) if spare is None else spare)
         self._pass(t)
 
-    def _hear(self, t: int, clients: Ints) -> None:
-        """Clients read the forest as it was `down` rounds ago: versions that began or ended, and parts that became blocks."""
-        before = self.until[clients]
-        self.until[clients] = until = np.maximum(t - 1 - self.down[clients, t], before)
-        for number in range(int(self.heard[clients].min(initial=len(self.events))), len(self.events)):
-            when, row, version = self.events[number]
-            hearing = clients[(self.heard[clients] <= number) & (until >= when)]
-            self.heard[hearing] = number + 1
-            if row < 0:
-                row, shadow = -1 - row, self.rules.trees - 1 - row
-                for of_all in (self.known, self.block, self.sent):
-                    of_all[row, hearing] = of_all[shadow, hearing]
-                self.known[shadow, hearing] = -1
-                continue
-            self.known[row, hearing] = version
-            place, slots = np.nonzero(self.ring[hearing] >= 0)
-            self._enter(np.full(len(slots), row), hearing[place], slots)
-        changed = self.blocks["changed"][self.block[:, clients]] > before[None, :, None]
-        changed &= (self.known[:, clients] >= 0)[:, :, None] & (self.ring[clients] >= 0)[None]
-        rows, place, slots = np.nonzero(changed)
-        self._follow(rows, clients[place], slots)
-
-    def _enter(self, rows: Ints, clients: Ints, slots: Ints) -> None:
-        """Kept samples enter these versions at the root."""
-        self.block[rows, clients, slots] = self.versions["block"][self.known[rows, clients]]
-        self._draw(rows, clients, slots)
-        self._follow(rows, clients, slots)
-
-    def _draw(self, rows: Ints, clients: Ints, slots: Ints) -> None:
-        """A sample that has come into a block is to be sent once; in a cell that holds many, only with the block's chance."""
-        block = self.block[rows, clients, slots]
-        chosen = uniform(self.seed, 1, clients, self.ring[clients, slots], block) < self.blocks["chance"][block]
-        self.sent[rows, clients, slots] = ~chosen
-
-    def _follow(self, rows: Ints, clients: Ints, slots: Ints) -> None:
-        """Samples go down the structure that their client knows. One that comes into another block is to be sent again."""
-        before, until, sample = self.block[rows, clients, slots], self.until[clients], self.ring[clients, slots]
-        block, cell, going = before.copy(), self.blocks["cell"][before], np.arange(len(rows))
-        while len(going):
-            at = cell[going]
-            own = self.cells["left"][at] <= until[going]
-            block[going[own]] = self.cells["block"][at[own]]
-            down = self.cells["split"][at] <= until[going]
-            going, at = going[down], at[down]
-            inputs = self.kept_inputs[clients[going], sample[going], self.cells["feature"][at]]
-            cell[going] = self.cells["child"][at] + (inputs > self.cells["threshold"][at])
-        moved = np.flatnonzero(block != before)
-        rows, clients, slots = rows[moved], clients[moved], slots[moved]
-        self.block[rows, clients, slots] = block[moved]
-        self._draw(rows, clients, slots)
-
-    def _upload(self, t: int, clients: Ints, spare: Ints) -> None:
-        """Items for as many bytes as there are: current trees from a random one on, then shadows; the newest samples first."""
-        trees, size = self.rules.trees, self.ring.shape[1]
-        waiting = ~self.sent[:, clients] & (self.known[:, clients] >= 0)[:, :, None] & (self.ring[clients] >= 0)[None]
-        rows, place, slots = np.nonzero(waiting)
-        first = (uniform(self.seed, 2, clients, t) * trees).astype(np.int64)[place]
-        turn = (rows % trees - first) % trees + rows // trees * trees
-        age = (self.ring_count[clients][place] - 1 - slots) % size
-        by = turn * size + age if self.rules.order == "trees" else (rows // trees * size + age) * trees + turn % trees
-        rows, place, slots = (what[np.argsort(place * 2 * trees * size + by)] for what in (rows, place, slots))
-        # A header of 8 bytes; 2 a version (which, count), 7 an item (block, mask, label), 10 before labels have a range.
-        _, starts = np.unique(place * 2 * trees + rows, return_index=True)
-        low, high = self.tables.ranges_at(self.until[clients])
-        cost = (each := np.where(np.isinf(low), 6, 3) + self.rules.candidates // 8)[place]
-        cost[starts] += 2
-        cost = np.cumsum(cost)
-        before = np.concatenate([[0], cost])[np.searchsorted(place, place)]
-        taken = cost - before + 8 <= spare[clients][place]
-        self.bytes_up[clients, t] = np.bincount(place[taken], minlength=len(clients)) * each
-        self.bytes_up[clients, t] += 8 + 2 * np.bincount(place[starts][taken[starts]], minlength=len(clients))
-        rows, of, slots = rows[taken], clients[place[taken]], slots[taken]
-        self.sent[rows, of, slots] = True
-        block, sample = self.block[rows, of, slots], self.ring[of, slots]
-        above = self.kept_inputs[of[:, None], sample[:, None], self.blocks["feature"][block]] > self.blocks["threshold"][block]
-        above[:, self.rules.candidates :] = False
-        masks = np.packbits(above, axis=1, bitorder="little").view(np.uint32).ravel()
-        # The label in 8 bits, rounded up or down by chance, so that sums are right in the mean; one draw a sample.
-        label, low, high = self.labels[of, sample], low[place[taken]], high[place[taken]]
-        with np.errstate(invalid="ignore"):
-            code = np.floor(np.clip((label - low) / (high - low), 0, 1) * 255 + uniform(self.seed, 3, of, sample))
-            label = np.where(np.isinf(low), label, code / 255 * (high - low) + low)
-        for lag in np.unique(self.up[of, t]).tolist():
-            some = self.up[of, t] == lag
-            self.flying.setdefault(t + lag, []).append((block[some], masks[some], label[some]))
-        self.count["items"] += len(block)
-
     def _open(self, cells: Ints, versions: Ints, low: NDArray[Any], high: NDArray[Any]) -> Ints:
         """New blocks for these cells."""
         rules, block = self.rules, np.arange(len(cells)) + self.blocks.add(len(cells))
-        base = self.cells["base"][cells]
+        base = np.minimum(np.rint(self.cells["base"][cells]), 65535)  # as the block's message has it
         self.blocks["cell"][block], self.blocks["version"][block] = cells, versions
+        for version in np.unique(versions):
+            of = block[versions == version]
+            self.blocks["number"][of] = self.versions["blocks"][version] + np.arange(len(of))
+            self.versions["blocks"][version] += len(of)
+        code, number = self.versions["code"][versions], self.blocks["number"][block]
         self.blocks["chance"][block] = chance = np.minimum(1, rules.most / np.maximum(base, 1))
         self.blocks["expected"][block] = base * chance
         self.blocks["levels"][block] = np.where(base < rules.few, rules.few_levels, rules.levels)
         self.blocks["low"][block], self.blocks["high"][block] = low, high
-        self.blocks["feature"][block], self.blocks["threshold"][block] = self.tables.candidates(block, low, high)
+        self.blocks["feature"][block], self.blocks["threshold"][block] = self.tables.candidates(code, number, low, high)
         self.cells["block"][cells], self.cells["level"][cells] = block, 0
         self.count["blocks"] += len(cells)
         return block
 
     def _plant(self, t: int, row: int, base: float) -> None:
         """A new version of a tree: one cell, one block."""
-        version, cell = self.versions.add(1), self.cells.add(1)
+        version, cell, tree = self.versions.add(1), self.cells.add(1), row % self.rules.trees
+        self.versions["code"][version] = tree + self.rules.trees * self.lives[tree]
+        self.lives[tree] += 1
         self.cells["base"][cell], self.cells["base_total"][cell] = base, base * self.tables.mean if base else 0
         uncut = np.full((1, self.inputs.shape[2]), np.inf)
         (block,) = self._open(np.array([cell]), np.array([version]), -uncut, uncut)
         for name, value in (("cell", cell), ("block", block), ("born", self.tables.label_count)):
             self.versions[name][version] = value
         self.held[row] = version
+        self.bytes_down["tables"] += wire.versions_size(self.rules.trees)
         self.events.append((t, row, version))
 
     def _pass(self, t: int) -> None:
@@ -231,6 +112,7 @@ class Forest:
         self.tables.take(t)
         if self.tables.label_count >= self.tables.due and self.tables.enough(LABEL) and self.tables.enough(INPUTS):
             self.tables.renew(t)
+            self.bytes_down["tables"] += wire.tables_size(self.inputs.shape[2])
         self.versions["splits"][:] = 0
         come = self.flying.pop(t, [])
         if come and np.isinf(self.tables.label_low):
@@ -239,14 +121,26 @@ class Forest:
             self._take(*(np.concatenate(parts) for parts in zip(*come, strict=True)))
             self._grow(t)
         self._renew(t)
-        largest, total = self._worth(np.arange(self.cells.size))
-        prior, (said, told) = self.rules.prior + (largest == 0), (self.cells[n][: self.cells.size] for n in ("said", "told"))
-        value = (total + prior * self.tables.mean) / (largest + prior)
-        news = (largest >= self.rules.news * said) & (value != told) & np.isfinite(value)
-        said[news], told[news] = largest[news], value[news]
-        self.values[t], self.values_told = told.copy(), self.values_told + int(news.sum())
+        self._publish(t)
         for old in [when for when in self.values if when < min(t, self.until.min(initial=t))]:
             del self.values[old]
+
+    def _publish(self, t: int) -> None:
+        """Values of leaves, as 16-bit codes in the range of labels."""
+        cells, tables = self.cells, self.tables
+        largest, total = self._worth(np.arange(cells.size))
+        prior, (said, told) = self.rules.prior + (largest == 0), (cells[n][: cells.size] for n in ("said", "told"))
+        value = (total + prior * tables.mean) / (largest + prior)
+        width = tables.label_high - tables.label_low
+        with np.errstate(invalid="ignore"):
+            value = np.rint(np.clip((value - tables.label_low) / width, 0, 1) * 65535) / 65535 * width + tables.label_low
+        version = self.blocks["version"][cells["block"][: cells.size]]
+        leaves = (cells["child"][: cells.size] < 0) & ~self.versions["ended"][version]
+        news = leaves & (largest >= self.rules.news * said) & (value != told) & np.isfinite(value)
+        said[news], told[news] = largest[news], value[news]
+        self.values[t] = told.copy()
+        written = wire.VALUE * int(news.sum()) + wire.VALUE_RUN * len(np.unique(version[news])) + wire.KEY + 3
+        self.bytes_down["values"] += written + 2 * int(leaves.sum()) / wire.SNAPSHOTS
 
     def _worth(self, cell: Ints) -> tuple[Floats, Floats]:
         """What is known of these cells, weight and sum of labels: as counted, or their base until as much is counted."""
@@ -254,8 +148,8 @@ class Forest:
         own = weight >= base
         return np.maximum(weight, base), np.where(own, self.cells["total"][cell], self.cells["base_total"][cell])
 
-    def _take(self, block: Ints, masks: NDArray[np.uint32], label: Floats) -> None:
-        """Items go down their block by the bits of its splits. What belongs to a part that has left the block is dropped."""
+    def _take(self, block: Ints, masks: NDArray[np.uint32], label: Floats, client: Ints) -> None:
+        """Items go down their block by the bits of its splits. What belongs to a part that has left the block comes late."""
         cell = self.blocks["cell"][block]
         for _ in range(max(self.rules.levels, self.rules.few_levels)):
             child = self.cells["child"][cell]
@@ -263,22 +157,32 @@ class Forest:
             bit = (masks >> self.cells["bit"][cell].astype(np.uint32)) & 1
             cell = np.where(inside, child + bit, cell)
         label = np.clip(label, self.tables.label_low, self.tables.label_high)
-        alive = ~self.versions["ended"][self.blocks["version"][block]] & (self.cells["child"][cell] < 0)
-        good = alive & (self.cells["block"][cell] == block)
-        # The part is a block by now, whose samples are to come again: until then the item counts in the part's base.
-        late = alive & ~good
+        version = self.blocks["version"][block]
+        alive = ~self.versions["ended"][version]
+        late = alive & ((self.cells["child"][cell] >= 0) | (self.cells["block"][cell] != block))
         weight = 1 / self.blocks["chance"][block]
+        known, total = self._worth(cell)
+        residual = np.abs(label - np.where(known >= 1, total / np.maximum(known, 1), np.nan))
+        taken = alive & self.guard.believes(client, residual)
+        if self.rules.trust:
+            taken &= self.guard.near(residual)
+        k, v = len(self.labels), self.versions.size
+        of = self.blocks["version"][self.cells["block"][self.stored[0]]]
+        held: Floats = np.bincount(self.stored[4] * v + of, self.stored[3], k * v).astype(float).reshape(k, v)
+        most: Floats = self.rules.claim * self.tables.labels.astype(float)
+        taken[taken] = self.guard.within(client[taken], version[taken], weight[taken], late[taken], held, most)
+        self.count["late"] += int((late | ~alive).sum())
+        self.count["refused"] += int((alive & ~taken).sum())
+        # The part is a block by now, whose samples are to come again: until then the item counts in the part's base.
+        late, good = late & taken, taken & ~late
         self._add("base", cell[late], weight[late])
         self._add("base_total", cell[late], (weight * label)[late])
-        self.count["late"] += int((~good).sum())
-        if self.rules.trust:
-            known, total = self._worth(cell)
-            judged = np.flatnonzero(good & (known >= 1))
-            good[judged] = ~self.tables.false(np.abs(label[judged] - total[judged] / known[judged]))
-        block, masks, label, cell, weight = block[good], masks[good], label[good], cell[good], weight[good]
+        block, cell, label, weight = block[good], cell[good], label[good], weight[good]
         self._count(cell, label, weight)
         self.blocks["stored"][: self.blocks.size] += np.bincount(block, minlength=self.blocks.size)
-        self.stored = [np.concatenate(pair) for pair in zip(self.stored, (cell, masks, label, weight), strict=True)]
+        come = (cell, masks[good], label, weight, client[good])
+        self.stored = [np.concatenate(pair) for pair in zip(self.stored, come, strict=True)]
+        self.most_stored = max(self.most_stored, len(self.stored[0]))
 
     def _add(self, name: str, cell: Ints, what: Floats) -> None:
         self.cells[name][: self.cells.size] += np.bincount(cell, what, self.cells.size).astype(self.cells[name].dtype)
@@ -291,7 +195,7 @@ class Forest:
     def _grow(self, t: int) -> None:
         """Split ripe cells, then their parts, as long as any is ripe."""
         cells, rules = self.cells, self.rules
-        touched, gone = set[int](), 0
+        touched = set[int]()
         while True:
             fresh, items, block, level = (cells[name][: cells.size] for name in ("fresh", "items", "block", "level"))
             expected = np.where(level == 0, self.blocks["expected"][block], 0)
@@ -302,7 +206,7 @@ class Forest:
                 break
             chosen = np.flatnonzero(ripe[self.stored[0]])
             chosen = chosen[np.argsort(self.stored[0][chosen], kind="stable")]
-            of, masks, label, weight = (held[chosen] for held in self.stored)
+            of, masks, label, weight = (held[chosen] for held in self.stored[:4])
             cell, starts, count = np.unique(of, return_index=True, return_counts=True)
             sides = (masks[:, None] >> BITS & 1).astype(np.float64)
             above = np.add.reduceat(sides, starts)
@@ -329,10 +233,10 @@ class Forest:
             out = np.unique(np.concatenate(leaving))
             out = out[cells["child"][out] < 0]
             if len(out):
-                gone += len(out)
+                touched.update(cells["block"][out].tolist())
                 self._leave(t, out)
-        # A record of a block: 16 bytes of key and header, 7 splits, 8 values; the sides of 32 candidates in each cell that left.
-        self.bytes_down += 31 * len(touched) + 8 * gone
+        written = self.blocks["parted"][list(touched)]
+        self.bytes_down["blocks"] += wire.BLOCK * len(written) + wire.PART * int(written.sum())
 
     def _split(self, t: int, cell: Ints, bit: Ints, gain: Floats) -> Ints:
         """Two parts for each of these cells; returns the parts that become blocks, since they are on the last level."""
@@ -377,13 +281,14 @@ class Forest:
         cells["base"][of], cells["base_total"][of] = self._worth(of)
         for name in ("items", "weight", "total", "path"):
             cells[name][of] = 0
+        np.add.at(self.blocks["parted"], old, 1)
         cells["left"][of], self.blocks["changed"][old], cells["fresh"][of] = t, t, False
         self._open(of, self.blocks["version"][old], low, high)
 
     def _renew(self, t: int) -> None:
         """A tree's early splits were made on little: at times a shadow grows beside it from all kept samples, and replaces it."""
         rules, trees, k = self.rules, self.rules.trees, len(self.labels)
-        kept = int(np.minimum(self.tables.moments[0, :, -1], self.ring.shape[1]).sum())  # as far as the server knows
+        kept = int(np.minimum(self.tables.labels, self.ring.shape[1]).sum())
         for tree in range(trees):
             shadow = self.held[trees + tree]
             if shadow < 0:

@@ -35,7 +35,9 @@ class Rules:
     tight: bool = True  # thresholds avoid the part of a cell where the parent's items showed nothing
     reach: float = 8.0  # deviations from the mean of labels, that a label's 8 bits cover
     prior: float = 0.0  # samples with the mean label, that each cell counts besides; for two classes 1
-    news: float = 1.0  # a cell's value is published when it is worth so many times the samples of the last time
+    news: float = 1.25  # a cell's value is published when it is worth so many times the samples of the last time
+    doubt: float = 4.0  # times the median client's mean residual, above which a client's items are refused
+    claim: float = 2.0  # weight of a client's items in a version's open blocks, at most so many times its labels
     trust: bool = False  # drop items whose residual is over 4 medians
     table_labels: int = 10  # labels a client, from one version of ranges and importances to the next
     nodes: int = 8192  # of a tree, at most

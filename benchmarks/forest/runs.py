@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.forest.cells import Stream, deal, disturbed
 from benchmarks.forest.challengers import LOCAL, POOLED, local, pooled
 from benchmarks.forest.default import Recording, record, settings_of, with_forest
+from benchmarks.forest.messages import BLOCK, EVIDENCE, PART
 from benchmarks.forest.reference import Forest
 from benchmarks.forest.rules import Rules
 from benchmarks.forest.study import grow, losses
@@ -28,7 +29,6 @@ Floats = NDArray[np.float64]
 # Settings of the forest beside the default, which sends one kernel with a sample: rules, and what else differs.
 VARIANTS: dict[str, dict[str, Any]] = {
     "forest": {},
-    "forest alone": {"alone": True},
     "forest, lag 5 + 5": {"lag": 5},
     "forest with A": {"shared": True},
     "forest with B": {"robust": True},
@@ -38,7 +38,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "forest, 300 bytes of items": {"rules": {"item_bytes": 300}},
     "forest, 500 bytes of items": {"rules": {"item_bytes": 500}},
     "forest, 3,170 bytes of items": {"rules": {"item_bytes": 3170}},
-    "forest, trust": {"rules": {"trust": True}},
     "forest, no stacking": {"stacking": False},
     "forest, 54 kept": {"rules": {"kept": 54}},
     "forest, kept as codes": {"kept_codes": True},
@@ -69,11 +68,20 @@ CHANGED_RULES: dict[str, dict[str, Any]] = {
     "12 trees": {"trees": 12},
     "24 trees": {"trees": 24},
     "128 samples kept": {"kept": 128},
-    "a value is published at 1.25 times its samples": {"news": 1.25},
+    "a value is published whenever it changes": {"news": 1.0},
     "a value is published at 1.5 times its samples": {"news": 1.5},
     "residuals over 4 medians dropped": {"trust": True},
+    "every client is believed": {"doubt": float("inf")},
+    "no cap on a client's items": {"claim": float("inf")},
+    "doubt above 2": {"doubt": 2.0},
+    "doubt above 3": {"doubt": 3.0},
+    "a cap of 1 times the labels": {"claim": 1.0},
+    "no guard": {"doubt": float("inf"), "claim": float("inf")},
 }
 VARIANTS |= {name: {"rules": changed} for name, changed in CHANGED_RULES.items()}
+# What a newcomer may download; bytes of an item at the server (cell u32, answers u32, label u8, client u16); of a kept sample
+# beside its inputs in a client's changelog; of a version's bitmap "sent" there, with its key.
+NEWCOMER, SERVER_ITEM, SLOT, BITMAP = 400_000, 11, 8, 36
 # What the costs are shown of.
 PARTS = (
     "forest, 300 bytes of items",
@@ -108,12 +116,36 @@ class Kept:
         return self.of[run]
 
 
-def _newcomer_bytes(forest: Forest) -> int:
-    """Records of the current trees' blocks that were split, and the sides of candidates in each cell that became a block."""
-    size = forest.blocks.size
-    blocks = np.isin(forest.blocks["version"][:size], forest.held[: forest.rules.trees])
-    split = blocks & (forest.cells["child"][forest.blocks["cell"][:size]] >= 0)
-    return int(31 * split.sum() + 8 * blocks.sum())
+def _newcomer(forest: Forest, room: float = np.inf) -> tuple[int, Floats]:
+    """Bytes of the current trees' blocks and values, and what they say of every client's last 20 samples.
+
+    room: as many bytes of them as a newcomer has read, blocks in the order of their numbers in all trees.
+    """
+    size, blocks, cells = forest.blocks.size, forest.blocks, forest.cells
+    there = np.isin(blocks["version"][:size], forest.held[: forest.rules.trees])
+    split = cells["child"][blocks["cell"][:size]] >= 0
+    cost = np.where(there & split, BLOCK + PART * blocks["parted"][:size] + 2 * (blocks["parted"][:size] + 1), 0)
+    order = np.argsort(np.where(there, blocks["number"][:size], size), kind="stable")
+    read = np.zeros(size, np.bool_)
+    read[order[np.cumsum(cost[order]) <= room]] = True
+    inputs = forest.inputs[:, -20:].reshape(-1, forest.inputs.shape[2])
+    said = np.zeros((forest.rules.trees, len(inputs)))
+    for tree, version in enumerate(forest.held[: forest.rules.trees]):
+        cell = np.full(len(inputs), forest.versions["cell"][version])
+        going = np.arange(len(inputs))
+        while len(going):
+            of = cell[going]
+            going = going[(cells["child"][of] >= 0) & read[cells["block"][of]]]
+            at = cell[going]
+            cell[going] = cells["child"][at] + (inputs[going, cells["feature"][at]] > cells["threshold"][at])
+        said[tree] = cells["told"][cell]
+    return int(cost[read].sum()), np.nanmean(said, 0)
+
+
+def _state(forest: Forest) -> int:
+    """Bytes of a client's kept samples (f32, number and label), a block's number (u16) and a bit a sample and version."""
+    kept, versions = forest.ring.shape[1], 2 * forest.rules.trees
+    return int(kept * (4 * forest.inputs.shape[2] + SLOT + 2 * versions) + kept * versions // 8)
 
 
 def _folder() -> Path:
@@ -156,20 +188,26 @@ def _predictions(method: str, cell: str, what: str, seed: int) -> tuple[Floats, 
     spent = time.process_time() - started
     forest = grown.forests[-1]
     sent = np.isfinite(stream.labels).sum()
+    (whole, said), (part, cut) = _newcomer(forest), _newcomer(forest, NEWCOMER)
     figures = {
         "bytes": round(float(sum(one.bytes_up.sum() for one in grown.forests) / sent), 1),
         "alarms": grown.alarms,
         "cells": [one.cells.size for one in grown.forests],
-        "bytes_down": round(forest.bytes_down / stream.labels.shape[1], 1),
-        "values_down": round(4 * forest.values_told / stream.labels.shape[1], 1),
-        "newcomer": _newcomer_bytes(forest),
+        "moments": round(float(sum(one.tables.bytes_up for one in grown.forests) / sent), 1),
+        "evidence": EVIDENCE + recording.calls[0][1].shape[1] + 1,
+        **{f"{what}_down": round(bytes_down / stream.labels.shape[1], 1) for what, bytes_down in forest.bytes_down.items()},
+        "newcomer": whole,
+        "part": part,
+        "part_apart": round(1e3 * float(np.square(said - cut).mean()), 4),
+        "server_items": forest.most_stored * SERVER_ITEM,
+        "changelog": round(float(4 * stream.inputs.shape[2] + SLOT + BITMAP * forest.runs / sent), 1),
+        "client_state": _state(forest),
         "microseconds": round(1e6 * spent / sent),
         **forest.count,
     }
-    if variant.get("alone"):
-        said = np.where(np.isfinite(grown.predictions), grown.predictions, np.nan)
-        said = np.where(np.isfinite(said[1]), said[1], said[0])
-        return np.nan_to_num(said, nan=0.5 if stream.loss == "logistic" else 0.0).T, figures
+    trees = np.where(np.isfinite(grown.predictions[1]), grown.predictions[1], grown.predictions[0])
+    trees = np.nan_to_num(trees, nan=0.5 if stream.loss == "logistic" else 0.0)
+    figures["alone"] = float(1e3 * losses(trees, stream.labels, stream.loss)[stream.judged & np.isfinite(stream.labels)].mean())
     # A forest that has ended speaks no more; where a second forest was never begun, there is one expert.
     forests = grown.predictions if grown.alarms else grown.predictions[:1]
     return with_forest(recording, forests, stream.told, stream.late, 2 * lag), figures

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.forest.messages import MOMENTS
 from benchmarks.forest.rules import Rules, uniform
 
 __all__ = ["INPUTS", "LABEL", "Tables", "shares"]
@@ -29,6 +32,11 @@ def shares(gains: Floats, cap: float) -> Floats:
     return np.asarray(found)
 
 
+def _published(numbers: Any) -> Floats:
+    """As everybody reads them: tables are published as 32-bit floats, and used as 64-bit ones."""
+    return np.asarray(np.asarray(numbers, np.float32), np.float64)
+
+
 class Tables:
     """Moments of each client as it said them, and what the server makes of them. ``versions`` counts the tables so far.
 
@@ -38,28 +46,37 @@ class Tables:
 
     def __init__(self, clients: int, features: int, rules: Rules, seed: int) -> None:
         self.rules, self.seed, self.versions = rules, seed, 0
-        # Counts, sums and sums of squares a client, as they have come; the label is last. `coming`: by the round of arrival.
-        self.moments, self.gains = np.zeros((3, clients, features + 1)), np.zeros(features)
+        # Counts, sums and sums of squares a client, as it last published them; the label is last. `own`: as the client has them.
+        # `coming`: by the round of arrival. `labels`: how many of each client's have come, which the server counts itself.
+        self.moments, self.own = np.zeros((2, 3, clients, features + 1))
+        self.gains = np.zeros(features)
+        self.labels, self.bytes_up = np.zeros(clients, np.int64), 0
         self.coming: dict[int, list[tuple[slice, Ints, Floats]]] = {}
-        self.residuals, self.shift, self.label_count, self.due = np.empty(0), np.zeros(features), 0, 0.0
+        self.shift, self.label_count, self.due = np.zeros(features), 0, 0.0
         self.low, self.high, self.important = np.zeros(features), np.ones(features), np.zeros(features)
         self.label_low, self.label_high = -np.inf, np.inf
         self.ranges: list[tuple[float, float, float]] = [(-np.inf, -np.inf, np.inf)]  # the pass that made it, low, high
 
     def note(self, what: slice, clients: Ints, now: Floats, when: Ints) -> None:
-        """Clients publish moments of their INPUTS or of their LABEL; each client's come to the server in the round ``when``."""
+        """Clients add to moments of their INPUTS or of their LABEL; these come to the server in the round ``when``."""
         for round_number in np.unique(when).tolist():
             some = when == round_number
             self.coming.setdefault(round_number, []).append((what, clients[some], now[some]))
 
     def take(self, t: int) -> None:
-        """The server adds up the moments that come in this round."""
+        """What comes in this round. A client publishes its moments when their count is a power of two or passes one."""
         for what, clients, now in self.coming.pop(t, []):
-            if what == INPUTS and not self.moments[0, :, 0].any():
+            if what == INPUTS and not self.own[0, :, 0].any():
                 self.shift = np.median(now, axis=0)
-            for power, held in enumerate(self.moments):
+            before = self.own[0, :, what][:, 0].copy()
+            for power, held in enumerate(self.own):
                 np.add.at(held[:, what], clients, (now - (self.shift if what == INPUTS else 0)) ** power)
-            self.label_count += len(clients) if what == LABEL else 0
+            new = np.frexp(self.own[0, :, what][:, 0])[1] > np.frexp(before)[1]
+            self.moments[:, new, what] = self.own[:, new, what]
+            self.bytes_up += int(new.sum()) * (MOMENTS + 8 * now.shape[1])
+            if what == LABEL:
+                self.label_count += len(clients)
+                np.add.at(self.labels, clients, 1)
 
     def enough(self, what: slice) -> bool:
         """Nothing is made of moments before half of the clients have sent some: the first to speak would set the fences."""
@@ -89,14 +106,14 @@ class Tables:
     def renew(self, t: int) -> None:
         """A new version of ranges and importances, made in this pass."""
         grand, spread = self._fenced(INPUTS)
-        self.low, self.high = grand + self.shift - 3 * spread, grand + self.shift + 3 * spread
+        self.low, self.high = _published(grand + self.shift - 3 * spread), _published(grand + self.shift + 3 * spread)
         if self.enough(LABEL):
             grand, spread = self._fenced(LABEL)
             reach = self.rules.reach * spread[0]
-            self.label_low, self.label_high = float(grand[0] - reach), float(grand[0] + reach + 1e-9)
+            self.label_low, self.label_high = float(_published(grand[0] - reach)), float(_published(grand[0] + reach + 1e-9))
             self.ranges.append((t, self.label_low, self.label_high))
         if self.gains.any():
-            self.important = shares(self.gains, self.rules.cap)
+            self.important = _published(shares(self.gains, self.rules.cap))
         self.due = min(2.0 * self.label_count, self.label_count + self.rules.table_labels * len(self.moments[0]))
         self.versions += 1
 
@@ -106,27 +123,22 @@ class Tables:
         known = np.searchsorted(when, passes, side="right") - 1
         return low[known], high[known]
 
-    def false(self, residuals: Floats) -> NDArray[np.bool_]:
-        """Which of these items are not to be trusted: their residual is over 4 medians of the latest 512 a tree."""
-        self.residuals = np.concatenate([self.residuals, residuals])[-512 * self.rules.trees :]
-        if len(self.residuals) < 64:
-            return np.zeros(len(residuals), np.bool_)
-        return np.asarray(residuals > 4 * np.median(self.residuals))
-
-    def candidates(self, block: Ints, low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Ints, Floats]:
-        """Features and thresholds (blocks, 32) of new blocks, which everybody draws alike from the seed, the block and the tables.
+    def candidates(self, code: Ints, number: Ints, low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Ints, Floats]:
+        """Features and thresholds (blocks, 32) of new blocks, which everybody draws alike from the seed, the code of
+        the version, the block's number in it, and the tables.
 
         low, high (blocks, F): where each block's cell is cut. A feature is drawn by importance, or else they take turns from a
         random one on. It is drawn again, at most 8 times, while the cell has no width in it.
         """
         low, high = np.maximum(low, self.low), np.minimum(high, self.high)
         f = len(self.low)
-        lots = uniform(self.seed, 4, block[:, None, None], np.arange(32)[None, :, None], np.arange(12)[None, None])
-        feature = ((uniform(self.seed, 5, block) * f).astype(np.int64)[:, None] + np.arange(32)) % f
+        each = (code[:, None, None], number[:, None, None], np.arange(32)[None, :, None], np.arange(12)[None, None])
+        lots = uniform(self.seed, 4, *each)
+        feature = ((uniform(self.seed, 5, code, number) * f).astype(np.int64)[:, None] + np.arange(32)) % f
         if self.important.any():
             by_importance = np.minimum(np.searchsorted(np.cumsum(self.important), lots[..., 1]), f - 1)
             feature = np.where(lots[..., 0] < self.rules.importance, by_importance, feature)
-        line = np.arange(len(block))[:, None]
+        line = np.arange(len(code))[:, None]
         for again in range(8):
             empty = high[line, feature] - low[line, feature] <= 1e-12
             feature = np.where(empty, (lots[..., 4 + again] * f).astype(np.int64), feature)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 # The benchmarks are programs beside the package. They are not installed with it.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks.forest import messages
 from benchmarks.forest.cells import Stream, disturbed
 from benchmarks.forest.default import record, settings_of, with_forest
 from benchmarks.forest.reference import Forest
@@ -53,8 +54,8 @@ def test_an_example_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     thresholds = np.full(32, 2.0)
     thresholds[:3] = 0.2, 0.5, 0.8
 
-    def candidates(_tables: Tables, block: NDArray[np.int64], _low: Floats, _high: Floats) -> tuple[NDArray[np.int64], Floats]:
-        return np.zeros((len(block), 32), np.int64), np.tile(thresholds, (len(block), 1))
+    def candidates(_tables: Tables, code: NDArray[np.int64], *_: object) -> tuple[NDArray[np.int64], Floats]:
+        return np.zeros((len(code), 32), np.int64), np.tile(thresholds, (len(code), 1))
 
     monkeypatch.setattr(Tables, "candidates", candidates)
     inputs = np.array([[0.1, 0.9, 0.2], [0.7, 0.3, 0.8]])[..., None]
@@ -67,15 +68,42 @@ def test_an_example_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # A client's item is one bit a candidate: .1 is above no threshold, .7 above .2 and .5. Two items split nothing.
     assert forest.stored[1].tolist() == [0b000, 0b011]
     assert forest.bytes_up[:, 0].tolist() == [8 + 2 + 10] * 2  # The first labels have four bytes: their range is not known.
-    assert forest.predict(1, clients).tolist() == [0.5, 0.5]  # The mean of the two labels.
+    assert forest.predict(1, clients) == pytest.approx([0.5, 0.5], abs=1e-4)  # The mean of the two labels, as 16-bit codes.
     forest.learn(1, clients, np.array([1, 1]))
     assert forest.stored[1].tolist() == [0b000, 0b011, 0b111, 0b001]
     assert forest.bytes_up[:, 1].tolist() == [8 + 2 + 7] * 2
+    # Labels lie in .5 - 4 ... .5 + 4, so their codes are 143.4 and 111.6, each plus what client and sample draw, and cut.
+    assert np.rint((forest.stored[2][2:] + 3.5) / 8 * 255).tolist() == [143, 111]
     assert (forest.cells.size, forest.cells["threshold"][0]) == (3, np.float32(0.5))
     assert forest.cells["items"][:3].tolist() == [4, 2, 2]
     # x = .2 and .8 fall into its two parts. A label's code is exact to a 255th of the range, 8 deviations to each side of the mean.
     step = (forest.tables.label_high - forest.tables.label_low) / 255
     np.testing.assert_allclose(forest.predict(2, clients), [0.0, 1.0], atol=step)
+
+
+def test_the_bytes_of_messages() -> None:
+    """The examples of docs/forest.md."""
+    first = messages.items(0, 1, False, [(0, [(0, 0b011, 1.0)])])
+    assert first.hex(" ") == "02 01 00 00 01 00 01 00 00 00 00 00 03 00 00 00 00 00 80 3f"
+    second = messages.items(0, 2, True, [(0, [(0, 0b001, 111)])])
+    assert second.hex(" ") == "01 02 00 00 01 00 01 00 00 00 00 00 01 00 00 00 6f"
+    record = messages.block([1, *[255] * 6], [(1, 1, 1, 2, 0b000, 0b110)])
+    assert record.hex(" ") == "01 01 ff ff ff ff ff ff 01 01 01 00 01 02 00 00 00 00 00 06 00 00 00"
+    assert (len(first), len(second)) == (
+        messages.ITEMS + messages.RUN + messages.FIRST_ITEM, messages.ITEMS + messages.RUN + messages.ITEM,
+    )  # fmt: skip
+    assert len(record) == messages.BLOCK - messages.KEY + messages.PART
+
+
+def test_a_stranger_draws_the_numbers_of_the_page() -> None:
+    assert uniform(0, 0) == pytest.approx(0.106833342799175, abs=1e-15)
+    assert uniform(7, 1, 2, 3) == pytest.approx(0.157337039773229, abs=1e-15)
+    tables = Tables(2, 1, Rules(), 0)
+    tables.low, tables.high = np.array([-0.5]), np.array([float(np.float32(1.3))])
+    uncut = np.full((1, 1), np.inf, np.float32)
+    feature, threshold = tables.candidates(np.array([0]), np.array([0]), -uncut, uncut)
+    assert set(feature[0].tolist()) == {0}
+    np.testing.assert_allclose(threshold[0, :4].astype(np.float32), [1.2859396, 0.83362967, 0.8057461, -0.46874297], rtol=1e-7)
 
 
 def test_numbers_that_everybody_draws_are_uniform() -> None:
@@ -211,18 +239,53 @@ def test_one_client_moves_the_tables_little() -> None:
     assert (lied.high - lied.low < 1.3 * (honest.high - honest.low)).all()
 
 
-def test_one_client_raises_no_alarm() -> None:
+@pytest.mark.parametrize("large", [1, 5, 30])
+def test_one_client_raises_no_alarm(large: int) -> None:
+    """Not even where one honest client's losses are always large: then the next largest loss is no bound."""
     generator = np.random.default_rng(0)
     honest, lied, risen = Alarm(), Alarm(), Alarm()
     alarms = [False, False, False]
     for number in range(300):
         losses = generator.exponential(size=40)
+        losses[1] *= large
         one, all_of_them = losses.copy(), losses.copy()
         if number >= 150:
             one[0], all_of_them = 1e6, 5 * losses
         for place, (alarm, seen) in enumerate(((honest, losses), (lied, one), (risen, all_of_them))):
             alarms[place] |= alarm.rises(seen)
     assert alarms == [False, False, True]
+
+
+def test_a_client_holds_no_more_weight_than_its_labels_allow() -> None:
+    forged = replace(stream(rounds=100), forger="items")
+    share = {}
+    for claim in (2.0, float("inf")):
+        forest = grow(forged, replace(SMALL, claim=claim, doubt=float("inf")), 0).forests[0]
+        stored = forest.stored
+        version = forest.blocks["version"][forest.cells["block"][stored[0]]]
+        share[claim] = np.bincount(version[stored[4] == 4], stored[3][stored[4] == 4]).max()
+    assert share[2.0] <= 2 * 100 + 1 / 0.02 < share[float("inf")]
+
+
+def test_a_client_whose_labels_nobody_confirms_is_not_believed() -> None:
+    honest = stream(clients=10)
+    told = honest.labels.copy()
+    told[9] *= -20
+    forest = grow(replace(honest, told=told), SMALL, 0).forests[0]
+    mean = forest.guard.sums / forest.guard.counts
+    assert mean[9] > 4 * np.median(mean) > mean[:9].max()
+    believing = grow(replace(honest, told=told), replace(SMALL, doubt=float("inf")), 0).forests[0]
+    assert (forest.stored[4] == 9).sum() < 0.3 * (believing.stored[4] == 9).sum()  # Those that came before it was judged.
+
+
+def test_a_client_that_makes_up_items_costs_the_others_little() -> None:
+    long = stream(clients=20, rounds=100)
+    forged = replace(long, forger="items")
+    errors = []
+    for given, rules in ((long, SMALL), (forged, SMALL), (forged, replace(SMALL, doubt=float("inf"), claim=float("inf")))):
+        found = grow(given, rules, 0, alarm=False).predictions[0, :19, 20:]
+        errors.append(np.square(found - long.labels[:19, 20:]).mean())
+    assert errors[1] - errors[0] < 0.5 * (errors[2] - errors[0])
 
 
 def test_a_flip_begins_a_second_forest() -> None:
