@@ -36,7 +36,8 @@ def users_channels(configured: Configured) -> dict[str, str]:
 def format_of_channel(configured: Configured, channel: str) -> Format | None:
     """The format of a channel's records, from the section of the same name; None if there is no such section."""
     section: Any = getattr(configured.settings, channel, None)
-    return format_of(section, channel) if hasattr(section, "format") else None
+    # Settings may have text under a channel's name, such as its topic, and text has a method of this name.
+    return format_of(section, channel) if isinstance(getattr(section, "format", None), str) else None
 
 
 def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:

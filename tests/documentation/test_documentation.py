@@ -172,3 +172,29 @@ def test_what_plug_ins_are_told_to_use_is_there() -> None:
     assert len(places) > 15
     for module, name in places:
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
+
+
+def test_the_new_names_on_the_page_of_upgrades_are_there() -> None:
+    """Protects authors of plug-ins from before: each name that a table gives in the place of an old one can be imported."""
+    text = (ROOT / "docs" / "upgrades.md").read_text(encoding="utf-8")
+    [section] = re.findall(r"^## If you have a system.*?(?=^## )", text, re.DOTALL | re.MULTILINE)
+    checked = 0
+    for now in re.findall(r"^\| .* \| (.*) \|$", section, re.MULTILINE):
+        place = ""
+        # After a semicolon a cell names attributes of objects.
+        for name in re.findall(r"`([A-Za-z_.]+)(?:\(.*?\))?`", now.partition(";")[0]):
+            place = name if name.startswith("streamfl.") else place
+            if place:
+                assert is_there(place if name == place else f"{place}.{name}"), now
+                checked += 1
+    assert checked > 60
+
+
+def is_there(place: str) -> bool:
+    """Whether a module, or something in one, has this dotted name."""
+    try:
+        importlib.import_module(place)
+    except ModuleNotFoundError:
+        module, _, name = place.rpartition(".")
+        return hasattr(importlib.import_module(module), name)
+    return True

@@ -72,7 +72,7 @@ def test_it_is_simulated_and_shown(run: Command, tmp_path: Path) -> None:
 
 
 def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path: Path) -> None:
-    """Protects a deployment of such a system: topics, replay, run and check, on a bus between processes."""
+    """Protects a deployment of such a system: topics, replay, run, check and read, on a bus between processes."""
     run("streamfl", "topics", "client.toml", "--create-inputs")
     run("streamfl", "replay", "client.toml", "--data", "data.csv")
     worker = subprocess.Popen(
@@ -87,6 +87,7 @@ def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path
         assert worker.wait(60) == 0
     # It reads some records of each partition.
     assert re.search(r"(\d+) of \1 records readable", checked)
+    assert "prediction" in json.loads(run("streamfl", "read", "client.toml", "--format", "json").partition("\n")[0])
 
 
 def test_its_scenarios_run_with_faults(run: Command) -> None:
