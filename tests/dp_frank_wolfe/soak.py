@@ -16,21 +16,20 @@ from typing import Any
 
 import msgspec
 from dp_frank_wolfe.proof.observed_messages import messages_of, names_by_window
-from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict, content_of, settings_file, users_record
+from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
 from streamfl.contract.seeding import rng_for
-from streamfl.dp_frank_wolfe.config import ColumnFederation
 from streamfl.dp_frank_wolfe.messages import Entities, Message, Partial, read_content
-from streamfl.dp_frank_wolfe.tools.members import members as fit_members
 from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
 
 __all__ = ["SOAK"]
 
 PARTIES = ("clinic", "insurer")
 SERVER = "server"
+LABELS = "outcomes"
 ROWS, ITERATIONS = 40, 4
+FEATURES = ("a", "b", "c")
 BOUND = 4.0
 # So many samples after the last one a window's entities begin to be labelled: some models come to each campaign.
 EVERY = 3_000
@@ -40,6 +39,8 @@ name = "{name}"
 seed = {seed}
 parties = ["clinic", "insurer"]
 columns = {{clinic = 3, insurer = 3}}
+[role]
+kind = "dp-frank-wolfe-{kind}"
 [window]
 rows = {rows}
 limit = 100000
@@ -59,6 +60,16 @@ sketch_rows = 16
 [serving]
 mode = "exact"
 """
+PARTY = """
+[party]
+name = "{party}"
+[samples]
+topic = "samples-{party}"
+features = ["a", "b", "c"]
+[labels]
+topic = "outcomes"
+label = "y"
+"""
 RELEASES = ("frozen", "answers", "chosen", "products")
 
 
@@ -76,7 +87,7 @@ def folder(plan: Plan) -> Path:
 
 def first(plan: Plan) -> list[Outgoing]:
     """The entities of the first window: before there is a model nobody is predicted."""
-    return [record for number in range(ROWS) for record in _entity(plan, f"f{number}", is_labelled=True)]
+    return [record for number in range(ROWS) for record in _entity(plan, b"f%d" % number, is_labelled=True)]
 
 
 def begun(left: Left) -> bool:
@@ -87,28 +98,30 @@ def begun(left: Left) -> bool:
 
 def records(plan: Plan, number: int) -> list[Outgoing]:
     """What the parties see of an entity, and of some the label."""
-    return _entity(plan, f"e{number}", is_labelled=number % EVERY < ROWS)
+    return _entity(plan, b"e%d" % number, is_labelled=number % EVERY < ROWS)
 
 
-def _entity(plan: Plan, name: str, is_labelled: bool) -> list[Outgoing]:
-    inputs = rng_for(plan.seed, "soak", name).normal(size=(len(PARTIES), 3))
-    found = [
-        users_record(samples_topic(party), name, {"x": own}) for party, own in zip(PARTIES, inputs.tolist(), strict=True)
-    ]
-    return [*found, users_record(LABELS, name, {"y": float(inputs[:, 0].sum())})] if is_labelled else found
+def _entity(plan: Plan, name: bytes, is_labelled: bool) -> list[Outgoing]:
+    inputs = rng_for(plan.seed, "soak", name.decode()).normal(size=(len(PARTIES), 3))
+    found = []
+    for party, own in zip(PARTIES, inputs.tolist(), strict=True):
+        found.append(Outgoing(f"samples-{party}", name, json.dumps(dict(zip(FEATURES, own, strict=True))).encode()))
+    if is_labelled:
+        found.append(Outgoing(LABELS, name, json.dumps({"y": float(inputs[:, 0].sum())}).encode()))
+    return found
 
 
 def members(plan: Plan) -> dict[str, Member]:
     """Each has one partition, which can move where there are two processes on one machine with the ledger file."""
-    columns = ColumnFederation(name=FEDERATION, parties=list(PARTIES), columns=dict.fromkeys(PARTIES, 3))
     found = {}
-    for name, own in fit_members(columns).items():
-        files = [f'{kind}_file = "{folder(plan) / name}.{kind}"' for kind in ("ledger", "secret")]
-        ledger = "\n".join([f'ledger = "ledger-{name}"', *files]) if name != HEAD else ""
-        shared = SECTIONS.format(
-            name=FEDERATION, seed=plan.seed, estimator=plan.mode, rows=ROWS, iterations=ITERATIONS, ledger=ledger
-        )
-        found[name or SERVER] = Member(settings_file(shared, own), 1 + (name == PARTIES[0]))
+    for party in (*PARTIES, ""):
+        ledger = ""
+        if party:
+            ledger = f'ledger = "ledger-{party}"\nledger_file = "{folder(plan) / party}.ledger"\n'
+            ledger += f'secret_file = "{folder(plan) / party}.secret"'
+        kind, given = "party" if party else "server", {"rows": ROWS, "iterations": ITERATIONS, "ledger": ledger}
+        text = SECTIONS.format(name=FEDERATION, seed=plan.seed, kind=kind, estimator=plan.mode, **given)
+        found[party or SERVER] = Member(text + (PARTY.format(party=party) if party else ""), 2 if party == PARTIES[0] else 1)
     return found
 
 
@@ -120,7 +133,7 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 def check(verdict: Verdict, left: Left) -> None:
     """Every entity predicted once; windows one after another, each with one fit, of entities that are charged for it once."""
     early = {(record.key or b"").decode() for record in first(left.plan)}
-    entities = {(record.key or b"").decode() for record in left.read(samples_topic(PARTIES[0]))} - early
+    entities = {(record.key or b"").decode() for record in left.read(f"samples-{PARTIES[0]}")} - early
     said = [json.loads(record.value or b"") for record in left.of("predictions")]
     lost = entities - {predicted(one) for one in said}
     verdict.samples, verdict.lost = len(entities), len(lost)
@@ -181,14 +194,14 @@ def _check_values(verdict: Verdict, left: Left, said: list[dict[str, Any]]) -> N
         weights[model["party"], model["version"]] = dict(zip(model["columns"], model["weights"], strict=True))
         intercepts[model["version"]] = model.get("intercept", 0.0)
     rows = {
-        (party, (record.key or b"").decode()): content_of(record)["x"]
+        (party, (record.key or b"").decode()): json.loads(record.value or b"")
         for party in PARTIES
-        for record in left.read(samples_topic(party))
+        for record in left.read(f"samples-{party}")
     }
     for one in said:
         expected = BOUND * intercepts[one["model"]]
         for party in PARTIES:
-            row = [min(1.0, max(-1.0, value / BOUND)) for value in rows[party, predicted(one)]]
+            row = [min(1.0, max(-1.0, rows[party, predicted(one)][name] / BOUND)) for name in FEATURES]
             expected += BOUND * sum(weight * row[column] for column, weight in weights[party, one["model"]].items())
         if not math.isclose(one["prediction"], expected, abs_tol=1e-3):
             verdict.require(False, f"{one} is not of its model, which gives {expected}")

@@ -8,19 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict, settings_file, users_record
+from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict
 
 from streamfl.contract.seeding import rng_for
-from streamfl.fdskl.config import FdsklFederation
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, ROUND, identity_of
-from streamfl.fdskl.tools.members import members as fdskl_members
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical.members import LABELS, samples_topic
 
 __all__ = ["SOAK"]
 
 PARTIES = ("bank", "shop", "phone")
 ACTIVE, *OTHERS = PARTIES
+LABELS = "labels"
 # Samples between an entity and its label.
 LATER = 40
 SECTIONS = """
@@ -28,6 +26,13 @@ SECTIONS = """
 name = "{name}"
 seed = {seed}
 parties = ["bank", "shop", "phone"]
+[role]
+kind = "fdskl-worker"
+[party]
+name = "{party}"
+[samples]
+topic = "samples-{party}"
+features = ["{party}-0", "{party}-1"]
 [learning]
 solver = "{solver}"
 block_instances = 20
@@ -44,16 +49,22 @@ expiry_seconds = 1e6
 [standardisation]
 first_entities = 4
 """
+LABEL = f"""
+[labels]
+topic = "{LABELS}"
+label = "y"
+"""
+
 
 def records(plan: Plan, number: int) -> list[Outgoing]:
     """What the parties see of an entity, and the label of an earlier one."""
-    found = [
-        users_record(samples_topic(party), f"e{number}", {"x": inputs})
-        for party, inputs in zip(PARTIES, _inputs(plan, number), strict=True)
-    ]
+    found = []
+    for party, inputs in zip(PARTIES, _inputs(plan, number), strict=True):
+        content = {f"{party}-{column}": value for column, value in enumerate(inputs)}
+        found.append(Outgoing(f"samples-{party}", b"e%d" % number, json.dumps(content).encode()))
     if number >= LATER:
         label = float(sum(map(sum, _inputs(plan, number - LATER))) > 0)
-        found.append(users_record(LABELS, f"e{number - LATER}", {"y": label}))
+        found.append(Outgoing(LABELS, b"e%d" % (number - LATER), json.dumps({"y": label}).encode()))
     return found
 
 
@@ -64,11 +75,12 @@ def _inputs(plan: Plan, number: int) -> list[list[float]]:
 
 def members(plan: Plan) -> dict[str, Member]:
     """Each party, of which partitions can move at one at least."""
-    shared = SECTIONS.format(name=FEDERATION, seed=plan.seed, solver=plan.mode)
-    who = fdskl_members(FdsklFederation(name=FEDERATION, parties=list(PARTIES)), dict.fromkeys(PARTIES, 2))
-    twice = {ACTIVE} if plan.nodes > 1 else {}
+    members = {}
     # In the order of an upgrade.
-    return {party: Member(settings_file(shared, who[party]), 1 + (party in twice)) for party in (*OTHERS, ACTIVE)}
+    for party in (*OTHERS, ACTIVE):
+        text = SECTIONS.format(name=FEDERATION, seed=plan.seed, party=party, solver=plan.mode)
+        members[party] = Member(text + (LABEL if party == ACTIVE else ""), 2 if party == ACTIVE and plan.nodes > 1 else 1)
+    return members
 
 
 def predicted(prediction: Mapping[str, Any]) -> str:
@@ -78,7 +90,7 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 
 def check(verdict: Verdict, left: Left) -> None:
     """Every entity predicted once, every label counted once, and what parties told one another."""
-    entities = {(record.key or b"").decode() for record in left.read(samples_topic(ACTIVE))}
+    entities = {(record.key or b"").decode() for record in left.read(f"samples-{ACTIVE}")}
     found = Counter(predicted(json.loads(record.value or b"")) for record in left.of("predictions"))
     lost = entities - found.keys()
     verdict.samples, verdict.lost = len(entities), len(lost)

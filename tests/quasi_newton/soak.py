@@ -9,24 +9,24 @@ from typing import Any
 
 import msgspec
 from quasi_newton.proof.observed_messages import messages_of
-from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict, settings_file, users_record
+from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
 from streamfl.contract.seeding import rng_for
-from streamfl.quasi_newton.config import QuasiNewtonFederation
 from streamfl.quasi_newton.messages import Message, StepDecision, read_content
 from streamfl.quasi_newton.rows.alignment import set_digest
-from streamfl.quasi_newton.tools.members import members as training_members
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical.members import LABELS, samples_topic
 
 __all__ = ["SOAK"]
 
 GUEST, HOST = "bank", "shop"
+LABELS = "labels"
 SECTIONS = """
 [federation]
 name = "{name}"
 seed = {seed}
 parties = ["bank", "shop"]
+[role]
+kind = "quasi-newton-{kind}"
 [learning]
 optimiser = "{optimiser}"
 batch = 100
@@ -44,6 +44,19 @@ limit = 100000
 [scoring]
 interval_seconds = 0.2
 """
+PARTY = """
+[party]
+name = "{party}"
+[samples]
+topic = "samples-{party}"
+features = ["{party}-0", "{party}-1"]
+"""
+LABEL = f"""
+[labels]
+topic = "{LABELS}"
+label = "y"
+"""
+
 
 # By topic, what is said there in every round, once a training, or in every session of scores.
 SAID = {
@@ -63,17 +76,22 @@ IN_SESSIONS = ("chosen", "found", "points")
 def records(plan: Plan, number: int) -> list[Outgoing]:
     """What the parties see of an entity, and its label."""
     inputs = rng_for(plan.seed, "soak", number).normal(size=(2, 2)).tolist()
-    found = [
-        users_record(samples_topic(party), f"e{number}", {"x": own}) for party, own in zip((GUEST, HOST), inputs, strict=True)
-    ]
-    return [*found, users_record(LABELS, f"e{number}", {"y": float(sum(map(sum, inputs)) > 0)})]
+    found = []
+    for party, own in zip((GUEST, HOST), inputs, strict=True):
+        content = {f"{party}-{column}": value for column, value in enumerate(own)}
+        found.append(Outgoing(f"samples-{party}", b"e%d" % number, json.dumps(content).encode()))
+    label = float(sum(map(sum, inputs)) > 0)
+    return [*found, Outgoing(LABELS, b"e%d" % number, json.dumps({"y": label}).encode())]
 
 
 def members(plan: Plan) -> dict[str, Member]:
     """Each has one partition, which can move where there are two processes."""
-    shared = SECTIONS.format(name=FEDERATION, seed=plan.seed, optimiser=plan.mode)
-    who = training_members(QuasiNewtonFederation(name=FEDERATION, parties=[GUEST, HOST]), {GUEST: 2, HOST: 2})
-    return {name or "coordinator": Member(settings_file(shared, own), 1 + (name == GUEST)) for name, own in who.items()}
+    found = {}
+    for party, kind in ((GUEST, "guest"), (HOST, "host"), ("", "coordinator")):
+        text = SECTIONS.format(name=FEDERATION, seed=plan.seed, kind=kind, optimiser=plan.mode)
+        text += PARTY.format(party=party) if party else ""
+        found[party or "coordinator"] = Member(text + (LABEL if party == GUEST else ""), 2 if party == GUEST else 1)
+    return found
 
 
 def predicted(prediction: Mapping[str, Any]) -> str:
@@ -83,7 +101,7 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 
 def check(verdict: Verdict, left: Left) -> None:
     """Every entity scored once, and one training of which each message was said once."""
-    entities = {(record.key or b"").decode() for record in left.read(samples_topic(GUEST))}
+    entities = {(record.key or b"").decode() for record in left.read(f"samples-{GUEST}")}
     said = [json.loads(record.value or b"") for record in left.of("predictions")]
     # Who was scored before there was a calibration is published once more when there is one.
     found = Counter((predicted(one), one["model"], one["revision"], one["probability"] is None) for one in said)

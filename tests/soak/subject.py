@@ -6,34 +6,18 @@ It is the object ``SOAK`` in ``tests/<system>/soak.py``.
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from streamfl.configuration.settings import RoleSettings, Section
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.contract.system import installed_systems
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.tasks import POSITION_KEY
 
-__all__ = [
-    "FEDERATION",
-    "PARTITIONS",
-    "Left",
-    "Member",
-    "Plan",
-    "SoakedSystem",
-    "Verdict",
-    "content_of",
-    "find_soaked",
-    "settings_file",
-    "soaked_systems",
-    "users_record",
-]
+__all__ = ["FEDERATION", "PARTITIONS", "Left", "Member", "Plan", "SoakedSystem", "Verdict", "find_soaked", "soaked_systems"]
 
 FEDERATION = "soak"
 PARTITIONS = 4
@@ -138,24 +122,6 @@ class SoakedSystem:
     turn: int = 1
     first: Callable[[Plan], Sequence[Outgoing]] = lambda plan: ()
     begun: Callable[[Left], bool] = lambda left: True
-
-
-def settings_file(common: str, sections: Mapping[str, Section | None]) -> str:
-    """The text of a member's settings file: what all members share, and the sections in which it differs."""
-    own = {name: one.model_dump(exclude_unset=True, exclude_none=True) for name, one in sections.items() if one is not None}
-    lines = [[f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())] for name, keys in own.items()]
-    return common + "\n".join(line for section in lines for line in section) + "\n"
-
-
-def users_record(topic: str, name: str, content: Mapping[str, Any]) -> Outgoing:
-    """What a user writes about an entity."""
-    return Outgoing(topic, name.encode(), msgspec.msgpack.encode(content))
-
-
-def content_of(record: Record) -> dict[str, Any]:
-    """What a user wrote about an entity."""
-    content: dict[str, Any] = msgspec.msgpack.decode(record.value or b"")
-    return content
 
 
 def soaked_systems() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,26 +11,13 @@ from typing import Any
 
 import msgspec
 from soak.calm import run_calmly, written_again
-from soak.subject import (
-    FEDERATION,
-    PARTITIONS,
-    Left,
-    Member,
-    Plan,
-    SoakedSystem,
-    Verdict,
-    content_of,
-    settings_file,
-    users_record,
-)
+from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict
 from vafl.proof.checks import check_alike, check_outcome
-from vafl.proof.scenario import FOR_EVER, ROUNDING, VaflScenario, decode_prediction
+from vafl.proof.scenario import FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 
 from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
-from streamfl.records.entities import VerticalMembers
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
 from streamfl.testing.faults.fault_rates import Rates
 from streamfl.testing.faults.federation import CheckFailed, Reading
 from streamfl.vafl.config import COORDINATOR
@@ -37,7 +25,6 @@ from streamfl.vafl.coordinator.learning_head import HeadCounters
 from streamfl.vafl.coordinator.remembered_entity import RememberedEntity
 from streamfl.vafl.messages import REPLY
 from streamfl.vafl.state import HEAD_COUNTERS
-from streamfl.vafl.tools.members import members as vafl_members
 
 __all__ = ["SOAK"]
 
@@ -71,6 +58,21 @@ expiry_seconds = {for_ever}
 reply_seconds = {for_ever}
 requests = 1000
 keep = true
+[role]
+kind = "{kind}"
+"""
+PARTY = """
+[party]
+name = "{party}"
+[samples]
+topic = "samples-{party}"
+features = "x"
+dimension = {features}
+"""
+COORDINATORS = f"""
+[labels]
+topic = "{LABELS}"
+label = "y"
 """
 LEARNING = {
     # Whoever has shown an entity is learnt from, and asked anew where that is too long ago.
@@ -113,32 +115,41 @@ def entity(plan: Plan, number: int) -> Entity:
 def records(plan: Plan, number: int) -> list[Outgoing]:
     """What the parties see of an entity, its label, and the late labels of another."""
     one = entity(plan, number)
-    found = [users_record(samples_topic(party), one.name, {"x": inputs}) for party, inputs in one.seen.items()]
+    found = [_record(f"samples-{party}", one, {"x": inputs}) for party, inputs in one.seen.items()]
     if one.late is False:
-        found.append(users_record(LABELS, one.name, {"y": one.label}))
+        found.append(_record(LABELS, one, {"y": one.label}))
     if number >= LATER:
         before = entity(plan, number - LATER)
         if before.late:
-            found.append(users_record(LABELS, before.name, {"y": before.label}))
+            found.append(_record(LABELS, before, {"y": before.label}))
         if before.again and before.late is not None:
-            found.append(users_record(LABELS, before.name, {"y": 1 - before.label}))
+            found.append(_record(LABELS, before, {"y": 1 - before.label}))
     return found
+
+
+def _record(topic: str, one: Entity, content: Mapping[str, Any]) -> Outgoing:
+    return Outgoing(topic, one.name.encode(), json.dumps(content).encode())
 
 
 def members(plan: Plan) -> dict[str, Member]:
     """A coordinator and two parties, of which partitions can move at one at least."""
-    shared = SHARED.format(
-        name=FEDERATION,
-        seed=plan.seed,
-        batch=BATCH,
-        learning=LEARNING[plan.mode],
-        quorum=len(PARTIES) if plan.mode == "lockstep" else 1,
-        for_ever=FOR_EVER,
-    )
-    who = vafl_members(VerticalMembers(name=FEDERATION, parties=list(PARTIES)), dict.fromkeys(PARTIES, FEATURES))
-    twice = {PARTIES[0], *([HEAD] if plan.nodes > 1 else [])}
+
+    def sections(kind: str, own: str) -> str:
+        shared = SHARED.format(
+            name=FEDERATION,
+            seed=plan.seed,
+            batch=BATCH,
+            learning=LEARNING[plan.mode],
+            quorum=len(PARTIES) if plan.mode == "lockstep" else 1,
+            for_ever=FOR_EVER,
+            kind=kind,
+        )
+        return shared + own
+
+    parties = {party: sections("vafl-party", PARTY.format(party=party, features=FEATURES)) for party in PARTIES}
     return {
-        name or "coordinator": Member(settings_file(shared, sections), 1 + (name in twice)) for name, sections in who.items()
+        "coordinator": Member(sections(COORDINATOR, COORDINATORS), 2 if plan.nodes > 1 else 1),
+        **{party: Member(text, 2 if party == PARTIES[0] else 1) for party, text in parties.items()},
     }
 
 
@@ -167,14 +178,14 @@ def scenario_of(left: Left) -> VaflScenario:
     seen: dict[str, set[str]] = {}
     readings: list[Reading] = []
     for party in PARTIES:
-        topic = samples_topic(party)
+        topic = f"samples-{party}"
         for record in left.read(topic):
             name = (record.key or b"").decode()
             seen.setdefault(name, set()).add(party)
-            readings.append(Reading(topic, name, content_of(record), 0.0, True))
+            readings.append(Reading(topic, name, json.loads(record.value or b""), 0.0, True))
     labels: dict[str, float] = {}
     for record in left.read(LABELS):
-        labels.setdefault((record.key or b"").decode(), content_of(record)["y"])
+        labels.setdefault((record.key or b"").decode(), json.loads(record.value or b"")["y"])
     return VaflScenario(
         seed=left.plan.seed,
         settings=settings,
@@ -231,7 +242,7 @@ def check_labels(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
 
 def check_like_calm(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
     """Every member's parameters, and predictions: as when the same entities meet no fault at all. CheckFailed of parameters."""
-    users = [record for topic in (*map(samples_topic, PARTIES), LABELS) for record in left.read(topic)]
+    users = [record for topic in (*(f"samples-{party}" for party in PARTIES), LABELS) for record in left.read(topic)]
 
     def part(record: Record) -> int:
         return int((record.key or b"").removeprefix(b"e")) // (10 * BATCH * PARTITIONS)
