@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from live.watched import NOTHING_REFUSED, Watched, federation
-from soak.subject import FEDERATION, Plan, content_of
+from soak.subject import FEDERATION, Plan
 
 pytestmark = pytest.mark.long
 
@@ -47,7 +48,7 @@ def scored(watched: Watched) -> dict[int, list[tuple[float, float]]]:
     outputs = {one["entity"]: one["score"] for one in watched.contents(PREDICTIONS)}
     found: dict[int, list[tuple[float, float]]] = {}
     for one in watched.bus.read(LABELS):
-        label = 2 * content_of(one)["y"] - 1
+        label = 2 * json.loads(one.value or b"")["y"] - 1
         found.setdefault(one.partition, []).append((outputs[(one.key or b"").decode()], label))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import pytest
 from live.watched import NOTHING_REFUSED, Watched, federation, replaced
 from quasi_newton.proof.observed_messages import messages_of
 from sklearn.metrics import roc_auc_score
-from soak.subject import FEDERATION, Plan, content_of
+from soak.subject import FEDERATION, Plan
 
 from streamfl.quasi_newton.learning.descent import DescentState
 from streamfl.quasi_newton.messages import StepDecision, read_content
@@ -84,7 +85,7 @@ def test_the_model_is_judged_on_entities_that_it_has_not_seen(watched: Watched) 
     state = watched.left().latest(f"{FEDERATION}.bank.state")
     learnt = [name for (_, key), value in state.items() if NAMES.match(key) for name in msgspec.msgpack.decode(value)]
     outputs = {one["entity"]: one["output"] for one in watched.contents(PREDICTIONS) if one["entity"] not in learnt}
-    labels = {(one.key or b"").decode(): content_of(one)["y"] for one in watched.bus.read("labels")}
+    labels = {(one.key or b"").decode(): json.loads(one.value or b"")["y"] for one in watched.bus.read("labels")}
     assert len(outputs) + len(learnt) == COUNT + MORE
     area = roc_auc_score([labels[name] for name in outputs], list(outputs.values()))
     assert watched.value("Model on held-out entities", "AUC") == pytest.approx(area)

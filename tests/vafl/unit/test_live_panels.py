@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 import pytest
 from live.watched import NOTHING_REFUSED, TOLERANCE, Watched, federation
-from soak.subject import FEDERATION, Plan, content_of
+from soak.subject import FEDERATION, Plan
 
 from streamfl.vafl.messages import REPLY
 
@@ -60,7 +60,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 def first_labels(watched: Watched) -> dict[str, float]:
     found: dict[str, float] = {}
     for one in watched.bus.read(LABELS):
-        found.setdefault((one.key or b"").decode(), content_of(one)["y"])
+        found.setdefault((one.key or b"").decode(), json.loads(one.value or b"")["y"])
     return found
 
 
