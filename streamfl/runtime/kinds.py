@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.refusals import REFUSALS
-from streamfl.contract.role import Channels
+from streamfl.contract.role import Channels, TopicSpec
 from streamfl.contract.system import find_system, installed_systems, load
 from streamfl.identity import load_identity, sealed_channels
 from streamfl.roles.role_kind import RoleKind
@@ -30,6 +31,7 @@ __all__ = [
     "build_repartition",
     "build_reset",
     "build_worker",
+    "federation_topics",
     "find_kind",
     "known_kinds",
 ]
@@ -47,6 +49,12 @@ def find_kind(name: str) -> RoleKind[Any]:
     """The role kind of this name. ConfigurationError if there is none; it names those that exist."""
     kind: RoleKind[Any] = load(find_system(name).roles)[name]
     return kind
+
+
+def federation_topics(members: Iterable[RoleSettings], partitions: int) -> list[TopicSpec]:
+    """The topics of members that all need the same number of partitions, each topic once."""
+    specs = {spec.name: spec for settings in members for spec in find_kind(settings.role.kind).topics(settings)}
+    return [dataclasses.replace(spec, partitions=partitions) for spec in specs.values()]
 
 
 def build_channels(settings: RoleSettings) -> Channels:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack, closing
-from dataclasses import replace
 
 from streamfl.configuration.settings import BusSection, RoleSettings
 from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.kinds import build_worker, federation_topics
 from streamfl.runtime.memory_bus import MemoryBus
 
 __all__ = ["run_in_memory"]
@@ -18,8 +17,7 @@ def run_in_memory(members: Iterable[RoleSettings], records: Iterable[Outgoing]) 
     """The bus after one worker of each member has processed all records. Topics have one partition, and no time passes."""
     own = [settings.in_one_process().model_copy(update={"bus": BusSection(commit_interval_ms=0)}) for settings in members]
     bus = MemoryBus()
-    specs = {spec.name: replace(spec, partitions=1) for settings in own for spec in find_kind(settings.role.kind).topics(settings)}
-    bus.create(list(specs.values()))
+    bus.create(federation_topics(own, 1))
     bus.write(list(records))
     with ExitStack() as stack:
         workers = [stack.enter_context(closing(build_worker(settings, bus))) for settings in own]

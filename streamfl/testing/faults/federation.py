@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -27,7 +27,7 @@ from streamfl.testing.faults.read_back import ReadBack
 from streamfl.testing.faults.schedule import BEGIN, Killed, Scheduler
 from streamfl.testing.faults.slow_pool import SlowPool
 
-__all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run", "topics_of"]
+__all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run"]
 
 Kinds = Mapping[str, RoleKind[Any]]
 
@@ -151,12 +151,6 @@ class Shape(Protocol):
 
         last: whether the records of :attr:`last` were written.
         """
-
-
-def topics_of(members: Iterable[RoleSettings], partitions: int) -> list[TopicSpec]:
-    """The topics of members that all need the same number of partitions, each topic once."""
-    specs = {spec.name: spec for settings in members for spec in find_kind(settings.role.kind).topics(settings)}
-    return [replace(spec, partitions=partitions) for spec in specs.values()]
 
 
 def _mended(chosen: Shape, kinds: Kinds) -> set[str]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import TopicSpec
+from streamfl.runtime.kinds import federation_topics
 from streamfl.runtime.worker import Worker
 from streamfl.testing.faults.fault_rates import Rates
-from streamfl.testing.faults.federation import Reading, topics_of
+from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
 
 __all__ = ["MembersScenario"]
@@ -56,7 +57,7 @@ class MembersScenario:
 
     @property
     def topics(self) -> Sequence[TopicSpec]:
-        return topics_of((settings for _, settings in self.members.values()), self.partitions)
+        return federation_topics((settings for _, settings in self.members.values()), self.partitions)
 
     @property
     def tasks(self) -> int:

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from random import Random
 
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.kinds import build_worker, federation_topics, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.testing.fuzz.federations import FuzzedFederation
@@ -52,9 +51,9 @@ class MemoryFederation:
         self.clock = Clock()
         self.bus = MemoryBus(clock=self.clock)
         self.channels = {name: find_kind(own.role.kind).channels(own) for name, own in self.settings.items()}
-        specs = {spec.name: spec for own in self.settings.values() for spec in find_kind(own.role.kind).topics(own)}
-        self.topics = list(specs)
-        self.bus.create([replace(spec, partitions=len(PARTITIONS)) for spec in specs.values()])
+        specs = federation_topics(self.settings.values(), len(PARTITIONS))
+        self.topics = [spec.name for spec in specs]
+        self.bus.create(specs)
         self.workers: dict[str, Worker] = {}
 
     def start(self) -> None:
