@@ -16,6 +16,7 @@ from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.encoding.wire import record_size
 from streamfl.pofmkl.client.role import PofmklClient, StepTrace
 from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
+from streamfl.pofmkl.metrics import ServerMetrics
 from streamfl.pofmkl.tools.sites import present
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -128,7 +129,7 @@ class SimulatedFederation:
         if self.client.trouble is not None:
             raise self._diverged(self.client.trouble)
         figures = {one.name: one.value for one in self._server.role.measure()}
-        if figures.get("bounded_parameters"):
+        if figures.get(ServerMetrics.bounded_parameters.name):
             raise self._diverged("the model's parameters grew beyond what clients take")
         return figures
 
@@ -142,7 +143,7 @@ class SimulatedFederation:
             self.predictions[int(prediction.sample), self._places[prediction.client]] = scaled
 
     def _note_course(self, figures: dict[str, float]) -> None:
-        stood = {"uplink_bytes": float(self.uplink_bytes), "staleness": figures["staleness"]}
+        stood = {"uplink_bytes": float(self.uplink_bytes), "staleness": figures[ServerMetrics.staleness.name]}
         if self.budget_bytes is not None:
             stood["budget_bytes"] = self.budget_bytes
         if self.client.challengers is not None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pofmkl.laws import test_role_laws as pofmkl_laws
-from pofmkl.made import new_client, pace, room
+from pofmkl.makers import new_client, pace, room
 
 from streamfl.contract.role import Received, Record
 from streamfl.encoding.wire import VERSION, encode_array

@@ -12,7 +12,7 @@ from largest_settings import written
 from pofmkl.laws import test_default_laws as default_laws
 from pofmkl.laws import test_role_laws as pofmkl_laws
 from pofmkl.laws.test_default_laws import BANDWIDTHS, CLIENTS, DIMENSION, FEATURES, FINGERPRINT, VIEWS, arrived, model_version
-from pofmkl.made import new_client, pace, room
+from pofmkl.makers import new_client, pace, room
 
 from streamfl.contract.role import Received, Record
 from streamfl.kernels import LOGISTIC, SQUARE, FeatureMap, Loss, frequencies, grid

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from largest_settings import written
 from numpy.typing import NDArray
-from pofmkl.made import new_client, new_server, pace, room, staleness
+from pofmkl.makers import new_client, new_server, pace, room, staleness
 
 from streamfl.contract.role import Measurement, PeerError, Received, Record, Rejection, Send
 from streamfl.contract.seeding import uniform

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from largest_settings import written
 from pofmkl.laws import test_role_laws as pofmkl_laws
-from pofmkl.made import new_server, staleness
+from pofmkl.makers import new_server, staleness
 
 from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.encoding.wire import VERSION, encode_array

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from clock import Clock
-from pofmkl.made import new_client
+from pofmkl.makers import new_client
 
 from streamfl.contract.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
 from streamfl.encoding.wire import VERSION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pofmkl.made import new_server, staleness
+from pofmkl.makers import new_server, staleness
 
 from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.encoding.wire import VERSION, decode_array, encode_array

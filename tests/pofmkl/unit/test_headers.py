@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pofmkl.made import new_client
+from pofmkl.makers import new_client
 
 from streamfl.contract.role import Headers, Received, Record, Rejection, Send
 from streamfl.encoding.wire import VERSION

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from clock import Clock
 from command_line import run_command
-from pofmkl.made import new_client
+from pofmkl.makers import new_client
 
 from streamfl.cli.preflight import read_configuration
 from streamfl.contract.role import Received, Record, StateChange

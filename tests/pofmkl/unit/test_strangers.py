@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pofmkl.made import new_server, staleness
+from pofmkl.makers import new_server, staleness
 
 from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
