@@ -1,4 +1,5 @@
-"""What pyproject.toml cannot say: the dashboards, which lie beside the packages, are shipped within streamfl."""
+"""What pyproject.toml cannot say: the dashboards, which lie beside the packages, are shipped within
+streamfl."""
 
 from pathlib import Path
 
@@ -9,7 +10,8 @@ DASHBOARDS = Path(__file__).parent / "dashboards"
 
 
 class WithDashboards(build_py):
-    """Packages, and ``dashboards/*.json`` as ``streamfl/dashboards``. An editable installation reads them where they lie."""
+    """Packages, and ``dashboards/*.json`` as ``streamfl/dashboards``. An editable installation reads them
+    where they lie."""
 
     def run(self) -> None:
         super().run()

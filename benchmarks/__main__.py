@@ -21,9 +21,12 @@ FOLDER = Path(__file__).parent
 
 
 def found() -> dict[str, str]:
-    """By name, the modules that measure speed or memory: those here with a function ``measure``, and ``speed`` of each system."""
+    """By name, the modules that measure speed or memory: those here with a function ``measure``, and
+    ``speed`` of each system."""
     measures = "\ndef measure() -> Iterator[Figure]:"
-    modules = {path.stem: f"benchmarks.{path.stem}" for path in FOLDER.glob("*.py") if measures in path.read_text()}
+    modules = {
+        path.stem: f"benchmarks.{path.stem}" for path in FOLDER.glob("*.py") if measures in path.read_text()
+    }
     systems = {path.parent.name: f"benchmarks.{path.parent.name}.speed" for path in FOLDER.glob("*/speed.py")}
     return {name.replace("_", "-"): module for name, module in sorted((modules | systems).items())}
 
@@ -32,10 +35,16 @@ BENCHMARKS = found()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure streamfl as ratios within one run.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure streamfl as ratios within one run."
+    )
     parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument("--only", choices=tuple(BENCHMARKS), action="append", help="run this one; may be given several times")
-    parser.add_argument("--smallest", action="store_true", help="only show that each works; the figures mean nothing")
+    parser.add_argument(
+        "--only", choices=tuple(BENCHMARKS), action="append", help="run this one; may be given several times"
+    )
+    parser.add_argument(
+        "--smallest", action="store_true", help="only show that each works; the figures mean nothing"
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmark.json"), help="where the JSON is written")
     arguments = parser.parse_args()
     if arguments.smallest:
@@ -57,7 +66,15 @@ def main() -> None:
         "machine": platform.machine(),
         "processors": os.cpu_count(),
         "figures": [
-            {"name": f.name, "value": f.value, "unit": f.unit, "goal": f.goal, "at_most": f.at_most, "met": f.met} for f in figures
+            {
+                "name": f.name,
+                "value": f.value,
+                "unit": f.unit,
+                "goal": f.goal,
+                "at_most": f.at_most,
+                "met": f.met,
+            }
+            for f in figures
         ],
     }
     text = json.dumps(content, indent=2)

@@ -1,4 +1,5 @@
-"""``python -m benchmarks.accuracy``: run what is missing, write docs/accuracy.json, docs/accuracy.md and docs/accuracy.png."""
+"""``python -m benchmarks.accuracy``: run what is missing, write docs/accuracy.json, docs/accuracy.md and
+docs/accuracy.png."""
 
 from __future__ import annotations
 
@@ -16,11 +17,19 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description="Measure the error of every method.")
-    parser.add_argument("--only", action="append", help="a method's name or a pattern; may be given several times")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy", description="Measure the error of every method."
+    )
+    parser.add_argument(
+        "--only", action="append", help="a method's name or a pattern; may be given several times"
+    )
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="this many of the seeds")
-    parser.add_argument("--list", action="store_true", help="print what would be run, and run and write nothing")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of accuracy.json, .md and .png")
+    parser.add_argument(
+        "--list", action="store_true", help="print what would be run, and run and write nothing"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs", help="the folder of accuracy.json, .md and .png"
+    )
     arguments = parser.parse_args()
     cache = Cache(arguments.out / "accuracy.json")
     wanted = arguments.only or ["*"]
@@ -38,7 +47,9 @@ def main() -> None:
         return
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:
-        parser.error("the environment variable STREAMFL_DATA has to name the folder with the data sets and streams.py")
+        parser.error(
+            "the environment variable STREAMFL_DATA has to name the folder with the data sets and streams.py"
+        )
     try:
         streams = load_streams(Path(folder))
     except FileNotFoundError as error:

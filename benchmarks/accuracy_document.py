@@ -39,7 +39,8 @@ DRAWN = ("default", "default, M = 1", "default without a server", "paper, M = 1"
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean over seeds: squared error x 1000, None where a seed diverged; its standard deviation; bytes a sample; seeds."""
+    """A mean over seeds: squared error x 1000, None where a seed diverged; its standard deviation; bytes a
+    sample; seeds."""
 
     mse: float | None
     spread: float
@@ -59,7 +60,12 @@ class Figures:
         self._cache = cache
 
     def of(
-        self, method: str, data: str, cell: tuple[int, int], delay: int = 0, seeds: Sequence[int] | None = None
+        self,
+        method: str,
+        data: str,
+        cell: tuple[int, int],
+        delay: int = 0,
+        seeds: Sequence[int] | None = None,
     ) -> Figure | None:
         """The method's figure; seeds: these only. None where nothing is kept."""
         wanted = seeds_of(method, data) if seeds is None else seeds
@@ -79,12 +85,15 @@ class Figures:
         return {seed for seed in SEEDS if self._cache.get(Run(method, data, *cell, seed)) is not None}
 
     def curve(self, method: str, data: str, cell: tuple[int, int]) -> tuple[list[int], list[float]]:
-        """Numbers of samples, and the error so far at each, as the mean over the seeds; nothing where it diverged."""
+        """Numbers of samples, and the error so far at each, as the mean over the seeds; nothing where it
+        diverged."""
         kept = [self._cache.get(Run(method, data, *cell, seed)) for seed in seeds_of(method, data)]
         found = [result for result in kept if result is not None and "curve" in result]
         if not found:
             return [], []
-        return curve_points(found[0]["samples"]), np.mean([result["curve"] for result in found], axis=0).tolist()
+        return curve_points(found[0]["samples"]), np.mean(
+            [result["curve"] for result in found], axis=0
+        ).tolist()
 
 
 def digits(value: float, count: int = 3) -> str:
@@ -102,10 +111,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def overview(figures: Figures, methods: Sequence[str], cell: tuple[int, int], delay: int = 0) -> str:
-    """Methods by sets, best first by the geometric mean over the sets that all have; the best of each set in bold."""
+    """Methods by sets, best first by the geometric mean over the sets that all have; the best of each set in
+    bold."""
     found = {method: [figures.of(method, data, cell, delay) for data in SETS] for method in methods}
     found = {method: row for method, row in found.items() if any(row)}
-    best = [min((_error(row[column]) for row in found.values()), default=np.inf) for column in range(len(SETS))]
+    best = [
+        min((_error(row[column]) for row in found.values()), default=np.inf) for column in range(len(SETS))
+    ]
     rows = []
     shared = [column for column in range(len(SETS)) if all(row[column] for row in found.values())]
     for method in sorted(found, key=lambda method: _geometric([found[method][column] for column in shared])):
@@ -115,7 +127,9 @@ def overview(figures: Figures, methods: Sequence[str], cell: tuple[int, int], de
             cells.append(f"**{text}**" if np.isfinite(lowest) and _error(figure) == lowest else text)
         row = [method, *cells]
         if not delay:
-            sent = [figure.bytes for figure in found[method] if figure is not None and figure.bytes is not None]
+            sent = [
+                figure.bytes for figure in found[method] if figure is not None and figure.bytes is not None
+            ]
             row.append("not counted" if not sent else f"{np.mean(sent):,.0f}" if max(sent) else "none")
         rows.append(row)
     header = ["method", *(TITLES.get(data, data) for data in SETS)]
@@ -126,9 +140,18 @@ def places(figures: Figures, methods: Sequence[str], cell: tuple[int, int], dela
     """For each set the methods, best first."""
     columns = []
     for data in SETS:
-        found = [(method, figure) for method in methods if (figure := figures.of(method, data, cell, delay)) is not None]
+        found = [
+            (method, figure)
+            for method in methods
+            if (figure := figures.of(method, data, cell, delay)) is not None
+        ]
         found.sort(key=lambda pair: _error(pair[1]))
-        columns.append([f"{method} {'diverged' if figure.mse is None else digits(figure.mse)}" for method, figure in found])
+        columns.append(
+            [
+                f"{method} {'diverged' if figure.mse is None else digits(figure.mse)}"
+                for method, figure in found
+            ]
+        )
     rows = [
         [str(place + 1), *(column[place] if place < len(column) else "" for column in columns)]
         for place in range(max(map(len, columns)))
@@ -141,16 +164,24 @@ def ablation(figures: Figures) -> str:
     cells = [(data, cell) for cell in CELLS for data in SETS]
     rows = []
     for method in (*(name for name in ABLATIONS if name != WHOLE), "default without a server"):
-        ratios = [_ratio(figures.of(method, *cell, seeds=(0,)), figures.of(WHOLE, *cell, seeds=(0,))) for cell in cells]
+        ratios = [
+            _ratio(figures.of(method, *cell, seeds=(0,)), figures.of(WHOLE, *cell, seeds=(0,)))
+            for cell in cells
+        ]
         if np.isfinite(ratios).any():
             rows.append((float(np.nanmean(ratios)), method, ratios))
     rows.sort(key=lambda row: -row[0])
-    header = ["removed or changed", "mean ratio", *(f"{TITLES.get(data, data)} {cell[0]}" for data, cell in cells)]
+    header = [
+        "removed or changed",
+        "mean ratio",
+        *(f"{TITLES.get(data, data)} {cell[0]}" for data, cell in cells),
+    ]
     return markdown(header, [[method, *map(_decimals, (mean, *ratios))] for mean, method, ratios in rows])
 
 
 def server(figures: Figures) -> str:
-    """The default's error against that of the same clients without a server, over the seeds that both have."""
+    """The default's error against that of the same clients without a server, over the seeds that both
+    have."""
     rows = []
     for cell in CELLS:
         row = [f"K = {cell[0]}, T = {cell[1]}"]
@@ -201,12 +232,15 @@ def state(due: Sequence[Run], cache: Cache) -> str:
     lines = []
     for title, found in (("Not measured yet", missing), ("Measured with code that has changed since", older)):
         if found:
-            lines.append(f"{title}: {', '.join(f'{method} ({count})' for method, count in sorted(found.items()))}.")
+            lines.append(
+                f"{title}: {', '.join(f'{method} ({count})' for method, count in sorted(found.items()))}."
+            )
     return "\n\n".join(lines) or "Every run is there, and of the code as it is."
 
 
 def fill(text: str, contents: Mapping[str, str]) -> str:
-    """The text with each content between its two marks, ``<!-- begin NAME -->`` and ``<!-- end -->``; ValueError without them."""
+    """The text with each content between its two marks, ``<!-- begin NAME -->`` and ``<!-- end -->``;
+    ValueError without them."""
     for name, content in contents.items():
         before, begin, rest = text.partition(f"<!-- begin {name} -->")
         _, end, after = rest.partition("<!-- end -->")
@@ -234,7 +268,14 @@ def picture(cache: Cache, path: Path) -> None:
                 samples, errors = figures.curve(method, data, cell)
                 width = 2.5 if method == "default" else 1.2
                 if samples:
-                    panel.plot(samples, errors, color=colours[method], linewidth=width, label=method, zorder=2 + width)
+                    panel.plot(
+                        samples,
+                        errors,
+                        color=colours[method],
+                        linewidth=width,
+                        label=method,
+                        zorder=2 + width,
+                    )
             panel.set(title=f"{TITLES.get(data, data)}, K = {cell[0]}", xlabel="samples a client")
         panel = axes[-1, column]
         for method in (*DRAWN, *BASELINES):
@@ -244,10 +285,14 @@ def picture(cache: Cache, path: Path) -> None:
             if found.bytes:
                 size = 10 if method == "default" else 6
                 panel.plot(found.bytes, found.mse, "o", color=colours[method], markersize=size, label=method)
-                panel.annotate(method, (found.bytes, found.mse), xytext=(4, 4), textcoords="offset points", fontsize=7)
+                panel.annotate(
+                    method, (found.bytes, found.mse), xytext=(4, 4), textcoords="offset points", fontsize=7
+                )
             else:
                 panel.axhline(found.mse, color=colours[method], linewidth=1, linestyle=":")
-        panel.set(title=f"{TITLES.get(data, data)}, K = {CELLS[0][0]}", xlabel="bytes a sample", xlim=BYTES_DRAWN)
+        panel.set(
+            title=f"{TITLES.get(data, data)}, K = {CELLS[0][0]}", xlabel="bytes a sample", xlim=BYTES_DRAWN
+        )
     axes[0, 0].set_ylabel("mean squared error so far, x 1e-3")
     axes[1, 0].set_ylabel("mean squared error so far, x 1e-3")
     axes[2, 0].set_ylabel("error after all samples (dotted: sends nothing)")
@@ -259,7 +304,9 @@ def picture(cache: Cache, path: Path) -> None:
             panel.yaxis.set_minor_formatter("{x:g}")
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(DRAWN), frameon=False)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(DRAWN), frameon=False
+    )
     figure.savefig(path, dpi=90)
     pyplot.close(figure)
 

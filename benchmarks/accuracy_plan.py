@@ -37,7 +37,10 @@ EXPERIMENT_SETS = ("naval", "air")
 
 _KERNELS = ("streamfl/kernels/*.py", "streamfl/contract/seeding.py")
 _DEFAULT = (
-    *(f"streamfl/pofmkl/learning/{name}.py" for name in ("default_learner", "views", "mixture", "neighbours", "server_steps")),
+    *(
+        f"streamfl/pofmkl/learning/{name}.py"
+        for name in ("default_learner", "views", "mixture", "neighbours", "server_steps")
+    ),
     "streamfl/pofmkl/tools/direct.py",
     *_KERNELS,
 )
@@ -56,7 +59,10 @@ def default(runs: str = "direct", uplink: int = 5, **sections: dict[str, object]
 
 def paper(uplink: int = 1, **learning: object) -> Method:
     """The paper preset as published, M = ``uplink``."""
-    sections: Sections = {"uplink": {"kernels_per_upload": uplink}, "learning": {**_PAPER_LEARNING, **learning}}
+    sections: Sections = {
+        "uplink": {"kernels_per_upload": uplink},
+        "learning": {**_PAPER_LEARNING, **learning},
+    }
     return Method("paper", _PAPER, sections)
 
 
@@ -68,9 +74,19 @@ FEDERATED = {
 }
 BASELINES = {
     name: Method(name, _PAPER, {"learning": _PAPER_LEARNING})
-    for name in ("ofskl", "ofmkl-avg", "vm-kofl-sum", "vm-kofl-mean", "em-kofl-sum", "em-kofl-mean", "per-fed-avg")
+    for name in (
+        "ofskl",
+        "ofmkl-avg",
+        "vm-kofl-sum",
+        "vm-kofl-mean",
+        "em-kofl-sum",
+        "em-kofl-mean",
+        "per-fed-avg",
+    )
 }
-CHALLENGERS = {name: Method(name, ("streamfl/learning/challengers.py",), draws=False) for name in challenger_names()}
+CHALLENGERS = {
+    name: Method(name, ("streamfl/learning/challengers.py",), draws=False) for name in challenger_names()
+}
 LATE = ("default", "default without a server", *(name for name in CHALLENGERS if name != "linear"))
 
 _VIEWS = ("standardised", "centred", "standardised-lags", "centred-lags")
@@ -86,9 +102,13 @@ WHOLE = "full learner"
 ABLATIONS = {
     WHOLE: default(),
     **{f"without the view {view}": default(kernels={"views": _without(_VIEWS, view)}) for view in _VIEWS},
-    "without views of earlier labels": default(kernels={"views": _without(_VIEWS, "standardised-lags", "centred-lags")}),
+    "without views of earlier labels": default(
+        kernels={"views": _without(_VIEWS, "standardised-lags", "centred-lags")}
+    ),
     "without local experts": default(experts={"local": []}),
-    "without both neighbours": default(experts={"local": _without(_LOCAL, "neighbours", "scaled-neighbours")}),
+    "without both neighbours": default(
+        experts={"local": _without(_LOCAL, "neighbours", "scaled-neighbours")}
+    ),
     "without last label": default(experts={"local": _without(_LOCAL, "last-label")}),
     "mixtures: without ridge": default(experts={"mixtures": ["kernels", "all"]}),
     "mixtures: without kernels": default(experts={"mixtures": ["all", "ridge"]}),
@@ -128,7 +148,12 @@ EXPERIMENTS = (
         ("1", "2", "5", "10", "N"),
         {
             "default": [("default, M = 1", 40), ("default, M = 2", 40), ("default", 40), *_MORE],
-            "paper": [("paper, M = 1", 40), ("paper, M = 2", 40), ("paper, M = 5", 40), ("paper, M = 10", 40)],
+            "paper": [
+                ("paper, M = 1", 40),
+                ("paper, M = 2", 40),
+                ("paper, M = 5", 40),
+                ("paper, M = 10", 40),
+            ],
         },
     ),
     Experiment(
@@ -141,7 +166,11 @@ EXPERIMENTS = (
         ("0", "0.2", "1"),
         {
             "default": [("exploration 0", 40), ("default", 40), ("exploration 1", 40)],
-            "paper, M = 1": [("paper, M = 1, exploration 0", 40), ("paper, M = 1, exploration 0.2", 40), ("paper, M = 1", 40)],
+            "paper, M = 1": [
+                ("paper, M = 1, exploration 0", 40),
+                ("paper, M = 1, exploration 0.2", 40),
+                ("paper, M = 1", 40),
+            ],
         },
     ),
 )
@@ -156,7 +185,8 @@ def seeds_of(method: str, data: str) -> tuple[int, ...]:
 
 
 def cells_of(method: str) -> tuple[tuple[int, int], ...]:
-    """K and T of the cells that the method is measured on; relatives, which the paper beats or meets, on the first only."""
+    """K and T of the cells that the method is measured on; relatives, which the paper beats or meets, on the
+    first only."""
     return CELLS[:1] if method in BASELINES else CELLS
 
 

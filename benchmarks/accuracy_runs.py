@@ -1,7 +1,7 @@
 """The runs of the accuracy figures: what is run on which streams, and what is kept of it.
 
-A run is kept with a hash of the code that it depends on, so that a rerun computes only what is missing or has changed.
-"""
+A run is kept with a hash of the code that it depends on, so that a rerun computes only what is missing or has
+changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,18 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.comparison import Problem, compare
 from streamfl.pofmkl.tools.direct import federated
 
-__all__ = ["Cache", "Method", "Run", "Stream", "compute", "curve_points", "load_streams", "measure", "pending", "source_hash"]
+__all__ = [
+    "Cache",
+    "Method",
+    "Run",
+    "Stream",
+    "compute",
+    "curve_points",
+    "load_streams",
+    "measure",
+    "pending",
+    "source_hash",
+]
 
 ROOT = Path(__file__).parents[1]
 CURVE_POINTS = 24
@@ -40,9 +51,10 @@ Sections = Mapping[str, Mapping[str, Any]]
 class Method:
     """Something to be judged.
 
-    runs: a method of ``streamfl compare``; or "direct", the default federation called without a bus, which predicts the same in
-    half the time and counts no bytes. settings: its sections. sources: the files that decide what it predicts, as patterns below
-    the repository. draws: it depends on the seed, even where the streams do not.
+    runs: a method of ``streamfl compare``; or "direct", the default federation called without a bus, which
+    predicts the same in half the time and counts no bytes. settings: its sections. sources: the files that
+    decide what it predicts, as patterns below the repository. draws: it depends on the seed, even where the
+    streams do not.
     """
 
     runs: str
@@ -81,7 +93,9 @@ class Cache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._results: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self._results: dict[str, dict[str, Any]] = (
+            json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        )
 
     def get(self, run: Run) -> dict[str, Any] | None:
         """What is kept of the run, whatever the code was."""
@@ -94,14 +108,17 @@ class Cache:
     def put(self, run: Run, result: dict[str, Any]) -> None:
         """Keep a result; the file is replaced whole, so that ending the program never leaves half of one."""
         self._results[run.key] = result
-        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(self._results.items()))
+        lines = ",\n".join(
+            f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(self._results.items())
+        )
         beside = self._path.with_suffix(".tmp")
         beside.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
         os.replace(beside, self._path)
 
 
 def load_streams(folder: Path) -> ModuleType:
-    """The module ``streams.py`` beside the data sets, which deals their rows to clients; FileNotFoundError without it."""
+    """The module ``streams.py`` beside the data sets, which deals their rows to clients; FileNotFoundError
+    without it."""
     path = folder / "streams.py"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
@@ -114,7 +131,8 @@ def load_streams(folder: Path) -> ModuleType:
 
 
 def source_hash(method: Method, root: Path = ROOT) -> str:
-    """Of the method's settings, with what is left out of them, and of its source files' code; comments and layout do not count."""
+    """Of the method's settings, with what is left out of them, and of its source files' code; comments and
+    layout do not count."""
     resolved = _settings(method, clients=1, seed=0, dimension=1)
     sections = resolved.model_dump(include={"learning", "kernels", "experts", "drift", "uplink"})
     dictionary = resolved.views, resolved.bandwidths, resolved.kernels_per_upload
@@ -136,7 +154,9 @@ def _code(text: str) -> bytes:
     return ast.unparse(ast.parse(text)).encode()
 
 
-def _settings(method: Method, clients: int, seed: int, dimension: int, horizon: int | None = None) -> PofmklSettings:
+def _settings(
+    method: Method, clients: int, seed: int, dimension: int, horizon: int | None = None
+) -> PofmklSettings:
     """The method's settings; horizon: T, which the paper's step size is of."""
     sections: dict[str, Any] = {name: dict(section) for name, section in method.settings.items()}
     # The figures are of rounds, whatever a deployment runs if nothing is said.
@@ -154,13 +174,16 @@ def _settings(method: Method, clients: int, seed: int, dimension: int, horizon: 
 
 
 def compute(method: Method, run: Run, stream: Stream) -> dict[str, Any]:
-    """Mean squared error x 1000, bytes a sample, and the error so far at some points; null: diverged, or not counted."""
+    """Mean squared error x 1000, bytes a sample, and the error so far at some points; null: diverged, or not
+    counted."""
     settings = _settings(method, run.clients, run.seed, stream.inputs.shape[2], len(stream.labels))
     problem = Problem(settings, stream.inputs, stream.labels, delay=run.delay)
     sent: float | None = None
     try:
         if method.runs == "direct":
-            predictions = federated(problem.settings, stream.inputs, stream.labels, problem.client_names(), run.delay)
+            predictions = federated(
+                problem.settings, stream.inputs, stream.labels, problem.client_names(), run.delay
+            )
             errors = np.square(predictions - stream.labels)
         else:
             (found,) = compare(problem, [method.runs])
@@ -178,7 +201,8 @@ def compute(method: Method, run: Run, stream: Stream) -> dict[str, Any]:
 
 
 def curve_points(samples: int) -> list[int]:
-    """The numbers of samples at which the error so far is kept: evenly on a logarithmic axis, the last included."""
+    """The numbers of samples at which the error so far is kept: evenly on a logarithmic axis, the last
+    included."""
     return sorted({round(float(point)) for point in np.geomspace(1, samples, CURVE_POINTS)})
 
 
@@ -188,7 +212,8 @@ def rounded(value: float) -> float:
 
 
 def pending(runs: Sequence[Run], methods: Mapping[str, Method], cache: Cache) -> list[tuple[Run, str]]:
-    """The runs that are missing or of older code, in the order given, with the hash of the code as it is now."""
+    """The runs that are missing or of older code, in the order given, with the hash of the code as it is
+    now."""
     sources = {name: source_hash(methods[name]) for name in {run.method for run in runs}}
     return [(run, sources[run.method]) for run in runs if not cache.is_current(run, sources[run.method])]
 

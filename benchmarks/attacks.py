@@ -1,4 +1,5 @@
-"""``python -m benchmarks.attacks``, or ``make attack``: attack every system that has a file ``benchmarks/<system>/attacks.py``."""
+"""``python -m benchmarks.attacks``, or ``make attack``: attack every system that has a file
+``benchmarks/<system>/attacks.py``."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Attack:
-    """What was found. plain, protected: the figure without and with the protection; None where that was not run.
+    """What was found. plain, protected: the figure without and with the protection; None where that was not
+    run.
 
     bound: what the protection promises. chance: the figure of a guess.
     """
@@ -44,17 +46,26 @@ Attacks = Mapping[str, Callable[[Path], Iterator[Attack]]]
 def attacked_systems() -> dict[str, Attacks]:
     """By system, its attacks."""
     folders = sorted(path.parent.name for path in FOLDER.glob("*/attacks.py"))
-    return {name.replace("_", "-"): importlib.import_module(f"benchmarks.{name}.attacks").ATTACKS for name in folders}
+    return {
+        name.replace("_", "-"): importlib.import_module(f"benchmarks.{name}.attacks").ATTACKS
+        for name in folders
+    }
 
 
 def main() -> None:
     """Run them all, or those that are named; a table, or JSON."""
     systems = attacked_systems()
     names = [name for attacks in systems.values() for name in attacks]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks", description="Attack a federation of each system.")
-    parser.add_argument("--system", choices=tuple(systems), help="of this system only; left out: of each that has attacks")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.attacks", description="Attack a federation of each system."
+    )
+    parser.add_argument(
+        "--system", choices=tuple(systems), help="of this system only; left out: of each that has attacks"
+    )
     parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument("--only", choices=names, action="append", help="run this one; may be given several times")
+    parser.add_argument(
+        "--only", choices=names, action="append", help="run this one; may be given several times"
+    )
     arguments = parser.parse_args()
     found: list[Attack] = []
     with tempfile.TemporaryDirectory(prefix="attacks-") as folder:

@@ -11,7 +11,8 @@ __all__ = ["running_broker"]
 
 
 def running_broker() -> AbstractContextManager[Any]:
-    """The tests' broker, with its ``address`` and its ``url``. It lives with the tests, which are not installed."""
+    """The tests' broker, with its ``address`` and its ``url``. It lives with the tests, which are not
+    installed."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
     from broker import Broker  # type: ignore[import-not-found]
 

@@ -1,7 +1,8 @@
-"""What a category is worth as an input: ``python -m benchmarks.categories`` prints a table of docs/accuracy.md.
+"""What a category is worth as an input: ``python -m benchmarks.categories`` prints a table of
+docs/accuracy.md.
 
-Columns that are categories are given to the same federation in several ways. Errors are mean squared errors on labels from 0 to 1,
-times 1000.
+Columns that are categories are given to the same federation in several ways. Errors are mean squared errors
+on labels from 0 to 1, times 1000.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Floats = NDArray[np.float64]
 
 
 def real(name: str, categories: tuple[str, ...], seed: int) -> tuple[Floats, NDArray[np.int64], Floats]:
-    """Numbers (T, K, d), categories (T, K, c) and labels (T, K) of a data set: each client a stretch of its rows."""
+    """Numbers (T, K, d), categories (T, K, c) and labels (T, K) of a data set: each client a stretch of its
+    rows."""
     with np.load(Path(os.environ["STREAMFL_DATA"]) / f"{name}.npz") as archive:
         inputs, labels = archive["X"].astype(float), archive["y"].astype(float)
         names = [str(one) for one in archive["feature_names"]]
@@ -31,7 +33,9 @@ def real(name: str, categories: tuple[str, ...], seed: int) -> tuple[Floats, NDA
     inputs, labels = inputs[keep], labels[keep]
     labels = (labels - labels.min()) / (labels.max() - labels.min())
     block = len(labels) // CLIENTS
-    starts = np.arange(CLIENTS) * block + np.random.default_rng(seed).integers(block - SAMPLES + 1, size=CLIENTS)
+    starts = np.arange(CLIENTS) * block + np.random.default_rng(seed).integers(
+        block - SAMPLES + 1, size=CLIENTS
+    )
     rows = np.arange(SAMPLES)[:, None] + starts
     places = [names.index(one) for one in categories]
     numbers = np.delete(inputs, places, axis=1)[rows]
@@ -39,7 +43,8 @@ def real(name: str, categories: tuple[str, ...], seed: int) -> tuple[Floats, NDA
 
 
 def generated(personal: bool, seed: int) -> tuple[Floats, NDArray[np.int64], Floats]:
-    """A label that is the effect of one of 30 values, each client's own or everybody's, and of a number; noise of 0.05."""
+    """A label that is the effect of one of 30 values, each client's own or everybody's, and of a number;
+    noise of 0.05."""
     generator = np.random.default_rng(seed)
     effects = generator.random((CLIENTS if personal else 1, VALUES))
     categories = np.minimum(generator.geometric(0.1, (SAMPLES, CLIENTS)) - 1, VALUES - 1)
@@ -63,7 +68,8 @@ def encoded(categories: NDArray[np.int64], make: Callable[[int, list[str]], Inpu
 
 
 def target_means(categories: NDArray[np.int64], labels: Floats) -> Floats:
-    """The mean label of the client's earlier samples with the value; it counts the client's mean as one label more."""
+    """The mean label of the client's earlier samples with the value; it counts the client's mean as one label
+    more."""
     found = np.empty(categories.shape)
     for client in range(categories.shape[1]):
         total, seen = 0.0, 0
@@ -81,11 +87,17 @@ def target_means(categories: NDArray[np.int64], labels: Floats) -> Floats:
 
 def methods(categories: NDArray[np.int64], labels: Floats) -> dict[str, Floats]:
     """What each method adds to the numbers, (T, K, columns)."""
-    one_hot = encoded(categories, lambda _, values: InputSection.model_validate({"field": "f", "as": "category", "values": values}))
+    one_hot = encoded(
+        categories,
+        lambda _, values: InputSection.model_validate({"field": "f", "as": "category", "values": values}),
+    )
     means = target_means(categories, labels)
 
     def hashed(buckets: int) -> Floats:
-        return encoded(categories, lambda *_: InputSection.model_validate({"field": "f", "as": "category", "buckets": buckets}))
+        return encoded(
+            categories,
+            lambda *_: InputSection.model_validate({"field": "f", "as": "category", "buckets": buckets}),
+        )
 
     return {
         "left out": np.empty((*labels.shape, 0)),
@@ -104,7 +116,9 @@ def main() -> None:
     arguments = parser.parse_args()
     sets: dict[str, Callable[[int], tuple[Floats, NDArray[np.int64], Floats]]] = {
         "air: wind direction": lambda seed: real("air", ("wd_code",), seed),
-        "bike: season, month, weekday, weather": lambda seed: real("bike_hour", ("season", "mnth", "weekday", "weathersit"), seed),
+        "bike: season, month, weekday, weather": lambda seed: real(
+            "bike_hour", ("season", "mnth", "weekday", "weathersit"), seed
+        ),
         "generated, everybody's effects": lambda seed: generated(False, seed),
         "generated, personal effects": lambda seed: generated(True, seed),
     }
@@ -114,7 +128,9 @@ def main() -> None:
         for seed in range(arguments.seeds):
             numbers, categories, labels = make(seed)
             for method, added in methods(categories, labels).items():
-                predictions = in_rounds(np.concatenate([numbers, added], axis=2), labels, np.ones(labels.shape, np.bool_), seed)
+                predictions = in_rounds(
+                    np.concatenate([numbers, added], axis=2), labels, np.ones(labels.shape, np.bool_), seed
+                )
                 errors.setdefault(method, []).append(1000 * float(np.square(predictions - labels).mean()))
                 print(f"{name} {seed} {method}: {errors[method][-1]:.2f}", file=sys.stderr, flush=True)
         for method, found in errors.items():

@@ -1,7 +1,8 @@
-"""Two classes, end to end: log loss, accuracy and AUC of the default preset and of River's classifiers on the same streams.
+"""Two classes, end to end: log loss, accuracy and AUC of the default preset and of River's classifiers on the
+same streams.
 
-``STREAMFL_DATA=folder python -m benchmarks.classification``: elec2, phishing and a9a, ten clients with 1,000 samples each; elec2 in
-ten stretches of its series, the others shuffled. A table in Markdown on stdout.
+``STREAMFL_DATA=folder python -m benchmarks.classification``: elec2, phishing and a9a, ten clients with 1,000
+samples each; elec2 in ten stretches of its series, the others shuffled. A table in Markdown on stdout.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def main() -> None:
         sys.exit("STREAMFL_DATA is not set: the folder with elec2.npz, phishing.npz and a9a.npz")
     print("| set | method | log loss | accuracy | AUC |\n| --- | --- | --- | --- | --- |", flush=True)
     for name in SETS:
-        inputs, labels = streams(Path(os.environ["STREAMFL_DATA"]) / f"{name}.npz", ordered=name == "elec2", samples=samples)
+        inputs, labels = streams(
+            Path(os.environ["STREAMFL_DATA"]) / f"{name}.npz", ordered=name == "elec2", samples=samples
+        )
         for method in ("default", "default without a server", *RIVER):
             figures = classification_figures(predictions(method, inputs, labels).ravel(), labels.ravel())
             shown = " | ".join(f"{figures[key]:.3f}" for key in ("log_loss", "accuracy", "auc"))

@@ -32,7 +32,9 @@ def measure() -> Iterator[Figure]:
     inputs = np.array([received.message.features for received in batches[0]])
     labels = np.array([received.message.label for received in batches[0]])
     asynchronous, lockstep = (new_client(BATCH, directions, lockstep) for lockstep in (False, True))
-    shared_directions = frequencies(paper_dictionary(), FREQUENCIES, DIMENSION, seed=0, shared_directions=True)
+    shared_directions = frequencies(
+        paper_dictionary(), FREQUENCIES, DIMENSION, seed=0, shared_directions=True
+    )
     sharing = new_client(BATCH, shared_directions, lockstep=False, shared=True)
     for client in (asynchronous, lockstep, sharing):
         client.model.parameters[:] = parameters
@@ -61,9 +63,13 @@ def measure() -> Iterator[Figure]:
     for name, own in (("async", seconds[3]), ("lockstep", seconds[4])):
         yield Figure(f"client core, {name}: samples/s", BATCH / own, "1/s")
         yield Figure(f"client core, {name}: against the per-sample loop", by_loop / own, "x", goal=60.0)
-        yield Figure(f"client core, {name}: against product, sine and cosine alone", floor / own, "x", goal=0.8)
+        yield Figure(
+            f"client core, {name}: against product, sine and cosine alone", floor / own, "x", goal=0.8
+        )
     yield Figure("client core, async, shared directions: samples/s", BATCH / seconds[5], "1/s")
-    yield Figure("client core, async, shared directions: against the per-sample loop", by_loop / seconds[5], "x")
+    yield Figure(
+        "client core, async, shared directions: against the per-sample loop", by_loop / seconds[5], "x"
+    )
 
 
 def _step(client: PofmklClient, batch: list[Received], now: float) -> None:
@@ -108,7 +114,8 @@ def samples(number: int, clients: int, first: int = 0) -> list[Received]:
 
 
 class _Loop:
-    """Equations (4) and (6) to (9) one sample and one kernel at a time, in float64, as the authors' code goes: three passes."""
+    """Equations (4) and (6) to (9) one sample and one kernel at a time, in float64, as the authors' code
+    goes: three passes."""
 
     def __init__(self, directions: np.ndarray, parameters: np.ndarray, clients: int) -> None:
         self.directions, self.parameters = directions, parameters
@@ -141,7 +148,8 @@ class _Loop:
 
 
 class _Limit:
-    """The float32 product, sine and cosine of one batch and nothing else, whole and in blocks that fit a cache."""
+    """The float32 product, sine and cosine of one batch and nothing else, whole and in blocks that fit a
+    cache."""
 
     ROWS = 32
 

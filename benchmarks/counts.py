@@ -1,8 +1,9 @@
-"""``python -m benchmarks.counts``: bytecodes, Python calls and C calls of a worker's steps, a sample, on a bus in memory.
+"""``python -m benchmarks.counts``: bytecodes, Python calls and C calls of a worker's steps, a sample, on a
+bus in memory.
 
-They follow from the code and the workload, so a busy machine does not change them. Each system that has a file
-``benchmarks/<system>/counts.py`` is counted. ``counts.csv`` has the figures of each version of Python. The command fails if one
-grew by more than 5%; ``--write`` replaces them.
+They follow from the code and the workload, so a busy machine does not change them. Each system that has a
+file ``benchmarks/<system>/counts.py`` is counted. ``counts.csv`` has the figures of each version of Python.
+The command fails if one grew by more than 5%; ``--write`` replaces them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,19 @@ from rich.table import Table
 
 from streamfl.runtime.worker import Worker
 
-__all__ = ["COUNTED", "FILE", "VERSION", "Meter", "Workload", "compared", "counted", "counted_systems", "keep", "kept", "main"]
+__all__ = [
+    "COUNTED",
+    "FILE",
+    "VERSION",
+    "Meter",
+    "Workload",
+    "compared",
+    "counted",
+    "counted_systems",
+    "keep",
+    "kept",
+    "main",
+]
 
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "counts.csv"
@@ -63,7 +76,10 @@ class Meter:
     def figures(self) -> dict[str, dict[str, float]]:
         """Of a sample, by role."""
         return {
-            role: {what: round(count / self._samples[role], 2) for what, count in zip(COUNTED, counts, strict=True)}
+            role: {
+                what: round(count / self._samples[role], 2)
+                for what, count in zip(COUNTED, counts, strict=True)
+            }
             for role, counts in self.counts.items()
         }
 
@@ -169,14 +185,19 @@ def compared(before: Figures, now: Figures) -> Iterator[Comparison]:
 
 
 def counted_systems() -> list[str]:
-    return [name.replace("_", "-") for name in sorted(path.parent.name for path in FOLDER.glob("*/counts.py"))]
+    return [
+        name.replace("_", "-") for name in sorted(path.parent.name for path in FOLDER.glob("*/counts.py"))
+    ]
 
 
 def counted(system: str) -> Figures:
     """Of its roles."""
     figures: dict[Place, dict[str, float]] = {}
-    workloads: tuple[Workload, ...] = importlib.import_module(f"benchmarks.{system.replace('-', '_')}.counts").WORKLOADS
-    # A histogram looks for the bucket of the seconds that passed, so it takes more bytecodes on a busy machine.
+    workloads: tuple[Workload, ...] = importlib.import_module(
+        f"benchmarks.{system.replace('-', '_')}.counts"
+    ).WORKLOADS
+    # A histogram looks for the bucket of the seconds that passed, so it takes more bytecodes on a busy
+    # machine.
     with patch("prometheus_client.context_managers.default_timer", lambda: 0.0):
         for workload in workloads:
             meter = Meter()
@@ -189,7 +210,10 @@ def kept(file: Path = FILE) -> Figures:
     """What the file has, of all versions of Python."""
     with file.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
-    return {(row[PLACE[0]], row[PLACE[1]], row[PLACE[2]]): {what: float(row[what]) for what in COUNTED} for row in rows}
+    return {
+        (row[PLACE[0]], row[PLACE[1]], row[PLACE[2]]): {what: float(row[what]) for what in COUNTED}
+        for row in rows
+    }
 
 
 def keep(figures: Figures, file: Path = FILE) -> None:
@@ -201,7 +225,9 @@ def keep(figures: Figures, file: Path = FILE) -> None:
 
 def main() -> None:
     systems = counted_systems()
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.counts", description="Count what a worker does for a sample.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.counts", description="Count what a worker does for a sample."
+    )
     parser.add_argument("--system", choices=systems, help="of this system only; left out: of each")
     parser.add_argument("--write", action="store_true", help=f"write what is counted to {FILE.name}")
     arguments = parser.parse_args()
@@ -209,7 +235,9 @@ def main() -> None:
     logging.getLogger("streamfl").setLevel(logging.ERROR)
     chosen = [arguments.system] if arguments.system else systems
     everything = kept()
-    before = {place: found for place, found in everything.items() if place[0] == VERSION and place[1] in chosen}
+    before = {
+        place: found for place, found in everything.items() if place[0] == VERSION and place[1] in chosen
+    }
     now = {place: found for system in chosen for place, found in counted(system).items()}
     comparisons = list(compared(before, now))
     table = Table("role", f"a sample, Python {VERSION}", "before", "now", "change")

@@ -1,4 +1,5 @@
-"""What a role costs where it runs: the installed tree of the image, the time until it is ready, and its memory at rest."""
+"""What a role costs where it runs: the installed tree of the image, the time until it is ready, and its
+memory at rest."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ LOCKED = size(True, False)
 
 
 def measure() -> Iterator[Figure]:
-    """The Dockerfile's steps without Docker, so without the base image; each role of deploy/ is on a bus of its own."""
+    """The Dockerfile's steps without Docker, so without the base image; each role of deploy/ is on a bus of
+    its own."""
     # How the image is built without Docker is known to the tests; they are not installed.
     sys.path.insert(0, str(ROOT / "tests"))
     from broker import free_ports  # type: ignore[import-not-found]
@@ -46,7 +48,9 @@ def measure() -> Iterator[Figure]:
                     taken.append(seconds)
                     time.sleep(REST_SECONDS)
                     resident = _resident_bytes(process.pid)
-            yield Figure(f"{role}: start until ready, the best of {TIMES}", min(taken), "s", 10.0, at_most=True)
+            yield Figure(
+                f"{role}: start until ready, the best of {TIMES}", min(taken), "s", 10.0, at_most=True
+            )
             yield Figure(f"{role}: memory at rest", resident / 2**20, "MiB", 256.0, at_most=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

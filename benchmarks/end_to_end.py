@@ -21,7 +21,17 @@ from benchmarks.figures import Figure, size
 from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
-__all__ = ["CLIENTS", "CONFIGURATION", "PARTITIONS", "SAMPLES", "bare_rate", "measure", "running", "samples", "streamfl_rate"]
+__all__ = [
+    "CLIENTS",
+    "CONFIGURATION",
+    "PARTITIONS",
+    "SAMPLES",
+    "bare_rate",
+    "measure",
+    "running",
+    "samples",
+    "streamfl_rate",
+]
 
 CLIENTS, SAMPLES, PARTITIONS = size(1_000, 20), size(100_000, 5_000), 4
 COMMIT_SECONDS, WAIT_SECONDS, LOOK_SECONDS = 0.1, 180.0, size(2.0, 0.2)
@@ -82,11 +92,16 @@ def samples() -> list[Outgoing]:
 
 
 def bare_rate(address: str, bus: Bus) -> float:
-    """The records of ``samples`` are sent on to ``bare`` as they came; offsets go with the transaction, one each 100 ms."""
+    """The records of ``samples`` are sent on to ``bare`` as they came; offsets go with the transaction, one
+    each 100 ms."""
     producer = KafkaProducer(bootstrap_servers=address, transactional_id="bare", linger_ms=5)
     producer.init_transactions()
     consumer = KafkaConsumer(
-        "samples", bootstrap_servers=address, group_id="bare", enable_auto_commit=False, auto_offset_reset="earliest"
+        "samples",
+        bootstrap_servers=address,
+        group_id="bare",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
     )
     taken = 0
     while taken < SAMPLES:
@@ -109,11 +124,16 @@ def bare_rate(address: str, bus: Bus) -> float:
 
 def _client_rate(name: str, url: str, bus: Bus) -> float:
     features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
-    return streamfl_rate(f"{name}.predictions", [CONFIGURATION.format(name=name, clients=CLIENTS, url=url, features=features)], bus)
+    return streamfl_rate(
+        f"{name}.predictions",
+        [CONFIGURATION.format(name=name, clients=CLIENTS, url=url, features=features)],
+        bus,
+    )
 
 
 def streamfl_rate(topic: str, configurations: Sequence[str], bus: Bus) -> float:
-    """Records a second on ``topic``, one for each sample, of a process of ``streamfl run`` for each configuration."""
+    """Records a second on ``topic``, one for each sample, of a process of ``streamfl run`` for each
+    configuration."""
     with running(configurations) as wait:
         wait(lambda: _count(bus, topic) >= SAMPLES, "every sample was taken")
     return _rate(bus, topic)
@@ -121,13 +141,19 @@ def streamfl_rate(topic: str, configurations: Sequence[str], bus: Bus) -> float:
 
 @contextmanager
 def running(configurations: Sequence[str]) -> Iterator[Callable[[Callable[[], bool], str], None]]:
-    """A process of ``streamfl run`` for each configuration, and what waits until something is so, which it names."""
+    """A process of ``streamfl run`` for each configuration, and what waits until something is so, which it
+    names."""
     command, workers = [sys.executable, "-m", "streamfl"], []
-    with tempfile.TemporaryDirectory() as directory, (Path(directory) / "log").open("w+", encoding="utf-8") as log:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        (Path(directory) / "log").open("w+", encoding="utf-8") as log,
+    ):
         paths = [Path(directory) / f"{number}.toml" for number in range(len(configurations))]
         for path, configuration in zip(paths, configurations, strict=True):
             path.write_text(configuration, encoding="utf-8")
-            subprocess.run([*command, "topics", str(path), "--create-inputs"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [*command, "topics", str(path), "--create-inputs"], check=True, stdout=subprocess.DEVNULL
+            )
 
         def wait(is_so: Callable[[], bool], what: str) -> None:
             deadline = time.monotonic() + WAIT_SECONDS
@@ -138,7 +164,9 @@ def running(configurations: Sequence[str]) -> Iterator[Callable[[Callable[[], bo
                 time.sleep(LOOK_SECONDS)
 
         try:
-            workers += [subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths]
+            workers += [
+                subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths
+            ]
             yield wait
         finally:
             for worker in workers:
@@ -152,7 +180,8 @@ def _count(bus: Bus, topic: str) -> int:
 
 
 def _rate(bus: Bus, topic: str) -> float:
-    """Records a second from the first record's time to the last one's: joining the group and starting up are left out."""
+    """Records a second from the first record's time to the last one's: joining the group and starting up are
+    left out."""
     times = np.sort([record.timestamp for record in bus.read(topic)])
     if len(times) != SAMPLES:
         raise RuntimeError(f"{topic} has {len(times)} records, not {SAMPLES}: something was lost or doubled")

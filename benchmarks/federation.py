@@ -25,9 +25,15 @@ class Clock:
 
 
 def client_settings(
-    clients: int, dimension: int, kind: str = "pofmkl-client", preset: str = "paper", kernels: int = 1, **learning: Any
+    clients: int,
+    dimension: int,
+    kind: str = "pofmkl-client",
+    preset: str = "paper",
+    kernels: int = 1,
+    **learning: Any,
 ) -> PofmklSettings:
-    """JSON samples with fields x0, x1, … and y, the client in the key; asynchronous if ``learning`` does not say otherwise.
+    """JSON samples with fields x0, x1, … and y, the client in the key; asynchronous if ``learning`` does not
+    say otherwise.
 
     kernels: M, of an upload. learning: other keys of its section.
     """

@@ -15,7 +15,8 @@ _smallest = False
 
 
 def take_smallest() -> None:
-    """From now on modules are loaded in their smallest form: it shows that a benchmark works, and its figures mean nothing."""
+    """From now on modules are loaded in their smallest form: it shows that a benchmark works, and its figures
+    mean nothing."""
     global _smallest
     _smallest = True
 
@@ -27,7 +28,8 @@ def size(usual: Size, smallest: Size) -> Size:
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table. ``goal``: at least this, or at most where ``at_most``; None: a figure without a goal."""
+    """One line of the table. ``goal``: at least this, or at most where ``at_most``; None: a figure without a
+    goal."""
 
     name: str
     value: float
@@ -43,10 +45,11 @@ class Figure:
 
 
 def best_seconds(candidates: Sequence[Callable[[int], object]], repeats: int) -> list[float]:
-    """The shortest time of each candidate over ``repeats`` rounds, all of them taking turns so that they share disturbances.
+    """The shortest time of each candidate over ``repeats`` rounds, all of them taking turns so that they
+    share disturbances.
 
-    A candidate is given the number of its round, so that it can work on data of its own each time. One round more, not counted,
-    comes first and has number 0.
+    A candidate is given the number of its round, so that it can work on data of its own each time. One round
+    more, not counted, comes first and has number 0.
     """
     best = [float("inf")] * len(candidates)
     for number in range(repeats + 1):

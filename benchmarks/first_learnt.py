@@ -1,12 +1,14 @@
-"""How long from the first label to the first prediction that has learnt, of the vertical systems, by the speed of the stream.
+"""How long from the first label to the first prediction that has learnt, of the vertical systems, by the
+speed of the stream.
 
-``python -m benchmarks.first_learnt`` prints a table, in seconds of a virtual clock: nothing takes time but waiting. Two parties
-with the default settings; an entity's columns and its label come at the same moment, 1,100 of them, and then none. Quasi-Newton
-computes without encryption, which leaves the model as it is. DP Frank-Wolfe has windows of 1,000 rows, for `window.rows` has no
-default, and says models in place of predictions.
+``python -m benchmarks.first_learnt`` prints a table, in seconds of a virtual clock: nothing takes time but
+waiting. Two parties with the default settings; an entity's columns and its label come at the same moment,
+1,100 of them, and then none. Quasi-Newton computes without encryption, which leaves the model as it is. DP
+Frank-Wolfe has windows of 1,000 rows, for `window.rows` has no default, and says models in place of
+predictions.
 
-``--broker`` measures it on a real one instead, in seconds of the clock, from the first label's time to the time of what has learnt.
-"""
+``--broker`` measures it on a real one instead, in seconds of the clock, from the first label's time to the
+time of what has learnt."""
 
 from __future__ import annotations
 
@@ -42,18 +44,28 @@ MOST = 1_100
 SETTLE_SECONDS = 15.0
 
 
-def _of(kind: type[RoleSettings], own: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, RoleSettings]:
+def _of(
+    kind: type[RoleSettings], own: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]
+) -> dict[str, RoleSettings]:
     return {name: kind.model_validate({**shared, **sections}) for name, sections in own.items()}
 
 
 def _party(name: str, role: str, *, labelled: bool) -> dict[str, Any]:
     fields = {"format": "json", "features": [f"{name}{number}" for number in range(COLUMNS)]}
     labels = {"labels": {"topic": "labels", "format": "json", "label": "y"}} if labelled else {}
-    return {"role": {"kind": role}, "party": {"name": name}, "samples": {"topic": f"samples-{name}", **fields}, **labels}
+    return {
+        "role": {"kind": role},
+        "party": {"name": name},
+        "samples": {"topic": f"samples-{name}", **fields},
+        **labels,
+    }
 
 
 def vafl() -> dict[str, RoleSettings]:
-    labels = {"role": {"kind": "vafl-coordinator"}, "labels": {"topic": "labels", "format": "json", "label": "y"}}
+    labels = {
+        "role": {"kind": "vafl-coordinator"},
+        "labels": {"topic": "labels", "format": "json", "label": "y"},
+    }
     own = {"": labels, **{name: _party(name, "vafl-party", labelled=False) for name in PARTIES}}
     federation = {"name": "f", "parties": list(PARTIES), "embedding_size": 1}
     return _of(VaflSettings, own, {"federation": federation, "learning": {"loss": "logistic"}})
@@ -85,7 +97,8 @@ def dp_frank_wolfe() -> dict[str, RoleSettings]:
 
 
 def _has_learnt(value: Mapping[str, Any]) -> bool:
-    """VAFL's predictions are 0.5 before anything is learnt, FDSKL's say version 0; the others say nothing before."""
+    """VAFL's predictions are 0.5 before anything is learnt, FDSKL's say version 0; the others say nothing
+    before."""
     return value.get("version", 1) > 0 and value.get("prediction") != 0.5
 
 
@@ -108,7 +121,9 @@ class Entities:
         records = []
         for place, party in enumerate(PARTIES):
             own = self._columns[entity, place * COLUMNS : (place + 1) * COLUMNS].tolist()
-            content = msgspec.json.encode({"id": name.decode(), **{f"{party}{number}": one for number, one in enumerate(own)}})
+            content = msgspec.json.encode(
+                {"id": name.decode(), **{f"{party}{number}": one for number, one in enumerate(own)}}
+            )
             records.append(Outgoing(f"samples-{party}", name, content))
         label = msgspec.json.encode({"id": name.decode(), "y": float(self._labels[entity])})
         self._bus.write([*records, Outgoing("labels", name, label)])
@@ -141,7 +156,9 @@ class Stream:
 
     @property
     def wake_at(self) -> float:
-        return min((worker.role.wake_at or self.now + LONGEST for worker in self.workers), default=self.now + LONGEST)
+        return min(
+            (worker.role.wake_at or self.now + LONGEST for worker in self.workers), default=self.now + LONGEST
+        )
 
 
 SYSTEMS: dict[str, tuple[Callable[[], dict[str, RoleSettings]], str]] = {
@@ -191,7 +208,11 @@ def seconds_on_a_broker(system: str, rate: float) -> tuple[float, int]:
                     written += 1
                 if time.time() > looked + 1:
                     looked = time.time()
-                    said = [one for one in bus.read(topic) if one.value and _has_learnt(msgspec.json.decode(one.value))]
+                    said = [
+                        one
+                        for one in bus.read(topic)
+                        if one.value and _has_learnt(msgspec.json.decode(one.value))
+                    ]
                     if said:
                         seconds = said[0].timestamp - begin
                         return seconds, min(written, int(seconds * rate) + 1)
@@ -206,10 +227,15 @@ def seconds_on_a_broker(system: str, rate: float) -> tuple[float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_learnt", description=__doc__)
     parser.add_argument("--broker", action="store_true", help="on a real one, which takes as long as it says")
-    parser.add_argument("--system", action="append", choices=tuple(SYSTEMS), help="may be given several times; left out: all")
+    parser.add_argument(
+        "--system", action="append", choices=tuple(SYSTEMS), help="may be given several times; left out: all"
+    )
     parser.add_argument("--rate", action="append", type=float, help=f"entities a second; left out: {RATES}")
     given = parser.parse_args()
-    systems, measured = given.system or list(SYSTEMS), seconds_on_a_broker if given.broker else seconds_to_learn
+    systems, measured = (
+        given.system or list(SYSTEMS),
+        seconds_on_a_broker if given.broker else seconds_to_learn,
+    )
     print("| entities a second | " + " | ".join(systems) + " |")
     print("| --- |" + " --- |" * len(systems))
     for rate in given.rate or RATES:

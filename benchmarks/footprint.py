@@ -27,12 +27,22 @@ CLIENTS, SECONDS = size(1_000, 20), {"paper": size(6, 3), "default": size(66, 3)
 
 
 def measure() -> Iterator[Figure]:
-    paper = new_client(IDLE_CLIENTS, frequencies(paper_dictionary(), FREQUENCIES, DIMENSION, seed=0), lockstep=False)
+    paper = new_client(
+        IDLE_CLIENTS, frequencies(paper_dictionary(), FREQUENCIES, DIMENSION, seed=0), lockstep=False
+    )
     memory = _kib_a_client(paper, IDLE_CLIENTS)
-    yield Figure(f"memory of an idle client, paper, {IDLE_CLIENTS:,} in one role", memory, "KiB", 64.0, at_most=True)
+    yield Figure(
+        f"memory of an idle client, paper, {IDLE_CLIENTS:,} in one role", memory, "KiB", 64.0, at_most=True
+    )
     default = presets.new_client("default", IDLE_DEFAULT_CLIENTS, 5, lockstep=False)
     memory = _kib_a_client(default, IDLE_DEFAULT_CLIENTS)
-    yield Figure(f"memory of an idle client, default, {IDLE_DEFAULT_CLIENTS:,} in one role", memory, "KiB", 64.0, at_most=True)
+    yield Figure(
+        f"memory of an idle client, default, {IDLE_DEFAULT_CLIENTS:,} in one role",
+        memory,
+        "KiB",
+        64.0,
+        at_most=True,
+    )
     for preset in ("paper", "default"):
         for commits, interval in ((10, "100 ms"), (1, "1 s")):
             sample_bytes, changelog_bytes = _changelog(preset, commits)
@@ -58,7 +68,8 @@ def _kib_a_client(client: PofmklClient, clients: int) -> float:
 
 
 def _changelog(preset: str, commits_per_second: int) -> tuple[float, float]:
-    """Bytes of a sample and changelog bytes a sample, keys included, once every client is known: one sample a second each."""
+    """Bytes of a sample and changelog bytes a sample, keys included, once every client is known: one sample a
+    second each."""
     clock, bus = Clock(), MemoryBus()
     settings = client_settings(CLIENTS, DIMENSION, preset=preset)
     worker = new_worker(settings, bus, clock)
@@ -76,7 +87,9 @@ def _changelog(preset: str, commits_per_second: int) -> tuple[float, float]:
         for index in range(group):
             name = f"client-{tick % commits_per_second * group + index}".encode()
             inputs = generator.random(DIMENSION).round(6).tolist()
-            value = encode({f"x{i}": x for i, x in enumerate(inputs)} | {"y": round(float(generator.random()), 6)})
+            value = encode(
+                {f"x{i}": x for i, x in enumerate(inputs)} | {"y": round(float(generator.random()), 6)}
+            )
             records.append(Outgoing("samples", name, value))
             sample_bytes += len(name) + len(value)
             samples_taken += 1

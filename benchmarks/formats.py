@@ -1,4 +1,5 @@
-"""What a record costs to read in each format: bytes to a sample, as a worker of clients does it, beside plain JSON."""
+"""What a record costs to read in each format: bytes to a sample, as a worker of clients does it, beside plain
+JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def _formats(folder: Path) -> Iterator[tuple[str, tuple[SamplesSection, Callable
 
     fields = [{"name": name, "type": "double"} for name in [*NAMES, "y"]]
     avro, proto = folder / "reading.avsc", folder / "reading.proto"
-    avro.write_text(json.dumps({"type": "record", "name": "R", "fields": [{"name": "site", "type": "string"}, *fields]}))
+    avro.write_text(
+        json.dumps({"type": "record", "name": "R", "fields": [{"name": "site", "type": "string"}, *fields]})
+    )
     lines = [f"double {name} = {number};" for number, name in enumerate([*NAMES, "y"], start=2)]
     proto.write_text('syntax = "proto3"; message R { string site = 1; ' + " ".join(lines) + " }")
 
@@ -65,7 +68,9 @@ def _reading(section: SamplesSection, frame: Callable[[bytes], bytes]) -> Callab
     encode, decode = format_of(section).encode, SampleReader(section).decode
     inputs = [{name: number / (index + 3) for index, name in enumerate(NAMES)} for number in range(RECORDS)]
     contents = ({"site": "north", "y": 0.5, **row} for row in inputs)
-    records = [Record("t", 0, offset, b"north", frame(encode(content))) for offset, content in enumerate(contents)]
+    records = [
+        Record("t", 0, offset, b"north", frame(encode(content))) for offset, content in enumerate(contents)
+    ]
 
     def read(_: int) -> None:
         for record in records:

@@ -1,4 +1,5 @@
-"""What keys of members cost: a seal beside a signature, for an update and for a commit of them, and a whole client."""
+"""What keys of members cost: a seal beside a signature, for an update and for a commit of them, and a whole
+client."""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
 from streamfl.configuration.settings import IdentitySection
 from streamfl.contract.role import Record, TopicSpec
-from streamfl.identity import Identity, Member, Members, PrivateKey, make_key_file, read_key_file, read_members, write_members
+from streamfl.identity import (
+    Identity,
+    Member,
+    Members,
+    PrivateKey,
+    make_key_file,
+    read_key_file,
+    read_members,
+    write_members,
+)
 from streamfl.runtime.bus import Bus, connect
 
 __all__ = ["measure"]
@@ -63,8 +73,14 @@ def _updates() -> Iterator[Figure]:
             site.public.verifies(signature, again)
 
         yield Figure(f"identity: seal and open an update of {name}", _microseconds(seals) / COMMIT, "us")
-        yield Figure(f"identity: sign and verify an update of {name}", _microseconds(signatures) / COMMIT, "us")
-        yield Figure(f"identity: the same, one signature for {COMMIT} updates", _microseconds(one_signature) / COMMIT, "us")
+        yield Figure(
+            f"identity: sign and verify an update of {name}", _microseconds(signatures) / COMMIT, "us"
+        )
+        yield Figure(
+            f"identity: the same, one signature for {COMMIT} updates",
+            _microseconds(one_signature) / COMMIT,
+            "us",
+        )
     alone = generator.bytes(UPDATES["one kernel"])
     taken = _microseconds(lambda: site.public.verifies(site.sign(alone), alone))
     yield Figure("identity: one signature for a commit of one update", taken, "us")
@@ -92,7 +108,11 @@ def _server(bus: Bus, folder: Path) -> Iterator[Figure]:
                 section = IdentitySection(key_file=f"{folder}/{name}-server.key")
                 federation = settings.federation.model_copy(update={"members": f"{folder}/{name}.toml"})
                 settings = settings.model_copy(update={"identity": section, "federation": federation})
-                site = Identity(read_key_file(folder / f"{name}-site.key"), read_members(folder / f"{name}.toml"), "pofmkl-client")
+                site = Identity(
+                    read_key_file(folder / f"{name}-site.key"),
+                    read_members(folder / f"{name}.toml"),
+                    "pofmkl-client",
+                )
                 server.write_updates(bus, settings, site.seal(f"{name}.updates", "pofmkl-server"))
             else:
                 server.write_updates(bus, settings)
@@ -133,7 +153,9 @@ def _end_to_end(bus: Bus, address: str, folder: Path) -> Iterator[Figure]:
         plain, keyed = (min(taken[keys]) for keys in (False, True))
         yield Figure(f"identity: processor's time of {scheme} a sample, without keys", plain, "us")
         yield Figure(f"identity: processor's time of {scheme} a sample, with keys", keyed, "us")
-        yield Figure(f"identity: the latter against the former, {scheme}", keyed / plain, "x", goal=1.15, at_most=True)
+        yield Figure(
+            f"identity: the latter against the former, {scheme}", keyed / plain, "x", goal=1.15, at_most=True
+        )
 
 
 def _make_keys(folder: Path, name: str) -> None:

@@ -1,7 +1,9 @@
-"""Does the default learner last? ``python -m benchmarks.long_stream --samples 1000000`` prints a line of JSON each 100,000.
+"""Does the default learner last? ``python -m benchmarks.long_stream --samples 1000000`` prints a line of JSON
+each 100,000.
 
-Two clients and the server's least squares in lockstep, in single precision as deployed, with few and small kernels. The labels are
-those of a direction that turns once in 200,000 samples, so that what was learnt has to be unlearnt again and again.
+Two clients and the server's least squares in lockstep, in single precision as deployed, with few and small
+kernels. The labels are those of a direction that turns once in 200,000 samples, so that what was learnt has
+to be unlearnt again and again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ import time
 import numpy as np
 
 from streamfl.configuration.settings import RoleSection
-from streamfl.pofmkl.config import ExpertsSection, KernelsSection, LearningSection, PofmklFederation, PofmklSettings
+from streamfl.pofmkl.config import (
+    ExpertsSection,
+    KernelsSection,
+    LearningSection,
+    PofmklFederation,
+    PofmklSettings,
+)
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
@@ -25,7 +33,9 @@ REPORT_EVERY = 100_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Feed the default learner a long stream and print how it fares.")
+    parser = argparse.ArgumentParser(
+        description="Feed the default learner a long stream and print how it fares."
+    )
     parser.add_argument("--samples", type=int, default=1_000_000, help="of each client")
     arguments = parser.parse_args()
     settings = PofmklSettings(
@@ -41,7 +51,10 @@ def main() -> None:
     step = server_step(settings)(learner.kernels)
     theta = np.zeros((learner.kernels, learner.row_length), learner.dtype)
     rows = np.array([learner.borrow() for _ in range(CLIENTS)])
-    sent, sender = np.tile(np.arange(learner.kernels), CLIENTS), np.repeat(np.arange(CLIENTS), learner.kernels)
+    sent, sender = (
+        np.tile(np.arange(learner.kernels), CLIENTS),
+        np.repeat(np.arange(CLIENTS), learner.kernels),
+    )
     generator = np.random.default_rng(0)
     errors = squares = total = 0.0
     largest_theta = largest_eigenvalue = 0.0
@@ -49,7 +62,9 @@ def main() -> None:
     for number in range(1, arguments.samples + 1):
         inputs = generator.standard_normal((CLIENTS, DIMENSION))
         angle = 2 * np.pi * number / TURN
-        labels = np.sin(inputs @ [np.cos(angle), np.sin(angle), 0.0]) + NOISE * generator.standard_normal(CLIENTS)
+        labels = np.sin(inputs @ [np.cos(angle), np.sin(angle), 0.0]) + NOISE * generator.standard_normal(
+            CLIENTS
+        )
         forecast = learner.predict(rows, inputs, theta)
         taken = learner.learn(rows, forecast.encoded(), labels, theta, np.zeros(learner.kernels))
         theta = step.apply(theta, sent, taken.steps(sender, sent, np.ones(len(sent)))).astype(learner.dtype)
@@ -57,7 +72,9 @@ def main() -> None:
         squares, total = squares + float(np.square(labels).sum()), total + float(labels.sum())
         if number % 1000 == 0:
             largest_theta = max(largest_theta, float(np.linalg.norm(theta, axis=1).max()))
-            covariances = np.stack([learner.snapshot(row).mixture["ridge_covariance"] for row in rows.tolist()])
+            covariances = np.stack(
+                [learner.snapshot(row).mixture["ridge_covariance"] for row in rows.tolist()]
+            )
             eigenvalues = np.linalg.eigvalsh(covariances)
             largest_eigenvalue = max(largest_eigenvalue, float(eigenvalues.max()))
         if number % REPORT_EVERY == 0 or number == arguments.samples:

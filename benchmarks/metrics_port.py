@@ -1,4 +1,5 @@
-"""What strangers at the metrics port cost: learning beside 10,000 slow connections that come back when they are dropped.
+"""What strangers at the metrics port cost: learning beside 10,000 slow connections that come back when they
+are dropped.
 
 ``python -m benchmarks.metrics_port PORT MANY`` is the strangers' process, ``… serve`` another worker's port.
 """
@@ -55,18 +56,27 @@ def measure() -> Iterator[Figure]:
             processor.append(beside[1] / control[1])
         elsewhere.kill()
     name = f"learning beside {CONNECTIONS:,} slow connections to its metrics port"
-    yield Figure(f"{name}: samples a second, against the same to another process", median(wall), "x", goal=0.95)
-    yield Figure(f"{name}: samples a second of processor time, against the same", median(processor), "x", goal=0.95)
-    yield Figure(f"{name}: of the process's processor time, the port's", median(share), "x", goal=0.05, at_most=True)
+    yield Figure(
+        f"{name}: samples a second, against the same to another process", median(wall), "x", goal=0.95
+    )
+    yield Figure(
+        f"{name}: samples a second of processor time, against the same", median(processor), "x", goal=0.95
+    )
+    yield Figure(
+        f"{name}: of the process's processor time, the port's", median(share), "x", goal=0.05, at_most=True
+    )
     yield Figure(f"{name}: threads", threads, "")
 
 
 def _process(*arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "benchmarks.metrics_port", *map(str, arguments)], stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.metrics_port", *map(str, arguments)], stdout=subprocess.PIPE
+    )
 
 
 def _besieged(port: int, learn: Callable[[], None]) -> tuple[float, float]:
-    """As ``_rates`` while strangers are at a port. They take of this machine themselves, wherever they go: both ports have some."""
+    """As ``_rates`` while strangers are at a port. They take of this machine themselves, wherever they go:
+    both ports have some."""
     with _process(port, CONNECTIONS) as strangers:
         assert strangers.stdout is not None
         strangers.stdout.readline()
@@ -87,8 +97,11 @@ def _rates(learn: Callable[[], None]) -> tuple[float, float]:
 
 
 def _besiege(port: int, many: int) -> None:
-    """Hold ``many`` connections that have said half a request, and open a new one for each that is dropped."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (many + 100, max(many + 100, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+    """Hold ``many`` connections that have said half a request, and open a new one for each that is
+    dropped."""
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (many + 100, max(many + 100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    )
     selector = selectors.DefaultSelector()
 
     def come() -> None:

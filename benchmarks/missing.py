@@ -1,7 +1,9 @@
-"""What a missing input costs: ``python -m benchmarks.missing`` prints a table for docs/accuracy.md; it needs STREAMFL_DATA.
+"""What a missing input costs: ``python -m benchmarks.missing`` prints a table for docs/accuracy.md; it needs
+STREAMFL_DATA.
 
-Values are taken away from whole data sets, at random or in blocks of 24 samples on average, column by column. Every method predicts
-the same samples with the same federation. Errors are mean squared errors on labels from 0 to 1, times 1000.
+Values are taken away from whole data sets, at random or in blocks of 24 samples on average, column by column.
+Every method predicts the same samples with the same federation. Errors are mean squared errors on labels from
+0 to 1, times 1000.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ BLOCK = 24
 Floats = NDArray[np.float64]
 
 
-def taken_away(shape: tuple[int, ...], rate: float, blocks: bool, generator: np.random.Generator) -> NDArray[np.bool_]:
+def taken_away(
+    shape: tuple[int, ...], rate: float, blocks: bool, generator: np.random.Generator
+) -> NDArray[np.bool_]:
     """Which values are missing, (T, K, d): each by itself, or in runs of 24 on average."""
     if not blocks or not rate:
         return np.asarray(generator.random(shape) < rate)
@@ -47,14 +51,17 @@ def filled(values: Floats, fill: Callable[[int], Callable[[Floats], Floats]]) ->
 
 
 def running_means(indicators: bool, last: bool = False) -> Callable[[int], Callable[[Floats], Floats]]:
-    """As `missing = "mean"` does it, or "last". indicators: with an input more for each, that says whether it is missing."""
+    """As `missing = "mean"` does it, or "last". indicators: with an input more for each, that says whether it
+    is missing."""
 
     def of_client(number: int) -> Callable[[Floats], Floats]:
         means: list[RunningMeans] = []
 
         def fill(sample: Floats) -> Floats:
             if not means:
-                means.append(RunningMeans(range(len(sample)), range(len(sample)) if last else (), relative=True))
+                means.append(
+                    RunningMeans(range(len(sample)), range(len(sample)) if last else (), relative=True)
+                )
             found = np.array(means[0].fill((0, str(number)), tuple(sample.tolist())))
             return np.concatenate([found, np.isnan(sample)]) if indicators else found
 
@@ -70,7 +77,9 @@ def of_river(make: Callable[[], object]) -> Callable[[int], Callable[[Floats], F
         imputer = make()
 
         def fill(sample: Floats) -> Floats:
-            content = {place: None if np.isnan(value) else value for place, value in enumerate(sample.tolist())}
+            content = {
+                place: None if np.isnan(value) else value for place, value in enumerate(sample.tolist())
+            }
             imputer.learn_one(content)  # type: ignore[attr-defined]
             found = imputer.transform_one(content)  # type: ignore[attr-defined]
             return np.array([found.get(place) or 0.0 for place in content])
@@ -91,7 +100,9 @@ def methods(values: Floats, columns: int) -> dict[str, Floats]:
         '"mean"': filled(values, running_means(indicators=False)),
         '"last"': filled(values, running_means(indicators=False, last=True)),
         '"mean", `indicator = true`': filled(values, running_means(indicators=True)),
-        "River, StatImputer(Mean)": filled(values, of_river(lambda: stat(*((place, stats.Mean()) for place in range(columns))))),
+        "River, StatImputer(Mean)": filled(
+            values, of_river(lambda: stat(*((place, stats.Mean()) for place in range(columns))))
+        ),
         "River, PreviousImputer": filled(values, of_river(preprocessing.PreviousImputer)),
     }
 
@@ -99,7 +110,9 @@ def methods(values: Floats, columns: int) -> dict[str, Floats]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what a missing input costs.")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--data", choices=tuple(SETS), action="append", help="this set alone; may be given several times")
+    parser.add_argument(
+        "--data", choices=tuple(SETS), action="append", help="this set alone; may be given several times"
+    )
     arguments = parser.parse_args()
     folder = Path(os.environ["STREAMFL_DATA"])
     specification = importlib.util.spec_from_file_location("streams", folder / "streams.py")
@@ -120,9 +133,16 @@ def main() -> None:
                     predictions = in_rounds(np.nan_to_num(made), labels, present, seed)
                     error = 1000 * float(np.square(predictions - labels).mean())
                     errors.setdefault(method, [[] for _ in places])[place].append(error)
-                    print(f"{name} {seed} {rate:.0%} {'in blocks' * blocks} {method}: {error:.2f}", file=sys.stderr, flush=True)
+                    print(
+                        f"{name} {seed} {rate:.0%} {'in blocks' * blocks} {method}: {error:.2f}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         heads = [f"{rate:.0%}" + (" in blocks" if blocks else "") for blocks, rate in places]
-        print(f"\n{name}, {labels.shape[1]} clients, {labels.shape[0]} samples each, {inputs.shape[2]} inputs:\n")
+        print(
+            f"\n{name}, {labels.shape[1]} clients, {labels.shape[0]} samples each, {inputs.shape[2]} "
+            "inputs:\n"
+        )
         print("| missing | " + " | ".join(heads) + " |\n| --- |" + " --- |" * len(heads), flush=True)
         for method, found in errors.items():
             print(f"| {method} | " + " | ".join(f"{np.mean(one):.2f}" for one in found) + " |", flush=True)

@@ -1,4 +1,5 @@
-"""What a sample costs with the default preset, beside the paper's: all that a client does with it, remembering included."""
+"""What a sample costs with the default preset, beside the paper's: all that a client does with it,
+remembering included."""
 
 from __future__ import annotations
 
@@ -29,14 +30,29 @@ def measure() -> Iterator[Figure]:
                 for client in clients:
                     _step(client, batches[number], number)
             default, paper = best_seconds(
-                [lambda number, client=client: _step(client, batches[WARM_UP + number], WARM_UP + number) for client in clients],  # type: ignore[misc]
+                [
+                    lambda number, client=client: _step(client, batches[WARM_UP + number], WARM_UP + number)
+                    for client in clients
+                ],  # type: ignore[misc]
                 REPEATS,
             )
             name = f"M = {kernels}, {'lockstep' if lockstep else 'async'}"
             yield Figure(f"default preset, {name}: microseconds a sample", default / BATCH * 1e6, "us")
-            yield Figure(f"default preset, {name}: time a sample against the paper's", default / paper, "x", 2.0, at_most=True)
+            yield Figure(
+                f"default preset, {name}: time a sample against the paper's",
+                default / paper,
+                "x",
+                2.0,
+                at_most=True,
+            )
         ratio = _bytes_of_an_upload("default", kernels) / _bytes_of_an_upload("paper", kernels)
-        yield Figure(f"default preset, M = {kernels}: bytes of an upload against the paper's", ratio, "x", 1.0, at_most=True)
+        yield Figure(
+            f"default preset, M = {kernels}: bytes of an upload against the paper's",
+            ratio,
+            "x",
+            1.0,
+            at_most=True,
+        )
 
 
 def new_client(preset: str, clients: int, kernels_per_upload: int, lockstep: bool) -> PofmklClient:
@@ -62,5 +78,9 @@ def _bytes_of_an_upload(preset: str, kernels: int) -> float:
     for number in range(20):
         client.model.versions = (number + 1,)
         replies = client.receive(samples(number, 1), float(number))
-        sent += sum(encoded_size(reply.key, reply.value) for reply in replies if getattr(reply, "channel", "") == "updates")  # type: ignore[union-attr]
+        sent += sum(
+            encoded_size(reply.key, reply.value)
+            for reply in replies
+            if getattr(reply, "channel", "") == "updates"
+        )  # type: ignore[union-attr]
     return sent / 20

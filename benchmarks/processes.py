@@ -38,19 +38,35 @@ class Processes:
 
     def __init__(self, folder: Path, program: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder, self._program = folder, program
-        self._environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "400", **(environment or {})}
+        self._environment = {
+            **os.environ,
+            "OPENBLAS_NUM_THREADS": "1",
+            "COLUMNS": "400",
+            **(environment or {}),
+        }
         self._processes: dict[str, list[_Process]] = {}
 
     def command(self, *arguments: str) -> str:
         """What a command of streamfl prints; RuntimeError with what it said if it fails."""
-        done = subprocess.run([self._program, *arguments], cwd=self.folder, capture_output=True, text=True, env=self._environment)
+        done = subprocess.run(
+            [self._program, *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            env=self._environment,
+        )
         if done.returncode:
-            raise RuntimeError(f"streamfl {' '.join(arguments)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(
+                f"streamfl {' '.join(arguments)} ended with code "
+                f"{done.returncode}:\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def running(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A command that goes on beside this process."""
-        return subprocess.Popen([self._program, *arguments], cwd=self.folder, stderr=subprocess.DEVNULL, env=self._environment)
+        return subprocess.Popen(
+            [self._program, *arguments], cwd=self.folder, stderr=subprocess.DEVNULL, env=self._environment
+        )
 
     def start(self, role: str) -> None:
         """Start one more worker with the file ``role``.toml."""
@@ -72,7 +88,9 @@ class Processes:
         for process in (one for started in self._processes.values() for one in started):
             while not process.says(SERVING):
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"after {seconds:g} s a worker has no partition: {process.log.read_text()[-3000:]}")
+                    raise RuntimeError(
+                        f"after {seconds:g} s a worker has no partition: {process.log.read_text()[-3000:]}"
+                    )
                 time.sleep(0.05)
 
     def check(self, role: str) -> None:

@@ -19,13 +19,15 @@ Floats = NDArray[np.float64]
 
 
 def in_rounds(inputs: Floats, labels: Floats, present: NDArray[np.bool_], seed: int = 0) -> Floats:
-    """Predictions (T, K) of the default federation; where a client is not ``present``, the mean of its labels so far.
+    """Predictions (T, K) of the default federation; where a client is not ``present``, the mean of its labels
+    so far.
 
-    inputs (T, K, d), labels and present (T, K). A label is learnt when its sample was predicted, the server steps after each round.
-    """
+    inputs (T, K, d), labels and present (T, K). A label is learnt when its sample was predicted, the server
+    steps after each round."""
     rounds, clients, dimension = inputs.shape
     settings = PofmklSettings(
-        federation=PofmklFederation(name="rounds", clients=clients, seed=seed), role=RoleSection(kind="pofmkl-client")
+        federation=PofmklFederation(name="rounds", clients=clients, seed=seed),
+        role=RoleSection(kind="pofmkl-client"),
     )
     learner = learner_of(settings, dimension)
     assert isinstance(learner, DefaultLearner)
@@ -43,15 +45,25 @@ def in_rounds(inputs: Floats, labels: Floats, present: NDArray[np.bool_], seed: 
             continue
         forecast = learner.predict(rows[here], inputs[number, here], parameters)
         predictions[number, here] = forecast.predictions
-        taken = learner.learn(rows[here], forecast.encoded(), labels[number, here], parameters, np.zeros(learner.kernels))
+        taken = learner.learn(
+            rows[here], forecast.encoded(), labels[number, here], parameters, np.zeros(learner.kernels)
+        )
         uniforms = np.array([draws[client][counts[client]] for client in here])
         counts[here] += 1
         orders = heaviest_first(taken.log_weights)
         weights = np.take_along_axis(normalised(taken.log_weights), orders, axis=1)
-        cumulated = np.cumsum(bin_probabilities(weights, sent, settings.learning.effective_exploration), axis=1)
+        cumulated = np.cumsum(
+            bin_probabilities(weights, sent, settings.learning.effective_exploration), axis=1
+        )
         bins = np.minimum((cumulated <= uniforms[:, None]).sum(axis=1), cumulated.shape[1] - 1)
-        kernels = [np.sort(order[place * sent : (place + 1) * sent]) for order, place in zip(orders, bins, strict=True)]
-        samples, held = np.repeat(np.arange(len(here)), [len(one) for one in kernels]), np.concatenate(kernels)
+        kernels = [
+            np.sort(order[place * sent : (place + 1) * sent])
+            for order, place in zip(orders, bins, strict=True)
+        ]
+        samples, held = (
+            np.repeat(np.arange(len(here)), [len(one) for one in kernels]),
+            np.concatenate(kernels),
+        )
         steps = taken.steps(samples, held, np.ones(len(held)))
         parameters = step.apply(parameters, held, steps).astype(learner.dtype)
     return predictions

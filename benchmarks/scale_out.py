@@ -1,4 +1,5 @@
-"""Processes that are added and removed: how long partitions stand still, what restoring costs, what a further process brings."""
+"""Processes that are added and removed: how long partitions stand still, what restoring costs, what a further
+process brings."""
 
 from __future__ import annotations
 
@@ -33,8 +34,14 @@ from streamfl.runtime.kinds import build_worker, find_kind
 __all__ = ["measure"]
 
 CONNECTORS, PARTITIONS = size(("kafka", "kafka+librdkafka"), ("kafka+librdkafka",)), 6
-# A record every 20 ms in each partition; quiet, then with one process more, then with one less, so many seconds each.
-BEAT_SECONDS, QUIET_SECONDS, JOINED_SECONDS, LEFT_SECONDS = 0.02, size(5.0, 1.0), size(20.0, 4.0), size(15.0, 2.0)
+# A record every 20 ms in each partition; quiet, then with one process more, then with one less, so many
+# seconds each.
+BEAT_SECONDS, QUIET_SECONDS, JOINED_SECONDS, LEFT_SECONDS = (
+    0.02,
+    size(5.0, 1.0),
+    size(20.0, 4.0),
+    size(15.0, 2.0),
+)
 RESTORED_CLIENTS, RESTORED_SAMPLES = size(10_000, 50), size(4, 1)
 CLIENTS, SAMPLES, MOST_PROCESSES = size(1_000, 20), size(90_000, 400), size(3, 1)
 WAIT_SECONDS = 240.0
@@ -59,7 +66,9 @@ class _Deployment:
         self._path = self._folder / f"{self.name}.toml"
         features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
         text = CONFIGURATION.format(name=self.name, clients=CLIENTS, url=url, features=features)
-        self._path.write_text(text.replace('topic = "samples"', f'topic = "{self.samples}"'), encoding="utf-8")
+        self._path.write_text(
+            text.replace('topic = "samples"', f'topic = "{self.samples}"'), encoding="utf-8"
+        )
         bus.create([TopicSpec(self.samples, PARTITIONS, compacted=False)])
         subprocess.run([*self._command("topics"), "--create-inputs"], check=True, stdout=subprocess.DEVNULL)
 
@@ -68,7 +77,9 @@ class _Deployment:
         number = len(self._processes)
         with self._log(number).open("wb") as log:
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "STREAMFL_LOG__FORMAT": "json"}
-            self._processes.append(subprocess.Popen(self._command("run"), stdout=log, stderr=log, env=environment))
+            self._processes.append(
+                subprocess.Popen(self._command("run"), stdout=log, stderr=log, env=environment)
+            )
         return number
 
     def stop(self, number: int) -> None:
@@ -82,7 +93,11 @@ class _Deployment:
 
     def moves(self, number: int) -> list[tuple[float, set[int], set[int]]]:
         """When which partitions were assigned to a process and revoked from it."""
-        lines = [line for line in self._log(number).read_text(encoding="utf-8").splitlines() if '"partitions moved"' in line]
+        lines = [
+            line
+            for line in self._log(number).read_text(encoding="utf-8").splitlines()
+            if '"partitions moved"' in line
+        ]
         return [
             (datetime.fromisoformat(one["timestamp"]).timestamp(), {*one["assigned"]}, {*one["revoked"]})
             for one in map(json.loads, lines)
@@ -93,7 +108,9 @@ class _Deployment:
         deadline = time.monotonic() + WAIT_SECONDS
         while not all(any(assigned for _, assigned, _ in self.moves(number)) for number in range(count)):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"not every process got a partition:\n{self._log(count - 1).read_text()[-2000:]}")
+                raise RuntimeError(
+                    f"not every process got a partition:\n{self._log(count - 1).read_text()[-2000:]}"
+                )
             time.sleep(0.2)
 
     def times(self) -> dict[int, list[float]]:
@@ -121,7 +138,8 @@ def _deployment(url: str) -> Iterator[_Deployment]:
 
 
 def _pauses(connector: str, url: str) -> Iterator[Figure]:
-    """The longest time between two predictions of a partition, while a second process joins and when it leaves again."""
+    """The longest time between two predictions of a partition, while a second process joins and when it
+    leaves again."""
     with _deployment(url) as deployment:
         ended = threading.Event()
         beat = threading.Thread(target=_beat, args=(deployment, ended))
@@ -148,9 +166,15 @@ def _pauses(connector: str, url: str) -> Iterator[Figure]:
     everyone = set(times)
     yield Figure(f"{connector}: partitions that moved to a second process", len(moved), f"of {PARTITIONS}")
     yield Figure(f"{connector}: partitions taken from the first meanwhile", len(taken), f"of {PARTITIONS}")
-    spans = {"at rest": (quiet, joining), "at a join": (joining, leaving), "at a leave": (leaving, leaving + LEFT_SECONDS)}
+    spans = {
+        "at rest": (quiet, joining),
+        "at a join": (joining, leaving),
+        "at a leave": (leaving, leaving + LEFT_SECONDS),
+    }
     for what, (begin, end) in spans.items():
-        for kind, which in (("all", everyone),) if what == "at rest" else (("kept", everyone - moved), ("moved", moved)):
+        for kind, which in (
+            (("all", everyone),) if what == "at rest" else (("kept", everyone - moved), ("moved", moved))
+        ):
             gaps = [_longest_gap(times[number], begin, end) for number in which]
             yield Figure(f"{connector}: longest pause {what}, {kind} partitions", max(gaps, default=0.0), "s")
 
@@ -159,7 +183,9 @@ def _beat(deployment: _Deployment, ended: threading.Event) -> None:
     value = msgspec.json.encode({f"x{i}": 0.5 for i in range(DIMENSION)} | {"y": 0.5})
     due = time.monotonic()
     while not ended.is_set():
-        deployment.bus.write([Outgoing(deployment.samples, f"client-{p}".encode(), value, p) for p in range(PARTITIONS)])
+        deployment.bus.write(
+            [Outgoing(deployment.samples, f"client-{p}".encode(), value, p) for p in range(PARTITIONS)]
+        )
         due = max(due + BEAT_SECONDS, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
 
@@ -177,17 +203,28 @@ def _restoring(preset: str, url: str) -> Iterator[Figure]:
         samples = settings.samples.model_copy(update={"topic": f"{name}.samples"})
         federation = settings.federation.model_copy(update={"name": name})
         settings = settings.model_copy(
-            update={"federation": federation, "samples": samples, "bus": BusSection(url=url, commit_interval_ms=100)}
+            update={
+                "federation": federation,
+                "samples": samples,
+                "bus": BusSection(url=url, commit_interval_ms=100),
+            }
         )
         kind: Any = find_kind("pofmkl-client")
-        bus.create([TopicSpec(s.name, s.partitions or 1, s.compacted, s.options) for s in kind.topics(settings)])
+        bus.create(
+            [TopicSpec(s.name, s.partitions or 1, s.compacted, s.options) for s in kind.topics(settings)]
+        )
         generator = np.random.default_rng(0)
         encode = msgspec.json.Encoder().encode
         for _ in range(RESTORED_SAMPLES):
             rows = generator.random((RESTORED_CLIENTS, DIMENSION + 1)).round(6).tolist()
             names = [f"x{i}" for i in range(DIMENSION)] + ["y"]
             values = [encode(dict(zip(names, row, strict=True))) for row in rows]
-            bus.write([Outgoing(samples.topic, f"client-{number}".encode(), value) for number, value in enumerate(values)])
+            bus.write(
+                [
+                    Outgoing(samples.topic, f"client-{number}".encode(), value)
+                    for number, value in enumerate(values)
+                ]
+            )
         with closing(build_worker(settings, bus)) as worker:
             while sum(1 for _ in bus.read(f"{name}.predictions")) < RESTORED_CLIENTS * RESTORED_SAMPLES:
                 for _ in range(5):
@@ -210,7 +247,8 @@ def _restoring(preset: str, url: str) -> Iterator[Figure]:
 
 
 def _throughput(url: str) -> Iterator[Figure]:
-    """Predictions a second from when the last process has its partitions until the first partition is at its end."""
+    """Predictions a second from when the last process has its partitions until the first partition is at its
+    end."""
     generator = np.random.default_rng(0)
     encode = msgspec.json.Encoder().encode
     rows = generator.random((1_000, DIMENSION + 1)).round(6).tolist()
@@ -221,7 +259,12 @@ def _throughput(url: str) -> Iterator[Figure]:
             for start in range(0, SAMPLES, 10_000):
                 deployment.bus.write(
                     [
-                        Outgoing(deployment.samples, f"client-{n % CLIENTS}".encode(), values[n % 1_000], n % CLIENTS % PARTITIONS)
+                        Outgoing(
+                            deployment.samples,
+                            f"client-{n % CLIENTS}".encode(),
+                            values[n % 1_000],
+                            n % CLIENTS % PARTITIONS,
+                        )
                         for n in range(start, min(start + 10_000, SAMPLES))
                     ]
                 )

@@ -47,7 +47,8 @@ def measure() -> Iterator[Figure]:
 
 
 def _bare_seconds(address: str, federation: str) -> float:
-    """From the poll that brings the first records to the one that brings the last; offsets are committed with each."""
+    """From the poll that brings the first records to the one that brings the last; offsets are committed with
+    each."""
     consumer = KafkaConsumer(
         f"{federation}.updates",
         bootstrap_servers=address,
@@ -69,8 +70,11 @@ def _bare_seconds(address: str, federation: str) -> float:
     return seconds
 
 
-def server_seconds(bus: Bus, settings: PofmklSettings, clock: Callable[[], float] = time.perf_counter) -> float:
-    """From the step that applies the first updates to the one that applies the last; its state and the model are written.
+def server_seconds(
+    bus: Bus, settings: PofmklSettings, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """From the step that applies the first updates to the one that applies the last; its state and the model
+    are written.
 
     clock: time.process_time for the processor's seconds.
     """
@@ -104,11 +108,15 @@ def write_updates(bus: Bus, settings: PofmklSettings, seal: Seal = lambda key, v
             kernels = (int(generator.integers(KERNELS)),)
             update = Update(VERSION, fingerprint, DIMENSION, name, 0, sequence, 0, 1, kernels, steps)
             key, value = name.encode(), UPDATE.encode(update)
-            records.append(Outgoing(f"{settings.federation.name}.updates", key, value, 0, seal(key, value, 0)))
+            records.append(
+                Outgoing(f"{settings.federation.name}.updates", key, value, 0, seal(key, value, 0))
+            )
         bus.write(records)
 
 
 def settings_of(federation: str) -> PofmklSettings:
     """Of the server of a federation of this name."""
     settings = client_settings(CLIENTS, DIMENSION, kind="pofmkl-server")
-    return settings.model_copy(update={"federation": settings.federation.model_copy(update={"name": federation})})
+    return settings.model_copy(
+        update={"federation": settings.federation.model_copy(update={"name": federation})}
+    )

@@ -21,7 +21,10 @@ STEPS = {1: size(500, 10), 400: size(100, 2)}
 
 def measure() -> Iterator[Figure]:
     for records, count in STEPS.items():
-        with tempfile.TemporaryDirectory() as folder, closing(connect(f"sqlite://{Path(folder)}/bus.db")) as bus:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            closing(connect(f"sqlite://{Path(folder)}/bus.db")) as bus,
+        ):
             file = _rate(bus, records, count)
         memory = _rate(MemoryBus(), records, count)
         steps = f"steps of {records} in, out and in the changelog"
@@ -30,8 +33,11 @@ def measure() -> Iterator[Figure]:
 
 
 def _rate(bus: Bus, size: int, count: int) -> float:
-    """Steps a second, each a poll of at most ``size`` records and their commit with as many outputs and changelog records."""
-    bus.create([TopicSpec(name, PARTITIONS, compacted=name == "state") for name in ("inputs", "outputs", "state")])
+    """Steps a second, each a poll of at most ``size`` records and their commit with as many outputs and
+    changelog records."""
+    bus.create(
+        [TopicSpec(name, PARTITIONS, compacted=name == "state") for name in ("inputs", "outputs", "state")]
+    )
     total = size * count
     bus.write([Outgoing("inputs", None, VALUE, number % PARTITIONS) for number in range(total)])
     with closing(bus.session(Subscription("bench", ("inputs",)))) as session:
@@ -43,7 +49,10 @@ def _rate(bus: Bus, size: int, count: int) -> float:
                 Step(
                     {(record.topic, record.partition): record.offset + 1 for record in records},
                     [Outgoing("outputs", b"key", record.value, record.partition) for record in records],
-                    [Outgoing("state", f"{record.offset % 1000}".encode(), record.value, record.partition) for record in records],
+                    [
+                        Outgoing("state", f"{record.offset % 1000}".encode(), record.value, record.partition)
+                        for record in records
+                    ],
                 )
             )
             taken += len(records)

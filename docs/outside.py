@@ -1,4 +1,5 @@
-"""Hooks of mkdocs: the site has the repository's own pages too, and links lead there as they do in the repository."""
+"""Hooks of mkdocs: the site has the repository's own pages too, and links lead there as they do in the
+repository."""
 
 from __future__ import annotations
 

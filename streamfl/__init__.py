@@ -2,7 +2,8 @@
 
 from typing import Any
 
-# The only place of the version: packages, the image, the command line and changelog records take it from here.
+# The only place of the version: packages, the image, the command line and changelog records take it from
+# here.
 __version__ = "0.2.0"
 
 from streamfl.contract.role import ConfigurationError, PeerError

@@ -1,9 +1,9 @@
 """A bus for use from Python: write records, read a topic, follow it, on Kafka or on the bus in a file.
 
-    with streamfl.connect("sqlite://plant.db") as bus:
-        bus.write("readings", [{"device": "press-4", "t1": 21.5}], key="device")
-        for prediction in bus.follow("plant.predictions", patience=5):
-            print(prediction.value["prediction"])
+with streamfl.connect("sqlite://plant.db") as bus:
+    bus.write("readings", [{"device": "press-4", "t1": 21.5}], key="device")
+    for prediction in bus.follow("plant.predictions", patience=5):
+        print(prediction.value["prediction"])
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ POLL_RECORDS = 500
 BATCH_RECORDS = 1000
 
 # The errors that encoders, and the user's function for a key, raise at a bad content.
-UNWRITABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError, PeerError)
+UNWRITABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    msgspec.MsgspecError,
+    PeerError,
+)
 
 Key = str | Callable[[Any], object] | None
 Begin = float | Literal["earliest", "latest"]
@@ -43,8 +52,8 @@ Begin = float | Literal["earliest", "latest"]
 class DecodedRecord(msgspec.Struct, frozen=True):
     """A decoded record of a topic.
 
-    time: in seconds since 1970. key: text, or bytes if it is not UTF-8. value: decoded, or bytes if it is not in the format.
-    """
+    time: in seconds since 1970. key: text, or bytes if it is not UTF-8. value: decoded, or bytes if it is not
+    in the format."""
 
     topic: str
     partition: int
@@ -58,13 +67,14 @@ class DecodedRecord(msgspec.Struct, frozen=True):
 def connect(url: str, **options: Any) -> Connection:
     """Connect to a bus. url: as in ``bus.url``. options: as in ``[bus.options]``.
 
-    ConfigurationError if URL or options are wrong; :class:`streamfl.runtime.bus.BusUnavailable` if the cluster does not answer.
-    """
+    ConfigurationError if URL or options are wrong; :class:`streamfl.runtime.bus.BusUnavailable` if the
+    cluster does not answer."""
     return Connection(buses.connect(url, options))
 
 
 class Connection:
-    """Reads and writes outside any federation: it never changes a worker's offsets. Use it from one thread at a time.
+    """Reads and writes outside any federation: it never changes a worker's offsets. Use it from one thread at
+    a time.
 
     >>> connection = connect("memory://doctest")
     >>> connection.create("readings")
@@ -76,25 +86,30 @@ class Connection:
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
-        # A follower is a group's member, and has in some client libraries a thread that would keep the process alive.
+        # A follower is a group's member, and has in some client libraries a thread that would keep the
+        # process alive.
         self._open: weakref.WeakSet[Generator[DecodedRecord, None, None]] = weakref.WeakSet()
 
     def create(self, topic: str, partitions: int = 1) -> None:
         """Create a topic if there is none of this name."""
         self.bus.create([buses.TopicSpec(topic, partitions, compacted=False)])
 
-    def write(self, topic: str, contents: Iterable[Any], key: Key = None, format: str | Format = "json") -> int:
+    def write(
+        self, topic: str, contents: Iterable[Any], key: Key = None, format: str | Format = "json"
+    ) -> int:
         """Write a record for each of ``contents`` and wait until all are durable. Returns their number.
 
-        key: gives each record's key: the name of a field, a path such as "meta.site", or a function of the content. None: records
-        without a key, in any partition. format: the encoding. ConfigurationError if ``contents`` is one content or a data frame.
-        DataError, or ConfigurationError for a key, names the first record that cannot be written; those before it are written.
-        """
+        key: gives each record's key: the name of a field, a path such as "meta.site", or a function of the
+        content. None: records without a key, in any partition. format: the encoding. ConfigurationError if
+        ``contents`` is one content or a data frame. DataError, or ConfigurationError for a key, names the
+        first record that cannot be written; those before it are written."""
         frame = not callable(getattr(contents, "columns", len))
         if frame or isinstance(contents, (Mapping, str, bytes)):
             # Otherwise each column name, key or letter would become a record.
             rows = 'its rows, such as frame.to_dict("records")' if frame else "such as [content]"
-            raise ConfigurationError(f"contents is one {type(contents).__name__}: several are expected, {rows}")
+            raise ConfigurationError(
+                f"contents is one {type(contents).__name__}: several are expected, {rows}"
+            )
         encode, count = _encoder(_format(format)), 0
         for batch in _batches(contents):
             records: list[Outgoing] = []
@@ -109,13 +124,16 @@ class Connection:
                 self.bus.write(records)
                 count += len(records)
             if wrong is not None:
-                # A user who corrects the record and writes all of them again would write those before it twice.
+                # A user who corrects the record and writes all of them again would write those before it
+                # twice.
                 kind = ConfigurationError if isinstance(wrong, ConfigurationError) else DataError
                 before = f"Of the records before it {count} came into {topic}"
                 raise kind(f"record {count + 1}: {wrong}. {before}: go on from this record") from wrong
         return count
 
-    def read(self, topic: str, begin: Begin = "earliest", format: str | Format = "json") -> Iterator[DecodedRecord]:
+    def read(
+        self, topic: str, begin: Begin = "earliest", format: str | Format = "json"
+    ) -> Iterator[DecodedRecord]:
         """The records of a topic up to now, one partition after the other.
 
         begin: "earliest", "latest" or a time in seconds since 1970.
@@ -129,9 +147,10 @@ class Connection:
     ) -> Generator[DecodedRecord, None, None]:
         """The records that come to a topic from now on, without end.
 
-        begin: as in :meth:`read`. patience: ends after this many seconds without a record. Closing the connection ends it, too.
-        """
-        # Offsets are looked up now, not at the first record, so that all that is written from now on is returned.
+        begin: as in :meth:`read`. patience: ends after this many seconds without a record. Closing the
+        connection ends it, too."""
+        # Offsets are looked up now, not at the first record, so that all that is written from now on is
+        # returned.
         going = self._following(topic, self._offsets(topic, begin), patience, _maker(format))
         self._open.add(going)
         return going
@@ -142,9 +161,12 @@ class Connection:
         with closing(self.records(topic, offsets, patience)) as records:
             yield from map(made, records)
 
-    def records(self, topic: str, offsets: Mapping[int, int], patience: float = math.inf) -> Generator[Record, None, None]:
+    def records(
+        self, topic: str, offsets: Mapping[int, int], patience: float = math.inf
+    ) -> Generator[Record, None, None]:
         """The undecoded records from these offsets on, until none came for ``patience`` seconds."""
-        # A new group that never commits: its only member gets every partition, and no offsets are left behind.
+        # A new group that never commits: its only member gets every partition, and no offsets are left
+        # behind.
         subscription = Subscription(f"streamfl-follow-{uuid.uuid4()}", (topic,), guarantee="at_least_once")
         with closing(self.bus.session(subscription)) as session:
             heard = time.monotonic()
@@ -158,7 +180,9 @@ class Connection:
 
     def _offsets(self, topic: str, begin: Begin) -> dict[int, int]:
         if begin not in ("earliest", "latest") and not isinstance(begin, int | float):
-            raise ConfigurationError(f"begin = {begin!r}: earliest, latest or a time in seconds since 1970 is expected")
+            raise ConfigurationError(
+                f"begin = {begin!r}: earliest, latest or a time in seconds since 1970 is expected"
+            )
         if not self.bus.describe([topic]):
             raise ConfigurationError(f"topic {topic!r} does not exist")
         at = {"earliest": -math.inf, "latest": math.inf}.get(begin) if isinstance(begin, str) else begin
@@ -173,7 +197,9 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -191,7 +217,9 @@ def message_of(record: Record, decode: Callable[[bytes], Any]) -> DecodedRecord:
             value = decode(record.value)
         except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord):
             value = record.value
-    return DecodedRecord(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
+    return DecodedRecord(
+        record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers
+    )
 
 
 def _maker(format: str | Format) -> Callable[[Record], DecodedRecord]:
@@ -213,7 +241,10 @@ def _encoder(format: Format) -> Callable[[Any], bytes]:
         # JSON has neither NaN nor infinities, and a reader takes null for a missing value.
         found = _infinite(_plain(content), "") if b"null" in written else None
         if found is not None and _infinite(format.decoder(Any)(written), "") is None:
-            raise ValueError(f"{found[0]} is {found[1]}, which would be written as null: leave the field out, or give None for it")
+            raise ValueError(
+                f"{found[0]} is {found[1]}, which would be written as null: leave the field out, or give "
+                "None for it"
+            )
         return written
 
     return encode

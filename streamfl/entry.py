@@ -21,7 +21,8 @@ SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
-    # The commands use one thread for matrix products, and OpenBLAS would reserve memory for all processors at loading.
+    # The commands use one thread for matrix products, and OpenBLAS would reserve memory for all processors at
+    # loading.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         # Without this memory OpenBLAS would end the process itself, with code 1.
@@ -41,13 +42,16 @@ def main() -> None:
     except MemoryError as error:
         _end(f"out of memory: {str(error) or 'a limit (ulimit -v, a container) is too low for this work'}")
     except (OSError, RuntimeError) as error:
-        if not (isinstance(error, OSError) and error.errno in SCARCE) and "start new thread" not in str(error):
+        if not (isinstance(error, OSError) and error.errno in SCARCE) and "start new thread" not in str(
+            error
+        ):
             raise
         _end(f"the machine gives no more: {error}")
 
 
 def _end(text: str) -> None:
-    # Not by Python's print, which may need memory, and without exit handlers of modules that were not set up completely.
+    # Not by Python's print, which may need memory, and without exit handlers of modules that were not set up
+    # completely.
     os.write(2, f"error: {' '.join(text.split())}\n".encode(errors="replace")[:2000])
     os._exit(ExitCode.LACKING_RESOURCES)
 
@@ -56,4 +60,8 @@ def _cause(error: BaseException) -> str:
     """The original error: libraries wrap a failed import in pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error) or "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"
+    return (
+        str(error) or "out of memory"
+        if isinstance(error, MemoryError)
+        else f"{type(error).__name__}: {error}"
+    )

@@ -14,7 +14,14 @@ from pathlib import Path
 
 from broker import Broker
 from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
 from streamfl_connectors.kafka.bus import KafkaBus
 
 from streamfl.runtime.bus import Outgoing
@@ -41,7 +48,11 @@ OPERATIONS = {
     "Describe": ACLOperation.DESCRIBE,
     "DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS,
 }
-RESOURCES = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP, "transactional-id": ResourceType.TRANSACTIONAL_ID}
+RESOURCES = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactional-id": ResourceType.TRANSACTIONAL_ID,
+}
 PATTERNS = {"literal": ACLResourcePatternType.LITERAL, "prefixed": ACLResourcePatternType.PREFIXED}
 
 
@@ -87,17 +98,25 @@ def secured_broker() -> Broker:
 
 
 def check_printed_rights_are_enough(secured: Broker, folder: Path, role: Secured) -> None:
-    """With only the printed rights the role starts, reads, writes its state, and writes a dead letter for an unreadable record."""
+    """With only the printed rights the role starts, reads, writes its state, and writes a dead letter for an
+    unreadable record."""
     # Each kind has its own name, so that rights to a prefix do not cover another test.
     name = f"loans-{role.kind}"
     config = folder / "role.toml"
-    config.write_text(SETTINGS.format(name=name, federation=role.federation, url=secured.url, kind=role.kind) + role.more)
+    config.write_text(
+        SETTINGS.format(name=name, federation=role.federation, url=secured.url, kind=role.kind) + role.more
+    )
 
     def start(user: str, *arguments: str) -> subprocess.Popen[str]:
         login = {"SASL_PLAIN_USERNAME": user, "SASL_PLAIN_PASSWORD": PASSWORDS[user]}
-        environment = {**os.environ, **{f"STREAMFL_BUS__OPTIONS__{key}": value for key, value in login.items()}}
+        environment = {
+            **os.environ,
+            **{f"STREAMFL_BUS__OPTIONS__{key}": value for key, value in login.items()},
+        }
         command = [sys.executable, "-m", "streamfl", arguments[0], str(config), *arguments[1:]]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     created = start("admin", "topics", "--create-inputs", "--principal", f"User:{MEMBER}", "--format", "json")
     out, error = created.communicate(timeout=120)
@@ -122,7 +141,11 @@ def check_printed_rights_are_enough(secured: Broker, folder: Path, role: Secured
         worker = start(MEMBER, "run")
         try:
             deadline = time.monotonic() + 120
-            while not (found := list(bus.read(dead_letters))) and worker.poll() is None and time.monotonic() < deadline:
+            while (
+                not (found := list(bus.read(dead_letters)))
+                and worker.poll() is None
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.5)
             worker.send_signal(signal.SIGTERM)
             _, error = worker.communicate(timeout=60)

@@ -1,4 +1,5 @@
-"""Series as Prometheus sees them, and the alert that has to fire: just beyond each limit it fires, just within it does not."""
+"""Series as Prometheus sees them, and the alert that has to fire: just beyond each limit it fires, just
+within it does not."""
 
 from __future__ import annotations
 
@@ -61,13 +62,27 @@ def share(counted: tuple[str, float], of: Mapping[str, float], less: float, minu
 
 def first_training(other: Mapping[str, str]) -> Mapping[str, str]:
     """A party of quasi-Newton with one entity that stays incomplete. other: series that differ."""
-    return {"missing_entities": stays(1, 400), "known_entities": stays(4, 400), "samples_total": ONE_A_DAY, **other}
+    return {
+        "missing_entities": stays(1, 400),
+        "known_entities": stays(4, 400),
+        "samples_total": ONE_A_DAY,
+        **other,
+    }
 
 
 def first_window(other: Mapping[str, str]) -> Mapping[str, str]:
     """A party of DP Frank-Wolfe whose one entity never gets its label. other: series that differ."""
-    lacking = {"lacking_entities{reason=\"label\"}": stays(1, 400), "lacking_entities{reason=\"columns\"}": stays(0, 400)}
-    return {"window": stays(0, 400), **lacking, "samples_total": ONE_A_DAY, "announced_entities_total": stays(7, 400), **other}
+    lacking = {
+        'lacking_entities{reason="label"}': stays(1, 400),
+        'lacking_entities{reason="columns"}': stays(0, 400),
+    }
+    return {
+        "window": stays(0, 400),
+        **lacking,
+        "samples_total": ONE_A_DAY,
+        "announced_entities_total": stays(7, 400),
+        **other,
+    }
 
 
 def ends(counter: str, others: Mapping[str, str] | None = None) -> tuple[Told, ...]:
@@ -97,7 +112,10 @@ CASES: dict[str, tuple[Told, ...]] = {
         # Their scrape targets are gone too.
         Told({"ready": "1x6 stale", "up": "1x6 stale"}, 40, (DAY,), 5),
         Told({"ready": "1x6 stale 1x90", "up": "1x6 0 1x90"}, step=5),
-        Told({"ready": stays(1), 'ready{instance="b:1"}': "1x6 stale", 'up{instance="b:1"}': "1x6 0x200"}, step=5),
+        Told(
+            {"ready": stays(1), 'ready{instance="b:1"}': "1x6 stale", 'up{instance="b:1"}': "1x6 0x200"},
+            step=5,
+        ),
     ),
     "StreamflWorkerDown": (
         # It never answered.
@@ -191,14 +209,22 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"regret": stays(0.0095, 400), "lifetime_labels": stays(1, 400)}, step=30, end=350),
         Told({"regret": "0.05-0.0001x400", "lifetime_labels": stays(1, 400)}, step=30, end=350),
     ),
-    "StreamflBudgetExhausted": share(('skipped_updates_total{reason="budget"}', 5.1), {"updates_total": 10}, 4.9, 61),
+    "StreamflBudgetExhausted": share(
+        ('skipped_updates_total{reason="budget"}', 5.1), {"updates_total": 10}, 4.9, 61
+    ),
     "StreamflBudgetNearlySpent": (
         *share(("update_bytes_total", 0.0081), {"update_budget_bytes_total": 0.01}, 0.0079, 31),
         # There is no budget.
         Told({"update_bytes_total": grows(9), "update_budget_bytes_total": stays(0)}),
     ),
-    "StreamflClientSilent": (Told({"silent_clients": "0x9 1x80"}, 15), Told({"silent_clients": "0x9 1x4 0x80"})),
-    "StreamflClientUnlabelled": (Told({"unlabelled_clients": "0x9 1x80"}, 15), Told({"unlabelled_clients": "0x9 1x4 0x80"})),
+    "StreamflClientSilent": (
+        Told({"silent_clients": "0x9 1x80"}, 15),
+        Told({"silent_clients": "0x9 1x4 0x80"}),
+    ),
+    "StreamflClientUnlabelled": (
+        Told({"unlabelled_clients": "0x9 1x80"}, 15),
+        Told({"unlabelled_clients": "0x9 1x4 0x80"}),
+    ),
     "StreamflModelStands": (
         Told({"updates_total": grows(0.05), "model_version": stays(7)}, 6),
         # There is no model yet.
@@ -306,7 +332,9 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({f"phase{{{COORDINATOR}}}": stays(0), f"iteration{{{COORDINATOR}}}": stays(4)}),
         Told({f"phase{{{COORDINATOR}}}": stays(3), f"iteration{{{COORDINATOR}}}": stays(4)}),
         # For a guest these numbers have another meaning.
-        Told({'phase{role="quasi-newton-guest"}': stays(1), 'iteration{role="quasi-newton-guest"}': stays(4)}),
+        Told(
+            {'phase{role="quasi-newton-guest"}': stays(1), 'iteration{role="quasi-newton-guest"}': stays(4)}
+        ),
     ),
     "StreamflPartyWaits": (
         Told({f"phase{{{GUEST}}}": stays(2), f"iteration{{{GUEST}}}": stays(4)}, 60),
@@ -335,14 +363,22 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told(first_window({"samples_total": stays(9, 400)}), None, (), 5, 30, 350),
     ),
     "StreamflEntitiesMissing": (
-        Told({"missing_entities": "1+0.002x220", "complete_entities": stays(5), "windows_total": stays(0)}, 61),
+        Told(
+            {"missing_entities": "1+0.002x220", "complete_entities": stays(5), "windows_total": stays(0)}, 61
+        ),
         Told({"missing_entities": stays(3), "complete_entities": stays(5), "windows_total": stays(0)}),
         Told({"missing_entities": "1+1x220", "complete_entities": "5+0.02x220", "windows_total": stays(0)}),
         Told({"missing_entities": "1+1x220", "complete_entities": stays(5), "windows_total": grows(0.02)}),
     ),
     "StreamflFitsStand": ends("windows_total", {"samples_total": grows(0.02)}),
     "StreamflNoModelYet": share(("early_records_total", 5.1), {"samples_total": 10}, 4.9, 61),
-    "StreamflPredictionsExpired": share(("expired_predictions_total", 1.1), {"predictions_total": 10}, 0.9, 31),
-    "StreamflPredictionBudgetNearlySpent": share(("unpredicted_entities_total", 1.1), {"samples_total": 10}, 0.9, 31),
-    "StreamflFitBudgetNearlySpent": share(("spent_entities_total", 1.1), {"samples_total": 5, "labels_total": 5}, 0.9, 31),
+    "StreamflPredictionsExpired": share(
+        ("expired_predictions_total", 1.1), {"predictions_total": 10}, 0.9, 31
+    ),
+    "StreamflPredictionBudgetNearlySpent": share(
+        ("unpredicted_entities_total", 1.1), {"samples_total": 10}, 0.9, 31
+    ),
+    "StreamflFitBudgetNearlySpent": share(
+        ("spent_entities_total", 1.1), {"samples_total": 5, "labels_total": 5}, 0.9, 31
+    ),
 }

@@ -65,7 +65,9 @@ def _fetch(folder: Path) -> Path:
     command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        raise RuntimeError(f"Maven could not fetch the schema registry:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+        raise RuntimeError(
+            f"Maven could not fetch the schema registry:\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+        )
     unpacked = folder / "unpacked"
     with tarfile.open(folder / f"apicurio-registry-app-{VERSION}-all.tar.gz") as content:
         content.extractall(unpacked, filter="data")

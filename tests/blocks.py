@@ -1,4 +1,5 @@
-"""A role that reads long messages and publishes the checksum of each block. Its changelog is written in parts."""
+"""A role that reads long messages and publishes the checksum of each block. Its changelog is written in
+parts."""
 
 from __future__ import annotations
 
@@ -20,7 +21,16 @@ from streamfl.contract.role import (
 )
 from streamfl.roles.message_fragments import Limits, LongMessages, decoded_in_fragments
 
-__all__ = ["BLOCK_CHANNELS", "BLOCK_TOPICS", "LIMITS", "PART", "BlockReader", "checksum", "claimed_sender_of_block", "decode_block"]
+__all__ = [
+    "BLOCK_CHANNELS",
+    "BLOCK_TOPICS",
+    "LIMITS",
+    "PART",
+    "BlockReader",
+    "checksum",
+    "claimed_sender_of_block",
+    "decode_block",
+]
 
 # Bytes of content in a part. It is small, so that short traffic has many parts.
 PART = 8
@@ -102,12 +112,17 @@ class BlockReader:
         for received in whole:
             self.counts[received.partition] += 1
             self._changed.add(received.partition)
-            sends.append(Send("checksums", received.record.key, checksum(received.message), received.partition))
+            sends.append(
+                Send("checksums", received.record.key, checksum(received.message), received.partition)
+            )
         return [*sends, *refused]
 
     def changed_state(self) -> Iterable[StateChange]:
         changed, self._changed = sorted(self._changed), set()
-        counts = [StateChange("state", partition, b"blocks", b"%d" % self.counts[partition]) for partition in changed]
+        counts = [
+            StateChange("state", partition, b"blocks", b"%d" % self.counts[partition])
+            for partition in changed
+        ]
         return [*self.long.changed_state(), *counts]
 
     def measure(self) -> Iterable[Measurement]:

@@ -28,7 +28,8 @@ INTERVAL, RANGE = "7777s", "8888s"
 
 
 def parsed(expression: str) -> Any:
-    """The syntax tree of a query, with a duration in place of Grafana's variables for one. ValueError if the query is invalid."""
+    """The syntax tree of a query, with a duration in place of Grafana's variables for one. ValueError if the
+    query is invalid."""
     return promql.parse(expression.replace("$__rate_interval", INTERVAL).replace("$__range", RANGE))
 
 
@@ -72,7 +73,9 @@ def readable(board: Board) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
 
 def template_datasource(board: Board) -> Iterator[str]:
     found = variables(board, "datasource")
-    if [(one["name"], one["label"], one["query"]) for one in found] != [("datasource", "Data source", "prometheus")]:
+    if [(one["name"], one["label"], one["query"]) for one in found] != [
+        ("datasource", "Data source", "prometheus")
+    ]:
         yield f"one data source to choose is expected, not {found}"
 
 
@@ -144,7 +147,11 @@ def target_promql(board: Board) -> Iterator[str]:
 def target_rate_interval(board: Board) -> Iterator[str]:
     for title, _, above in readable(board):
         calls = [one for one in above if isinstance(one, promql.Call) and one.func.name in RATES]
-        if calls and isinstance(above[-1], promql.MatrixSelector) and str(above[-1].range.total_seconds()) != INTERVAL[:-1] + ".0":
+        if (
+            calls
+            and isinstance(above[-1], promql.MatrixSelector)
+            and str(above[-1].range.total_seconds()) != INTERVAL[:-1] + ".0"
+        ):
             yield f"{title}: a rate is over $__rate_interval"
 
 
@@ -162,7 +169,11 @@ def target_counter_agg(board: Board) -> Iterator[str]:
     for title, selector, above in readable(board):
         if not selector.name.endswith("_total"):
             continue
-        within = isinstance(above[-1], promql.MatrixSelector) and isinstance(above[-2], promql.Call) if len(above) > 1 else False
+        within = (
+            isinstance(above[-1], promql.MatrixSelector) and isinstance(above[-2], promql.Call)
+            if len(above) > 1
+            else False
+        )
         if not within or above[-2].func.name not in GROWTHS:
             yield f"{title}: {selector.name} begins anew with its process, so ask its growth"
 

@@ -1,7 +1,8 @@
 """A real Kafka cluster for the tests: one JVM for each node, jars from Maven Central, no Docker.
 
-The jars are fetched once into ``.broker/libs`` of the repository; every cluster has its own ports and its own data directory, which
-is removed when it stops. It stops at the end of the ``with`` block, at the latest with the process that started it.
+The jars are fetched once into ``.broker/libs`` of the repository; every cluster has its own ports and its own
+data directory, which is removed when it stops. It stops at the end of the ``with`` block, at the latest with
+the process that started it.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Broker:
     """A Kafka cluster on this machine, started when the ``with`` block begins and removed when it ends.
 
     properties: lines of server.properties that override the defaults.
-    options: the options of a client with full rights; their ``security_protocol`` is that of the listener CLIENTS.
+    options: the options of a client with full rights; their ``security_protocol`` is that of the listener
+    CLIENTS.
     nodes: number of nodes.
     proxy: the nodes advertise its ports instead of their own, and ``address`` returns them.
     port: the port of the only node, if its properties set one.
@@ -148,7 +150,7 @@ class Broker:
         self._directory = Path(tempfile.mkdtemp(prefix="streamfl-broker-"))
         atexit.register(self.stop)
         ports = free_ports(3 * self.nodes)
-        own, controllers, inside = (ports[first :: 3] for first in range(3))
+        own, controllers, inside = (ports[first::3] for first in range(3))
         if self._port is not None:
             own[0] = self._port
         self._ports = own if self._proxy is None else self._proxy.ports
@@ -175,7 +177,8 @@ class Broker:
             )
             text += "".join(f"{name}={value}\n" for name, value in self._properties.items())
             self._settings(node).write_text(text)
-            # One argument with "=": a separate identifier that begins with "-", as one in 64 does, would be read as an option.
+            # One argument with "=": a separate identifier that begins with "-", as one in 64 does, would be
+            # read as an option.
             command = [*storage, "format", f"--cluster-id={identifier}", "-c", str(self._settings(node))]
             said = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if said.returncode:
@@ -183,12 +186,15 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
         atexit.unregister(self.stop)
 
     def start(self) -> None:
-        """Start the nodes that are not running, with their ports and data, and wait until every node answers."""
+        """Start the nodes that are not running, with their ports and data, and wait until every node
+        answers."""
         for node in range(self.nodes):
             if node not in self._processes:
                 self.begin(node)
@@ -201,7 +207,8 @@ class Broker:
                 raise RuntimeError(f"the Kafka broker did not start:\n{text}")
             time.sleep(0.1)
         with warnings.catch_warnings():
-            # The client library leaves the sockets of refused connections to the garbage collector, which warns.
+            # The client library leaves the sockets of refused connections to the garbage collector, which
+            # warns.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
 
@@ -210,7 +217,8 @@ class Broker:
         self._processes[node] = self._start_node(node)
 
     def halt(self, node: int | None = None) -> None:
-        """Kill all nodes, or one (from 0), at once and keep their data, like a power cut. :meth:`start` starts them again."""
+        """Kill all nodes, or one (from 0), at once and keep their data, like a power cut. :meth:`start`
+        starts them again."""
         chosen = list(self._processes) if node is None else [node]
         for one in chosen:
             self._processes[one].kill()
@@ -236,7 +244,8 @@ class Broker:
             process.send_signal(signal.SIGCONT)
 
     def limit_files(self, node: int) -> None:
-        """Stop all files of a node from growing, like a full disk, until the node is halted and started again."""
+        """Stop all files of a node from growing, like a full disk, until the node is halted and started
+        again."""
         resource.prlimit(self._processes[node].pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
 
     def stop(self) -> None:
@@ -270,7 +279,9 @@ class Broker:
                 if probe.connect_ex(("127.0.0.1", port)) != 0:
                     return False
         try:
-            admin = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=5000, **self.options)
+            admin = KafkaAdminClient(
+                bootstrap_servers=self.address, bootstrap_timeout_ms=5000, **self.options
+            )
         except KafkaError:
             return False
         try:
@@ -284,7 +295,8 @@ class Broker:
 
 @contextmanager
 def shared(make: Callable[[], Broker], folder: Path) -> Iterator[Broker]:
-    """One cluster for all processes that name this folder. The process that started it waits for the others and then stops it.
+    """One cluster for all processes that name this folder. The process that started it waits for the others
+    and then stops it.
 
     An idle broker takes 3% of a processor. Only the process that started it may halt it.
     """
@@ -321,13 +333,16 @@ def _libraries() -> Path:
     HOME.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="streamfl-pom-") as folder:
         (Path(folder) / "pom.xml").write_text(POM)
-        # A directory of this process, moved into place as a whole: two runs may fetch at once, and one may be interrupted.
+        # A directory of this process, moved into place as a whole: two runs may fetch at once, and one may be
+        # interrupted.
         fetched = Path(tempfile.mkdtemp(prefix="libs-", dir=HOME))
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
         result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if result.returncode != 0:
         shutil.rmtree(fetched, ignore_errors=True)
-        raise RuntimeError(f"Maven could not fetch the Kafka broker:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+        raise RuntimeError(
+            f"Maven could not fetch the Kafka broker:\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+        )
     if libraries.is_dir() and not any(libraries.glob(f"kafka_2.13-{KAFKA_VERSION}.jar")):
         shutil.rmtree(libraries)
     try:
@@ -338,8 +353,8 @@ def _libraries() -> Path:
 
 
 def _archive(libraries: Path) -> Path:
-    """An archive from which a JVM loads Kafka's classes fastest, made once by a separate broker. A start then takes a third less
-    time.
+    """An archive from which a JVM loads Kafka's classes fastest, made once by a separate broker. A start then
+    takes a third less time.
     """
     archive = libraries / "classes.jsa"
     # Several test processes start at once; only one makes the archive.

@@ -10,7 +10,9 @@ import pytest
 from streamfl.cli import main
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+def run_command(
+    monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], *arguments: object
+) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of ``streamfl`` with these arguments."""
     monkeypatch.setattr(sys, "argv", ["streamfl", *map(str, arguments)])
     capture.readouterr()

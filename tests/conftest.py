@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_limits
 
 import streamfl.records.formats
 
-# The Kafka client reads its schemas in a way that Python 3.11 calls deprecated; the tests turn warnings into errors.
+# The Kafka client reads its schemas in a way that Python 3.11 calls deprecated; the tests turn warnings into
+# errors.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.admin  # noqa: F401
@@ -41,16 +42,20 @@ settings.load_profile("fast" if FAST else "whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--system NAME``: the tests of one system, and those general tests that run for every system, for this one.
+    """``--system NAME``: the tests of one system, and those general tests that run for every system, for this
+    one.
 
     ``--backwards``: in reverse order, to find tests that need others before them.
     """
     parser.addoption("--backwards", action="store_true", help="run the tests in the reverse order")
-    parser.addoption("--system", help="run this system's tests, and the general ones with it as their parameter")
+    parser.addoption(
+        "--system", help="run this system's tests, and the general ones with it as their parameter"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that do not belong to the named system, if one is named. A name without any test is an error."""
+    """Leave out the tests that do not belong to the named system, if one is named. A name without any test is
+    an error."""
     if FAST:
         try_fewer_examples(items)
     if config.getoption("--backwards"):
@@ -65,7 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         callspec = getattr(item, "callspec", None)
         parameters = callspec.params.values() if callspec is not None else ()
         # Parameters may be a system or its name. An array would compare with a text element by element.
-        names = [one for one in (getattr(given, "name", given) for given in parameters) if isinstance(one, str)]
+        names = [
+            one for one in (getattr(given, "name", given) for given in parameters) if isinstance(one, str)
+        ]
         return name in names or any(folder in item.path.parents for folder in folders)
 
     chosen = [item for item in items if of_the_system(item)]
@@ -76,8 +83,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def try_fewer_examples(items: list[pytest.Item]) -> None:
-    """Run a quarter of the examples for tests that set their own number, because a profile does not affect those."""
-    functions = {getattr(function, "__func__", function) for item in items if (function := getattr(item, "obj", None)) is not None}
+    """Run a quarter of the examples for tests that set their own number, because a profile does not affect
+    those."""
+    functions = {
+        getattr(function, "__func__", function)
+        for item in items
+        if (function := getattr(item, "obj", None)) is not None
+    }
     for function in functions:
         own: settings | None = getattr(function, "_hypothesis_internal_use_settings", None)
         if own is not None and own.max_examples != settings.default.max_examples:
@@ -148,7 +160,8 @@ def secured(run_folder: Path) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def quick_starts() -> Iterator[None]:
-    """For tests that start thousands of clients, each of which would read the metadata of every installed package."""
+    """For tests that start thousands of clients, each of which would read the metadata of every installed
+    package."""
     with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
         patch.setattr(streamfl.records.formats, "entry_points", functools.cache(entry_points))
         yield
@@ -176,6 +189,7 @@ def streams_of_sets(data: Path) -> ModuleType:
 
 @pytest.fixture(name="_refused_connections")
 def _collect_sockets() -> Iterator[None]:
-    """The Kafka client leaves the socket of a refused connection to the garbage collector, which then warns."""
+    """The Kafka client leaves the socket of a refused connection to the garbage collector, which then
+    warns."""
     yield
     gc.collect()

@@ -46,7 +46,9 @@ def decode_number(record: Record) -> Message:
     if max(abs(sequence), abs(amount)) > LARGEST:
         raise PeerError("malformed", f"{sequence} or {amount} is larger than {LARGEST}")
     if len(record.key or b"") > LONGEST_KEY:
-        raise PeerError("oversized", f"a key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted")
+        raise PeerError(
+            "oversized", f"a key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted"
+        )
     return sequence, amount
 
 
@@ -59,7 +61,8 @@ CHANNELS = Channels(
 
 
 class CountingRole:
-    """``total[key] += factor * number``. Zero resets a key; a negative number is refused as a peer's mistake."""
+    """``total[key] += factor * number``. Zero resets a key; a negative number is refused as a peer's
+    mistake."""
 
     def __init__(self) -> None:
         self.wake_at: float | None = None

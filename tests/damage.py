@@ -1,4 +1,5 @@
-"""Batches that cannot be read, made on a real broker. The broker checks what it receives, but not what lies on its disk."""
+"""Batches that cannot be read, made on a real broker. The broker checks what it receives, but not what lies
+on its disk."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from crc32c import crc32c
 
 __all__ = ["DAMAGES", "damage"]
 
-# KIP-98's batch: base offset, length, leader epoch, magic, checksum of everything after it; the records begin after 61 bytes.
+# KIP-98's batch: base offset, length, leader epoch, magic, checksum of everything after it; the records begin
+# after 61 bytes.
 MAGIC, CHECKSUM, CHECKED, RECORDS = 16, 17, 21, 61
 
 

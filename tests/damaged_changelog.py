@@ -30,5 +30,7 @@ def check_refused_or_harmless(run: MemoryFederation, member: str, seed: str) -> 
             try:
                 found[resumed.resume(damaged)] += 1
             except Exception as error:
-                raise AssertionError(f"{damaged} was taken back, and: {type(error).__name__}: {error}") from error
+                raise AssertionError(
+                    f"{damaged} was taken back, and: {type(error).__name__}: {error}"
+                ) from error
     assert found[False] > DAMAGES / 4, found

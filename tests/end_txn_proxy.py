@@ -1,7 +1,8 @@
 """A proxy between Kafka's clients and brokers that delays one EndTxn request, or loses its answer.
 
-EndTxn is the request that ends a transaction. It carries a producer's id and epoch, but does not identify the transaction. A late
-one ends whatever transaction that epoch has open by then. Networks delay requests; this proxy does it on purpose::
+EndTxn is the request that ends a transaction. It carries a producer's id and epoch, but does not identify the
+transaction. A late one ends whatever transaction that epoch has open by then. Networks delay requests; this
+proxy does it on purpose::
 
     with EndTxnProxy(nodes=3) as proxy, Broker(nodes=3, proxy=proxy) as broker:
         caught = proxy.catch(Fault.KEEP_AND_BREAK, deliver=Moment(produce_requests=2))
@@ -9,10 +10,11 @@ one ends whatever transaction that epoch has open by then. Networks delay reques
         caught.kept.wait(30)                 # an EndTxn was kept back, the client's connection is broken
         caught.answered.wait(30)             # it reached its broker, in the midst of a later transaction
         assert caught.error != 0             # refused, as it should be
-        assert not proxy.doubtful            # no transaction began under an epoch whose EndTxn might still come
+        assert not proxy.doubtful            # no transaction began under an epoch whose EndTxn might still
+        come
 
-Clients reach the brokers only through the proxy. Brokers reach each other directly. The proxy runs in a thread of its own.
-"""
+Clients reach the brokers only through the proxy. Brokers reach each other directly. The proxy runs in a
+thread of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from typing import Any
 __all__ = ["Caught", "EndTxn", "EndTxnProxy", "Fault", "Moment"]
 
 PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN = 0, 24, 25, 26
-# From these versions on, a request's header ends in tagged fields, and its strings have lengths of variable size.
+# From these versions on, a request's header ends in tagged fields, and its strings have lengths of variable
+# size.
 FLEXIBLE = {PRODUCE: 9, ADD_PARTITIONS: 3, ADD_OFFSETS: 3, END_TXN: 3}
 # Later versions name several transactions. Only brokers use them.
 LAST_OF_ONE_TRANSACTION = 3
@@ -40,8 +43,8 @@ BUFFER_BYTES = 2**20
 class Fault(Enum):
     """What happens to an EndTxn.
 
-    KEEP: it does not arrive, and the client waits for the answer. KEEP_AND_BREAK: it does not arrive, and the client's connection
-    breaks. LOSE_ANSWER: it arrives, but the connection breaks before the answer.
+    KEEP: it does not arrive, and the client waits for the answer. KEEP_AND_BREAK: it does not arrive, and the
+    client's connection breaks. LOSE_ANSWER: it arrives, but the connection breaks before the answer.
 
     A kept request can be delivered later.
     """
@@ -53,9 +56,9 @@ class Fault(Enum):
 
 @dataclass(frozen=True)
 class Moment:
-    """When a kept EndTxn arrives: before the n-th Produce request of the following transactions, which waits for that. With
-    ``slow_node``, from 0: the Produce requests to that node wait, and the EndTxn arrives ``slow_seconds`` after the first one.
-    """
+    """When a kept EndTxn arrives: before the n-th Produce request of the following transactions, which waits
+    for that. With ``slow_node``, from 0: the Produce requests to that node wait, and the EndTxn arrives
+    ``slow_seconds`` after the first one."""
 
     produce_requests: int = 1
     slow_node: int | None = None
@@ -99,15 +102,17 @@ class Caught:
 
     def fits(self, request: EndTxn) -> bool:
         """Whether this request is one to catch."""
-        return self.committed in (None, request.committed) and self.transactional_id in request.transactional_id
+        return (
+            self.committed in (None, request.committed) and self.transactional_id in request.transactional_id
+        )
 
 
 class EndTxnProxy:
     """A proxy for ``nodes`` brokers. Clients connect to its ``ports`` on 127.0.0.1, one for each node.
 
     sent: every EndTxn of clients, in order.
-    doubtful: requests that began or widened a transaction under a producer id and epoch after an EndTxn of these whose answer did
-        not reach the client. There should be none.
+    doubtful: requests that began or widened a transaction under a producer id and epoch after an EndTxn of
+        these whose answer did not reach the client. There should be none.
     """
 
     def __init__(self, nodes: int = 1) -> None:
@@ -129,14 +134,17 @@ class EndTxnProxy:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
 
     def forward_to(self, ports: Sequence[int]) -> None:
-        """Makes the i-th port of the proxy lead to the i-th of these. Called by the broker that is started behind the proxy."""
+        """Makes the i-th port of the proxy lead to the i-th of these. Called by the broker that is started
+        behind the proxy."""
         self._targets = list(ports)
 
     def catch(
@@ -147,13 +155,14 @@ class EndTxnProxy:
         deliver: Moment | None = None,
         on_answered: Callable[[], object] = lambda: None,
     ) -> Caught:
-        """Apply this fault to the next EndTxn. Another call replaces one that has not been caught yet; caught ones stay.
+        """Apply this fault to the next EndTxn. Another call replaces one that has not been caught yet; caught
+        ones stay.
 
         committed: only to a commit (True) or an abort (False).
         transactional_id: only if the id contains this text.
         deliver: when it arrives after all; without it, only by :meth:`deliver`.
-        on_answered: called in the proxy's thread when the late request was answered, before anything that waits for it goes on.
-        """
+        on_answered: called in the proxy's thread when the late request was answered, before anything that
+        waits for it goes on."""
         caught = Caught(fault, committed, transactional_id, deliver, on_answered)
         self._loop.call_soon_threadsafe(self._arm, caught)
         return caught
@@ -265,7 +274,9 @@ class EndTxnProxy:
 class _Connection:
     """A client's connection, and the matching one to its broker."""
 
-    def __init__(self, proxy: EndTxnProxy, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, proxy: EndTxnProxy, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._proxy, self._node = proxy, node
         self._reader, self._writer = reader, writer
         self._requests: dict[int, tuple[int, EndTxn]] = {}
@@ -373,7 +384,8 @@ def _transactional_id(frame: bytes, key: int, version: int) -> tuple[str, int]:
 
 
 def _parsed(frame: bytes, key: int, version: int) -> EndTxn:
-    """Id, producer id and epoch, which begin all requests about one transaction; for EndTxn, whether it commits."""
+    """Id, producer id and epoch, which begin all requests about one transaction; for EndTxn, whether it
+    commits."""
     transactional_id, at = _transactional_id(frame, key, version)
     producer_id, epoch = struct.unpack_from(">qh", frame, at)
     return EndTxn(transactional_id, producer_id, epoch, key == END_TXN and frame[at + 10] != 0)

@@ -13,7 +13,8 @@ FOLDER = Path(__file__).resolve().parent.parent / ".broker"
 
 
 def fetched(name: str, fetch: Callable[[Path], Path]) -> Path:
-    """The program's directory. fetch: puts it into a directory of this process, and returns where the program is in there."""
+    """The program's directory. fetch: puts it into a directory of this process, and returns where the program
+    is in there."""
     home = FOLDER / name
     if home.is_dir():
         return home

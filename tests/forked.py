@@ -1,9 +1,9 @@
-"""Starts many workers with one settings file, which poll their cluster more often than usual: ``python forked.py CONFIG COUNT
-SECONDS``.
+"""Starts many workers with one settings file, which poll their cluster more often than usual: ``python
+forked.py CONFIG COUNT SECONDS``.
 
-They are forks of one process that has loaded everything, so that twenty of them can start on a busy machine. A worker that could
-not connect is started again, as a supervisor does. For every other one that ends, a line on stdout has its number and exit code,
-which is below 0 for a signal.
+They are forks of one process that has loaded everything, so that twenty of them can start on a busy machine.
+A worker that could not connect is started again, as a supervisor does. For every other one that ends, a line
+on stdout has its number and exit code, which is below 0 for a signal.
 """
 
 from __future__ import annotations

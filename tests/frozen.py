@@ -3,9 +3,10 @@
     python tests/frozen.py record before.json      # at the commit before
     python tests/frozen.py compare before.json     # after; exit code 1 and the names of what differs
 
-It only uses the command line and stable interfaces, so it runs on both commits. For seeds of the fault simulator (every system,
-both buses, permanent faults) it records the history and every topic's bytes. For seeded ``streamfl simulate`` runs it records every
-topic, figure and traced array. Floating-point sums differ between machines, so both runs have to be on one machine.
+It only uses the command line and stable interfaces, so it runs on both commits. For seeds of the fault
+simulator (every system, both buses, permanent faults) it records the history and every topic's bytes. For
+seeded ``streamfl simulate`` runs it records every topic, figure and traced array. Floating-point sums differ
+between machines, so both runs have to be on one machine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ FAULTS = {"": 12, "--bus sqlite": 4, "--liveness": 6}
 
 
 def seeded_simulations() -> dict[str, dict[str, tuple[str, str]]]:
-    """For each system with a file ``tests/<system>/frozen.py``: by name, a settings file and the options of ``streamfl simulate``.
+    """For each system with a file ``tests/<system>/frozen.py``: by name, a settings file and the options of
+    ``streamfl simulate``.
 
     ``SECRET`` in a settings file is replaced by the path of a file with a secret.
     """
@@ -48,7 +50,8 @@ def digest(*parts: object) -> str:
 
 
 class Topics:
-    """Hashes the contents of every bus of this package that is made from now on, when its run is over or its file is closed."""
+    """Hashes the contents of every bus of this package that is made from now on, when its run is over or its
+    file is closed."""
 
     def __init__(self) -> None:
         from streamfl.runtime.memory_bus import MemoryBus
@@ -79,7 +82,9 @@ class Topics:
     def _note(self, bus: Any) -> None:
         for entry in [entry for entry in self._buses if entry[0] is bus]:
             self._buses.remove(entry)
-            self._closed.append({name: digest(*map(self._content, bus.read(name))) for name in sorted(entry[1])})
+            self._closed.append(
+                {name: digest(*map(self._content, bus.read(name))) for name in sorted(entry[1])}
+            )
 
     @staticmethod
     def _content(record: Any) -> tuple[object, ...]:
@@ -101,7 +106,15 @@ def faults(topics: Topics) -> Iterator[tuple[str, object]]:
     for options, seeds in FAULTS.items():
         for system in seeded_simulations():
             for seed in range(seeds):
-                sys.argv = ["faults", "--system", system, "--seed", str(seed), "--transcript", *options.split()]
+                sys.argv = [
+                    "faults",
+                    "--system",
+                    system,
+                    "--seed",
+                    str(seed),
+                    "--transcript",
+                    *options.split(),
+                ]
                 with redirect_stdout(io.StringIO()) as out:
                     code = main()
                 text = [line for line in out.getvalue().splitlines() if line]
@@ -112,7 +125,9 @@ def simulations(topics: Topics) -> Iterator[tuple[str, object]]:
     """For each run: the printed figures, the traced arrays and the topics."""
     from streamfl.cli import app
 
-    runs = {f"{system} {name}": run for system, own in seeded_simulations().items() for name, run in own.items()}
+    runs = {
+        f"{system} {name}": run for system, own in seeded_simulations().items() for name, run in own.items()
+    }
     for name, (config, options) in runs.items():
         # A member's state includes the settings it was made with, and so the path of its secret.
         folder = Path(tempfile.gettempdir(), "streamfl-frozen")

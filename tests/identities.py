@@ -72,5 +72,9 @@ def figure(worker: Worker, name: str) -> float:
 def again(record: Record, topic: str | None = None, partition: int | None = None) -> Outgoing:
     """A copy of the record, in another topic and partition if given."""
     return Outgoing(
-        topic or record.topic, record.key, record.value, record.partition if partition is None else partition, record.headers
+        topic or record.topic,
+        record.key,
+        record.value,
+        record.partition if partition is None else partition,
+        record.headers,
     )

@@ -28,7 +28,12 @@ class Laptop:
             (binaries / name).chmod(0o755)
         paths = os.pathsep.join([str(ROOT), str(ROOT / "connectors")])
         path = os.pathsep.join([str(binaries), os.environ["PATH"]])
-        self.environment = os.environ | {"PYTHONPATH": paths, "PATH": path, "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "200"}
+        self.environment = os.environ | {
+            "PYTHONPATH": paths,
+            "PATH": path,
+            "OPENBLAS_NUM_THREADS": "1",
+            "COLUMNS": "200",
+        }
         self._running: list[subprocess.Popen[bytes]] = []
         self._log = (folder / "workers.log").open("wb")
 
@@ -48,7 +53,9 @@ class Laptop:
     def start(self, command: str) -> None:
         arguments = command.removesuffix("&").split()
         self._running.append(
-            subprocess.Popen(arguments, cwd=self.folder, env=self.environment, stdout=self._log, stderr=self._log)
+            subprocess.Popen(
+                arguments, cwd=self.folder, env=self.environment, stdout=self._log, stderr=self._log
+            )
         )
 
     def stop(self) -> None:

@@ -21,10 +21,14 @@ from streamfl.testing.bound_laws import what_is_refused
 from streamfl.testing.role_laws import Extreme, Subject
 
 # Exactly at the bounds. The law on small roles checks that nothing larger is accepted.
-LARGEST = [Extreme(LONGEST_NAME * character, 2**53, 999.0, LONGEST_KEY * b"k") for character in "\N{GRINNING FACE}\0"]
+LARGEST = [
+    Extreme(LONGEST_NAME * character, 2**53, 999.0, LONGEST_KEY * b"k") for character in "\N{GRINNING FACE}\0"
+]
 
 
-def written(key: bytes | None, content: object, channel: str = "samples", partition: int = 0) -> tuple[str, Record]:
+def written(
+    key: bytes | None, content: object, channel: str = "samples", partition: int = 0
+) -> tuple[str, Record]:
     """A dictionary as JSON, anything else as MessagePack."""
     value = json.dumps(content).encode() if isinstance(content, dict) else msgspec.msgpack.encode(content)
     return channel, Record(channel, partition, 0, key, value)
@@ -70,7 +74,8 @@ class Case:
 
 
 def check_what_is_accepted_can_be_written(case: Case) -> None:
-    """A role of the largest allowed size refuses each message at once, or can write its state and its replies."""
+    """A role of the largest allowed size refuses each message at once, or can write its state and its
+    replies."""
     made = case.make(largest(case.make))
     kind = find_kind(made.role.kind)
     channels, fingerprint = kind.channels(made), case.fingerprint(made)

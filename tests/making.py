@@ -1,4 +1,5 @@
-"""A role with long work: it makes ordered blocks in pieces, and sends each block in parts to a reader of blocks."""
+"""A role with long work: it makes ordered blocks in pieces, and sends each block in parts to a reader of
+blocks."""
 
 from __future__ import annotations
 
@@ -88,12 +89,15 @@ def end_the_process(content: bytes) -> bytes:
 
 
 MAKER_CHANNELS = Channels(
-    inputs={"orders": Input("orders", decode_order)}, outputs={"blocks": "blocks"}, changelogs={"made": "made"}
+    inputs={"orders": Input("orders", decode_order)},
+    outputs={"blocks": "blocks"},
+    changelogs={"made": "made"},
 )
 
 
 class BlockMaker:
-    """Makes one block for each order of a key, in the order of their numbers. Its state is the last number of each key."""
+    """Makes one block for each order of a key, in the order of their numbers. Its state is the last number of
+    each key."""
 
     full: Collection[int] = ()
     prompt = True
@@ -127,13 +131,18 @@ class BlockMaker:
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies: list[Send | Rejection | Work] = []
         for received in batch:
-            replies += self._take_piece(received) if received.channel == "piece" else self._take_order(received)
+            replies += (
+                self._take_piece(received) if received.channel == "piece" else self._take_order(received)
+            )
         return replies
 
     def changed_state(self) -> Iterable[StateChange]:
         assert not self.under_way, "work is under way in what is to be remembered"
         changed, self._changed = self._changed, {}
-        return [StateChange("made", partition, key, b"%d" % self.last[partition][key]) for partition, key in changed]
+        return [
+            StateChange("made", partition, key, b"%d" % self.last[partition][key])
+            for partition, key in changed
+        ]
 
     def measure(self) -> Iterable[Measurement]:
         yield Measurement("orders", "counter", "Orders heard of.", float(sum(map(len, self.last.values()))))
@@ -146,7 +155,10 @@ class BlockMaker:
         self._changed[partition, key] = None
         self.under_way[partition, key, number] = []
         name = b"%d %b" % (number, key)
-        return [Work("piece", partition, name, make_piece, b"%b %d %d" % (key, number, piece)) for piece in range(PIECES)]
+        return [
+            Work("piece", partition, name, make_piece, b"%b %d %d" % (key, number, piece))
+            for piece in range(PIECES)
+        ]
 
     def _take_piece(self, received: Received) -> list[Send]:
         number, _, key = (received.record.key or b"").partition(b" ")

@@ -17,7 +17,8 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 def after(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[..., Any]) -> None:
-    """Wrap a method. ``change`` takes its result, the object and the arguments, and returns the new result."""
+    """Wrap a method. ``change`` takes its result, the object and the arguments, and returns the new
+    result."""
     real = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *arguments: change(real(self, *arguments), self, *arguments))
 
@@ -33,7 +34,11 @@ def without(*prefixes: bytes, role: Any = PartitionedRole) -> Mutation:
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
         real = role.restore
-        patch.setattr(role, "restore", lambda self, change: None if change.key.startswith(prefixes) else real(self, change))
+        patch.setattr(
+            role,
+            "restore",
+            lambda self, change: None if change.key.startswith(prefixes) else real(self, change),
+        )
 
     return mutate
 

@@ -1,4 +1,5 @@
-"""Runs tests on your own cluster: STREAMFL_TEST_BUS names a role's settings whose bus replaces the tests' broker."""
+"""Runs tests on your own cluster: STREAMFL_TEST_BUS names a role's settings whose bus replaces the tests'
+broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Builds kustomize overlays, and validates them with strict schemas of Kubernetes, KEDA and the Prometheus operator."""
+"""Builds kustomize overlays, and validates them with strict schemas of Kubernetes, KEDA and the Prometheus
+operator."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ import jsonschema_rs
 import kubernetes_validate
 import yaml
 
-__all__ = ["KEDA", "OVERLAYS", "built", "go_module", "mistakes", "of_kind", "patched", "pod_environment", "pods", "walk"]
+__all__ = [
+    "KEDA",
+    "OVERLAYS",
+    "built",
+    "go_module",
+    "mistakes",
+    "of_kind",
+    "patched",
+    "pod_environment",
+    "pods",
+    "walk",
+]
 
 KUBERNETES = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
@@ -23,7 +35,10 @@ KEDA = "github.com/kedacore/keda/v2@v2.20.2"
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 KUSTOMIZE = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
 # Where custom resources are defined, by the end of their API group.
-DESCRIBED = {"keda.sh": (KEDA, "config/crd/bases"), "monitoring.coreos.com": (OPERATOR, "example/prometheus-operator-crd")}
+DESCRIBED = {
+    "keda.sh": (KEDA, "config/crd/bases"),
+    "monitoring.coreos.com": (OPERATOR, "example/prometheus-operator-crd"),
+}
 Manifest = dict[str, Any]
 
 
@@ -34,10 +49,13 @@ def built(overlay: str) -> tuple[Manifest, ...]:
 
 
 def patched(overlay: str, more: Manifest, folder: Path) -> tuple[Manifest, ...]:
-    """The manifests of a user's overlay on top of this one. more: its further files. folder: where it is written."""
+    """The manifests of a user's overlay on top of this one. more: its further files. folder: where it is
+    written."""
     # kustomize refuses absolute paths.
     base = os.path.relpath(KUBERNETES / "overlays" / overlay, folder.resolve())
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [base], **more}), encoding="utf-8")
+    (folder / "kustomization.yaml").write_text(
+        yaml.safe_dump({"resources": [base], **more}), encoding="utf-8"
+    )
     return _kustomized(folder)
 
 
@@ -57,7 +75,11 @@ def of_kind(manifests: tuple[Manifest, ...], kind: str) -> dict[str, Manifest]:
 def pods(manifests: tuple[Manifest, ...]) -> dict[str, Manifest]:
     """The pod templates of streamfl's StatefulSets, by name."""
     found = {name: one["spec"]["template"] for name, one in of_kind(manifests, "StatefulSet").items()}
-    return {name: one for name, one in found.items() if one["metadata"]["labels"]["app.kubernetes.io/name"] == "streamfl"}
+    return {
+        name: one
+        for name, one in found.items()
+        if one["metadata"]["labels"]["app.kubernetes.io/name"] == "streamfl"
+    }
 
 
 def pod_environment(manifests: tuple[Manifest, ...], name: str, ordinal: int = 0) -> dict[str, str]:
@@ -70,7 +92,9 @@ def pod_environment(manifests: tuple[Manifest, ...], name: str, ordinal: int = 0
         given = entry.get("valueFrom", {})
         if "fieldRef" in given:
             assert given["fieldRef"]["fieldPath"] == "metadata.name"
-        found[entry["name"]] = entry.get("value") or (f"{name}-{ordinal}" if "fieldRef" in given else given["secretKeyRef"]["name"])
+        found[entry["name"]] = entry.get("value") or (
+            f"{name}-{ordinal}" if "fieldRef" in given else given["secretKeyRef"]["name"]
+        )
     return found
 
 
@@ -86,7 +110,10 @@ def mistakes(manifest: Manifest) -> list[str]:
         return []
     module, folder = described
     schema = _custom(go_module(module) / folder, manifest["kind"], version)
-    return [f"{error.instance_path}: {error.message}" for error in jsonschema_rs.validator_for(schema).iter_errors(manifest)]
+    return [
+        f"{error.instance_path}: {error.message}"
+        for error in jsonschema_rs.validator_for(schema).iter_errors(manifest)
+    ]
 
 
 @functools.cache

@@ -38,15 +38,21 @@ def page_text(page: str, section: str = "") -> str:
 
 
 class PageCommands:
-    """Runs the commands of ``text`` in ``folder``. ``STREAMFL_BUS__URL`` replaces the page's broker with SQLite."""
+    """Runs the commands of ``text`` in ``folder``. ``STREAMFL_BUS__URL`` replaces the page's broker with
+    SQLite."""
 
-    def __init__(self, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder, self._monkeypatch, self._capture = folder, monkeypatch, capture
         self._url = f"sqlite://{folder}/topics.db"
         monkeypatch.setenv("STREAMFL_BUS__URL", self._url)
         monkeypatch.setenv("STREAMFL_METRICS__PORT", "0")
         self.files = dict(FILES.findall(text))
-        self.commands = [line.partition("  #")[0].strip() for line in re.findall(r"^    streamfl (.*)$", text, re.MULTILINE)]
+        self.commands = [
+            line.partition("  #")[0].strip()
+            for line in re.findall(r"^    streamfl (.*)$", text, re.MULTILINE)
+        ]
         for name, content in self.files.items():
             (folder / Path(name).stem).mkdir()
             (folder / Path(name).stem / name).write_text(content)
@@ -65,8 +71,8 @@ class PageCommands:
         return taken
 
     def do(self, beginning: str, *more: str) -> str:
-        """Output of the commands with this beginning, each run in its member's folder, with ``more`` arguments that a test needs.
-        """
+        """Output of the commands with this beginning, each run in its member's folder, with ``more``
+        arguments that a test needs."""
         return "".join(self._run(shlex.split(command) + list(more)) for command in self.take(beginning))
 
     def _run(self, arguments: list[str]) -> str:
@@ -132,7 +138,8 @@ def put_credit(page: PageCommands, history: pd.DataFrame) -> None:
 
 
 def try_credit(page: PageCommands, rows: int) -> None:
-    """Run a page about a bank and a shop that score each customer: from the simulation to the predictions of processes."""
+    """Run a page about a bank and a shop that score each customer: from the simulation to the predictions of
+    processes."""
     history = credit_history(rows)
     # The simulated data has no column of names, which would be used as an input.
     page.put("history.csv", history.to_csv(index=False))

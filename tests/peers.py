@@ -1,4 +1,5 @@
-"""Members of a federation on a memory bus with a common clock. A member that was never started does not answer."""
+"""Members of a federation on a memory bus with a common clock. A member that was never started does not
+answer."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Peers:
     def _join(self, sections: dict[str, Any]) -> Worker:
         kind = find_kind(sections["role"]["kind"])
         settings = kind.settings(**sections)
-        self.bus.create([TopicSpec(spec.name, spec.partitions or 1, spec.compacted) for spec in kind.topics(settings)])
+        self.bus.create(
+            [TopicSpec(spec.name, spec.partitions or 1, spec.compacted) for spec in kind.topics(settings)]
+        )
         return build_worker(settings, self.bus, clock=self.clock)
 
     def start(self, sections: dict[str, Any]) -> Worker:

@@ -83,7 +83,9 @@ class Process(Voice):
     def __init__(self, configuration: Path, number: int) -> None:
         super().__init__(configuration, number)
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "streamfl", "run", str(configuration)], stderr=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "streamfl", "run", str(configuration)], stderr=log
+            )
 
 
 class Plant:
@@ -92,7 +94,9 @@ class Plant:
     patience: seconds that the processes wait for a cluster that does not answer.
     """
 
-    def __init__(self, folder: Path, broker: Broker, scheme: str, partitions: int = 2, patience: int = 4) -> None:
+    def __init__(
+        self, folder: Path, broker: Broker, scheme: str, partitions: int = 2, patience: int = 4
+    ) -> None:
         self.name = f"plant-{uuid.uuid4().hex[:8]}"
         self.broker = broker
         self.configuration = folder / "client.toml"
@@ -100,7 +104,15 @@ class Plant:
         self.configuration.write_text(CONFIGURATION.format(name=self.name, url=url, patience=patience))
         self.processes: list[Process] = []
         subprocess.run(
-            [sys.executable, "-m", "streamfl", "topics", str(self.configuration), "--create-inputs", f"--partitions={partitions}"],
+            [
+                sys.executable,
+                "-m",
+                "streamfl",
+                "topics",
+                str(self.configuration),
+                "--create-inputs",
+                f"--partitions={partitions}",
+            ],
             check=True,
             capture_output=True,
             timeout=600,

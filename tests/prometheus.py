@@ -1,4 +1,5 @@
-"""A real Prometheus with promtool for tests: the installed one, or Debian's package, fetched once into ``.broker``."""
+"""A real Prometheus with promtool for tests: the installed one, or Debian's package, fetched once into
+``.broker``."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ class Prometheus:
         """The series of a query, each with its labels and its value. RuntimeError if the query is invalid."""
         parameters = {"query": expression} | ({} if at is None else {"time": str(at)})
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/query?{urllib.parse.urlencode(parameters)}", timeout=30) as answer:
+            with urllib.request.urlopen(
+                f"{self.url}/api/v1/query?{urllib.parse.urlencode(parameters)}", timeout=30
+            ) as answer:
                 found: Any = json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
@@ -47,7 +50,8 @@ class Prometheus:
         return [(one["metric"], float(one["value"][1])) for one in found["data"]["result"]]
 
     def has_scraped(self, ports: Iterable[int], since: float) -> bool:
-        """Whether it has scraped all of these ports successfully since a time. On a busy machine it misses some scrapes."""
+        """Whether it has scraped all of these ports successfully since a time. On a busy machine it misses
+        some scrapes."""
         asked = {labels["instance"] for labels, at in self.ask("timestamp(up) and (up == 1)") if at > since}
         return asked >= {f"127.0.0.1:{port}" for port in ports}
 
@@ -65,8 +69,14 @@ def running_prometheus(
     (port,) = free_ports(1)
     configuration = folder / "prometheus.yml"
     ports = json.dumps([f"127.0.0.1:{target}" for target in targets])
-    configuration.write_text(CONFIGURATION.format(targets=ports, interval=interval, rules=json.dumps([str(one) for one in rules])))
-    options = [f"--config.file={configuration}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"]
+    configuration.write_text(
+        CONFIGURATION.format(targets=ports, interval=interval, rules=json.dumps([str(one) for one in rules]))
+    )
+    options = [
+        f"--config.file={configuration}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen([_program("prometheus"), *options], stdout=log, stderr=log)
     try:
@@ -77,7 +87,9 @@ def running_prometheus(
                     break
             except OSError:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"Prometheus did not start:\n{(folder / 'prometheus.log').read_text()[-2000:]}") from None
+                    raise RuntimeError(
+                        f"Prometheus did not start:\n{(folder / 'prometheus.log').read_text()[-2000:]}"
+                    ) from None
                 time.sleep(0.1)
         yield Prometheus(url)
     finally:
@@ -110,9 +122,13 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True)
     except FileNotFoundError:
-        raise RuntimeError(f"Prometheus is not on the path, and {command[0]} is not here to fetch Debian's package of it") from None
+        raise RuntimeError(
+            f"Prometheus is not on the path, and {command[0]} is not here to fetch Debian's package of it"
+        ) from None
 
 
 def _checked(done: subprocess.CompletedProcess[str]) -> None:
     if done.returncode:
-        raise RuntimeError(f"Prometheus is not on the path, and {' '.join(done.args)} failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"Prometheus is not on the path, and {' '.join(done.args)} failed:\n{done.stderr[-2000:]}"
+        )

@@ -64,8 +64,11 @@ class FakeRegistry:
 
 
 @contextmanager
-def serving(registry: FakeRegistry | None = None, context: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
-    """Serves a registry on a free port. registry: an earlier one, which gets its port again. context: for https."""
+def serving(
+    registry: FakeRegistry | None = None, context: ssl.SSLContext | None = None
+) -> Iterator[FakeRegistry]:
+    """Serves a registry on a free port. registry: an earlier one, which gets its port again. context: for
+    https."""
     registry = registry or FakeRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -75,7 +78,11 @@ def serving(registry: FakeRegistry | None = None, context: ssl.SSLContext | None
             registry.headers = {name.lower(): text for name, text in self.headers.items()}
             time.sleep(registry.delay)
             status, content = registry.answer(self.path, body)
-            if registry.login is not None and self.path != "/token" and self.headers.get("Authorization") != registry.login:
+            if (
+                registry.login is not None
+                and self.path != "/token"
+                and self.headers.get("Authorization") != registry.login
+            ):
                 status, content = 401, {"error_code": 401, "message": "Unauthorized"}
             text = json.dumps(content).encode()
             try:

@@ -1,9 +1,10 @@
 """Runs members of a federation in one process, with the release that is on the Python path.
 
-It is a script. Its argument is the number of seconds that its clock is late. It reads one command a line from standard input:
-``start FILE`` runs the member of a settings file; ``stop FILE`` lets it finish its batch and leave its group; ``die N`` ends the
-process like ``kill -9`` when its members have been busy N times. It answers each line on standard output. At the end of the input
-all members leave. It only uses functions that every release has.
+It is a script. Its argument is the number of seconds that its clock is late. It reads one command a line from
+standard input: ``start FILE`` runs the member of a settings file; ``stop FILE`` lets it finish its batch and
+leave its group; ``die N`` ends the process like ``kill -9`` when its members have been busy N times. It
+answers each line on standard output. At the end of the input all members leave. It only uses functions that
+every release has.
 """
 
 from __future__ import annotations

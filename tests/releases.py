@@ -1,9 +1,11 @@
-"""A federation on one SQLite file whose members may run different releases, with the load and the checks of its soak.
+"""A federation on one SQLite file whose members may run different releases, with the load and the checks of
+its soak.
 
-    python tests/releases.py      # writes tests/<system>/before.tar.xz: the previous release's data when it was killed
+    python tests/releases.py      # writes tests/<system>/before.tar.xz: the previous release's data when it
+    was killed
 
-A recording allows the test without the previous release's code: its data must still be readable. It is made once a release.
-"""
+A recording allows the test without the previous release's code: its data must still be readable. It is made
+once a release."""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ max_poll_records = 10
 session_timeout_seconds = 1
 retention_hours = 1e9
 """
-# Number of samples before the previous release is killed. Enough for a system that learns in trainings to begin one.
+# Number of samples before the previous release is killed. Enough for a system that learns in trainings to
+# begin one.
 FIRST = 240
 # Its processes are killed after this many steps. By then all systems are in the middle of the load.
 STEPS = 30
@@ -59,7 +62,9 @@ def code_of(commit: str, folder: Path) -> Path:
     """The unpacked code of a commit. The test is skipped if the repository or the commit is not available."""
     if shutil.which("git") is None or not (NOW / ".git").exists():
         pytest.skip("this is no clone of the repository, so the earlier release's code is not here")
-    packed = subprocess.run(["git", "-C", str(NOW), "archive", commit, "streamfl", "connectors"], capture_output=True, check=False)
+    packed = subprocess.run(
+        ["git", "-C", str(NOW), "archive", commit, "streamfl", "connectors"], capture_output=True, check=False
+    )
     if packed.returncode:
         pytest.skip(f"this clone does not go back to {commit}: fetch its whole history")
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
@@ -95,7 +100,12 @@ class Release:
             # Without -P the script's folder would come first on the path.
             command = [sys.executable, "-P", str(DRIVER), str(late)]
             self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+                command,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
             )
 
     def start(self, member: Path) -> None:
@@ -177,7 +187,10 @@ class Federation:
 
     def predicted(self) -> set[str]:
         """The samples that have a prediction."""
-        return {self._system.predicted(json.loads(one.value or b"")) for one in self.bus.read(f"{FEDERATION}.predictions")}
+        return {
+            self._system.predicted(json.loads(one.value or b""))
+            for one in self.bus.read(f"{FEDERATION}.predictions")
+        }
 
     def wait(self, done: Callable[[], bool], *releases: Release) -> None:
         """Wait for a condition. The releases have to stay alive."""
@@ -185,7 +198,9 @@ class Federation:
         while not done():
             for one in releases:
                 assert one.ended is None, f"ended with {one.ended}: {one.said}"
-            assert time.monotonic() < deadline, f"{len(self.predicted())} of {self.written} predicted: {releases[0].said}"
+            assert time.monotonic() < deadline, (
+                f"{len(self.predicted())} of {self.written} predicted: {releases[0].said}"
+            )
             time.sleep(0.05)
 
     def finish(self, *releases: Release) -> None:
@@ -193,7 +208,8 @@ class Federation:
         self.wait(lambda: len(self.predicted()) >= self.written, *releases)
 
     def rest(self, *releases: Release) -> None:
-        """Wait until nothing has been written for a while, so that everything that follows from the last samples is there."""
+        """Wait until nothing has been written for a while, so that everything that follows from the last
+        samples is there."""
         seen: dict[str, int] = {}
         since = time.monotonic()
 

@@ -110,7 +110,14 @@ class SecureBroker:
 @contextmanager
 def secure_broker(folder: Path) -> Iterator[SecureBroker]:
     """The broker with its users and without any rights. The certificates are made in the folder."""
-    certificates = [str(SECURITY / "certificates.sh"), str(folder), "IP:127.0.0.1", "admin", "press-server", "stranger"]
+    certificates = [
+        str(SECURITY / "certificates.sh"),
+        str(folder),
+        "IP:127.0.0.1",
+        "admin",
+        "press-server",
+        "stranger",
+    ]
     subprocess.run(certificates, check=True)
     ports = dict(zip(NAMED_PORTS, free_ports(4), strict=True))
     with issuing(SECRETS) as issuer:
@@ -138,7 +145,10 @@ def secure_broker(folder: Path) -> Iterator[SecureBroker]:
         with Broker(properties, admin, port=ports["9094"], java=[allowed]) as broker:
             secured = SecureBroker(broker, issuer, folder, places)
             client = secured.admin()
-            users = [UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_512, secret) for name, secret in SECRETS.items()]
+            users = [
+                UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_512, secret)
+                for name, secret in SECRETS.items()
+            ]
             client.alter_user_scram_credentials(users)
             client.close()
             yield secured

@@ -37,7 +37,8 @@ def joined(configuration: Path, sections: Mapping[str, Any], bus: MemoryBus) -> 
 def served_by(worker: Worker) -> Served:
     """Type and labels of every metric that a worker serves, by name."""
     families = list(text_string_to_metric_families(worker.metrics.render().decode()))
-    # The parser removes the suffix of a counter's name, and the library adds a creation time for each counter.
+    # The parser removes the suffix of a counter's name, and the library adds a creation time for each
+    # counter.
     return {
         f"{family.name}_total" if family.type == "counter" else family.name: (
             family.type,

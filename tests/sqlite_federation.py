@@ -63,7 +63,14 @@ class SqliteFederation:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for kind in ("pofmkl-client", "pofmkl-server"):
             command = self._command("topics", "--create-inputs", "--partitions", "2")
-            subprocess.run(command, env=self._environment(kind), check=True, timeout=180, stdout=self._log, stderr=self._log)
+            subprocess.run(
+                command,
+                env=self._environment(kind),
+                check=True,
+                timeout=180,
+                stdout=self._log,
+                stderr=self._log,
+            )
         self.bus: Bus = connect(url)
         self.written = self._started = 0
 
@@ -84,17 +91,22 @@ class SqliteFederation:
         kind = f"pofmkl-{who.partition('-')[0]}"
         environment = self._environment(kind) | self.more.get(who, {})
         self._started += 1
-        self.processes[who] = subprocess.Popen(self._command("run"), env=environment, stdout=self._log, stderr=self._log)
+        self.processes[who] = subprocess.Popen(
+            self._command("run"), env=environment, stdout=self._log, stderr=self._log
+        )
 
     def _wait_for_handlers(self) -> None:
         """Wait until every process has logged that it runs. Before that SIGTERM ends it at once."""
         deadline = time.monotonic() + SECONDS
-        while len(re.findall(r"\] running .*role=", self._log_path.read_text(errors="replace"))) < self._started:
+        while (
+            len(re.findall(r"\] running .*role=", self._log_path.read_text(errors="replace"))) < self._started
+        ):
             assert time.monotonic() < deadline, self.said
             time.sleep(0.1)
 
     def work(self) -> int:
-        """Write samples of every client and wait until all are predicted and learnt. Returns the model's version."""
+        """Write samples of every client and wait until all are predicted and learnt. Returns the model's
+        version."""
         self.write()
         return self.finish()
 
@@ -116,9 +128,15 @@ class SqliteFederation:
     def wait(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS
         while not done():
-            ended = {who: process.returncode for who, process in self.processes.items() if process.poll() is not None}
+            ended = {
+                who: process.returncode
+                for who, process in self.processes.items()
+                if process.poll() is not None
+            }
             assert not ended, f"{ended}: {self.said}"
-            assert time.monotonic() < deadline, f"{len(self.predicted())} of {CLIENTS * self.written} predicted: {self.said}"
+            assert time.monotonic() < deadline, (
+                f"{len(self.predicted())} of {CLIENTS * self.written} predicted: {self.said}"
+            )
             time.sleep(0.2)
 
     def predicted(self) -> list[str]:
@@ -143,5 +161,3 @@ class SqliteFederation:
             process.wait()
         self.bus.close()
         self._log.close()
-
-

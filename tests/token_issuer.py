@@ -37,9 +37,16 @@ class TokenIssuer:
 
     def token(self, client: str, asked_with: str, lasting: float) -> str:
         """A token for a client, signed with RS256."""
-        # Whole seconds, as usual. Rounded up, because otherwise a token would expire before the answer's expiry.
+        # Whole seconds, as usual. Rounded up, because otherwise a token would expire before the answer's
+        # expiry.
         now = int(time.time()) + 1
-        claims = {"sub": client, "iss": ISSUER, "aud": AUDIENCE, "iat": now + min(0, int(lasting)) - 2, "exp": now + int(lasting)}
+        claims = {
+            "sub": client,
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "iat": now + min(0, int(lasting)) - 2,
+            "exp": now + int(lasting),
+        }
         parts = ({"alg": "RS256", "typ": "JWT", "kid": "one"}, {**claims, "scope": asked_with})
         content = ".".join(_text(json.dumps(part).encode()) for part in parts)
         signature = self._key.sign(content.encode(), padding.PKCS1v15(), hashes.SHA256())
@@ -48,7 +55,9 @@ class TokenIssuer:
     def keys(self) -> dict[str, Any]:
         """The public key in the form of a JSON Web Key Set."""
         numbers = self._key.public_key().public_numbers()
-        n, e = (_text(number.to_bytes((number.bit_length() + 7) // 8, "big")) for number in (numbers.n, numbers.e))
+        n, e = (
+            _text(number.to_bytes((number.bit_length() + 7) // 8, "big")) for number in (numbers.n, numbers.e)
+        )
         return {"keys": [{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": "one", "n": n, "e": e}]}
 
 
@@ -67,12 +76,18 @@ def issuing(secrets: dict[str, str]) -> Iterator[TokenIssuer]:
             client, _, secret = login.partition(":")
             if issuer.away:
                 self._answer(503, {"error": "temporarily_unavailable"})
-            elif not secret or issuer.secrets.get(client) != secret or "grant_type=client_credentials" not in form:
+            elif (
+                not secret
+                or issuer.secrets.get(client) != secret
+                or "grant_type=client_credentials" not in form
+            ):
                 self._answer(401, {"error": "invalid_client"})
             else:
                 issuer.given += 1
                 token = issuer.token(client, "kafka", issuer.lasting)
-                self._answer(200, {"access_token": token, "token_type": "Bearer", "expires_in": issuer.lasting})
+                self._answer(
+                    200, {"access_token": token, "token_type": "Bearer", "expires_in": issuer.lasting}
+                )
 
         def log_message(self, *arguments: Any) -> None:
             pass

@@ -16,7 +16,8 @@ SECONDS = 30.0
 
 
 def lower_limit(address: str | list[str], name: str, size: int) -> None:
-    """Make the topic refuse records above ``size`` bytes, and wait until it does. The cluster applies the change with a delay.
+    """Make the topic refuse records above ``size`` bytes, and wait until it does. The cluster applies the
+    change with a delay.
 
     The attempts are aborted, so no reader sees them.
     """
@@ -24,7 +25,9 @@ def lower_limit(address: str | list[str], name: str, size: int) -> None:
     with closing(KafkaAdminClient(bootstrap_servers=address)) as admin:
         admin.alter_configs([limit])
     deadline = time.monotonic() + SECONDS
-    with closing(KafkaProducer(bootstrap_servers=address, transactional_id=f"limit-{uuid.uuid4().hex}")) as producer:
+    with closing(
+        KafkaProducer(bootstrap_servers=address, transactional_id=f"limit-{uuid.uuid4().hex}")
+    ) as producer:
         producer.init_transactions()
         while _accepts(producer, name, size + 1):
             assert time.monotonic() < deadline, f"{name} still accepts more than {size} bytes"

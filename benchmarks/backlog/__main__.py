@@ -1,4 +1,5 @@
-"""``python -m benchmarks.backlog``: rows that come one by one, a history, a history that a peer starts on later, and simulate."""
+"""``python -m benchmarks.backlog``: rows that come one by one, a history, a history that a peer starts on
+later, and simulate."""
 
 from __future__ import annotations
 
@@ -26,17 +27,20 @@ LATE_SECONDS = 25.0
 # Of the rows that are learnt from, so many more are only measured on.
 MORE = 4
 LOOK_SECONDS = 0.25
-# Members wait for one another for 10 s where nothing else is said, and nothing new after that is all there is.
+# Members wait for one another for 10 s where nothing else is said, and nothing new after that is all there
+# is.
 QUIET_SECONDS = 15.0
 COLUMNS = (
-    "system", "way", "error", "simulate", "error (2)", "simulate (2)", "AUC", "without a peer", "learnt nothing", "never",
+    "system", "way", "error", "simulate", "error (2)", "simulate (2)", "AUC", "without a peer",
+    "learnt nothing", "never",
     "learnt", "lost", "first s", "all s",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Figures:
-    """error: the share of wrong predictions, or what of the label's variance is not explained. half: of the second half."""
+    """error: the share of wrong predictions, or what of the label's variance is not explained. half: of the
+    second half."""
 
     error: float
     half: float
@@ -45,9 +49,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Measured:
-    """figures: of each entity's last prediction. without: those that lack a peer's part. unlearnt: those of a model that has learnt
-    nothing. never: entities without any. learnt: entities that were learnt from. lost: by metric, what is not 0. first, all:
-    seconds from the workers' start to the first prediction of a model that has learnt, and to the last one.
+    """figures: of each entity's last prediction. without: those that lack a peer's part. unlearnt: those of a
+    model that has learnt nothing. never: entities without any. learnt: entities that were learnt from. lost:
+    by metric, what is not 0. first, all: seconds from the workers' start to the first prediction of a model
+    that has learnt, and to the last one.
     """
 
     figures: Figures
@@ -62,13 +67,21 @@ class Measured:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.backlog", description=__doc__)
-    parser.add_argument("--system", action="append", choices=tuple(SYSTEMS), help="may be given several times; left out: all")
-    parser.add_argument("--way", action="append", choices=WAYS, help="may be given several times; left out: all")
+    parser.add_argument(
+        "--system", action="append", choices=tuple(SYSTEMS), help="may be given several times; left out: all"
+    )
+    parser.add_argument(
+        "--way", action="append", choices=WAYS, help="may be given several times; left out: all"
+    )
     parser.add_argument("--rows", type=int, help="left out: the system's own")
     parser.add_argument("--rate", type=float, default=50.0, help="rows a second of --way paced")
-    parser.add_argument("--set", action="append", default=[], help="section.key=value of all members; may come several times")
+    parser.add_argument(
+        "--set", action="append", default=[], help="section.key=value of all members; may come several times"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the rows")
-    parser.add_argument("--patience", type=float, default=240.0, help="seconds after which what there is counts")
+    parser.add_argument(
+        "--patience", type=float, default=240.0, help="seconds after which what there is counts"
+    )
     parser.add_argument("--logs", type=Path, help="a folder that members' logs are copied to")
     given = parser.parse_args()
     program = Path(sys.executable).with_name("streamfl")
@@ -82,14 +95,19 @@ def main() -> None:
             one = measured(system, way, rows, given, program, settings)
             print(f"{name} {way}: {one}", file=sys.stderr, flush=True)
             table.add_row(
-                name, way, f"{one.figures.error:.3f}", f"{promised.error:.3f}", f"{one.figures.half:.3f}", f"{promised.half:.3f}",
-                f"{one.figures.area:.3f}", f"{one.without:,}", f"{one.unlearnt:,}", f"{one.never:,}", f"{one.learnt:,}",
-                ", ".join(f"{count:,} {metric}" for metric, count in one.lost.items()) or "-", f"{one.first:.1f}", f"{one.all:.1f}",
+                name, way, f"{one.figures.error:.3f}", f"{promised.error:.3f}", f"{one.figures.half:.3f}",
+                f"{promised.half:.3f}",
+                f"{one.figures.area:.3f}", f"{one.without:,}", f"{one.unlearnt:,}", f"{one.never:,}",
+                f"{one.learnt:,}",
+                ", ".join(f"{count:,} {metric}" for metric, count in one.lost.items()) or "-",
+                f"{one.first:.1f}", f"{one.all:.1f}",
             )  # fmt: skip
     Console(width=200).print(table)
 
 
-def measured(system: System, way: str, count: int, given: argparse.Namespace, program: Path, settings: dict[str, str]) -> Measured:
+def measured(
+    system: System, way: str, count: int, given: argparse.Namespace, program: Path, settings: dict[str, str]
+) -> Measured:
     """Run the federation in this way."""
     whole = system.make(count + count // MORE, given.seed)
     rows = whole.iloc[:count].copy()
@@ -144,7 +162,12 @@ def _run(
 
 
 def _of_predictions(
-    said: list[tuple[float, dict[str, Any]]], system: System, rows: pd.DataFrame, began: float, learnt: int, lost: dict[str, int]
+    said: list[tuple[float, dict[str, Any]]],
+    system: System,
+    rows: pd.DataFrame,
+    began: float,
+    learnt: int,
+    lost: dict[str, int],
 ) -> Measured:
     last = {int(one["entity"]): one for _, one in said}
     first = min((at for at, one in said if _has_learnt(one)), default=np.nan)
@@ -156,7 +179,11 @@ def _of_predictions(
     if "prediction" not in next(iter(last.values()), {}):
         learnt = len(last) - learnt
     return Measured(
-        Figures(1 - accuracy(values, labels), 1 - accuracy(values[half:], labels[half:]), area_under_curve(values, labels)),
+        Figures(
+            1 - accuracy(values, labels),
+            1 - accuracy(values[half:], labels[half:]),
+            area_under_curve(values, labels),
+        ),
         sum(one.get("embeddings", one.get("parties", 2)) < 2 for one in last.values()),
         sum(not _has_learnt(one) for one in last.values()),
         len(rows) - len(last),
@@ -177,7 +204,12 @@ def _chance(one: Mapping[str, Any]) -> float:
 
 
 def _of_models(
-    said: list[tuple[float, dict[str, Any]]], whole: pd.DataFrame, count: int, began: float, learnt: int, lost: dict[str, int]
+    said: list[tuple[float, dict[str, Any]]],
+    whole: pd.DataFrame,
+    count: int,
+    began: float,
+    learnt: int,
+    lost: dict[str, int],
 ) -> Measured:
     """Of models of windows, on rows that are in none."""
     test = whole.iloc[count:]
@@ -191,7 +223,8 @@ def _of_models(
     times = [at for at, _ in said]
     return Measured(
         Figures(float(np.mean(errors)) if errors else np.nan, errors[-1] if errors else np.nan),
-        0, 0, 2 - len(errors), learnt, lost, min(times, default=np.nan) - began, max(times, default=np.nan) - began,
+        0, 0, 2 - len(errors), learnt, lost, min(times, default=np.nan) - began,
+        max(times, default=np.nan) - began,
     )  # fmt: skip
 
 
@@ -206,7 +239,10 @@ def simulated(system: System, count: int, seed: int, program: Path, settings: di
     if system.fits_windows:
         first = pd.concat([whole.iloc[:half], whole.iloc[count:]])
         tables = ((first, "1"), (whole, "2"))
-        errors = [1 - _simulate(system, table, program, settings, ["--windows", windows])["r2"] for table, windows in tables]
+        errors = [
+            1 - _simulate(system, table, program, settings, ["--windows", windows])["r2"]
+            for table, windows in tables
+        ]
         return Figures(float(np.mean(errors)), errors[-1])
     told = _simulate(system, whole, program, settings)
     if "progressive" not in told:
@@ -219,7 +255,11 @@ def simulated(system: System, count: int, seed: int, program: Path, settings: di
 
 
 def _simulate(
-    system: System, table: pd.DataFrame, program: Path, settings: dict[str, str], more: list[str] | None = None
+    system: System,
+    table: pd.DataFrame,
+    program: Path,
+    settings: dict[str, str],
+    more: list[str] | None = None,
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="streamfl-backlog-") as name:
         federation = Federation(system, Path(name), table, program, settings)

@@ -34,12 +34,15 @@ def settings_of(settings: Sequence[str]) -> dict[str, str]:
 
 
 class Federation:
-    """Each member has a folder of its own, with the secrets that the page has it make. Their topics are in one SQLite file.
+    """Each member has a folder of its own, with the secrets that the page has it make. Their topics are in
+    one SQLite file.
 
     rows: of all members. settings: in place of the files' and the system's own.
     """
 
-    def __init__(self, system: System, folder: Path, rows: pd.DataFrame, program: Path, settings: dict[str, str]) -> None:
+    def __init__(
+        self, system: System, folder: Path, rows: pd.DataFrame, program: Path, settings: dict[str, str]
+    ) -> None:
         self._system = system
         self._url = f"sqlite://{folder}/topics.db"
         files = dict(FILES.findall((DOCS / system.page).read_text(encoding="utf-8")))
@@ -62,7 +65,13 @@ class Federation:
             self._ports[name] = _free_port()
             own = {**environment, "metrics.port": str(self._ports[name])}
             self._members[name] = Processes(home, program, _variables(own))
-            self._command(name, "topics", "--create-inputs" if name in system.writers else "--create", "--partitions", "1")
+            self._command(
+                name,
+                "topics",
+                "--create-inputs" if name in system.writers else "--create",
+                "--partitions",
+                "1",
+            )
             if "ledger_file" in files[name]:
                 self._members[name].command("ledger", "init", f"{name}.toml")
         rows.to_csv(folder / "rows.csv", index=False)
@@ -80,8 +89,14 @@ class Federation:
         system = self._system
         later = system.labels_alone
         for name in (one for one in system.writers if one != later):
-            delay = ["--label-delay", str(system.label_rows)] if system.label_rows and not later and name == "bank" else []
-            self._writers.append(self._members[name].running(*self._replay(name), "--rate", str(rate), *delay))
+            delay = (
+                ["--label-delay", str(system.label_rows)]
+                if system.label_rows and not later and name == "bank"
+                else []
+            )
+            self._writers.append(
+                self._members[name].running(*self._replay(name), "--rate", str(rate), *delay)
+            )
         if later is not None:
             time.sleep(system.label_rows / rate)
             self._writers.append(self._members[later].running(*self._replay(later), "--rate", str(rate)))
@@ -118,7 +133,16 @@ class Federation:
     def simulate(self, more: Sequence[str]) -> dict[str, Any]:
         """What ``streamfl simulate`` says of the rows."""
         system, name = self._system, self._system.members[0]
-        options = ["--split", system.split, "--label", system.label, "--format", "json", *system.simulate, *more]
+        options = [
+            "--split",
+            system.split,
+            "--label",
+            system.label,
+            "--format",
+            "json",
+            *system.simulate,
+            *more,
+        ]
         return dict(json.loads(self._command(name, "simulate", "--data", self._rows, *options)))
 
     def close(self) -> None:

@@ -26,12 +26,13 @@ STAY_CENTRES, STAY_BOUNDS = (50, 5, 2, 15, 70, 100, 10, 0.5), (50, 5, 2, 15, 30,
 class System:
     """One system.
 
-    page: of the documentation, with the members' files. members: these files, in the order in which they are started; the first
-    one's is given to simulate. late: the peer that starts later. writers: members that rows are replayed to, in this order.
-    topic: what users read. label_rows: by so many rows labels come later where rows are paced; labels_alone: the member that is
-    given labels and nothing else. make: a table of so many rows by a seed. simulate: options of `streamfl simulate`. learnt, lost:
-    members' metrics, which say how many entities were learnt from, and what was lost. settings: of all members, in place of the
-    files' own.
+    page: of the documentation, with the members' files. members: these files, in the order in which they are
+    started; the first one's is given to simulate. late: the peer that starts later. writers: members that
+    rows are replayed to, in this order. topic: what users read. label_rows: by so many rows labels come later
+    where rows are paced; labels_alone: the member that is given labels and nothing else. make: a table of so
+    many rows by a seed. simulate: options of `streamfl simulate`. learnt, lost: members' metrics, which say
+    how many entities were learnt from, and what was lost. settings: of all members, in place of the files'
+    own.
     """
 
     page: str
@@ -59,7 +60,13 @@ class System:
 def _credit(rows: int, seed: int) -> pd.DataFrame:
     """scikit-learn's made data: five columns that matter together, two in a hundred labels wrong."""
     inputs, labels = make_classification(
-        rows, len(CREDIT), n_informative=len(CREDIT), n_redundant=0, flip_y=0.02, class_sep=1.0, random_state=seed
+        rows,
+        len(CREDIT),
+        n_informative=len(CREDIT),
+        n_redundant=0,
+        flip_y=0.02,
+        class_sep=1.0,
+        random_state=seed,
     )
     return pd.DataFrame(inputs, columns=CREDIT).assign(defaulted=labels)
 
@@ -68,7 +75,9 @@ def _stay(rows: int, seed: int) -> pd.DataFrame:
     """scikit-learn's made data: three of eight columns matter, within the bounds of the tutorial's files."""
     inputs, labels = make_regression(rows, len(STAY), n_informative=3, noise=10.0, random_state=seed)
     columns = np.array(STAY_CENTRES) + np.array(STAY_BOUNDS) * np.clip(inputs / 3, -1, 1)
-    return pd.DataFrame(columns, columns=STAY).assign(days=10 + 10 * np.clip(labels / np.abs(labels).max(), -1, 1))
+    return pd.DataFrame(columns, columns=STAY).assign(
+        days=10 + 10 * np.clip(labels / np.abs(labels).max(), -1, 1)
+    )
 
 
 # Three tutorials are of the same customers.

@@ -1,8 +1,10 @@
-"""Draws a dashboard as a picture: ``python -m benchmarks.board --board dashboards/federation.json --out docs/dashboard.png``.
+"""Draws a dashboard as a picture: ``python -m benchmarks.board --board dashboards/federation.json --out
+docs/dashboard.png``.
 
-A federation runs for some minutes, and a real Prometheus watches it. In the middle of it one of two clients' workers is killed and
-started again; at two thirds, what is to be learnt changes. The dashboard's own queries are drawn by Grafana's own components, which
-npm has, in Chromium without a window. No Grafana server is needed. Node, npm and Chromium have to be on the path.
+A federation runs for some minutes, and a real Prometheus watches it. In the middle of it one of two clients'
+workers is killed and started again; at two thirds, what is to be learnt changes. The dashboard's own queries
+are drawn by Grafana's own components, which npm has, in Chromium without a window. No Grafana server is
+needed. Node, npm and Chromium have to be on the path.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from benchmarks.board.plant import watched
 HERE = Path(__file__).resolve().parent
 # Where this repository keeps what is fetched; npm fills it once.
 MODULES = HERE.parents[1] / ".broker" / "board"
-BUNDLE = ("--bundle", "--format=iife", "--jsx=automatic", "--loader:.svg=text", "--loader:.ttf=empty", "--loader:.woff2=empty")
+BUNDLE = (
+    "--bundle",
+    "--format=iife",
+    "--jsx=automatic",
+    "--loader:.svg=text",
+    "--loader:.ttf=empty",
+    "--loader:.woff2=empty",
+)
 PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="board.css"><body style="margin:0"><div id="root"></div>
 <script>window.BOARD = {board};</script><script src="board.js"></script>"""
 # 24 columns of 66 and the space around them; a row has 30 and 8 between.
@@ -31,15 +40,26 @@ WIDTH, ROW, HEAD = 24 * 66 + 8, 38, 64
 
 def main() -> None:
     """Watch, and draw."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.board", description="Draw a dashboard as a picture.")
-    parser.add_argument("--board", type=Path, default=Path("dashboards/federation.json"), help="a dashboard, as Grafana imports it")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.board", description="Draw a dashboard as a picture."
+    )
+    parser.add_argument(
+        "--board",
+        type=Path,
+        default=Path("dashboards/federation.json"),
+        help="a dashboard, as Grafana imports it",
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/dashboard.png"), help="the picture")
     parser.add_argument("--seconds", type=float, default=300.0, help="so long the federation runs")
-    parser.add_argument("--rows", type=int, default=0, help="only the panels of the first rows of the grid; 0: all")
+    parser.add_argument(
+        "--rows", type=int, default=0, help="only the panels of the first rows of the grid; 0: all"
+    )
     given = parser.parse_args()
     board = json.loads(given.board.read_text(encoding="utf-8"))
     if given.rows:
-        board["panels"] = [one for one in board["panels"] if one["gridPos"]["y"] + one["gridPos"]["h"] <= given.rows]
+        board["panels"] = [
+            one for one in board["panels"] if one["gridPos"]["y"] + one["gridPos"]["h"] <= given.rows
+        ]
     draw(watched(board, given.seconds), given.out)
 
 
@@ -57,12 +77,25 @@ def draw(board: Mapping[str, Any], out: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         production = '--define:process.env.NODE_ENV="production"'
-        line = [esbuild, "panels.jsx", f"--outfile={folder / 'board.js'}", production, "--log-level=error", *BUNDLE]
+        line = [
+            esbuild,
+            "panels.jsx",
+            f"--outfile={folder / 'board.js'}",
+            production,
+            "--log-level=error",
+            *BUNDLE,
+        ]
         subprocess.run(line, cwd=MODULES, check=True)
         # In a script no text of a label may end the script.
         content = json.dumps(board).replace("</", "<\\/")
         (folder / "board.html").write_text(PAGE.replace("{board}", content), encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=20000"]
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--virtual-time-budget=20000",
+        ]
         size = f"--window-size={WIDTH},{rows * ROW + HEAD}"
         shot = [chromium, *options, size, f"--screenshot={out.resolve()}", f"file://{folder / 'board.html'}"]
         subprocess.run(shot, check=True, capture_output=True)

@@ -66,13 +66,17 @@ class Plant:
         self._command("topics", "server.toml", "--create")
 
     def _command(self, *arguments: str) -> None:
-        subprocess.run([sys.executable, "-m", "streamfl", *arguments], cwd=self._folder, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "streamfl", *arguments], cwd=self._folder, check=True, capture_output=True
+        )
 
     def start(self, worker: str) -> None:
         environment = {**os.environ, "STREAMFL_METRICS__PORT": str(self._ports[worker])}
         line = [sys.executable, "-m", "streamfl", "run", f"{WORKERS[worker]}.toml"]
         with (self._folder / f"{worker}.log").open("ab") as log:
-            self._running[worker] = subprocess.Popen(line, cwd=self._folder, env=environment, stdout=log, stderr=log)
+            self._running[worker] = subprocess.Popen(
+                line, cwd=self._folder, env=environment, stdout=log, stderr=log
+            )
 
     def kill(self, worker: str) -> None:
         process = self._running.pop(worker)
@@ -84,14 +88,17 @@ class Plant:
             self.kill(worker)
 
     def feed(self, seconds: float) -> None:
-        """Readings of all presses, so many a second, until the time is over; the events of the run stand in it."""
+        """Readings of all presses, so many a second, until the time is over; the events of the run stand in
+        it."""
         generator, begun, number = random.Random(7), time.monotonic(), 0
         events = {0.4: lambda: self.kill("client-2"), 0.5: lambda: self.start("client-2")}
         with streamfl.connect(f"sqlite://{self._folder}/plant.db") as bus:
             while (gone := time.monotonic() - begun) < seconds:
                 for share in [share for share in events if gone > share * seconds]:
                     events.pop(share)()
-                readings = [self._reading(generator, number, place, gone / seconds) for place in range(DEVICES)]
+                readings = [
+                    self._reading(generator, number, place, gone / seconds) for place in range(DEVICES)
+                ]
                 bus.write("readings", readings, key="device")
                 number += 1
                 time.sleep(max(0.0, begun + number / READINGS_A_SECOND - time.monotonic()))
@@ -108,8 +115,11 @@ Points = list[tuple[float, float | None]]
 
 
 def series_of(url: str, expression: str, begin: float, end: float) -> list[tuple[Mapping[str, str], Points]]:
-    """What Prometheus has of a query of the dashboard over the run, with every variable at All; None where it has nothing."""
-    expression = expression.replace("$__rate_interval", f"{RATE_SECONDS}s").replace("$__interval", f"{STEP_SECONDS}s")
+    """What Prometheus has of a query of the dashboard over the run, with every variable at All; None where it
+    has nothing."""
+    expression = expression.replace("$__rate_interval", f"{RATE_SECONDS}s").replace(
+        "$__interval", f"{STEP_SECONDS}s"
+    )
     expression = expression.replace("$__range", f"{int(end - begin)}s").replace("$system", "pofmkl")
     for name in ("job", "federation", "role", "group", "instance"):
         expression = expression.replace(f"${name}", ".*")
@@ -119,7 +129,9 @@ def series_of(url: str, expression: str, begin: float, end: float) -> list[tuple
     moments = [begin + number * STEP_SECONDS for number in range(int((end - begin) / STEP_SECONDS) + 1)]
     series = []
     for one in found:
-        values = {round(at - begin): float(value) for at, value in one["values"] if math.isfinite(float(value))}
+        values = {
+            round(at - begin): float(value) for at, value in one["values"] if math.isfinite(float(value))
+        }
         series.append((one["metric"], [(at, values.get(round(at - begin))) for at in moments]))
     return series
 

@@ -1,4 +1,5 @@
-"""What ``benchmarks.counts`` counts: a party's and the server's worker, from a sample to the model of its window."""
+"""What ``benchmarks.counts`` counts: a party's and the server's worker, from a sample to the model of its
+window."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Is it worth it: R^2 of held-out rows, beside what the best party reaches alone, and what an intercept is worth.
+"""Is it worth it: R^2 of held-out rows, beside what the best party reaches alone, and what an intercept is
+worth.
 
-``STREAMFL_DATA=folder python -m benchmarks.dp_frank_wolfe.intercept`` takes some three minutes of one processor, and writes its
-tables into docs/dp-frank-wolfe.md and docs/dp-frank-wolfe-privacy.md. ``--only-worth`` writes the first, in one. All settings of
-learning are the defaults, but for the intercept and the estimator.
+``STREAMFL_DATA=folder python -m benchmarks.dp_frank_wolfe.intercept`` takes some three minutes of one
+processor, and writes its tables into docs/dp-frank-wolfe.md and docs/dp-frank-wolfe-privacy.md.
+``--only-worth`` writes the first, in one. All settings of learning are the defaults, but for the intercept
+and the estimator.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Table:
         one, found = Bounds(np.zeros(1), np.ones(1)), {}
         for number, own in enumerate(self.parts()):
             bounds = Bounds(np.zeros(len(own)), np.ones(len(own)))
-            found[f"party-{number}"] = freeze(self.features[:, own], self.labels, bounds, one, len(self.labels))
+            found[f"party-{number}"] = freeze(
+                self.features[:, own], self.labels, bounds, one, len(self.labels)
+            )
         return found
 
     def parts(self) -> list[NDArray[np.int64]]:
@@ -63,12 +67,17 @@ class Table:
 
     def least_squares(self, columns: NDArray[np.int64]) -> float:
         """R^2 of whoever has these columns, with an intercept and without privacy."""
-        own, test = (np.column_stack([np.ones(len(one)), one[:, columns]]) for one in (self.features, self.test))
+        own, test = (
+            np.column_stack([np.ones(len(one)), one[:, columns]]) for one in (self.features, self.test)
+        )
         return self.r2(test @ np.linalg.lstsq(own, self.labels, rcond=None)[0])
 
 
-def scaled(name: str, raw: Floats, labels: Floats, low: Floats, high: Floats, label: tuple[float, float]) -> Table:
-    """low, high: of each column, from what it means. label: the same of the label. A fifth of the rows is for the test."""
+def scaled(
+    name: str, raw: Floats, labels: Floats, low: Floats, high: Floats, label: tuple[float, float]
+) -> Table:
+    """low, high: of each column, from what it means. label: the same of the label. A fifth of the rows is for
+    the test."""
     whole = np.isfinite(raw).all(axis=1) & np.isfinite(labels)
     order = np.random.default_rng(0).permutation(np.flatnonzero(whole))[:MOST_ROWS]
     features = np.clip(2 * (raw[order] - low) / (high - low) - 1, -1, 1)
@@ -79,7 +88,10 @@ def scaled(name: str, raw: Floats, labels: Floats, low: Floats, high: Floats, la
 
 def bike(folder: Path) -> Table:
     """Bicycles hired in an hour, by season, time and weather."""
-    low, high = np.array([1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]), np.array([4, 1, 12, 23, 1, 6, 1, 4, 1, 1, 1, 1])
+    low, high = (
+        np.array([1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]),
+        np.array([4, 1, 12, 23, 1, 6, 1, 4, 1, 1, 1, 1]),
+    )
     return scaled("bike_hour", *_read(folder, "bike_hour"), low, high, (0, 1000))
 
 
@@ -105,21 +117,27 @@ def air(folder: Path) -> Table:
 
 
 def generated(_folder: Path) -> Table:
-    """Twelve columns with means of .3 to .7 on either side and deviations of about .25; the label's mean is .5."""
+    """Twelve columns with means of .3 to .7 on either side and deviations of about .25; the label's mean is
+    .5."""
     random = np.random.default_rng(5)
     centre = random.uniform(0.3, 0.7, 12) * random.choice([-1, 1], 12)
     common = random.normal(size=(12, 3)) * 0.12
-    features = np.clip(centre + random.normal(size=(40_000, 3)) @ common.T + 0.15 * random.normal(size=(40_000, 12)), -1, 1)
+    features = np.clip(
+        centre + random.normal(size=(40_000, 3)) @ common.T + 0.15 * random.normal(size=(40_000, 12)), -1, 1
+    )
     part = (features - centre) @ random.normal(size=12)
     labels = np.clip(0.5 + 0.12 * part / part.std() + 0.12 * random.normal(size=40_000), -1, 1)
     return scaled("generated", features, labels, np.full(12, -1.0), np.full(12, 1.0), (-1, 1))
 
 
 def alike(_folder: Path) -> Table:
-    """Twelve columns that are nearly the same three, each with a little of its own, centred; the label is of what differs too."""
+    """Twelve columns that are nearly the same three, each with a little of its own, centred; the label is of
+    what differs too."""
     random = np.random.default_rng(6)
     common = random.normal(size=(12, 3)) * 0.2
-    features = np.clip(random.normal(size=(40_000, 3)) @ common.T + 0.15 * random.normal(size=(40_000, 12)), -1, 1)
+    features = np.clip(
+        random.normal(size=(40_000, 3)) @ common.T + 0.15 * random.normal(size=(40_000, 12)), -1, 1
+    )
     part = features @ random.normal(size=12)
     labels = np.clip(0.12 * part / part.std() + 0.12 * random.normal(size=40_000), -1, 1)
     return scaled("generated, alike", features, labels, np.full(12, -1.0), np.full(12, 1.0), (-1, 1))
@@ -133,7 +151,9 @@ def _read(folder: Path, name: str) -> tuple[Floats, Floats]:
         return kept["X"].astype(np.float64), kept["y"].astype(np.float64)
 
 
-def private(table: Table, windows: dict[str, Window], estimator: str, epsilon: float, seed: int, intercept: bool) -> float:
+def private(
+    table: Table, windows: dict[str, Window], estimator: str, epsilon: float, seed: int, intercept: bool
+) -> float:
     """R^2 of one draw of noise, of all that the parties and the server do."""
     cost, secret = budget(epsilon, DELTA, len(table.labels)), b"secret of seed %d" % seed + bytes(range(32))
     b: Callable[[Mapping[str, Floats]], float] = lambda x: 0.0  # noqa: E731
@@ -144,7 +164,16 @@ def private(table: Table, windows: dict[str, Window], estimator: str, epsilon: f
         sketch = SignSketch(len(table.labels), LEARNING.sketch_rows, seed)
         sampling = Sampling(LEARNING.sampling, equal_blocks(windows, LEARNING.radius), seed)
         plans = plans_of(windows, sampling, LEARNING.iterations, sketch, cost, LEARNING.columns, PREDICTION)
-        x = fit(windows, sampling, LEARNING.iterations, sketch, plans, delta=DELTA, secret=secret, show_objective=False).x
+        x = fit(
+            windows,
+            sampling,
+            LEARNING.iterations,
+            sketch,
+            plans,
+            delta=DELTA,
+            secret=secret,
+            show_objective=False,
+        ).x
     else:
         call = {"marginal": marginal, "two-round": two_round}[estimator]
         x = call(windows, cost, LEARNING.columns, LEARNING.radius, delta=DELTA, secret=secret).x
@@ -153,18 +182,33 @@ def private(table: Table, windows: dict[str, Window], estimator: str, epsilon: f
 
 def worth(folder: Path, draws: int) -> str:
     """What the default estimator reaches for how many rows and which epsilon, beside the best party alone."""
-    heads = ["table", "rows, columns", "epsilon", "together, private", "best party alone", "all in one place", "worth it?"]
+    heads = [
+        "table",
+        "rows, columns",
+        "epsilon",
+        "together, private",
+        "best party alone",
+        "all in one place",
+        "worth it?",
+    ]
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for make in (*TABLES, alike):
         whole = make(folder)
         for rows in (FEW_ROWS, len(whole.labels)):
             table = replace(whole, features=whole.features[:rows], labels=whole.labels[:rows])
             windows = table.windows()
-            alone, pooled = max(map(table.least_squares, table.parts())), table.least_squares(np.arange(table.features.shape[1]))
+            alone, pooled = (
+                max(map(table.least_squares, table.parts())),
+                table.least_squares(np.arange(table.features.shape[1])),
+            )
             for epsilon in WORTH_EPSILONS:
-                values = [private(table, windows, LEARNING.estimator, epsilon, seed, True) for seed in range(draws)]
+                values = [
+                    private(table, windows, LEARNING.estimator, epsilon, seed, True) for seed in range(draws)
+                ]
                 mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
-                verdict = "yes" if mean - deviation > alone else "no" if mean + deviation < alone else "as good"
+                verdict = (
+                    "yes" if mean - deviation > alone else "no" if mean + deviation < alone else "as good"
+                )
                 told = f"{mean:.3f} ± {deviation:.3f}" if mean > -1 else "below -1"
                 cells = [table.name, f"{rows:,}, {table.features.shape[1]}", f"{epsilon:g}", told]
                 lines.append(f"| {' | '.join([*cells, f'{alone:.3f}', f'{pooled:.3f}', verdict])} |")
@@ -174,20 +218,42 @@ def worth(folder: Path, draws: int) -> str:
 
 def measured(folder: Path, draws: int) -> str:
     """R^2 with and without an intercept."""
-    heads = ["table", "rows, columns", "best party alone", "pooled", "epsilon", "estimator", "without", "with an intercept"]
+    heads = [
+        "table",
+        "rows, columns",
+        "best party alone",
+        "pooled",
+        "epsilon",
+        "estimator",
+        "without",
+        "with an intercept",
+    ]
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for make in TABLES:
         table = make(folder)
         windows = table.windows()
-        alone, pooled = max(map(table.least_squares, table.parts())), table.least_squares(np.arange(table.features.shape[1]))
+        alone, pooled = (
+            max(map(table.least_squares, table.parts())),
+            table.least_squares(np.arange(table.features.shape[1])),
+        )
         for epsilon in EPSILONS:
             for estimator in ESTIMATORS:
                 found = []
                 for intercept in (False, True):
-                    values = [private(table, windows, estimator, epsilon, seed, intercept) for seed in range(draws)]
+                    values = [
+                        private(table, windows, estimator, epsilon, seed, intercept) for seed in range(draws)
+                    ]
                     found.append(f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}")
                 shape = f"{len(table.labels):,}, {table.features.shape[1]}"
-                cells = [table.name, shape, f"{alone:.3f}", f"{pooled:.3f}", f"{epsilon:g}", estimator, *found]
+                cells = [
+                    table.name,
+                    shape,
+                    f"{alone:.3f}",
+                    f"{pooled:.3f}",
+                    f"{epsilon:g}",
+                    estimator,
+                    *found,
+                ]
                 lines.append(f"| {' | '.join(cells)} |")
                 print(lines[-1], flush=True)
     return "\n".join(lines)
@@ -196,11 +262,17 @@ def measured(folder: Path, draws: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dp_frank_wolfe.intercept")
     parser.add_argument("--draws", type=int, default=25)
-    parser.add_argument("--only-worth", action="store_true", help="what an intercept is worth stays as the document has it")
+    parser.add_argument(
+        "--only-worth", action="store_true", help="what an intercept is worth stays as the document has it"
+    )
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:
         sys.exit("STREAMFL_DATA has to name the folder of the sets")
-    given, page, document = parser.parse_args(), DOCS / "dp-frank-wolfe.md", DOCS / "dp-frank-wolfe-privacy.md"
+    given, page, document = (
+        parser.parse_args(),
+        DOCS / "dp-frank-wolfe.md",
+        DOCS / "dp-frank-wolfe-privacy.md",
+    )
     sections = {page: {"worth": worth(Path(folder), given.draws)}}
     if not given.only_worth:
         sections[document] = {"intercept": measured(Path(folder), given.draws)}

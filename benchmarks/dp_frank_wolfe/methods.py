@@ -1,4 +1,5 @@
-"""The methods that are compared: private and not, each a function of a problem that gives R^2 of test rows and numbers sent."""
+"""The methods that are compared: private and not, each a function of a problem that gives R^2 of test rows
+and numbers sent."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ MOST_CELLS = 2e7
 
 @dataclass(frozen=True)
 class Outcome:
-    """r2: of test rows. epsilon: that is claimed. numbers: sent up by all parties. support: columns with a weight."""
+    """r2: of test rows. epsilon: that is claimed. numbers: sent up by all parties. support: columns with a
+    weight."""
 
     r2: float
     epsilon: float
@@ -48,7 +50,8 @@ def private(
     sketch: Sketch | None = None,
     intercept: bool = True,
 ) -> Outcome:
-    """One of ``ESTIMATORS``. sketch: of Frank-Wolfe, None for the identity. intercept: by noisy means, as is the default."""
+    """One of ``ESTIMATORS``. sketch: of Frank-Wolfe, None for the identity. intercept: by noisy means, as is
+    the default."""
     rows = len(problem.labels)
     cost = budget(epsilon, DELTA, rows)
     secret = b"secret of seed %d" % seed + bytes(range(32))
@@ -59,8 +62,19 @@ def private(
     if name == "frank-wolfe":
         sketch = sketch or IdentitySketch(rows)
         sampling = Sampling("full", equal_blocks(windows, problem.radius), seed)
-        plans = plans_of(windows, sampling, problem.iterations, sketch, cost, problem.columns, problem.prediction_bound)
-        found = fit(windows, sampling, problem.iterations, sketch, plans, delta=DELTA, secret=secret, show_objective=False)
+        plans = plans_of(
+            windows, sampling, problem.iterations, sketch, cost, problem.columns, problem.prediction_bound
+        )
+        found = fit(
+            windows,
+            sampling,
+            problem.iterations,
+            sketch,
+            plans,
+            delta=DELTA,
+            secret=secret,
+            show_objective=False,
+        )
         b = 0.0 if own is None else own.intercept(found.x)
         return Outcome(problem.r2(found.x, b), found.epsilon, found.uplink_numbers + numbers, found.support)
     estimator = {"marginal": marginal, "two-round": two_round}[name]
@@ -76,12 +90,22 @@ def lasso(problem: Problem, windows: dict[str, Window], seed: int) -> Outcome:
     random = np.random.default_rng(seed)
     most = int(MOST_CELLS / columns.shape[1])
     rows = random.choice(len(labels), most, replace=False) if len(labels) > most else np.arange(len(labels))
-    model = LassoCV(alphas=20, cv=3, fit_intercept=False, eps=1e-3, tol=1e-3).fit(columns[rows].astype(np.float64), labels[rows])
-    return Outcome(problem.r2(_by_party(windows, model.coef_)), math.inf, columns.size, int(np.count_nonzero(model.coef_)))
+    model = LassoCV(alphas=20, cv=3, fit_intercept=False, eps=1e-3, tol=1e-3).fit(
+        columns[rows].astype(np.float64), labels[rows]
+    )
+    return Outcome(
+        problem.r2(_by_party(windows, model.coef_)),
+        math.inf,
+        columns.size,
+        int(np.count_nonzero(model.coef_)),
+    )
 
 
-def one_shot(problem: Problem, windows: dict[str, Window], numbers: int, epsilon: float, seed: int) -> Outcome:
-    """All columns sketched and sent at once (Heinze-Deml et al. 2017), with the same noise, budget and refit as ours.
+def one_shot(
+    problem: Problem, windows: dict[str, Window], numbers: int, epsilon: float, seed: int
+) -> Outcome:
+    """All columns sketched and sent at once (Heinze-Deml et al. 2017), with the same noise, budget and refit
+    as ours.
 
     numbers: m. Each of the d columns has a d-th of cost. The noise's known part is taken off the Gram matrix.
     """
@@ -95,7 +119,16 @@ def one_shot(problem: Problem, windows: dict[str, Window], numbers: int, epsilon
         for number, column in enumerate(window.columns.T):
             told = sketch.apply(np.ascontiguousarray(column)).astype(np.float64)
             if noise is not None:
-                place = Release("one-shot", "one-shot", party, 0, number, "sketch", (noise.variance, noise.unit), window.digest)
+                place = Release(
+                    "one-shot",
+                    "one-shot",
+                    party,
+                    0,
+                    number,
+                    "sketch",
+                    (noise.variance, noise.unit),
+                    window.digest,
+                )
                 bits = release_bits(b"secret of seed %d" % seed + bytes(range(32)), place, numbers)
                 told = noise.add(told.astype(np.int64), bits).astype(np.float64) * noise.unit
             sums.append(told / (FEATURE_ONE * math.sqrt(numbers)))
@@ -114,7 +147,9 @@ def one_shot(problem: Problem, windows: dict[str, Window], numbers: int, epsilon
 def _sketch_labels(sketch: SignSketch, labels: NDArray[np.int64]) -> Floats:
     """The labels' sums, in two parts that fit a column's type."""
     high, low = np.divmod(labels, FEATURE_ONE)
-    return (sketch.apply(high.astype(np.int16)) * FEATURE_ONE + sketch.apply(low.astype(np.int16))) / RESIDUAL_ONE
+    return (
+        sketch.apply(high.astype(np.int16)) * FEATURE_ONE + sketch.apply(low.astype(np.int16))
+    ) / RESIDUAL_ONE
 
 
 def _by_party(windows: dict[str, Window], x: Floats) -> dict[str, Floats]:

@@ -1,8 +1,10 @@
-"""What an entity costs: processor time and bytes between members of a federation in one process, on its memory bus.
+"""What an entity costs: processor time and bytes between members of a federation in one process, on its
+memory bus.
 
-``python -m benchmarks.dp_frank_wolfe.speed`` prints both, and the bytes by kind of message. Three parties of three columns each,
-and all settings of learning as they come but for nine columns, which are 27 numbers in a window. ``--profile`` shows where the time
-goes. ``--wide`` prints instead what each estimator learns and takes of 1,000 columns of five parties.
+``python -m benchmarks.dp_frank_wolfe.speed`` prints both, and the bytes by kind of message. Three parties of
+three columns each, and all settings of learning as they come but for nine columns, which are 27 numbers in a
+window. ``--profile`` shows where the time goes. ``--wide`` prints instead what each estimator learns and
+takes of 1,000 columns of five parties.
 """
 
 from __future__ import annotations
@@ -39,11 +41,17 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical.table import VerticalTable
 
 WIDE_ROWS, WIDE_TEST = 10_000, 2_000
-WIDE: dict[str, dict[str, Any]] = {"marginal": {}, "frank-wolfe": {"iterations": 6, "sketch": "identity"}, "two-round": {}}
+WIDE: dict[str, dict[str, Any]] = {
+    "marginal": {},
+    "frank-wolfe": {"iterations": 6, "sketch": "identity"},
+    "two-round": {},
+}
 COLUMNS = {"hospital": 3, "laboratory": 3, "pharmacy": 3}
 
 
-def federation(rows: int, windows: int, overheard: Callable[[Outgoing], None] | None = None) -> FrankWolfeFederation:
+def federation(
+    rows: int, windows: int, overheard: Callable[[Outgoing], None] | None = None
+) -> FrankWolfeFederation:
     """With all records in the topics. overheard: gets each record that members write."""
     random = np.random.default_rng(0)
     columns = random.uniform(-1, 1, (rows * windows, sum(COLUMNS.values())))
@@ -65,24 +73,31 @@ def wide() -> None:
     names = [f"party-{number}" for number in range(problem.parties)]
     inputs = np.vstack([problem.features, problem.test[:WIDE_TEST]]).astype(np.float64)
     table = VerticalTable(
-        np.hsplit(inputs, len(names)), np.concatenate([problem.labels, problem.test_labels[:WIDE_TEST]]), WIDE_TEST
+        np.hsplit(inputs, len(names)),
+        np.concatenate([problem.labels, problem.test_labels[:WIDE_TEST]]),
+        WIDE_TEST,
     )
     for estimator, more in WIDE.items():
         settings = DPFrankWolfeSettings(
-            federation=ColumnFederation(name="wide", parties=names, columns=dict.fromkeys(names, inputs.shape[1] // len(names))),
+            federation=ColumnFederation(
+                name="wide", parties=names, columns=dict.fromkeys(names, inputs.shape[1] // len(names))
+            ),
             role=RoleSection(kind=SERVER),
             window=RowWindowSection(rows=WIDE_ROWS),
             bounds=DataBoundsSection(bound=1.5, label_bound=2.0),
             privacy=BudgetSection(epsilon=1.0, delta=1e-6, insecure_test_noise=True),
-            learning=SparseLearningSection.model_validate({"estimator": estimator, "radius": 3.0, "columns": 20, **more}),
+            learning=SparseLearningSection.model_validate(
+                {"estimator": estimator, "radius": 3.0, "columns": 20, **more}
+            ),
         )
         begun = time.process_time()
         found = run_fits(settings, table, draws=5)
         seconds, sent = time.process_time() - begun, sum(one["bytes"] for one in found.traffic.values())
         best = max(one for one in found.alone.values() if one is not None)
         print(
-            f"{estimator}: R^2 {mean_and_deviation(found.r2_draws)} (best party alone {best:.3f}, pooled {found.pooled:.3f}), "
-            f"{found.uplink_numbers:,} numbers, {sent:,} bytes, {seconds:.1f} s of one processor",
+            f"{estimator}: R^2 {mean_and_deviation(found.r2_draws)} (best party alone {best:.3f}, pooled "
+            f"{found.pooled:.3f}), {found.uplink_numbers:,} numbers, {sent:,} bytes, {seconds:.1f} s of one "
+            "processor",
             flush=True,
         )
 
@@ -96,7 +111,8 @@ def seconds_of(made: FrankWolfeFederation) -> float:
 
 
 def bytes_by_kind(rows: int, windows: int) -> Counter[str]:
-    """Of the values of messages between members, by their kind: in a run of its own, for to listen takes time."""
+    """Of the values of messages between members, by their kind: in a run of its own, for to listen takes
+    time."""
     records: list[Outgoing] = []
     with closing(federation(rows, windows, records.append)) as made:
         seconds_of(made)
@@ -111,7 +127,13 @@ def measure() -> Iterator[Figure]:
     rows, windows = size(5_000, 100), 2
     with closing(federation(rows, windows)) as made:
         seconds = seconds_of(made)
-    yield Figure("DP Frank-Wolfe: an entity of three parties", 1e6 * seconds / (rows * windows), "us of one processor", 150, True)
+    yield Figure(
+        "DP Frank-Wolfe: an entity of three parties",
+        1e6 * seconds / (rows * windows),
+        "us of one processor",
+        150,
+        True,
+    )
 
 
 def main() -> None:
@@ -135,9 +157,17 @@ def main() -> None:
     made.close()
     if given.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
-    print(f"{entities:,} entities of {len(COLUMNS)} parties: {1e6 * seconds / entities:.0f} us of one processor an entity")
-    told = ", ".join(f"{one.bytes:,} bytes of {kind} in {one.messages:,} messages" for kind, one in traffic.items())
-    print(f"between members: {told}; {sum(one.bytes for one in traffic.values()) / entities:.1f} bytes an entity")
+    print(
+        f"{entities:,} entities of {len(COLUMNS)} parties: {1e6 * seconds / entities:.0f} us of one "
+        "processor an entity"
+    )
+    told = ", ".join(
+        f"{one.bytes:,} bytes of {kind} in {one.messages:,} messages" for kind, one in traffic.items()
+    )
+    print(
+        f"between members: {told}; {sum(one.bytes for one in traffic.values()) / entities:.1f} bytes an "
+        "entity"
+    )
     kinds = bytes_by_kind(given.rows, given.windows).most_common()
     print("of these, without keys and framing: " + ", ".join(f"{count:,} of {kind}" for kind, count in kinds))
 

@@ -1,7 +1,8 @@
-"""Utility against epsilon, uplink against the number of rows, and what others reach: the tables and the picture of the document.
+"""Utility against epsilon, uplink against the number of rows, and what others reach: the tables and the
+picture of the document.
 
-``STREAMFL_DATA=folder python -m benchmarks.dp_frank_wolfe.utility`` runs everything, single-threaded, in about ten minutes, and
-writes docs/dp-frank-wolfe-privacy.md and its picture. ``--seeds 1`` is a quick look.
+``STREAMFL_DATA=folder python -m benchmarks.dp_frank_wolfe.utility`` runs everything, single-threaded, in
+about ten minutes, and writes docs/dp-frank-wolfe-privacy.md and its picture. ``--seeds 1`` is a quick look.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ def shown(values: list[float]) -> str:
 
 def utility(folder: Path, seeds: int) -> tuple[str, Utility]:
     """R^2 of test rows by set, estimator and epsilon."""
-    lines = [row("set", "estimator", *(f"{epsilon:g}" for epsilon in EPSILONS), "numbers sent, epsilon 1"), row(*["---"] * 8)]
+    lines = [
+        row("set", "estimator", *(f"{epsilon:g}" for epsilon in EPSILONS), "numbers sent, epsilon 1"),
+        row(*["---"] * 8),
+    ]
     means: Utility = {}
     for name, made in problems(folder, seeds):
         windows = [problem.windows() for problem in made]
@@ -72,11 +76,25 @@ def utility(folder: Path, seeds: int) -> tuple[str, Utility]:
             print(lines[-1], flush=True)
         best = lasso(made[0], windows[0], 0)
         means[name, "lasso", float("inf")] = best.r2
-        lines.append(row(name, "scikit-learn's Lasso", "", "", "", "", f"{best.r2:.3f}", f"{best.numbers:,} (the table)"))
+        lines.append(
+            row(
+                name,
+                "scikit-learn's Lasso",
+                "",
+                "",
+                "",
+                "",
+                f"{best.r2:.3f}",
+                f"{best.numbers:,} (the table)",
+            )
+        )
         cells = ["", "", "", "", ""]
         work = made[0].features.size * SKETCHED
         if work <= MOST_WORK:
-            found = {epsilon: one_shot(made[0], windows[0], SKETCHED, epsilon, 0) for epsilon in (1.0, 5.0, float("inf"))}
+            found = {
+                epsilon: one_shot(made[0], windows[0], SKETCHED, epsilon, 0)
+                for epsilon in (1.0, 5.0, float("inf"))
+            }
             cells = [f"{found[epsilon].r2:.3f}" if epsilon in found else "" for epsilon in EPSILONS]
             numbers = next(iter(found.values())).numbers
             lines.append(row(name, f"one-shot sketching, m = {SKETCHED}", *cells, f"{numbers:,}"))
@@ -89,7 +107,10 @@ def sparse_uplink(share: float | None, seed: int = 0) -> tuple[str, list[float]]
 
     share: of rows in which a column is not zero; None: ``FEW`` rows, whatever n is.
     """
-    lines = [row("n", "not zero in a column", "T", "m", "columns shown", "signs", "R^2", "identity, R^2"), row(*["---"] * 8)]
+    lines = [
+        row("n", "not zero in a column", "T", "m", "columns shown", "signs", "R^2", "identity, R^2"),
+        row(*["---"] * 8),
+    ]
     drawn: list[float] = []
     for rows in UPLINK_ROWS:
         nonzeros = FEW if share is None else round(share * rows)
@@ -97,7 +118,9 @@ def sparse_uplink(share: float | None, seed: int = 0) -> tuple[str, list[float]]
         made = sparse(rows, seed, nonzeros)
         problem = replace(made, iterations=iterations, columns=iterations * made.parties)
         windows = problem.windows()
-        sketched = private(problem, windows, "frank-wolfe", 1.0, seed, SignSketch(rows, numbers, seed), intercept=False)
+        sketched = private(
+            problem, windows, "frank-wolfe", 1.0, seed, SignSketch(rows, numbers, seed), intercept=False
+        )
         whole = private(problem, windows, "frank-wolfe", 1.0, seed, intercept=False)
         drawn.append(sketched.numbers)
         told = (sketched.numbers - iterations * made.parties) // numbers
@@ -111,7 +134,8 @@ def sparse_uplink(share: float | None, seed: int = 0) -> tuple[str, list[float]]
 
 
 def uplink(seed: int = 0) -> tuple[str, dict[str, list[float]]]:
-    """Numbers sent up by n: Frank-Wolfe with the paper's T and m, with the identity, and one-shot sketching."""
+    """Numbers sent up by n: Frank-Wolfe with the paper's T and m, with the identity, and one-shot
+    sketching."""
     lines = [row("n", "T", "m", "signs", "R^2", "identity", "R^2", "one-shot, r = 10"), row(*["---"] * 8)]
     drawn: dict[str, list[float]] = {"signs": [], "identity": [], "one-shot": []}
     for rows in UPLINK_ROWS:
@@ -120,17 +144,38 @@ def uplink(seed: int = 0) -> tuple[str, dict[str, list[float]]]:
         iterations, numbers = max(2, round(0.05 * rows ** (2 / 3))), round(8 * np.log(rows))
         problem = replace(made, iterations=iterations, columns=iterations * made.parties)
         windows = problem.windows()
-        sketched = private(problem, windows, "frank-wolfe", 1.0, seed, SignSketch(rows, numbers, seed), intercept=False)
+        sketched = private(
+            problem, windows, "frank-wolfe", 1.0, seed, SignSketch(rows, numbers, seed), intercept=False
+        )
         whole = private(problem, windows, "frank-wolfe", 1.0, seed, intercept=False)
         at_once = round(10 * rows * np.log(10))
         drawn["signs"].append(sketched.numbers)
         drawn["identity"].append(whole.numbers)
         drawn["one-shot"].append(at_once)
-        cells = (f"{sketched.numbers:,}", shown([sketched.r2]), f"{whole.numbers:,}", shown([whole.r2]), f"{at_once:,}")
+        cells = (
+            f"{sketched.numbers:,}",
+            shown([sketched.r2]),
+            f"{whole.numbers:,}",
+            shown([whole.r2]),
+            f"{at_once:,}",
+        )
         lines.append(row(f"{rows:,}", iterations, numbers, *cells))
         print(lines[-1], flush=True)
-    slopes = {name: float(np.polyfit(np.log(UPLINK_ROWS), np.log(values), 1)[0]) for name, values in drawn.items()}
-    lines.append(row("slope", "", "", f"{slopes['signs']:.2f}", "", f"{slopes['identity']:.2f}", "", f"{slopes['one-shot']:.2f}"))
+    slopes = {
+        name: float(np.polyfit(np.log(UPLINK_ROWS), np.log(values), 1)[0]) for name, values in drawn.items()
+    }
+    lines.append(
+        row(
+            "slope",
+            "",
+            "",
+            f"{slopes['signs']:.2f}",
+            "",
+            f"{slopes['identity']:.2f}",
+            "",
+            f"{slopes['one-shot']:.2f}",
+        )
+    )
     return "\n".join(lines), drawn
 
 
@@ -138,11 +183,17 @@ def read_utility(document: str) -> Utility:
     """The means that the document has."""
     means: Utility = {}
     for line in document.partition("<!-- begin utility -->")[2].partition("<!-- end -->")[0].splitlines():
-        name, estimator, *cells = (cell.strip() for cell in line.strip("| ").split("|")) if line.count("|") > 7 else ("", "", "")
+        name, estimator, *cells = (
+            (cell.strip() for cell in line.strip("| ").split("|")) if line.count("|") > 7 else ("", "", "")
+        )
         kept = "lasso" if estimator.endswith("Lasso") else estimator
         if kept in (*ESTIMATORS, "lasso"):
             told = zip(EPSILONS, cells, strict=False)
-            means |= {(name, kept, epsilon): -1.0 if cell == "below -1" else float(cell) for epsilon, cell in told if cell}
+            means |= {
+                (name, kept, epsilon): -1.0 if cell == "below -1" else float(cell)
+                for epsilon, cell in told
+                if cell
+            }
     return means
 
 
@@ -152,8 +203,12 @@ def read_uplink(document: str) -> dict[str, list[float]]:
     drawn: dict[str, list[float]] = {}
     for section, columns in places.items():
         lines = document.partition(f"<!-- begin {section} -->")[2].partition("<!-- end -->")[0].splitlines()
-        rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines if line[2:3].isdigit()]
-        drawn |= {name: [float(cells[place].replace(",", "")) for cells in rows] for name, place in columns.items()}
+        rows = [
+            [cell.strip() for cell in line.strip("| ").split("|")] for line in lines if line[2:3].isdigit()
+        ]
+        drawn |= {
+            name: [float(cells[place].replace(",", "")) for cells in rows] for name, place in columns.items()
+        }
     return drawn
 
 
@@ -169,15 +224,28 @@ def picture(means: Utility, drawn: dict[str, list[float]], path: Path) -> None:
     places = np.arange(len(EPSILONS))
     for panel, name in zip(axes.flat, names, strict=False):
         for estimator in ESTIMATORS:
-            panel.plot(places, [max(-0.5, means[name, estimator, epsilon]) for epsilon in EPSILONS], marker="o", label=estimator)
-        panel.axhline(means[name, "lasso", float("inf")], color="grey", linestyle="--", label="Lasso, not private")
+            panel.plot(
+                places,
+                [max(-0.5, means[name, estimator, epsilon]) for epsilon in EPSILONS],
+                marker="o",
+                label=estimator,
+            )
+        panel.axhline(
+            means[name, "lasso", float("inf")], color="grey", linestyle="--", label="Lasso, not private"
+        )
         panel.set(title=name, ylim=(-0.52, 1), ylabel="test R², cut at -0.5", xlabel="epsilon")
         panel.set_xticks(places, [f"{epsilon:g}" for epsilon in EPSILONS])
     axes.flat[0].legend()
     panel = axes.flat[len(names)]
     for name, values in drawn.items():
         panel.loglog(UPLINK_ROWS, values, marker="o", label=name)
-    panel.loglog(UPLINK_ROWS, [THIRDS * rows ** (2 / 3) for rows in UPLINK_ROWS], color="grey", linestyle="--", label="slope 2/3")
+    panel.loglog(
+        UPLINK_ROWS,
+        [THIRDS * rows ** (2 / 3) for rows in UPLINK_ROWS],
+        color="grey",
+        linestyle="--",
+        label="slope 2/3",
+    )
     panel.set(title="uplink, epsilon 1, d = 200; sparse: d = 1,000", xlabel="n", ylabel="numbers sent")
     panel.legend()
     for rest in axes.flat[len(names) + 1 :]:
@@ -189,8 +257,12 @@ def picture(means: Utility, drawn: dict[str, list[float]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dp_frank_wolfe.utility")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only-uplink", action="store_true", help="R^2 of the sets stays as the document has it")
-    parser.add_argument("--only-utility", action="store_true", help="numbers sent stay as the document has them")
+    parser.add_argument(
+        "--only-uplink", action="store_true", help="R^2 of the sets stays as the document has it"
+    )
+    parser.add_argument(
+        "--only-utility", action="store_true", help="numbers sent stay as the document has them"
+    )
     arguments = parser.parse_args()
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:

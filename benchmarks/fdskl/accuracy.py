@@ -1,10 +1,10 @@
 """Error of FDSKL and of what it is compared with, on real data.
 
-``STREAMFL_DATA=folder python -m benchmarks.fdskl.accuracy``: what is missing is run and kept in docs/fdskl-accuracy.json; the table
-is printed, and written into docs/fdskl-privacy.md. ``--only``, ``--data`` and ``--seeds`` choose. Splits are 3 : 1 by the seed,
-a9a's are its own with the order by the seed. Bandwidth, regularisation and the like are chosen for each seed on a quarter of the
-training rows (of 20,000 at most), never on test rows; then it is learnt from all of them in one pass, over four parties.
-"""
+``STREAMFL_DATA=folder python -m benchmarks.fdskl.accuracy``: what is missing is run and kept in
+docs/fdskl-accuracy.json; the table is printed, and written into docs/fdskl-privacy.md. ``--only``, ``--data``
+and ``--seeds`` choose. Splits are 3 : 1 by the seed, a9a's are its own with the order by the seed. Bandwidth,
+regularisation and the like are chosen for each seed on a quarter of the training rows (of 20,000 at most),
+never on test rows; then it is learnt from all of them in one pass, over four parties."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ __all__ = ["METHODS", "SETS", "Split", "main", "read", "table"]
 
 ROOT = Path(__file__).parents[2]
 Floats = NDArray[np.float64]
-# The measure of each set in the table: error (%), AUC, or the root of the mean squared error over the labels' deviation.
+# The measure of each set in the table: error (%), AUC, or the root of the mean squared error over the labels'
+# deviation.
 SETS = {
     "phishing": ("error",),
     "a9a": ("error", "auc"),
@@ -48,15 +49,15 @@ SETS = {
 }
 SEEDS = 3
 PARTIES = 4
-# Entities that columns are standardised by; rows that hyper-parameters are chosen with; rows that exact kernels learn from; and
-# beyond so many rows an iteration takes more of them.
+# Entities that columns are standardised by; rows that hyper-parameters are chosen with; rows that exact
+# kernels learn from; and beyond so many rows an iteration takes more of them.
 FIRST, CHOSEN_WITH, EXACT, MANY = 1024, 20_000, 10_000, 50_000
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to learn from and rows to judge by, standardised by the first of the former; raw: as they came. Labels are -1 and +1,
-    or have mean 0 and deviation 1 over the first rows."""
+    """Rows to learn from and rows to judge by, standardised by the first of the former; raw: as they came.
+    Labels are -1 and +1, or have mean 0 and deviation 1 over the first rows."""
 
     inputs: Floats
     labels: Floats
@@ -81,10 +82,14 @@ class Split:
             error = np.sqrt(np.mean(np.square(outputs - self.test_labels)))
             return {"rmse/sd": float(error / self.test_labels.std())}
         wrong = np.mean((outputs >= 0) != (self.test_labels > 0))
-        return {"error": 100 * float(wrong), "auc": area_under_curve(outputs, (self.test_labels > 0).astype(float))}
+        return {
+            "error": 100 * float(wrong),
+            "auc": area_under_curve(outputs, (self.test_labels > 0).astype(float)),
+        }
 
     def badness(self, outputs: Floats) -> float:
-        """What is chosen by: the mean of error and 1 - AUC, which says more of a few rows than the error alone."""
+        """What is chosen by: the mean of error and 1 - AUC, which says more of a few rows than the error
+        alone."""
         found = self.measures(outputs)
         value = found["rmse/sd"] if self.regression else found["error"] / 200 + (1 - found["auc"]) / 2
         return value if np.isfinite(value) else np.inf
@@ -106,7 +111,13 @@ class Split:
     def shortened(self, rows: int) -> Split:
         """With fewer rows to learn from."""
         return Split(
-            self.inputs[:rows], self.labels[:rows], self.test, self.test_labels, self.raw[:rows], self.raw_test, self.regression
+            self.inputs[:rows],
+            self.labels[:rows],
+            self.test,
+            self.test_labels,
+            self.raw[:rows],
+            self.raw_test,
+            self.regression,
         )
 
 
@@ -142,7 +153,8 @@ def every(**values: Sequence[Any]) -> list[Choice]:
 
 @dataclass(frozen=True)
 class Method:
-    """outputs: f of the test rows after learning, by a choice. choices: from which the best is taken. says: what it is."""
+    """outputs: f of the test rows after learning, by a choice. choices: from which the best is taken. says:
+    what it is."""
 
     says: str
     outputs: Fitted
@@ -156,7 +168,9 @@ class Method:
         return min(self.choices, key=lambda choice: part.badness(self.outputs(part, choice, seed)))
 
 
-def learnt_from(split: Split, learning: Choice, seed: int, parties: Sequence[slice], rows: int | None = None) -> DirectModel:
+def learnt_from(
+    split: Split, learning: Choice, seed: int, parties: Sequence[slice], rows: int | None = None
+) -> DirectModel:
     """FDSKL over these parties, each with frequencies of its own."""
     given = [
         Party(
@@ -170,7 +184,9 @@ def learnt_from(split: Split, learning: Choice, seed: int, parties: Sequence[sli
     if learning["solver"] == "newton" and len(split.labels) > MANY:
         # Fewer iterations over a window that holds no more: they take as many labels and lose nothing.
         learning = {**learning, "block_instances": 1024}
-    return learn(given, split.labels, KernelLearningSection(loss=split.loss, **learning), list(shown), seed=seed)
+    return learn(
+        given, split.labels, KernelLearningSection(loss=split.loss, **learning), list(shown), seed=seed
+    )
 
 
 def kernel(fixed: Choice, rows: int | None = None, alone: bool = False) -> Fitted:
@@ -193,12 +209,18 @@ def exact_kernel(split: Split, choice: Choice, seed: int) -> Floats:
 def linear(split: Split, choice: Choice, seed: int) -> Floats:
     if split.regression:
         return np.asarray(Ridge(1 / choice["C"]).fit(split.inputs, split.labels).predict(split.test))
-    return np.asarray(LinearSVC(C=choice["C"], max_iter=5000).fit(split.inputs, split.labels).decision_function(split.test))
+    return np.asarray(
+        LinearSVC(C=choice["C"], max_iter=5000).fit(split.inputs, split.labels).decision_function(split.test)
+    )
 
 
 def boosting(split: Split, choice: Choice, seed: int) -> Floats:
     if split.regression:
-        found = HistGradientBoostingRegressor(random_state=seed).fit(split.raw, split.labels).predict(split.raw_test)
+        found = (
+            HistGradientBoostingRegressor(random_state=seed)
+            .fit(split.raw, split.labels)
+            .predict(split.raw_test)
+        )
     else:
         model = HistGradientBoostingClassifier(random_state=seed).fit(split.raw, split.labels)
         found = model.decision_function(split.raw_test)
@@ -208,7 +230,13 @@ def boosting(split: Split, choice: Choice, seed: int) -> Floats:
 def vertical_linear(staleness: int) -> Fitted:
     def outputs(split: Split, choice: Choice, seed: int) -> Floats:
         weights = svrg(
-            split.inputs, split.labels, loss_named(split.loss), split.parts, seed=seed, staleness=staleness, **choice
+            split.inputs,
+            split.labels,
+            loss_named(split.loss),
+            split.parts,
+            seed=seed,
+            staleness=staleness,
+            **choice,
         )
         return np.asarray(split.test @ weights[:-1] + weights[-1])
 
@@ -224,15 +252,30 @@ NEWTON: Choice = {
     # As many rows as fit into learning.cache_bytes with all their features.
     "window": 32_768,
 }
-BLOCKS: Choice = {"solver": "sgd", "features_limit": 8192, "block_features": 64, "block_instances": 64, "regularisation": 1e-6}
-SINGLE: Choice = {"solver": "sgd", "features_limit": 10_000, "block_features": 1, "block_instances": 1, "regularisation": 1e-4}
+BLOCKS: Choice = {
+    "solver": "sgd",
+    "features_limit": 8192,
+    "block_features": 64,
+    "block_instances": 64,
+    "regularisation": 1e-6,
+}
+SINGLE: Choice = {
+    "solver": "sgd",
+    "features_limit": 10_000,
+    "block_features": 1,
+    "block_instances": 1,
+    "regularisation": 1e-4,
+}
 # A wide kernel is smooth by itself and wants less regularisation.
 WIDTHS = ((0.5, 1e-5), (0.5, 3e-6), (0.7, 1e-5), (1.0, 1e-5), (1.0, 1e-6), (2.0, 1e-7), (4.0, 1e-8))
 METHODS = {
     "newton": Method(
         "FDSKL, solver newton, 2048 features, one pass, four parties",
         kernel(NEWTON),
-        [{"bandwidth_multiplier": multiplier, "regularisation": regularisation} for multiplier, regularisation in WIDTHS],
+        [
+            {"bandwidth_multiplier": multiplier, "regularisation": regularisation}
+            for multiplier, regularisation in WIDTHS
+        ],
     ),
     "newton, sparse": Method(
         "the same with columns_share below 1",
@@ -245,7 +288,8 @@ METHODS = {
         every(bandwidth_multiplier=(0.5, 1.0), step=(1.0, 10.0, 100.0)),
     ),
     "DSG": Method(
-        "doubly stochastic gradients as published: one party, a label and a feature an iteration, 5,000 iterations",
+        "doubly stochastic gradients as published: one party, a label and a feature an iteration, 5,000 "
+        "iterations",
         kernel(SINGLE, 5_000, alone=True),
         every(bandwidth_multiplier=(0.7,), step=(0.003, 0.01, 0.03, 0.1)),
     ),
@@ -255,11 +299,18 @@ METHODS = {
         every(multiplier=(0.3, 0.7, 1.4), C=(3.0,)),
     ),
     "gradient boosting": Method(
-        "scikit-learn's HistGradientBoosting on all columns together: what SecureBoost learns, which is lossless", boosting, [{}]
+        "scikit-learn's HistGradientBoosting on all columns together: what SecureBoost learns, which is "
+        "lossless",
+        boosting,
+        [{}],
     ),
     "linear SVM": Method("LIBLINEAR's SVC, ridge regression for numbers", linear, every(C=(0.01, 1.0))),
     "FD-SVRG": Method("linear, four parties in step", vertical_linear(0), every(regularisation=(1e-5, 1e-3))),
-    "AFSVRG-VP": Method("linear, four parties, each up to 8 steps behind", vertical_linear(8), every(regularisation=(1e-5, 1e-3))),
+    "AFSVRG-VP": Method(
+        "linear, four parties, each up to 8 steps behind",
+        vertical_linear(8),
+        every(regularisation=(1e-5, 1e-3)),
+    ),
 }
 Results = dict[str, dict[str, Any]]
 
@@ -293,7 +344,12 @@ def main() -> None:
     parser.add_argument("--data", action="append", choices=SETS, help="a set; may be given several times")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="so many")
     parser.add_argument("--again", action="store_true", help="run also what is kept")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of fdskl-accuracy.json and fdskl-privacy.md")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "docs",
+        help="the folder of fdskl-accuracy.json and fdskl-privacy.md",
+    )
     chosen = parser.parse_args()
     if "STREAMFL_DATA" not in os.environ:
         sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
@@ -301,21 +357,31 @@ def main() -> None:
     results: Results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for seed, data, (name, method) in product(range(chosen.seeds), chosen.data or SETS, METHODS.items()):
         key = f"{name}|{data}|seed {seed}"
-        if not any(fnmatchcase(name, pattern) for pattern in chosen.only or ["*"]) or (key in results and not chosen.again):
+        if not any(fnmatchcase(name, pattern) for pattern in chosen.only or ["*"]) or (
+            key in results and not chosen.again
+        ):
             continue
         split = read(Path(os.environ["STREAMFL_DATA"]), data, seed)
         began = time.perf_counter()
         choice = method.choose(split, seed)
         midway = time.perf_counter()
-        found = {measure: round(value, 4) for measure, value in split.measures(method.outputs(split, choice, seed)).items()}
-        seconds = {"choosing_seconds": round(midway - began, 1), "seconds": round(time.perf_counter() - midway, 1)}
+        found = {
+            measure: round(value, 4)
+            for measure, value in split.measures(method.outputs(split, choice, seed)).items()
+        }
+        seconds = {
+            "choosing_seconds": round(midway - began, 1),
+            "seconds": round(time.perf_counter() - midway, 1),
+        }
         results[key] = {**found, "rows": len(split.labels), **seconds, "choice": choice}
         keep(path, results)
         print(f"{key}: {found} {choice} {seconds}", flush=True)
     print(table(results))
     document = chosen.out / "fdskl-privacy.md"
     if document.exists():
-        document.write_text(fill(document.read_text(encoding="utf-8"), {"accuracy": table(results)}), encoding="utf-8")
+        document.write_text(
+            fill(document.read_text(encoding="utf-8"), {"accuracy": table(results)}), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

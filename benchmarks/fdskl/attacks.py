@@ -1,7 +1,8 @@
 """What members of a kernel federation find out about each other's columns, by trying.
 
-Three parties have ten columns each of the same patients; the active one has the labels too. Each attacker has what it is sent and
-what all members know: the configuration, with the seed. What a protection costs is measured as well.
+Three parties have ten columns each of the same patients; the active one has the labels too. Each attacker has
+what it is sent and what all members know: the configuration, with the seed. What a protection costs is
+measured as well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.sums.masks import OwnIncarnation, masked, paper_mask
 from streamfl.privacy.keyed_noise import noisy
 
-__all__ = ["ATTACKS", "FEATURES", "NORM", "SPLIT", "Federation", "prediction_error", "protected_columns", "table"]
+__all__ = [
+    "ATTACKS",
+    "FEATURES",
+    "NORM",
+    "SPLIT",
+    "Federation",
+    "prediction_error",
+    "protected_columns",
+    "table",
+]
 
 SEED, FEATURES = 3, 1024
 # Columns of the active party and of two others.
@@ -47,23 +57,34 @@ class Federation:
     private: whether each party draws frequencies by a secret of its own.
     """
 
-    def __init__(self, inputs: Floats, split: Sequence[tuple[int, int]], bandwidth: float, private: bool) -> None:
+    def __init__(
+        self, inputs: Floats, split: Sequence[tuple[int, int]], bandwidth: float, private: bool
+    ) -> None:
         self.inputs, self.split, self.bandwidth = inputs, tuple(split), bandwidth
-        self.parties = [self._frequencies(own, self._secret(own) if private else None) for own in range(len(split))]
+        self.parties = [
+            self._frequencies(own, self._secret(own) if private else None) for own in range(len(split))
+        ]
 
     def sent(self, own: int, features: int, mask: str) -> NDArray[np.uint32]:
-        """What a party that nobody sends to has sent of every instance, one round each: (instances, features) on the circle."""
+        """What a party that nobody sends to has sent of every instance, one round each: (instances, features)
+        on the circle."""
         first, last = self.split[own]
         phases = self.parties[own].partial_phases(self.inputs[:, first:last], [(0, features)])
         if mask == "paper":
             return np.asarray(to_circle(phases + paper_mask(self._secret(own), 0, features), 32))
         lives = [OwnIncarnation(self._secret(number)) for number in range(len(self.split))]
-        secrets = {peer: lives[own].pair_secret(life.public) for peer, life in enumerate(lives) if peer != own}
-        rows = [masked(row, secrets, own, b"round %d" % n, b"phases")[:features] for n, row in enumerate(to_circle(phases, 32))]
+        secrets = {
+            peer: lives[own].pair_secret(life.public) for peer, life in enumerate(lives) if peer != own
+        }
+        rows = [
+            masked(row, secrets, own, b"round %d" % n, b"phases")[:features]
+            for n, row in enumerate(to_circle(phases, 32))
+        ]
         return np.array(rows)
 
     def told(self, features: int) -> NDArray[np.uint32]:
-        """What the active party knows of every instance after a round, less its own part: (instances, features) on the circle."""
+        """What the active party knows of every instance after a round, less its own part: (instances,
+        features) on the circle."""
         total = np.zeros((len(self.inputs), features), np.uint32)
         for party, (first, last) in list(zip(self.parties, self.split, strict=True))[1:]:
             total += to_circle(party.partial_phases(self.inputs[:, first:last], [(0, features)]), 32)
@@ -75,7 +96,9 @@ class Federation:
 
     def _frequencies(self, own: int, secret: bytes | None) -> Frequencies:
         names = [f"column {number}" for number in range(*self.split[own])]
-        return Frequencies(SpectralDensity("gaussian", self.bandwidth), names, SEED, secret, len(self.split), own, 0)
+        return Frequencies(
+            SpectralDensity("gaussian", self.bandwidth), names, SEED, secret, len(self.split), own, 0
+        )
 
     @staticmethod
     def _secret(own: int) -> bytes:
@@ -83,7 +106,8 @@ class Federation:
 
 
 def protected_columns(inputs: Floats, split: Sequence[tuple[int, int]], norm: float, noise: float) -> Floats:
-    """What each party projects instead of its columns: x_p shortened to the norm, and noise once: (instances, columns)."""
+    """What each party projects instead of its columns: x_p shortened to the norm, and noise once: (instances,
+    columns)."""
     result = inputs.copy()
     for own, (first, last) in enumerate(split):
         for number, row in enumerate(inputs[:, first:last]):
@@ -94,7 +118,8 @@ def protected_columns(inputs: Floats, split: Sequence[tuple[int, int]], norm: fl
 
 @cache
 def table() -> tuple[Floats, Floats, float]:
-    """Columns with mean 0 and deviation 1, labels -1 and 1, in one random order, and the median distance of two instances."""
+    """Columns with mean 0 and deviation 1, labels -1 and 1, in one random order, and the median distance of
+    two instances."""
     data = load_breast_cancer()
     order = np.random.default_rng(0).permutation(len(data.target))
     inputs = data.data[order]
@@ -103,7 +128,8 @@ def table() -> tuple[Floats, Floats, float]:
 
 
 def two_messages_of_a_leaf(folder: Path) -> Iterator[Attack]:
-    """Whom a leaf sends to subtracts two of its messages: under the paper's masks that is omega (x_a - x_c), of known omega."""
+    """Whom a leaf sends to subtracts two of its messages: under the paper's masks that is omega (x_a - x_c),
+    of known omega."""
     inputs, _, median = table()
     federation = Federation(inputs, SPLIT, median, private=False)
     first, last = SPLIT[2]
@@ -116,25 +142,45 @@ def two_messages_of_a_leaf(folder: Path) -> Iterator[Attack]:
 
     figure = "share of the differences' variance"
     plain, protected = found("paper"), found("one-time")
-    yield Attack("two messages of a leaf", "a peer in the tree", figure, plain, "mask = one-time", protected, chance=0.0)
+    yield Attack(
+        "two messages of a leaf",
+        "a peer in the tree",
+        figure,
+        plain,
+        "mask = one-time",
+        protected,
+        chance=0.0,
+    )
 
 
 def two_answers(folder: Path) -> Iterator[Attack]:
-    """The active party subtracts two answers, and solves for the differences of others' columns by the frequencies of the seed."""
+    """The active party subtracts two answers, and solves for the differences of others' columns by the
+    frequencies of the seed."""
     inputs, _, median = table()
     truth = inputs[:, SPLIT[1][0] :] - inputs[0, SPLIT[1][0] :]
 
     def found(private: bool) -> float:
         federation = Federation(inputs, SPLIT, median, private)
         known = np.hstack([federation.known_frequencies(own, FEATURES) for own in (1, 2)])
-        return float(np.median(explained(solved_from_the_first(from_circle(federation.told(FEATURES)), known), truth)))
+        return float(
+            np.median(explained(solved_from_the_first(from_circle(federation.told(FEATURES)), known), truth))
+        )
 
     figure = "share of the differences' variance"
-    yield Attack("two answers", "the active party", figure, found(False), "frequencies = private", found(True), chance=0.0)
+    yield Attack(
+        "two answers",
+        "the active party",
+        figure,
+        found(False),
+        "frequencies = private",
+        found(True),
+        chance=0.0,
+    )
 
 
 def distances(folder: Path) -> Iterator[Attack]:
-    """The active party takes the mean cosine of what two rows' phases differ by: that is their kernel, and tells their distance.
+    """The active party takes the mean cosine of what two rows' phases differ by: that is their kernel, and
+    tells their distance.
 
     It knows no frequencies, and has asked for no distances.
     """
@@ -142,19 +188,27 @@ def distances(folder: Path) -> Iterator[Attack]:
     truth = pdist(inputs[:, SPLIT[1][0] :])
 
     def found(private: bool) -> float:
-        told = distances_of_phases(from_circle(Federation(inputs, SPLIT, bandwidth, private).told(FEATURES)), bandwidth)
+        told = distances_of_phases(
+            from_circle(Federation(inputs, SPLIT, bandwidth, private).told(FEATURES)), bandwidth
+        )
         return float(np.median(np.abs(told / truth - 1)))
 
     guess = float(np.median(np.abs(np.median(truth) / truth - 1)))
     one, two = found(False), found(True)
     yield Attack(
-        "distances from phases", "the active party", "median relative error", one, "frequencies = private", two, chance=guess
+        "distances from phases",
+        "the active party",
+        "median relative error",
+        one,
+        "frequencies = private",
+        two,
+        chance=guess,
     )
 
 
 def affine_map(folder: Path) -> Iterator[Attack]:
-    """The active party knows no frequencies: kernel, distances, places, phases without turns, singular values. Then it is told five
-    rows for each hidden column.
+    """The active party knows no frequencies: kernel, distances, places, phases without turns, singular
+    values. Then it is told five rows for each hidden column.
     """
     inputs = table()[0]
     hidden = inputs[:, SPLIT[1][0] :]
@@ -165,22 +219,36 @@ def affine_map(folder: Path) -> Iterator[Attack]:
         bandwidth = float(np.median(pdist(seen)))
         told = Federation(seen, SPLIT, bandwidth, private).told(FEATURES)
         places = up_to_an_affine_map(from_circle(told), bandwidth, columns)
-        best, rest = from_known_rows(places, hidden, len(hidden)), from_known_rows(places, hidden, known)[known:]
+        best, rest = (
+            from_known_rows(places, hidden, len(hidden)),
+            from_known_rows(places, hidden, known)[known:],
+        )
         return float(np.median(explained(best, hidden))), float(np.median(explained(rest, hidden[known:])))
 
     shared = found(False, inputs)
     private = found(True, inputs)
     figures = ("median R^2 of a column on what was found", f"median R^2 of the other rows, {known} known")
     for figure, one, two in zip(figures, shared, private, strict=True):
-        yield Attack("columns up to an affine map", "the active party", figure, one, "frequencies = private", two, chance=0.0)
+        yield Attack(
+            "columns up to an affine map",
+            "the active party",
+            figure,
+            one,
+            "frequencies = private",
+            two,
+            chance=0.0,
+        )
     for noise in NOISES:
         seen = found(True, protected_columns(inputs, SPLIT, NORM, noise))
         for figure, one, two in zip(figures, private, seen, strict=True):
-            yield Attack("columns up to an affine map", "the active party", figure, one, _noise(noise), two, chance=0.0)
+            yield Attack(
+                "columns up to an affine map", "the active party", figure, one, _noise(noise), two, chance=0.0
+            )
 
 
 def price_of_noise(folder: Path) -> Iterator[Attack]:
-    """No attack: the error of ridge regression on the features, of the last third of the table, with and without the noise.
+    """No attack: the error of ridge regression on the features, of the last third of the table, with and
+    without the noise.
 
     Bandwidth and ridge are those with the least error on the second third, having learnt from the first.
     """
@@ -189,12 +257,22 @@ def price_of_noise(folder: Path) -> Iterator[Attack]:
     guess = float(np.mean(labels[np.array_split(np.arange(len(labels)), 3)[2]] != 1))
     for noise in NOISES:
         noised = prediction_error(inputs, labels, protected_columns(inputs, SPLIT, NORM, noise))
-        yield Attack("the price of noise", "nobody", "error of the predictions", plain, _noise(noise), noised, chance=guess)
+        yield Attack(
+            "the price of noise",
+            "nobody",
+            "error of the predictions",
+            plain,
+            _noise(noise),
+            noised,
+            chance=guess,
+        )
 
 
-def prediction_error(inputs: Floats, labels: Floats, seen: Floats, split: Sequence[tuple[int, int]] = SPLIT) -> float:
-    """Share of the last third's labels that ridge regression on the features gets wrong. seen: what parties project in place of
-    their columns; the active one's own need no noise.
+def prediction_error(
+    inputs: Floats, labels: Floats, seen: Floats, split: Sequence[tuple[int, int]] = SPLIT
+) -> float:
+    """Share of the last third's labels that ridge regression on the features gets wrong. seen: what parties
+    project in place of their columns; the active one's own need no noise.
     """
     thirds = np.array_split(np.arange(len(labels)), 3)
     first = split[0][1]
@@ -218,7 +296,9 @@ def _noise(noise: float) -> str:
     return f"norm {NORM:g}, noise {noise:g}: mu {2 * NORM / noise:g}"
 
 
-def _ridge_error(features: Floats, labels: Floats, train: NDArray[np.int64], test: NDArray[np.int64], ridge: float) -> float:
+def _ridge_error(
+    features: Floats, labels: Floats, train: NDArray[np.int64], test: NDArray[np.int64], ridge: float
+) -> float:
     inner = features[train]
     middle = labels[train].mean()
     solved = np.linalg.solve(inner @ inner.T + ridge * np.eye(len(train)), labels[train] - middle)
@@ -226,5 +306,6 @@ def _ridge_error(features: Floats, labels: Floats, train: NDArray[np.int64], tes
 
 
 ATTACKS: Attacks = {
-    function.__name__: function for function in (two_messages_of_a_leaf, two_answers, distances, affine_map, price_of_noise)
+    function.__name__: function
+    for function in (two_messages_of_a_leaf, two_answers, distances, affine_map, price_of_noise)
 }

@@ -1,4 +1,5 @@
-"""``python -m benchmarks.fdskl.convergence``: E|f_T - f*|^2 over T = 1,000 to 30,000 for each rule of the step, and the slopes."""
+"""``python -m benchmarks.fdskl.convergence``: E|f_T - f*|^2 over T = 1,000 to 30,000 for each rule of the
+step, and the slopes."""
 
 from __future__ import annotations
 

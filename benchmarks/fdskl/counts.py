@@ -1,4 +1,5 @@
-"""What ``benchmarks.counts`` counts: the active and another worker, from a sample to what its label teaches."""
+"""What ``benchmarks.counts`` counts: the active and another worker, from a sample to what its label
+teaches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""``STREAMFL_DATA=folder python -m benchmarks.fdskl.curves --out FILE``: error against iterations, as a picture.
+"""``STREAMFL_DATA=folder python -m benchmarks.fdskl.curves --out FILE``: error against iterations, as a
+picture.
 
-Settings are those that docs/fdskl-accuracy.json chose for seed 0, on the same split. Each point is a model that is learnt anew,
-from the first labels of the one pass. Exact kernels and boosted trees have no iterations: they are lines.
+Settings are those that docs/fdskl-accuracy.json chose for seed 0, on the same split. Each point is a model
+that is learnt anew, from the first labels of the one pass. Exact kernels and boosted trees have no
+iterations: they are lines.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from benchmarks.fdskl.accuracy import BLOCKS, NEWTON, ROOT, SINGLE, Split, learn
 
 __all__ = ["Curve", "curve"]
 
-# Sets, whose measure in the table is an error in percent; points of a curve; and labels that the paper's own iterations stop at.
+# Sets, whose measure in the table is an error in percent; points of a curve; and labels that the paper's own
+# iterations stop at.
 SHOWN = ("phishing", "a9a")
 POINTS, SINGLE_LABELS = 7, 5_000
 SOLVERS: dict[str, tuple[str, dict[str, Any], bool]] = {
@@ -47,7 +50,9 @@ def curve(split: Split, fixed: dict[str, Any], choice: dict[str, Any], alone: bo
 def main() -> None:
     """Learn, print each point, and draw."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.curves", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "fdskl-curves.png", help="where the picture is written")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "fdskl-curves.png", help="where the picture is written"
+    )
     path: Path = parser.parse_args().out
     if "STREAMFL_DATA" not in os.environ:
         sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
@@ -65,7 +70,10 @@ def main() -> None:
         split = read(Path(os.environ["STREAMFL_DATA"]), data, 0)
         for (name, (says, fixed, alone)), mark in zip(SOLVERS.items(), ("o-", "s--", "^:"), strict=True):
             found = curve(split, fixed, kept[f"{name}|{data}|seed 0"]["choice"], alone)
-            print(f"{data}, {says}: {', '.join(f'{iterations}: {error:.2f}%' for iterations, error in found)}", flush=True)
+            print(
+                f"{data}, {says}: {', '.join(f'{iterations}: {error:.2f}%' for iterations, error in found)}",
+                flush=True,
+            )
             axes.plot(*zip(*found, strict=True), mark, label=says)
         for name, style in zip(LINES, ("-", "--"), strict=True):
             axes.axhline(kept[f"{name}|{data}|seed 0"]["error"], color="grey", linestyle=style, label=name)

@@ -1,10 +1,10 @@
 """What a history is predicted with, against what ``simulate --online`` says of the same rows.
 
-``python -m benchmarks.fdskl.history`` prints a table. It needs the data sets in the folder ``STREAMFL_DATA``. Three parties that
-share the columns evenly, with their defaults, the first 4,000 rows in an order by seed. Samples and labels of all rows lie in the
-topics before any worker is there; *away*: and one party's worker comes so many seconds later. *at once*: with
-``learning.catch_up_samples = 0``. Losses are means over the rows after the first tenth, each of the row's last prediction. Seconds
-are of a virtual clock.
+``python -m benchmarks.fdskl.history`` prints a table. It needs the data sets in the folder ``STREAMFL_DATA``.
+Three parties that share the columns evenly, with their defaults, the first 4,000 rows in an order by seed.
+Samples and labels of all rows lie in the topics before any worker is there; *away*: and one party's worker
+comes so many seconds later. *at once*: with ``learning.catch_up_samples = 0``. Losses are means over the rows
+after the first tenth, each of the row's last prediction. Seconds are of a virtual clock.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def simulated(history: KernelHistory) -> KernelFederation:
 
 
 def of_history(history: KernelHistory, away: float = 0.0) -> KernelFederation:
-    """All of it lies in the topics when the workers begin. away: seconds for which the last party's is not there."""
+    """All of it lies in the topics when the workers begin. away: seconds for which the last party's is not
+    there."""
     found, rows = history.federation(), range(len(history.labels))
     late = PARTIES[-1]
     for name in PARTIES:
@@ -88,14 +89,20 @@ def losses(found: KernelFederation) -> tuple[NDArray[np.float64], NDArray[np.int
     outputs = np.array([last[row].score for row in range(len(found.labels))])
     chosen = loss_named(found.settings.learning.loss)
     labels = 2 * found.labels - 1 if chosen.classifies else found.labels
-    return np.asarray(chosen.value(outputs, labels)), np.array([last[row].model for row in range(len(labels))])
+    return np.asarray(chosen.value(outputs, labels)), np.array(
+        [last[row].model for row in range(len(labels))]
+    )
 
 
 def read(folder: Path, name: str, count: int, seed: int) -> KernelHistory:
     """So many rows of a set."""
     kept = np.load(folder / f"{name}.npz")
     labels = kept["y"].astype(float)
-    labels = (labels > 0).astype(float) if len(np.unique(labels)) == 2 else (labels - labels.min()) / np.ptp(labels)
+    labels = (
+        (labels > 0).astype(float)
+        if len(np.unique(labels)) == 2
+        else (labels - labels.min()) / np.ptp(labels)
+    )
     rows = np.random.default_rng(seed).permutation(len(labels))[:count]
     return KernelHistory(kept["X"][rows].astype(float), labels[rows])
 
@@ -124,7 +131,10 @@ def main() -> None:
             each, versions = losses(found)
             loss = float(each[len(each) // 10 :].mean())
             promised = loss if way == "simulate" else promised
-            figures = f"{loss:.4f} | {loss / promised - 1:+.1%} | {(versions == 0).sum():,} | {found.virtual_seconds:.1f}"
+            figures = (
+                f"{loss:.4f} | {loss / promised - 1:+.1%} | {(versions == 0).sum():,} | "
+                f"{found.virtual_seconds:.1f}"
+            )
             print(f"| {name} | {way} | {figures} |", flush=True)
             found.close()
 

@@ -1,6 +1,8 @@
-"""``python -m benchmarks.fdskl.iterations``: how long an iteration takes with q parties, for each topology, and a picture of it.
+"""``python -m benchmarks.fdskl.iterations``: how long an iteration takes with q parties, for each topology,
+and a picture of it.
 
-All parties run in this process, on the memory bus. A virtual clock counts what messages take, and the processor's
+All parties run in this process, on the memory bus. A virtual clock counts what messages take, and the
+processor's
 own what is computed.
 """
 
@@ -30,15 +32,16 @@ WARM_UP, ITERATIONS = size(10, 1), size(40, 2)
 
 @dataclass(frozen=True)
 class IterationTime:
-    """virtual: seconds, a message taking ``MESSAGE_SECONDS`` and nothing else any time. computed: processor seconds of all
-    parties' work."""
+    """virtual: seconds, a message taking ``MESSAGE_SECONDS`` and nothing else any time. computed: processor
+    seconds of all parties' work."""
 
     virtual: float
     computed: float
 
 
 def iteration_times(parties: int) -> Mapping[str, IterationTime]:
-    """By topology, of an iteration when all features are kept; the least computing time of some, the topologies taking turns."""
+    """By topology, of an iteration when all features are kept; the least computing time of some, the
+    topologies taking turns."""
     federations = {topology: _federation(topology, parties) for topology in TOPOLOGIES}
     computed = dict.fromkeys(TOPOLOGIES, float("inf"))
     virtual = dict.fromkeys(TOPOLOGIES, 0.0)
@@ -57,7 +60,9 @@ def iteration_times(parties: int) -> Mapping[str, IterationTime]:
     for federation in federations.values():
         with closing(federation):
             if federation.held.model.version != WARM_UP + ITERATIONS:
-                raise RuntimeError(f"{federation.held.model.version} iterations were made of {WARM_UP + ITERATIONS}")
+                raise RuntimeError(
+                    f"{federation.held.model.version} iterations were made of {WARM_UP + ITERATIONS}"
+                )
     return {topology: IterationTime(virtual[topology], computed[topology]) for topology in TOPOLOGIES}
 
 
@@ -96,7 +101,12 @@ def picture(times: Mapping[int, Mapping[str, IterationTime]], path: Path) -> Non
     figure, (messages, work) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for topology, mark in zip(TOPOLOGIES, ("o-", "s--", "^:"), strict=True):
         messages.plot(list(times), [one[topology].virtual for one in times.values()], mark, label=topology)
-        work.plot(list(times), [1000 * one[topology].computed / count for count, one in times.items()], mark, label=topology)
+        work.plot(
+            list(times),
+            [1000 * one[topology].computed / count for count, one in times.items()],
+            mark,
+            label=topology,
+        )
     label_axes(messages, f"virtual seconds an iteration, a message {1000 * MESSAGE_SECONDS:g} ms", "parties")
     label_axes(work, "processor milliseconds an iteration and party", "parties")
     for axes in (messages, work):
@@ -112,7 +122,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the picture is written; left out: none is")
     path = parser.parse_args().out
     times = {}
-    print(f"| q | {' | '.join(f'{one}: virtual s' for one in TOPOLOGIES)} | {' | '.join(f'{one}: ms' for one in TOPOLOGIES)} |")
+    print(
+        f"| q | {' | '.join(f'{one}: virtual s' for one in TOPOLOGIES)} | "
+        f"{' | '.join(f'{one}: ms' for one in TOPOLOGIES)} |"
+    )
     print(f"| --- |{' --- |' * 2 * len(TOPOLOGIES)}")
     for parties in PARTIES:
         times[parties] = found = iteration_times(parties)

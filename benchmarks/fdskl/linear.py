@@ -1,7 +1,9 @@
-"""Linear learners of vertically split data, that kernels are compared with: small NumPy versions of their papers' algorithms.
+"""Linear learners of vertically split data, that kernels are compared with: small NumPy versions of their
+papers' algorithms.
 
-Zhang et al., "Feature-Distributed SVRG for High-Dimensional Linear Classification", 2018 (FD-SVRG); Gu et al., "Privacy-Preserving
-Asynchronous Federated Learning Algorithms for Multi-Party Vertically Collaborative Learning", 2020 (AFSVRG-VP).
+Zhang et al., "Feature-Distributed SVRG for High-Dimensional Linear Classification", 2018 (FD-SVRG); Gu et
+al., "Privacy-Preserving Asynchronous Federated Learning Algorithms for Multi-Party Vertically Collaborative
+Learning", 2020 (AFSVRG-VP).
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ def svrg(
     staleness: int = 0,
     seed: int = 0,
 ) -> Floats:
-    """Weights of a linear model with a bias, (columns + 1,), by stochastic gradients whose variance a full one takes off.
+    """Weights of a linear model with a bias, (columns + 1,), by stochastic gradients whose variance a full
+    one takes off.
 
-    w_l <- w_l - gamma ((L'(w'x_i) - L'(v'x_i)) x_i,l + grad_l J(v)), v the weights at the beginning of the epoch.
+    w_l <- w_l - gamma ((L'(w'x_i) - L'(v'x_i)) x_i,l + grad_l J(v)), v the weights at the beginning of the
+    epoch.
 
-    FD-SVRG sums the parties' inner products before every step: staleness 0. With AFSVRG-VP every party steps on its own, with
-    weights of the others that are up to ``staleness`` steps old. A step is of a mini-batch of 32.
+    FD-SVRG sums the parties' inner products before every step: staleness 0. With AFSVRG-VP every party steps
+    on its own, with weights of the others that are up to ``staleness`` steps old. A step is of a mini-batch
+    of 32.
 
     parts: of the columns, one slice a party; the bias belongs to the last.
     regularisation: lambda of lambda |w|^2 / 2.
@@ -62,7 +67,9 @@ def svrg(
                     continue
                 seen = past[-1 - int(random.integers(0, min(staleness, len(past) - 1) + 1))].copy()
                 seen[part] = weights[part]
-                change = loss.gradient(rows[batch] @ seen, labels[batch]) - loss.gradient(at_snapshot[batch], labels[batch])
+                change = loss.gradient(rows[batch] @ seen, labels[batch]) - loss.gradient(
+                    at_snapshot[batch], labels[batch]
+                )
                 direction = rows[batch, part].T @ change / BATCH + full[part] + regularisation * seen[part]
                 weights[part] -= step * direction
             past.append(weights.copy())

@@ -1,4 +1,5 @@
-"""How columns are found from phases modulo 2 pi: by least squares that guess the whole turns, from near places to far ones."""
+"""How columns are found from phases modulo 2 pi: by least squares that guess the whole turns, from near
+places to far ones."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LEAST_KERNEL = 0.02
 
 
 def solved_differences(one: NDArray[np.uint32], two: NDArray[np.uint32], frequencies: Floats) -> Floats:
-    """x_a - x_c of each pair of instances, from what was sent of the two and the frequencies of it: (pairs, columns).
+    """x_a - x_c of each pair of instances, from what was sent of the two and the frequencies of it: (pairs,
+    columns).
 
     one, two: (pairs, features) on the circle.
     frequencies: (features, columns).
@@ -34,7 +36,8 @@ def solved_differences(one: NDArray[np.uint32], two: NDArray[np.uint32], frequen
 
 
 def distances_of_phases(phases: Floats, bandwidth: float) -> Floats:
-    """The distance of every pair of instances, from phases of a Gaussian kernel alone: (pairs,) in the order of SciPy's pdist.
+    """The distance of every pair of instances, from phases of a Gaussian kernel alone: (pairs,) in the order
+    of SciPy's pdist.
 
     phases: (instances, features), radians.
     """
@@ -62,19 +65,22 @@ def solved_from_the_first(phases: Floats, frequencies: Floats) -> Floats:
     return result
 
 
-def up_to_an_affine_map(phases: Floats, bandwidth: float, columns: int, core: float = 0.6, tries: int = 15) -> Floats:
-    """Coordinates of which the columns are an affine map, from phases of a Gaussian kernel alone: (instances, columns).
+def up_to_an_affine_map(
+    phases: Floats, bandwidth: float, columns: int, core: float = 0.6, tries: int = 15
+) -> Floats:
+    """Coordinates of which the columns are an affine map, from phases of a Gaussian kernel alone: (instances,
+    columns).
 
-    The mean over features of cos(theta_a - theta_c) is the kernel's value, its logarithm the distance, and distances are places
-    (classical multidimensional scaling). Over the places each feature's phase is a plane but for whole turns, which places that are
-    a little wrong are good enough to tell. Planes without turns are an affine map of the columns, which a singular value
-    decomposition finds.
+    The mean over features of cos(theta_a - theta_c) is the kernel's value, its logarithm the distance, and
+    distances are places (classical multidimensional scaling). Over the places each feature's phase is a plane
+    but for whole turns, which places that are a little wrong are good enough to tell. Planes without turns
+    are an affine map of the columns, which a singular value decomposition finds.
 
     phases: (instances, features), radians.
     bandwidth: of the kernel.
     columns: how many were hidden.
-    core: share of the instances that planes are found from, the nearest to the middle; the others are placed by the planes.
-    tries: how often the turns are told again from better places.
+    core: share of the instances that planes are found from, the nearest to the middle; the others are placed
+    by the planes. tries: how often the turns are told again from better places.
     """
     circle = np.exp(1j * phases)
     kernel = (circle @ circle.conj().T).real / phases.shape[1]
@@ -104,7 +110,9 @@ def up_to_an_affine_map(phases: Floats, bandwidth: float, columns: int, core: fl
 def from_known_rows(places: Floats, truth: Floats, known: int) -> Floats:
     """The columns of all instances, by the affine map that fits the first ``known``: (instances, columns)."""
     places = np.hstack([places, np.ones((len(places), 1))])
-    return np.asarray(places @ np.linalg.lstsq(places[:known], truth[:known], rcond=None)[0], dtype=np.float64)
+    return np.asarray(
+        places @ np.linalg.lstsq(places[:known], truth[:known], rcond=None)[0], dtype=np.float64
+    )
 
 
 def explained(found: Floats, truth: Floats) -> Floats:
@@ -119,8 +127,8 @@ def _wrapped(phases: Floats) -> Floats:
 
 
 def _unwrapped(phases: Floats, places: Floats) -> tuple[Floats, Floats]:
-    """Slopes of the planes through 0 that the phases lie on but for whole turns, (columns, series), and the phases with their
-    turns.
+    """Slopes of the planes through 0 that the phases lie on but for whole turns, (columns, series), and the
+    phases with their turns.
 
     phases: (points, series), 0 at the place 0, from -pi to pi.
     places: (points, columns).

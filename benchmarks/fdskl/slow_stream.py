@@ -1,7 +1,8 @@
 """How long from the first label to the first prediction that has learnt, by the speed of a stream.
 
-``python -m benchmarks.fdskl.slow_stream`` prints a table, in seconds of a virtual clock: nothing takes time but waiting. Three
-parties with their defaults; an entity's columns and its label come at the same moment. A history is there at once.
+``python -m benchmarks.fdskl.slow_stream`` prints a table, in seconds of a virtual clock: nothing takes time
+but waiting. Three parties with their defaults; an entity's columns and its label come at the same moment. A
+history is there at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def federation(entities: int) -> KernelFederation:
 
 
 def first_model(rate: float, history: int = 0) -> tuple[float, int, int]:
-    """Seconds from the first label to model 1, labels that had come by then, and entities that the active party standardises by.
+    """Seconds from the first label to model 1, labels that had come by then, and entities that the active
+    party standardises by.
 
     rate: entities a second. history: entities that are there at the beginning.
     """

@@ -1,5 +1,5 @@
-"""FDSKL: masked sums and a whole federation against their array work, one on a real broker against a bare loop, and iterations by
-topology.
+"""FDSKL: masked sums and a whole federation against their array work, one on a real broker against a bare
+loop, and iterations by topology.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ __all__ = ["measure"]
 ENTITIES, FEATURES, COLUMNS, REPEATS = 120, 2048, 30, size(40, 1)
 BANDWIDTH, SECRET = 5.0, b"a secret of this benchmark alone"
 SUM_GOAL = 0.5
-# A federation in one process: entities, each predicted and then learnt from with the defaults, and the columns of each party.
+# A federation in one process: entities, each predicted and then learnt from with the defaults, and the
+# columns of each party.
 SHOWN, SPLIT, FEDERATION_GOAL = size(6_000, 320), (8, 7, 7), 0.6
 # Of the broker: entities that are learnt from, then those that are counted; columns of a party.
 LEARNT, COUNTED, BROKER_COLUMNS = 256, size(12_000, 480), 16
@@ -82,7 +83,8 @@ def measure() -> Iterator[Figure]:
 
 
 def _masked_sums() -> Iterator[Figure]:
-    """A party's part of a round, from columns to the numbers that it sends, beside the same without any mask."""
+    """A party's part of a round, from columns to the numbers that it sends, beside the same without any
+    mask."""
     names = [f"column {number}" for number in range(COLUMNS)]
     rows = np.random.default_rng(0).normal(size=(ENTITIES, COLUMNS))
     ranges = [FeatureRange(0, FEATURES)]
@@ -102,7 +104,10 @@ def _masked_sums() -> Iterator[Figure]:
         block = np.empty(32_768, np.uint32)
 
         def whole(
-            number: int, parts: Contributions = parts, announced: Round = announced, secrets: dict[int, bytes] = secrets
+            number: int,
+            parts: Contributions = parts,
+            announced: Round = announced,
+            secrets: dict[int, bytes] = secrets,
         ) -> None:
             parts.numbers(announced, b"round %d" % number, secrets, rows)
 
@@ -123,17 +128,25 @@ def _masked_sums() -> Iterator[Figure]:
 
 
 def _in_one_process() -> Iterator[Figure]:
-    """Three parties, their workers and the memory bus, beside the same features, predictions and solves in arrays of one table."""
+    """Three parties, their workers and the memory bus, beside the same features, predictions and solves in
+    arrays of one table."""
     names = [f"p{number}" for number in range(len(SPLIT))]
-    columns = [[f"{name}-{number}" for number in range(count)] for name, count in zip(names, SPLIT, strict=True)]
+    columns = [
+        [f"{name}-{number}" for number in range(count)] for name, count in zip(names, SPLIT, strict=True)
+    ]
     whole = np.random.default_rng(0).normal(size=(SHOWN, sum(SPLIT)))
     labels = (np.sin(2 * whole[:, 0]) + whole[:, 9] * whole[:, 17] > 0).astype(float)
     inputs = np.split(whole, np.cumsum(SPLIT)[:-1], axis=1)
     settings = settings_of_all(names, standardisation={"columns": False})
     learning = settings.learning
-    due = takewhile(lambda end: end < SHOWN, ends_of_iterations(learning.first_block, learning.block_instances))
+    due = takewhile(
+        lambda end: end < SHOWN, ends_of_iterations(learning.first_block, learning.block_instances)
+    )
     ends = [0, *due, SHOWN]
-    parties = [Party(own, rows, bytes([number]) * 32) for number, (own, rows) in enumerate(zip(columns, inputs, strict=True))]
+    parties = [
+        Party(own, rows, bytes([number]) * 32)
+        for number, (own, rows) in enumerate(zip(columns, inputs, strict=True))
+    ]
     ours, arrays = [], []
     for _ in range(2):
         with closing(KernelFederation(settings, inputs, columns, labels)) as federation:
@@ -163,14 +176,19 @@ def _iterations() -> Iterator[Figure]:
 
 
 def _on_a_broker() -> Iterator[Figure]:
-    """Two parties as processes, from columns to predictions, beside a loop that does one party's array work and sends it."""
+    """Two parties as processes, from columns to predictions, beside a loop that does one party's array work
+    and sends it."""
     with running_broker() as broker, closing(connect(broker.url)) as bus:
         for topic in ("bank", "shop", "labels", "bare", "numbers"):
             bus.create([TopicSpec(topic, 1, False)])
         _write(bus, range(COUNTED), "counted", ("bare",))
         bare = _bare_rate(broker.address, bus)
         own = _federation_rate(broker.url, bus)
-    yield Figure("fdskl, on a broker: rows x features/s of a bare loop of one party without masks", bare * FEATURES, "1/s")
+    yield Figure(
+        "fdskl, on a broker: rows x features/s of a bare loop of one party without masks",
+        bare * FEATURES,
+        "1/s",
+    )
     yield Figure("fdskl, on a broker: rows x features/s of two parties, predicted", own * FEATURES, "1/s")
     yield Figure("fdskl, on a broker: against the bare loop", own / bare, "x")
 
@@ -188,11 +206,16 @@ def _write(bus: Bus, numbers: range, kind: str, topics: tuple[str, ...]) -> None
 
 
 def _bare_rate(address: str, bus: Bus) -> float:
-    """Rows a second: phases of each poll, whole numbers in records as large as a round's; a transaction each 100 ms."""
+    """Rows a second: phases of each poll, whole numbers in records as large as a round's; a transaction each
+    100 ms."""
     producer = KafkaProducer(bootstrap_servers=address, transactional_id="bare", max_request_size=4_000_000)
     producer.init_transactions()
     consumer = KafkaConsumer(
-        "bare", bootstrap_servers=address, group_id="bare", enable_auto_commit=False, auto_offset_reset="earliest"
+        "bare",
+        bootstrap_servers=address,
+        group_id="bare",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
     )
     generator, decode = np.random.default_rng(0), msgspec.json.Decoder(dict[str, list[float]]).decode
     frequencies = generator.normal(size=(BROKER_COLUMNS, FEATURES)) / BANDWIDTH
@@ -226,7 +249,11 @@ def _federation_rate(url: str, bus: Bus) -> float:
 
     def predicted(kind: str) -> list[tuple[float, int]]:
         """When, and by which version of the model."""
-        records = [record for record in bus.read("bench.predictions") if (record.key or b"").startswith(kind.encode())]
+        records = [
+            record
+            for record in bus.read("bench.predictions")
+            if (record.key or b"").startswith(kind.encode())
+        ]
         return [(record.timestamp, json.loads(record.value or b"")["model"]) for record in records]
 
     def learnt() -> bool:

@@ -1,1 +1,2 @@
-"""A forest that a server grows from its clients' small counts, while the samples stay with the clients: a study, and no role."""
+"""A forest that a server grows from its clients' small counts, while the samples stay with the clients: a
+study, and no role."""

@@ -1,8 +1,10 @@
-"""The federated forest against today's default: ``python -m benchmarks.forest`` prints the tables of docs/forest.md.
+"""The federated forest against today's default: ``python -m benchmarks.forest`` prints the tables of
+docs/forest.md.
 
-It needs STREAMFL_DATA, the folder with the sets and their ``streams.py``, and CatBoost for the pooled learner of that name. Every
-figure follows from the seeds. ``--keep FILE`` stores each run in a file, so that a command that was ended goes on from there.
-Errors are times 1000: mean squared errors on labels from 0 to 1, or log losses.
+It needs STREAMFL_DATA, the folder with the sets and their ``streams.py``, and CatBoost for the pooled learner
+of that name. Every figure follows from the seeds. ``--keep FILE`` stores each run in a file, so that a
+command that was ended goes on from there. Errors are times 1000: mean squared errors on labels from 0 to 1,
+or log losses.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from benchmarks.forest.challengers import LOCAL, POOLED
 from benchmarks.forest.runs import CHANGED_RULES, PARTS, Kept, measure
 
 LAG = "forest, lag 5 + 5"
-FORESTS = ("default", "forest", "forest with A", "forest with B", "forest with A and B", "A without forest", "B without forest")
+FORESTS = (
+    "default",
+    "forest",
+    "forest with A",
+    "forest with B",
+    "forest with A and B",
+    "A without forest",
+    "B without forest",
+)
 TABLES = ("cells", "disturbed", "parts", "local", "rules", "costs")
 FEW_CELLS = ("bike 40", "air_iid 40")
 WIDE_CELLS, WIDE = ("uji 40", "w8a 10"), ("forest", "forest, 54 kept", "forest, kept as codes")
@@ -42,7 +52,8 @@ COSTS = {
 
 
 class Printer:
-    """Prints tables in Markdown of what ``measure`` gives; with ``kept_only``, of the runs that are kept already."""
+    """Prints tables in Markdown of what ``measure`` gives; with ``kept_only``, of the runs that are kept
+    already."""
 
     def __init__(self, kept: Kept, seeds: Sequence[int], kept_only: bool) -> None:
         self.kept, self.seeds, self.kept_only = kept, seeds, kept_only
@@ -69,8 +80,17 @@ class Printer:
         spread = f" ± {np.std(values):.2g}" if len(values) > 1 else ""
         return f"{np.mean(values):.3g}{spread}"
 
-    def ratio(self, method: str, cell: str, what: str = "", field: str = "error", base: str = "default", calm: str = "") -> float:
-        """Of the method's mean error to the base's, over the seeds that both have; calm: the base's disturbance, if another."""
+    def ratio(
+        self,
+        method: str,
+        cell: str,
+        what: str = "",
+        field: str = "error",
+        base: str = "default",
+        calm: str = "",
+    ) -> float:
+        """Of the method's mean error to the base's, over the seeds that both have; calm: the base's
+        disturbance, if another."""
         both_runs = self.runs(method, cell, what), self.runs(base, cell, calm or what)
         ours, others = ({run["run"].split(" | ")[-1]: run[field] for run in runs} for runs in both_runs)
         both = ours.keys() & others.keys()
@@ -91,7 +111,10 @@ def geometric(ratios: Sequence[float]) -> str:
 
 def cells(show: Printer, names: Sequence[str]) -> None:
     def ratios(name: str, field: str) -> list[str]:
-        return [f"{show.ratio('forest', name, field=field):.2f}", f"{show.ratio(LAG, name, field=field, base='forest'):.2f}"]
+        return [
+            f"{show.ratio('forest', name, field=field):.2f}",
+            f"{show.ratio(LAG, name, field=field, base='forest'):.2f}",
+        ]
 
     heads, methods = ["forest / default", "lag / lockstep"], ("default", "forest", LAG, *POOLED)
     for title, field in (("Whole stream", "error"), ("Second half", "half")):
@@ -107,13 +130,19 @@ def cells(show: Printer, names: Sequence[str]) -> None:
     rows = []
     kinds = {"all cells": names, "regression": square, "two classes": [n for n in names if n not in square]}
     for title, some in {**kinds, "all but naval and bike_iid": few}.items():
-        gaps = [(show.ratio("forest", n), min_finite([show.ratio(learner, n) for learner in POOLED])) for n in some]
+        gaps = [
+            (show.ratio("forest", n), min_finite([show.ratio(learner, n) for learner in POOLED]))
+            for n in some
+        ]
         gaps = [(np.log(ours), np.log(best)) for ours, best in gaps if np.isfinite(ours) and best < 1]
         closed = sum(ours for ours, _ in gaps) / sum(best for _, best in gaps) if gaps else float("nan")
         found = [show.ratio("forest", n) for n in some]
         row = [geometric(found), geometric([show.ratio("forest", n, field="half") for n in some])]
         row += [f"{max((ratio for ratio in found if np.isfinite(ratio)), default=float('nan')):.2f}"]
-        row += [geometric([show.ratio(LAG, n, field=field, base="forest") for n in some]) for field in ("error", "half")]
+        row += [
+            geometric([show.ratio(LAG, n, field=field, base="forest") for n in some])
+            for field in ("error", "half")
+        ]
         rows.append([title, *row, f"{100 * closed:.0f}% ({len(gaps)} cells)"])
     heads = ["of", "against the default", "second half", "worst", "lag 5 + 5 / lockstep", "second half"]
     show.table([*heads, "gap to best pooled closed"], rows)
@@ -129,7 +158,9 @@ def _classes(name: str) -> bool:
 
 def local(show: Printer, names: Sequence[str]) -> None:
     print("## Clients alone\n")
-    show.table(["cell", "default", *LOCAL], [[n, *(show.shown(m, n) for m in ("default", *LOCAL))] for n in names])
+    show.table(
+        ["cell", "default", *LOCAL], [[n, *(show.shown(m, n) for m in ("default", *LOCAL))] for n in names]
+    )
 
 
 def parts(show: Printer, names: Sequence[str]) -> None:
@@ -144,11 +175,23 @@ def disturbed_streams(show: Printer, names: Sequence[str]) -> None:
     for what in DISTURBANCES:
         of = ("forest", "default") if what in LIES[1:] else ()
         for name in names:
-            against = [f"{show.ratio(m, name, what, base=m, calm=calm):.2f}" if m in of else "" for m in ("default", "forest")]
+            against = [
+                f"{show.ratio(m, name, what, base=m, calm=calm):.2f}" if m in of else ""
+                for m in ("default", "forest")
+            ]
             rows.append([what, name, *(show.shown(m, name, what) for m in methods), *against])
             if what == "one makes up items":
                 unguarded = show.ratio("no guard", name, what, base="forest", calm=calm)
-                rows.append([f"{what}, no guard", name, "", show.shown("no guard", name, what), "", f"{unguarded:.2f}"])
+                rows.append(
+                    [
+                        f"{what}, no guard",
+                        name,
+                        "",
+                        show.shown("no guard", name, what),
+                        "",
+                        f"{unguarded:.2f}",
+                    ]
+                )
     rows.append(["1,000 clients of 20", "air_iid", *(show.shown(m, "K 1000") for m in methods), "", ""])
     show.table(["what", "cell", *methods, "default / without the liar", "forest / without the liar"], rows)
 
@@ -156,7 +199,10 @@ def disturbed_streams(show: Printer, names: Sequence[str]) -> None:
 def rules(show: Printer, names: Sequence[str]) -> None:
     print("## Rules and what was tried instead\n")
     methods = ("forest", *CHANGED_RULES)
-    rows = [[m, *(part for n in names for part in (show.shown(m, n), show.shown(m, n, field="half")))] for m in methods]
+    rows = [
+        [m, *(part for n in names for part in (show.shown(m, n), show.shown(m, n, field="half")))]
+        for m in methods
+    ]
     show.table(["rule", *(f"{n}{half}" for n in names for half in ("", ", second half"))], rows)
 
 
@@ -172,16 +218,27 @@ def costs(show: Printer, names: Sequence[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.forest", description=__doc__)
     parser.add_argument("tables", nargs="*", help=f"of {', '.join(TABLES)}; all, if none is named")
-    parser.add_argument("--cells", action="append", choices=tuple(CELLS), help="this cell alone; may be given several times")
+    parser.add_argument(
+        "--cells", action="append", choices=tuple(CELLS), help="this cell alone; may be given several times"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="the file of runs")
-    parser.add_argument("--kept-only", action="store_true", help="print the runs of the file, and run nothing")
+    parser.add_argument(
+        "--kept-only", action="store_true", help="print the runs of the file, and run nothing"
+    )
     given = parser.parse_args()
     if unknown := set(given.tables) - set(TABLES):
         parser.error(f"no such table: {', '.join(sorted(unknown))}")
     show = Printer(Kept(given.keep), range(given.seeds), given.kept_only)
     every, few = given.cells or tuple(CELLS), given.cells or FEW_CELLS
-    made = {"cells": cells, "local": local, "parts": parts, "disturbed": disturbed_streams, "rules": rules, "costs": costs}
+    made = {
+        "cells": cells,
+        "local": local,
+        "parts": parts,
+        "disturbed": disturbed_streams,
+        "rules": rules,
+        "costs": costs,
+    }
     for name in given.tables or TABLES:
         made[name](show, every if name in ("cells", "local", "parts") else few)
 

@@ -1,4 +1,5 @@
-"""The streams of the forest's study: sets of a folder dealt to clients, as ``streams.py`` there does it, and what disturbs them."""
+"""The streams of the forest's study: sets of a folder dealt to clients, as ``streams.py`` there does it, and
+what disturbs them."""
 
 from __future__ import annotations
 
@@ -39,7 +40,12 @@ CELLS = {
     "gmsc default 10": ("gmsc", 10, 1000),
 }
 CLASSES = ("elec2", "phishing", "a9a", "w8a", "credit_default", "gmsc")
-LIES = ("the last client is not judged", "one says labels x -20", "one makes up items", "one makes up late items")
+LIES = (
+    "the last client is not judged",
+    "one says labels x -20",
+    "one makes up items",
+    "one makes up late items",
+)
 DISTURBANCES = ("labels 20 late", "20% say labels x -20", *LIES, "newcomers", "flip", "shift")
 # In `newcomers`, every tenth client begins after two thirds of the rounds.
 LATE_LABELS, LIE = 20, -20.0
@@ -47,10 +53,12 @@ LATE_LABELS, LIE = 20, -20.0
 
 @dataclass(frozen=True)
 class Stream:
-    """K clients with T samples each, NaN in ``labels`` where a client has none. Labels are 0 and 1 with the loss "logistic".
+    """K clients with T samples each, NaN in ``labels`` where a client has none. Labels are 0 and 1 with the
+    loss "logistic".
 
     inputs (K, T, d), labels (K, T). told: labels as clients say them. late: rounds until a label is known.
-    judged (K, T): the predictions whose errors count. forger: what the last client makes up, "items" or "late items".
+    judged (K, T): the predictions whose errors count. forger: what the last client makes up, "items" or "late
+    items".
     """
 
     inputs: Floats
@@ -63,7 +71,8 @@ class Stream:
 
 
 def deal(name: str, seed: int, folder: Path) -> Stream:
-    """The streams of a cell. Inputs are divided by the largest norm of a row; labels are scaled to [0, 1] over the whole set."""
+    """The streams of a cell. Inputs are divided by the largest norm of a row; labels are scaled to [0, 1]
+    over the whole set."""
     key, clients, samples = CELLS.get(name, ("air_iid", 1000, 20))
     module = load_streams(folder)
     if key in module.SETS:
@@ -78,7 +87,9 @@ def deal(name: str, seed: int, folder: Path) -> Stream:
         if key == "elec2":  # In its order, a stretch a client, as benchmarks.classification deals it.
             order = (np.arange(clients) * (len(y) // clients))[:, None] + np.arange(samples)
         else:
-            order = np.random.default_rng(seed).permutation(len(y))[: clients * samples].reshape(clients, samples)
+            order = (
+                np.random.default_rng(seed).permutation(len(y))[: clients * samples].reshape(clients, samples)
+            )
         inputs, labels = rows[order], y[order]
     loss = "logistic" if key in CLASSES and not CELLS.get(name, ("",))[0].partition(":")[2] else "square"
     return Stream(inputs, labels, labels, np.ones(labels.shape, np.bool_), loss)
@@ -122,7 +133,9 @@ def disturbed(stream: Stream, what: str) -> Stream:
     after = np.arange(rounds) >= rounds // 2
     if what == "flip":
         labels = np.where(after, 1 - stream.labels, stream.labels)
-        return replace(stream, labels=labels, told=labels, judged=stream.judged & (np.arange(rounds) >= 3 * rounds // 4))
+        return replace(
+            stream, labels=labels, told=labels, judged=stream.judged & (np.arange(rounds) >= 3 * rounds // 4)
+        )
     if what == "shift":
         labels = np.where(after, stream.labels / 10, stream.labels)
         return replace(stream, labels=labels, told=labels, judged=stream.judged & after)

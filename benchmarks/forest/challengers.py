@@ -1,4 +1,5 @@
-"""What the forest is compared with: clients alone, and learners that see everybody's samples, which breaks the promise."""
+"""What the forest is compared with: clients alone, and learners that see everybody's samples, which breaks
+the promise."""
 
 from __future__ import annotations
 
@@ -44,8 +45,11 @@ def with_lags(stream: Stream) -> Floats:
     return np.concatenate([stream.inputs, np.stack([first, second, mean], axis=2)], axis=2)
 
 
-def _in_time(make: Callable[[bool, int], Any], inputs: Floats, labels: Floats, classes: bool, seed: int) -> Floats:
-    """Predictions (K, T): each round by a model of earlier rounds alone, fitted at rounds that grow by ``REFIT``."""
+def _in_time(
+    make: Callable[[bool, int], Any], inputs: Floats, labels: Floats, classes: bool, seed: int
+) -> Floats:
+    """Predictions (K, T): each round by a model of earlier rounds alone, fitted at rounds that grow by
+    ``REFIT``."""
     clients, rounds = labels.shape
     found = np.zeros(labels.shape)
     start = 1
@@ -78,5 +82,8 @@ def local(name: str, stream: Stream, seed: int) -> Floats:
         return alone(settings, np.swapaxes(stream.inputs, 0, 1), stream.labels.T)
     inputs = with_lags(stream)
     classes = stream.loss == "logistic"
-    each = [_in_time(_extra_trees, inputs[k : k + 1], stream.labels[k : k + 1], classes, seed) for k in range(clients)]
+    each = [
+        _in_time(_extra_trees, inputs[k : k + 1], stream.labels[k : k + 1], classes, seed)
+        for k in range(clients)
+    ]
     return np.concatenate(each).T

@@ -1,7 +1,9 @@
-"""The default learner beside a forest: what its experts say is recorded once, and then mixed again with the forest among them.
+"""The default learner beside a forest: what its experts say is recorded once, and then mixed again with the
+forest among them.
 
-The kernels that all clients train do not depend on the mixture, so recording them without a forest changes nothing. What does
-depend on it, and is left as recorded: when a client's change detector finds that errors rose.
+The kernels that all clients train do not depend on the mixture, so recording them without a forest changes
+nothing. What does depend on it, and is left as recorded: when a client's change detector finds that errors
+rose.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ __all__ = ["Recording", "record", "settings_of", "with_forest"]
 
 Floats = NDArray[np.float64]
 
-# The forest's prior, the weight of shared evidence and its largest term, and for how many labels the forest widens the range.
+# The forest's prior, the weight of shared evidence and its largest term, and for how many labels the forest
+# widens the range.
 FOREST_PRIOR, EVIDENCE, LARGEST_EVIDENCE, FEW = 0.8, 1.5, 20.0, 20
-# Part A: how many samples the grand mean is worth at most, how many the variance within clients is; labels until ranges are own.
+# Part A: how many samples the grand mean is worth at most, how many the variance within clients is; labels
+# until ranges are own.
 MOST_PRIOR, VARIANCE_PRIOR, OWN_RANGE = 20.0, 4.0, 8
 # Part B: labels are cut at so many deviations, once so many are known.
 CUT, CUT_FROM = 5.0, 10
@@ -53,8 +57,8 @@ def settings_of(clients: int, seed: int, loss: str, kernels: int) -> PofmklSetti
 class Recording:
     """What the default learner said and learnt, call by call; rows of the learner are clients.
 
-    predictions (T, K): of the default without a forest. calls: (rows, experts, low, high, deviation, known) of a prediction, or
-    (rows, experts, known, deviation, labels) of learning, in order.
+    predictions (T, K): of the default without a forest. calls: (rows, experts, low, high, deviation, known)
+    of a prediction, or (rows, experts, known, deviation, labels) of learning, in order.
     """
 
     kernels: int
@@ -72,7 +76,9 @@ class _Recorder(ClientMixtures):
         return super().mix(rows, experts, scale)
 
     def learn(self, rows: NDArray[np.intp], forecast: Forecast, deviation: Floats, labels: Floats) -> None:
-        self.recording.calls.append((rows, forecast.experts.copy(), forecast.known.copy(), deviation.copy(), labels.copy()))
+        self.recording.calls.append(
+            (rows, forecast.experts.copy(), forecast.known.copy(), deviation.copy(), labels.copy())
+        )
         super().learn(rows, forecast, deviation, labels)
 
 
@@ -85,7 +91,8 @@ class _CutLabels(Scale):
 
 
 class _Scales(ClientScales):
-    """Parts A and B of the second leap. A: moments of all clients are a client's own until it has samples enough."""
+    """Parts A and B of the second leap. A: moments of all clients are a client's own until it has samples
+    enough."""
 
     shared = robust = False
 
@@ -94,14 +101,21 @@ class _Scales(ClientScales):
             moments = self._shrunk(moments)
         scale = super().scale_by(moments, inputs, lags)
         if self.shared:
-            # `scale_by` reads the deviation as that of the next value; the prior's samples make it known from the first label on.
+            # `scale_by` reads the deviation as that of the next value; the prior's samples make it known from
+            # the first label on.
             known = np.maximum(scale.known, 0)
             variance = moments["label_squares"] / np.maximum(known - 1, 1)
-            scale.deviation = np.maximum(np.sqrt(variance * (1 + 1 / (known + self._prior[-1]))), LEAST_DEVIATION)
+            scale.deviation = np.maximum(
+                np.sqrt(variance * (1 + 1 / (known + self._prior[-1]))), LEAST_DEVIATION
+            )
             if not self._logistic:
                 new, width = known < OWN_RANGE, np.where(known > 0, 2.0, 3.0) * scale.deviation
-                scale.low = np.where(new, np.minimum(scale.mean - width, np.where(known > 0, scale.low, np.inf)), scale.low)
-                scale.high = np.where(new, np.maximum(scale.mean + width, np.where(known > 0, scale.high, -np.inf)), scale.high)
+                scale.low = np.where(
+                    new, np.minimum(scale.mean - width, np.where(known > 0, scale.low, np.inf)), scale.low
+                )
+                scale.high = np.where(
+                    new, np.maximum(scale.mean + width, np.where(known > 0, scale.high, -np.inf)), scale.high
+                )
         if self.robust:
             return _CutLabels(**vars(scale))
         return scale
@@ -110,7 +124,10 @@ class _Scales(ClientScales):
         """Empirical Bayes over clients: see part A of the second leap."""
         of_all, found = self._moments, moments.copy()
         prior = []
-        for count, mean, squares in (("samples", "input_mean", "input_squares"), ("labels", "label_mean", "label_squares")):
+        for count, mean, squares in (
+            ("samples", "input_mean", "input_squares"),
+            ("labels", "label_mean", "label_squares"),
+        ):
             there = of_all[count] > 0
             clients = int(there.sum())
             if not clients:
@@ -129,7 +146,10 @@ class _Scales(ClientScales):
                 # No client has two samples: the spread of all is that of one.
                 within = (n[:, None] * (means - grand) ** 2).sum(0) / max(clients - 1, 1)
             own = moments[count].astype(float)[:, None]
-            own_mean, own_squares = moments[mean].reshape(len(own), -1), moments[squares].reshape(len(own), -1)
+            own_mean, own_squares = (
+                moments[mean].reshape(len(own), -1),
+                moments[squares].reshape(len(own), -1),
+            )
             found[mean] = ((own * own_mean + worth * grand) / (own + worth)).reshape(found[mean].shape)
             variance = (own_squares + VARIANCE_PRIOR * within) / (np.maximum(own - 1, 0) + VARIANCE_PRIOR)
             scaled = variance * (own if count == "samples" else np.maximum(own - 1, 1))
@@ -140,9 +160,15 @@ class _Scales(ClientScales):
 
 
 def record(
-    settings: PofmklSettings, inputs: Floats, labels: Floats, delay: int = 0, shared: bool = False, robust: bool = False
+    settings: PofmklSettings,
+    inputs: Floats,
+    labels: Floats,
+    delay: int = 0,
+    shared: bool = False,
+    robust: bool = False,
 ) -> Recording:
-    """Run the default over the streams, (K, T, d) and (K, T), with labels ``delay`` samples late, and keep what it said.
+    """Run the default over the streams, (K, T, d) and (K, T), with labels ``delay`` samples late, and keep
+    what it said.
 
     shared, robust: with parts A and B of the second leap.
     """
@@ -150,7 +176,9 @@ def record(
 
     def recorded(learner: DefaultLearner) -> DefaultLearner:
         personal = learner._mixtures.experts - learner.kernels
-        mixtures = _Recorder(learner.kernels, personal, settings.experts.mixtures, loss_named(settings.learning.loss))
+        mixtures = _Recorder(
+            learner.kernels, personal, settings.experts.mixtures, loss_named(settings.learning.loss)
+        )
         mixtures.recording, recording.kernels = recording, learner.kernels
         learner._mixtures = mixtures
         if shared or robust:
@@ -170,11 +198,14 @@ def record(
     return recording
 
 
-def with_forest(recording: Recording, forests: Floats, labels: Floats, delay: int = 0, lag: int = 0) -> Floats:
+def with_forest(
+    recording: Recording, forests: Floats, labels: Floats, delay: int = 0, lag: int = 0
+) -> Floats:
     """Predictions (T, K) of the default's mixtures with the forests among its experts.
 
-    forests (E, K, T): what each says, NaN where it is not known. Of two forests, one that says nothing counts as the other.
-    labels (K, T). delay: of labels, in samples. lag: in rounds, of the evidence that clients share.
+    forests (E, K, T): what each says, NaN where it is not known. Of two forests, one that says nothing counts
+    as the other. labels (K, T). delay: of labels, in samples. lag: in rounds, of the evidence that clients
+    share.
     """
     rounds, clients = recording.predictions.shape
     loss = loss_named("logistic" if recording.logistic else "square")
@@ -192,7 +223,10 @@ def with_forest(recording: Recording, forests: Floats, labels: Floats, delay: in
     by_kernels_prior[kernels:] = -np.log(2 * count)
     size = clients
     losses, counts = np.zeros((size, experts_in_all)), np.zeros(size)
-    weights, covariances = np.zeros((size, experts_in_all)), np.tile(np.eye(experts_in_all) / RIDGE, (size, 1, 1))
+    weights, covariances = (
+        np.zeros((size, experts_in_all)),
+        np.tile(np.eye(experts_in_all) / RIDGE, (size, 1, 1)),
+    )
     predictions = np.full((rounds, clients), np.nan)
     said: deque[tuple[Floats, Floats]] = deque()
     evidence = deque([np.zeros(experts_in_all)] * (lag + 1))
@@ -248,14 +282,21 @@ def with_forest(recording: Recording, forests: Floats, labels: Floats, delay: in
             counts[rows] = MEMORY * counts[rows] + 1
             target = clipped((truth[able] - pivot) / deviation[able], -LARGEST_TARGET, LARGEST_TARGET)
             weights[rows], covariances[rows] = ridge_step(
-                deviations(experts, pivot, deviation[able]), target, weights[rows], covariances[rows], RIDGE, RIDGE_LEAK
+                deviations(experts, pivot, deviation[able]),
+                target,
+                weights[rows],
+                covariances[rows],
+                RIDGE,
+                RIDGE_LEAK,
             )
         judged = counts > 0
         shared = np.zeros(experts_in_all)
         if judged.any():
             least = np.maximum(losses[judged].min(1, keepdims=True), 1e-9)
             ratios = np.minimum(losses[judged] / least - 1, LARGEST_EVIDENCE) * 255 / LARGEST_EVIDENCE
-            shared = -EVIDENCE * LARGEST_EVIDENCE / 255 * np.rint(ratios).mean(0)  # A ratio goes up in a byte.
+            shared = (
+                -EVIDENCE * LARGEST_EVIDENCE / 255 * np.rint(ratios).mean(0)
+            )  # A ratio goes up in a byte.
         evidence.append(shared)
         evidence.popleft()
     return predictions

@@ -16,7 +16,8 @@ MEMORY, ENOUGH = 0.95, 64.0
 
 
 class Guard:
-    """The server's memory of each client: how far its labels lie from the forest's values, and the weight of its late items."""
+    """The server's memory of each client: how far its labels lie from the forest's values, and the weight of
+    its late items."""
 
     def __init__(self, clients: int, rules: Rules) -> None:
         self.rules, self.refused = rules, 0
@@ -24,9 +25,11 @@ class Guard:
         self.late, self.residuals = np.zeros((clients, 0)), np.empty(0)
 
     def believes(self, client: Ints, residual: Floats) -> NDArray[np.bool_]:
-        """Which items are of clients whose mean residual is no more than ``rules.doubt`` times the median client's.
+        """Which items are of clients whose mean residual is no more than ``rules.doubt`` times the median
+        client's.
 
-        client (N,) of the items; residual (N,): |label - value of the cell before|, NaN where the cell had no value.
+        client (N,) of the items; residual (N,): |label - value of the cell before|, NaN where the cell had no
+        value.
         """
         judged, k = np.isfinite(residual), len(self.sums)
         said = np.bincount(client[judged], minlength=k)
@@ -44,8 +47,8 @@ class Guard:
     ) -> NDArray[np.bool_]:  # fmt: skip
         """Which items keep a client within its samples: each of them lies in one cell of a tree.
 
-        held (K, V): the weight of the client's items in open blocks of a version. most (K,): what it may be. A late item, which
-        is not stored, counts for as long as the version lives.
+        held (K, V): the weight of the client's items in open blocks of a version. most (K,): what it may be.
+        A late item, which is not stored, counts for as long as the version lives.
         """
         k, v = held.shape
         self.late = np.hstack([self.late, np.zeros((k, v - self.late.shape[1]))])
@@ -63,8 +66,11 @@ class Guard:
         return taken
 
     def near(self, residuals: Floats) -> NDArray[np.bool_]:
-        """Which items' residuals are at most 4 medians of the latest 512 a tree: a rule that was tried, and is off."""
-        self.residuals = np.concatenate([self.residuals, residuals[np.isfinite(residuals)]])[-512 * self.rules.trees :]
+        """Which items' residuals are at most 4 medians of the latest 512 a tree: a rule that was tried, and
+        is off."""
+        self.residuals = np.concatenate([self.residuals, residuals[np.isfinite(residuals)]])[
+            -512 * self.rules.trees :
+        ]
         if len(self.residuals) < 64:
             return np.ones(len(residuals), np.bool_)
         return np.asarray(~(residuals > 4 * np.median(self.residuals)))

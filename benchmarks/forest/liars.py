@@ -15,11 +15,12 @@ Ints = NDArray[np.int64]
 
 
 class Forger(Forest):
-    """A forest whose last client sends made-up items for all its bytes, where each counts most: in blocks of the lowest chance.
+    """A forest whose last client sends made-up items for all its bytes, where each counts most: in blocks of
+    the lowest chance.
 
-    Answers are drawn at random and the label is the lowest that can be said. It knows the server's blocks without a lag.
-    late: it writes of blocks whose cells were split long ago, so that its items count in the values of parts that have left.
-    """
+    Answers are drawn at random and the label is the lowest that can be said. It knows the server's blocks
+    without a lag. late: it writes of blocks whose cells were split long ago, so that its items count in the
+    values of parts that have left."""
 
     late = False
 
@@ -40,7 +41,9 @@ class Forger(Forest):
         chosen = np.resize(choice[order], (int(spare[liar]) - 8 - 2 * len(self.held)) // 7)
         masks = generator.integers(0, 2**32, len(chosen), dtype=np.uint32)
         label: Any = np.full(len(chosen), self.tables.label_low)
-        self.flying.setdefault(t + int(self.up[liar, t]), []).append((chosen, masks, label, np.full(len(chosen), liar)))
+        self.flying.setdefault(t + int(self.up[liar, t]), []).append(
+            (chosen, masks, label, np.full(len(chosen), liar))
+        )
         self.bytes_up[liar, t] = spare[liar]
 
 

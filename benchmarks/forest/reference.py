@@ -1,12 +1,14 @@
-"""The federated forest: clients keep their samples, a server grows trees from 7-byte items. A study; it is no role.
+"""The federated forest: clients keep their samples, a server grows trees from 7-byte items. A study; it is no
+role.
 
-``docs/forest.md`` gives every rule with its reason. ``Forest`` is the server and its clients in one object, so that a round is
-array work. What a client does reads only what that client may know by then. Time is counted in rounds; lags are arrays.
+``docs/forest.md`` gives every rule with its reason. ``Forest`` is the server and its clients in one object,
+so that a round is array work. What a client does reads only what that client may know by then. Time is
+counted in rounds; lags are arrays.
 
-A BLOCK is a cell of a tree with 32 candidate splits (feature, threshold) drawn in it. A client sends each kept sample once a block,
-as an ITEM: a bit a candidate (is the feature above the threshold), and the label in 8 bits. The server splits the cell and its
-parts, two or three levels deep, from the same items. Parts on the last level become blocks, and their samples are sent again.
-"""
+A BLOCK is a cell of a tree with 32 candidate splits (feature, threshold) drawn in it. A client sends each
+kept sample once a block, as an ITEM: a bit a candidate (is the feature above the threshold), and the label in
+8 bits. The server splits the cell and its parts, two or three levels deep, from the same items. Parts on the
+last level become blocks, and their samples are sent again."""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ BITS = np.arange(32, dtype=np.uint32)
 
 
 class Forest(Clients):
-    """One forest over the streams of K clients. Call ``predict(t, ...)``, then ``learn(t, ...)``, round by round.
+    """One forest over the streams of K clients. Call ``predict(t, ...)``, then ``learn(t, ...)``, round by
+    round.
 
     inputs: (K, T, F) float32; what a client knows of a sample before its label.
     labels: (K, T), as the clients say them; a liar's are false.
@@ -40,7 +43,9 @@ class Forest(Clients):
         self.tables.note(INPUTS, clients, self.inputs[clients, t].astype(float), t + self.up[clients, t])
         self.tables.take(t)
         if not self.versions.size and self.tables.enough(INPUTS):
-            self.tables.renew(t - 1)  # Clients say what their first inputs are like; trees stand when the first labels come.
+            self.tables.renew(
+                t - 1
+            )  # Clients say what their first inputs are like; trees stand when the first labels come.
             for number in range(self.rules.trees):
                 self._plant(t - 1, number, 0.0)
             self.values[t - 1] = np.full(self.cells.size, np.nan)
@@ -52,15 +57,20 @@ class Forest(Clients):
         while len(going):
             going = going[self.cells["split"][cell[going]] <= until[place[going]]]
             at, of = cell[going], clients[place[going]]
-            cell[going] = self.cells["child"][at] + (self.inputs[of, t, self.cells["feature"][at]] > self.cells["threshold"][at])
+            cell[going] = self.cells["child"][at] + (
+                self.inputs[of, t, self.cells["feature"][at]] > self.cells["threshold"][at]
+            )
         value = np.full(known.shape, np.nan)
         for when in np.unique(until[place]).tolist():
             some = until[place] == when
             value[tree[some], place[some]] = self.values[when][cell[some]]
-        return np.where(np.isfinite(value).any(0), np.nansum(value, 0) / np.maximum(np.isfinite(value).sum(0), 1), np.nan)
+        return np.where(
+            np.isfinite(value).any(0), np.nansum(value, 0) / np.maximum(np.isfinite(value).sum(0), 1), np.nan
+        )
 
     def learn(self, t: int, clients: Ints, samples: Ints, spare: Ints | None = None) -> None:
-        """Labels come (a client may be there twice), clients send items for `spare` bytes each (K,), the server makes a pass."""
+        """Labels come (a client may be there twice), clients send items for `spare` bytes each (K,), the
+        server makes a pass."""
         left = np.arange(len(clients))
         while len(left):
             _, first = np.unique(clients[left], return_index=True)
@@ -71,7 +81,11 @@ class Forest(Clients):
             rows, place = np.nonzero(self.known[:, clients[now]] >= 0)
             self._enter(rows, clients[now][place], slots[place])
         self.tables.note(LABEL, clients, self.labels[clients, samples][:, None], t + self.up[clients, t])
-        self._upload(t, np.unique(clients), np.full(len(self.labels), self.rules.item_bytes) if spare is None else spare)
+        self._upload(
+            t,
+            np.unique(clients),
+            np.full(len(self.labels), self.rules.item_bytes) if spare is None else spare,
+        )
         self._pass(t)
 
     def _open(self, cells: Ints, versions: Ints, low: NDArray[Any], high: NDArray[Any]) -> Ints:
@@ -88,7 +102,9 @@ class Forest(Clients):
         self.blocks["expected"][block] = base * chance
         self.blocks["levels"][block] = np.where(base < rules.few, rules.few_levels, rules.levels)
         self.blocks["low"][block], self.blocks["high"][block] = low, high
-        self.blocks["feature"][block], self.blocks["threshold"][block] = self.tables.candidates(code, number, low, high)
+        self.blocks["feature"][block], self.blocks["threshold"][block] = self.tables.candidates(
+            code, number, low, high
+        )
         self.cells["block"][cells], self.cells["level"][cells] = block, 0
         self.count["blocks"] += len(cells)
         return block
@@ -98,7 +114,10 @@ class Forest(Clients):
         version, cell, tree = self.versions.add(1), self.cells.add(1), row % self.rules.trees
         self.versions["code"][version] = tree + self.rules.trees * self.lives[tree]
         self.lives[tree] += 1
-        self.cells["base"][cell], self.cells["base_total"][cell] = base, base * self.tables.mean if base else 0
+        self.cells["base"][cell], self.cells["base_total"][cell] = (
+            base,
+            base * self.tables.mean if base else 0,
+        )
         uncut = np.full((1, self.inputs.shape[2]), np.inf)
         (block,) = self._open(np.array([cell]), np.array([version]), -uncut, uncut)
         for name, value in (("cell", cell), ("block", block), ("born", self.tables.label_count)):
@@ -110,13 +129,19 @@ class Forest(Clients):
     def _pass(self, t: int) -> None:
         """One decision pass: take the items that have come, split what is ripe, renew trees, publish."""
         self.tables.take(t)
-        if self.tables.label_count >= self.tables.due and self.tables.enough(LABEL) and self.tables.enough(INPUTS):
+        if (
+            self.tables.label_count >= self.tables.due
+            and self.tables.enough(LABEL)
+            and self.tables.enough(INPUTS)
+        ):
             self.tables.renew(t)
             self.bytes_down["tables"] += wire.tables_size(self.inputs.shape[2])
         self.versions["splits"][:] = 0
         come = self.flying.pop(t, [])
         if come and np.isinf(self.tables.label_low):
-            self.flying.setdefault(t + 1, []).extend(come)  # Items wait for the range to which their labels are cut.
+            self.flying.setdefault(t + 1, []).extend(
+                come
+            )  # Items wait for the range to which their labels are cut.
         elif come:
             self._take(*(np.concatenate(parts) for parts in zip(*come, strict=True)))
             self._grow(t)
@@ -129,11 +154,17 @@ class Forest(Clients):
         """Values of leaves, as 16-bit codes in the range of labels."""
         cells, tables = self.cells, self.tables
         largest, total = self._worth(np.arange(cells.size))
-        prior, (said, told) = self.rules.prior + (largest == 0), (cells[n][: cells.size] for n in ("said", "told"))
+        prior, (said, told) = (
+            self.rules.prior + (largest == 0),
+            (cells[n][: cells.size] for n in ("said", "told")),
+        )
         value = (total + prior * tables.mean) / (largest + prior)
         width = tables.label_high - tables.label_low
         with np.errstate(invalid="ignore"):
-            value = np.rint(np.clip((value - tables.label_low) / width, 0, 1) * 65535) / 65535 * width + tables.label_low
+            value = (
+                np.rint(np.clip((value - tables.label_low) / width, 0, 1) * 65535) / 65535 * width
+                + tables.label_low
+            )
         version = self.blocks["version"][cells["block"][: cells.size]]
         leaves = (cells["child"][: cells.size] < 0) & ~self.versions["ended"][version]
         news = leaves & (largest >= self.rules.news * said) & (value != told) & np.isfinite(value)
@@ -143,13 +174,17 @@ class Forest(Clients):
         self.bytes_down["values"] += written + 2 * int(leaves.sum()) / wire.SNAPSHOTS
 
     def _worth(self, cell: Ints) -> tuple[Floats, Floats]:
-        """What is known of these cells, weight and sum of labels: as counted, or their base until as much is counted."""
+        """What is known of these cells, weight and sum of labels: as counted, or their base until as much is
+        counted."""
         weight, base = self.cells["weight"][cell], self.cells["base"][cell]
         own = weight >= base
-        return np.maximum(weight, base), np.where(own, self.cells["total"][cell], self.cells["base_total"][cell])
+        return np.maximum(weight, base), np.where(
+            own, self.cells["total"][cell], self.cells["base_total"][cell]
+        )
 
     def _take(self, block: Ints, masks: NDArray[np.uint32], label: Floats, client: Ints) -> None:
-        """Items go down their block by the bits of its splits. What belongs to a part that has left the block comes late."""
+        """Items go down their block by the bits of its splits. What belongs to a part that has left the block
+        comes late."""
         cell = self.blocks["cell"][block]
         for _ in range(max(self.rules.levels, self.rules.few_levels)):
             child = self.cells["child"][cell]
@@ -170,10 +205,13 @@ class Forest(Clients):
         of = self.blocks["version"][self.cells["block"][self.stored[0]]]
         held: Floats = np.bincount(self.stored[4] * v + of, self.stored[3], k * v).astype(float).reshape(k, v)
         most: Floats = self.rules.claim * self.tables.labels.astype(float)
-        taken[taken] = self.guard.within(client[taken], version[taken], weight[taken], late[taken], held, most)
+        taken[taken] = self.guard.within(
+            client[taken], version[taken], weight[taken], late[taken], held, most
+        )
         self.count["late"] += int((late | ~alive).sum())
         self.count["refused"] += int((alive & ~taken).sum())
-        # The part is a block by now, whose samples are to come again: until then the item counts in the part's base.
+        # The part is a block by now, whose samples are to come again: until then the item counts in the
+        # part's base.
         late, good = late & taken, taken & ~late
         self._add("base", cell[late], weight[late])
         self._add("base_total", cell[late], (weight * label)[late])
@@ -185,7 +223,9 @@ class Forest(Clients):
         self.most_stored = max(self.most_stored, len(self.stored[0]))
 
     def _add(self, name: str, cell: Ints, what: Floats) -> None:
-        self.cells[name][: self.cells.size] += np.bincount(cell, what, self.cells.size).astype(self.cells[name].dtype)
+        self.cells[name][: self.cells.size] += np.bincount(cell, what, self.cells.size).astype(
+            self.cells[name].dtype
+        )
 
     def _count(self, cell: Ints, label: Floats, weight: Floats) -> None:
         for name, what in (("items", np.ones(len(cell))), ("weight", weight), ("total", weight * label)):
@@ -197,7 +237,9 @@ class Forest(Clients):
         cells, rules = self.cells, self.rules
         touched = set[int]()
         while True:
-            fresh, items, block, level = (cells[name][: cells.size] for name in ("fresh", "items", "block", "level"))
+            fresh, items, block, level = (
+                cells[name][: cells.size] for name in ("fresh", "items", "block", "level")
+            )
             expected = np.where(level == 0, self.blocks["expected"][block], 0)
             room = 2 * self.versions["leaves"][self.blocks["version"][block]] < rules.nodes
             ripe = fresh & (items >= np.maximum(rules.least, rules.share * expected)) & room
@@ -211,7 +253,9 @@ class Forest(Clients):
             sides = (masks[:, None] >> BITS & 1).astype(np.float64)
             above = np.add.reduceat(sides, starts)
             n, s = (np.add.reduceat(what, starts)[:, None] for what in (weight, weight * label))
-            right, right_sum = (np.add.reduceat(sides * what[:, None], starts) for what in (weight, weight * label))
+            right, right_sum = (
+                np.add.reduceat(sides * what[:, None], starts) for what in (weight, weight * label)
+            )
             parted = (above > 0) & (above < count[:, None])
             with np.errstate(divide="ignore", invalid="ignore"):
                 gain = right_sum**2 / right + (s - right_sum) ** 2 / (n - right) - s**2 / n
@@ -220,7 +264,10 @@ class Forest(Clients):
             most = gain[np.arange(len(cell)), best]
             mixed = np.maximum.reduceat(label, starts) > np.minimum.reduceat(label, starts)
             split = np.flatnonzero(mixed & (most > 1e-12))
-            leaving = [cell[mixed & ~parted.any(1)], cell[self.blocks["stored"][cells["block"][cell]] > rules.stored]]
+            leaving = [
+                cell[mixed & ~parted.any(1)],
+                cell[self.blocks["stored"][cells["block"][cell]] > rules.stored],
+            ]
             if len(split):
                 touched.update(cells["block"][cell[split]].tolist())
                 leaving.append(self._split(t, cell[split], best[split], most[split]))
@@ -239,7 +286,8 @@ class Forest(Clients):
         self.bytes_down["blocks"] += wire.BLOCK * len(written) + wire.PART * int(written.sum())
 
     def _split(self, t: int, cell: Ints, bit: Ints, gain: Floats) -> Ints:
-        """Two parts for each of these cells; returns the parts that become blocks, since they are on the last level."""
+        """Two parts for each of these cells; returns the parts that become blocks, since they are on the last
+        level."""
         cells = self.cells
         block, first = cells["block"][cell], cells.add(2 * len(cell))
         child = first + 2 * np.arange(len(cell))
@@ -259,7 +307,8 @@ class Forest(Clients):
         return np.asarray(parts[cells["level"][parts] == self.blocks["levels"][cells["block"][parts]]])
 
     def _leave(self, t: int, out: Ints) -> None:
-        """Cells become blocks of their own. What was counted in them is their base until as much is counted anew."""
+        """Cells become blocks of their own. What was counted in them is their base until as much is counted
+        anew."""
         cells, leaves = self.cells, np.zeros(self.cells.size, np.bool_)
         leaves[out] = True
         inside = leaves[self.stored[0]]
@@ -267,15 +316,22 @@ class Forest(Clients):
         self.stored = [held[~inside] for held in self.stored]
         order = np.argsort(of, kind="stable")
         of, starts = np.unique(of[order], return_index=True)
-        every, some = np.bitwise_and.reduceat(masks[order], starts), np.bitwise_or.reduceat(masks[order], starts)
+        every, some = (
+            np.bitwise_and.reduceat(masks[order], starts),
+            np.bitwise_or.reduceat(masks[order], starts),
+        )
         if not self.rules.tight:
             every, some = every & cells["path"][of], some | ~cells["path"][of]
         old = cells["block"][of]
         low, high = self.blocks["low"][old], self.blocks["high"][old]
         feature, threshold = self.blocks["feature"][old], self.blocks["threshold"][old]
         line = np.broadcast_to(np.arange(len(of))[:, None], feature.shape)
-        # A candidate with all items on one side cuts the cell: its parent's splits, and with `tight` all others too.
-        above, below = (every[:, None] >> BITS & 1) == 1, ((some[:, None] >> BITS & 1) == 0) & (self.rules.candidates > BITS)
+        # A candidate with all items on one side cuts the cell: its parent's splits, and with `tight` all
+        # others too.
+        above, below = (
+            (every[:, None] >> BITS & 1) == 1,
+            ((some[:, None] >> BITS & 1) == 0) & (self.rules.candidates > BITS),
+        )
         np.maximum.at(low, (line[above], feature[above]), threshold[above])
         np.minimum.at(high, (line[below], feature[below]), threshold[below])
         cells["base"][of], cells["base_total"][of] = self._worth(of)
@@ -286,7 +342,8 @@ class Forest(Clients):
         self._open(of, self.blocks["version"][old], low, high)
 
     def _renew(self, t: int) -> None:
-        """A tree's early splits were made on little: at times a shadow grows beside it from all kept samples, and replaces it."""
+        """A tree's early splits were made on little: at times a shadow grows beside it from all kept samples,
+        and replaces it."""
         rules, trees, k = self.rules, self.rules.trees, len(self.labels)
         kept = int(np.minimum(self.tables.labels, self.ring.shape[1]).sum())
         for tree in range(trees):

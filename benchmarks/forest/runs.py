@@ -26,7 +26,8 @@ __all__ = ["CHANGED_RULES", "METHODS", "PARTS", "VARIANTS", "Kept", "measure"]
 
 Floats = NDArray[np.float64]
 
-# Settings of the forest beside the default, which sends one kernel with a sample: rules, and what else differs.
+# Settings of the forest beside the default, which sends one kernel with a sample: rules, and what else
+# differs.
 VARIANTS: dict[str, dict[str, Any]] = {
     "forest": {},
     "forest, lag 5 + 5": {"lag": 5},
@@ -79,8 +80,9 @@ CHANGED_RULES: dict[str, dict[str, Any]] = {
     "no guard": {"doubt": float("inf"), "claim": float("inf")},
 }
 VARIANTS |= {name: {"rules": changed} for name, changed in CHANGED_RULES.items()}
-# What a newcomer may download; bytes of an item at the server (cell u32, answers u32, label u8, client u16); of a kept sample
-# beside its inputs in a client's changelog; of a version's bitmap "sent" there, with its key.
+# What a newcomer may download; bytes of an item at the server (cell u32, answers u32, label u8, client u16);
+# of a kept sample beside its inputs in a client's changelog; of a version's bitmap "sent" there, with its
+# key.
 NEWCOMER, SERVER_ITEM, SLOT, BITMAP = 400_000, 11, 8, 36
 # What the costs are shown of.
 PARTS = (
@@ -101,7 +103,9 @@ class Kept:
         self._path = path
         self.of: dict[str, dict[str, Any]] = {}
         if path is not None and path.exists():
-            self.of = {line["run"]: line for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
+            self.of = {
+                line["run"]: line for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            }
 
     def has(self, *run: object) -> bool:
         return " | ".join(map(str, run)) in self.of
@@ -124,7 +128,9 @@ def _newcomer(forest: Forest, room: float = np.inf) -> tuple[int, Floats]:
     size, blocks, cells = forest.blocks.size, forest.blocks, forest.cells
     there = np.isin(blocks["version"][:size], forest.held[: forest.rules.trees])
     split = cells["child"][blocks["cell"][:size]] >= 0
-    cost = np.where(there & split, BLOCK + PART * blocks["parted"][:size] + 2 * (blocks["parted"][:size] + 1), 0)
+    cost = np.where(
+        there & split, BLOCK + PART * blocks["parted"][:size] + 2 * (blocks["parted"][:size] + 1), 0
+    )
     order = np.argsort(np.where(there, blocks["number"][:size], size), kind="stable")
     read = np.zeros(size, np.bool_)
     read[order[np.cumsum(cost[order]) <= room]] = True
@@ -143,7 +149,8 @@ def _newcomer(forest: Forest, room: float = np.inf) -> tuple[int, Floats]:
 
 
 def _state(forest: Forest) -> int:
-    """Bytes of a client's kept samples (f32, number and label), a block's number (u16) and a bit a sample and version."""
+    """Bytes of a client's kept samples (f32, number and label), a block's number (u16) and a bit a sample and
+    version."""
     kept, versions = forest.ring.shape[1], 2 * forest.rules.trees
     return int(kept * (4 * forest.inputs.shape[2] + SLOT + 2 * versions) + kept * versions // 8)
 
@@ -195,7 +202,10 @@ def _predictions(method: str, cell: str, what: str, seed: int) -> tuple[Floats, 
         "cells": [one.cells.size for one in grown.forests],
         "moments": round(float(sum(one.tables.bytes_up for one in grown.forests) / sent), 1),
         "evidence": EVIDENCE + recording.calls[0][1].shape[1] + 1,
-        **{f"{what}_down": round(bytes_down / stream.labels.shape[1], 1) for what, bytes_down in forest.bytes_down.items()},
+        **{
+            f"{what}_down": round(bytes_down / stream.labels.shape[1], 1)
+            for what, bytes_down in forest.bytes_down.items()
+        },
         "newcomer": whole,
         "part": part,
         "part_apart": round(1e3 * float(np.square(said - cut).mean()), 4),
@@ -207,14 +217,17 @@ def _predictions(method: str, cell: str, what: str, seed: int) -> tuple[Floats, 
     }
     trees = np.where(np.isfinite(grown.predictions[1]), grown.predictions[1], grown.predictions[0])
     trees = np.nan_to_num(trees, nan=0.5 if stream.loss == "logistic" else 0.0)
-    figures["alone"] = float(1e3 * losses(trees, stream.labels, stream.loss)[stream.judged & np.isfinite(stream.labels)].mean())
+    figures["alone"] = float(
+        1e3 * losses(trees, stream.labels, stream.loss)[stream.judged & np.isfinite(stream.labels)].mean()
+    )
     # A forest that has ended speaks no more; where a second forest was never begun, there is one expert.
     forests = grown.predictions if grown.alarms else grown.predictions[:1]
     return with_forest(recording, forests, stream.told, stream.late, 2 * lag), figures
 
 
 def measure(method: str, cell: str, what: str, seed: int, kept: Kept) -> dict[str, Any]:
-    """Errors times 1000 of the judged predictions (``error``), of those in the second half (``half``), and figures of the run."""
+    """Errors times 1000 of the judged predictions (``error``), of those in the second half (``half``), and
+    figures of the run."""
 
     def compute() -> dict[str, Any]:
         predictions, figures = _predictions(method, cell, what, seed)
@@ -223,6 +236,11 @@ def measure(method: str, cell: str, what: str, seed: int, kept: Kept) -> dict[st
         judged = stream.judged & np.isfinite(stream.labels)
         half = judged & (np.arange(lost.shape[1]) >= lost.shape[1] // 2)
         by_client = [float(lost[k][judged[k]].mean()) for k in range(len(lost)) if judged[k].any()]
-        return {"error": float(lost[judged].mean()), "half": float(lost[half].mean()), "worst": max(by_client), **figures}
+        return {
+            "error": float(lost[judged].mean()),
+            "half": float(lost[half].mean()),
+            "worst": max(by_client),
+            **figures,
+        }
 
     return kept.get(f"{method} | {cell} | {what} | {seed}", compute)

@@ -1,4 +1,5 @@
-"""Streams through the federated forest, test then learn, with late labels, lags, and a second forest after an alarm."""
+"""Streams through the federated forest, test then learn, with late labels, lags, and a second forest after an
+alarm."""
 
 from __future__ import annotations
 
@@ -21,10 +22,12 @@ QUANTILE = 0.9
 
 @dataclass
 class Alarm:
-    """Page and Hinkley's test on the clients' mean loss. One client counts once, and no more than the client at nine tenths.
+    """Page and Hinkley's test on the clients' mean loss. One client counts once, and no more than the client
+    at nine tenths.
 
-    The loss is compared with its mean so far: the alarm is raised when the sum of what exceeds mean + delta deviations has risen
-    by ``height`` deviations above its lowest value. A deviation is at least a quarter of the mean, and the
+    The loss is compared with its mean so far: the alarm is raised when the sum of what exceeds mean + delta
+    deviations has risen by ``height`` deviations above its lowest value. A deviation is at least a quarter of
+    the mean, and the
     first 30 rounds only teach it: where errors hardly vary, a few larger ones are no drift.
     """
 
@@ -52,13 +55,15 @@ class Alarm:
 
 
 def _fair_mean(losses: Floats) -> float:
-    """Of the clients' losses, none above that of the client at nine tenths of all: what one says, or a few, does not decide."""
+    """Of the clients' losses, none above that of the client at nine tenths of all: what one says, or a few,
+    does not decide."""
     return float(np.minimum(losses, np.quantile(losses, QUANTILE, method="lower")).mean())
 
 
 @dataclass
 class Grown:
-    """predictions (2, K, T): of two forests, NaN where there is none. forests: all that were begun. alarms: their rounds."""
+    """predictions (2, K, T): of two forests, NaN where there is none. forests: all that were begun. alarms:
+    their rounds."""
 
     predictions: Floats
     forests: list[Forest]
@@ -87,8 +92,8 @@ def grow(
     """Grow a forest over a stream.
 
     default (T, K): what the default learner says without a forest, one more input; left out: no such input.
-    late, up, down: (K, T) rounds; late left out: the stream's. A label that is 0 late is known after its round.
-    kept_codes: clients keep samples as 8-bit codes over each feature's range.
+    late, up, down: (K, T) rounds; late left out: the stream's. A label that is 0 late is known after its
+    round. kept_codes: clients keep samples as 8-bit codes over each feature's range.
     """
     if stream.loss == "logistic":
         rules = replace(rules, prior=1.0)
@@ -131,7 +136,9 @@ def grow(
             sums[client] += value
             counts[client] += 1
         labels_seen += len(who)
-        for place, (column, forest) in enumerate(sorted(living.items(), key=lambda one: forests.index(one[1]))):
+        for place, (column, forest) in enumerate(
+            sorted(living.items(), key=lambda one: forests.index(one[1]))
+        ):
             share = 1.0 if len(living) == 1 else (0.75 if place else 0.25)
             new = which >= (begun if place else 0)
             spare = np.full(clients, int(share * rules.item_bytes))
@@ -162,7 +169,8 @@ def grow(
 
 
 def _coded(inputs: NDArray[np.float32], columns: int) -> NDArray[np.float32]:
-    """Inputs in 8 bits over each column's range; the last columns, which the client knows of itself, stay as they are."""
+    """Inputs in 8 bits over each column's range; the last columns, which the client knows of itself, stay as
+    they are."""
     coded = inputs.copy()
     low, high = inputs[:, :, :columns].min((0, 1)), inputs[:, :, :columns].max((0, 1))
     width = np.maximum(high - low, 1e-12)

@@ -1,1 +1,2 @@
-"""What a deployment's predictions are worth beside what ``streamfl simulate`` promises, measured on worker processes."""
+"""What a deployment's predictions are worth beside what ``streamfl simulate`` promises, measured on worker
+processes."""

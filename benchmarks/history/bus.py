@@ -14,7 +14,8 @@ BUSES = ("sqlite", "kafka", "kafka+librdkafka")
 
 @contextmanager
 def bus_at(name: str) -> Iterator[str | None]:
-    """The address of a bus of this name: a broker of its own, or None for SQLite, which lies in a folder of the run's own."""
+    """The address of a bus of this name: a broker of its own, or None for SQLite, which lies in a folder of
+    the run's own."""
     if name == "sqlite":
         yield None
         return

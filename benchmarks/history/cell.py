@@ -1,4 +1,5 @@
-"""One cell of the table: one federation on one table in one way, and what ``simulate`` says of the same rows."""
+"""One cell of the table: one federation on one table in one way, and what ``simulate`` says of the same
+rows."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from benchmarks.history.bus import bus_at
 from benchmarks.history.deployment import LOOK_SECONDS, Deployment
 from benchmarks.history.tables import CLIENT, LABEL, write_table
 
-__all__ = ["CLIENTS_RATE", "SERVERS", "WAYS", "Cell", "Comparison", "Measured", "Promised", "measure_cell", "simulated"]
+__all__ = [
+    "CLIENTS_RATE",
+    "SERVERS",
+    "WAYS",
+    "Cell",
+    "Comparison",
+    "Measured",
+    "Promised",
+    "measure_cell",
+    "simulated",
+]
 
 WAYS = ("history", "paced")
 # Records a second of each client that come live.
@@ -30,10 +41,11 @@ SERVERS = ("always", "never", "half")
 class Cell:
     """What is run.
 
-    data: a table's name. way: ``history``: all records lie in the topic before the workers start; ``paced``: so many records a
-    second (rate) come to workers that serve. server: it runs always, never, or until half of the predictions are out. settings: as
-    ``init --set`` takes them. seed: of the table's rows and of the federation. workers: processes of clients. patience: after so
-    many seconds the predictions that there are count, and no more are waited for.
+    data: a table's name. way: ``history``: all records lie in the topic before the workers start; ``paced``:
+    so many records a second (rate) come to workers that serve. server: it runs always, never, or until half
+    of the predictions are out. settings: as ``init --set`` takes them. seed: of the table's rows and of the
+    federation. workers: processes of clients. patience: after so many seconds the predictions that there are
+    count, and no more are waited for.
     """
 
     data: str
@@ -51,7 +63,8 @@ class Cell:
 
 @dataclass
 class Promised:
-    """What ``simulate`` says: mean squared errors of the federation and of each client alone, all of them and the second half's."""
+    """What ``simulate`` says: mean squared errors of the federation and of each client alone, all of them and
+    the second half's."""
 
     mse: float
     mse_half: float
@@ -64,10 +77,11 @@ class Promised:
 class Measured:
     """What the predictions in the topic say. Errors are in the label's own unit, squared.
 
-    half: of the second half of each client's samples. variance: of the labels. versions: of the model that predictions were made
-    with; unlearnt: the share made with version 0. rate: samples a second from the first prediction to the last. seconds: from the
-    start of the workers of clients to the last prediction. processor: seconds that those workers took. missing: samples without a
-    prediction. by_tenth: the error of each tenth.
+    half: of the second half of each client's samples. variance: of the labels. versions: of the model that
+    predictions were made with; unlearnt: the share made with version 0. rate: samples a second from the first
+    prediction to the last. seconds: from the start of the workers of clients to the last prediction.
+    processor: seconds that those workers took. missing: samples without a prediction. by_tenth: the error of
+    each tenth.
     """
 
     mse: float
@@ -84,7 +98,8 @@ class Measured:
 
 @dataclass
 class Comparison:
-    """Runs of some seeds, and what ``simulate`` says of the same rows; every figure is a mean over the seeds."""
+    """Runs of some seeds, and what ``simulate`` says of the same rows; every figure is a mean over the
+    seeds."""
 
     runs: list[Measured]
     simulations: list[Promised]
@@ -95,7 +110,11 @@ class Comparison:
 
     def promised(self, name: str) -> float:
         """Of a figure of ``simulate``; NaN where it was left out."""
-        return float(np.mean([getattr(one, name) for one in self.simulations])) if self.simulations else float("nan")
+        return (
+            float(np.mean([getattr(one, name) for one in self.simulations]))
+            if self.simulations
+            else float("nan")
+        )
 
     @property
     def error(self) -> float:
@@ -109,13 +128,15 @@ class Comparison:
 
     @property
     def share_of_allowed(self) -> float:
-        """How far the second half's error is from the promise, against 5 % of it or 1 % of the labels' variance."""
+        """How far the second half's error is from the promise, against 5 % of it or 1 % of the labels'
+        variance."""
         told = self.promised("mse_half")
         return abs(self.mean("mse_half") - told) / max(0.05 * told, 0.01 * self.mean("variance"))
 
 
 def measure_cell(cell: Cell, bus: str, program: Path) -> Measured:
-    """Run the deployment on a bus of its own, for all deployments have the same topics, and print a line of it on stderr."""
+    """Run the deployment on a bus of its own, for all deployments have the same topics, and print a line of
+    it on stderr."""
     with bus_at(bus) as url, tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
         folder = Path(name)
         table = folder / "readings.csv"
@@ -133,8 +154,15 @@ def measure_cell(cell: Cell, bus: str, program: Path) -> Measured:
 
 def _tell(what: str, one: Measured) -> None:
     """A line on stderr, for a run of several cells takes minutes."""
-    told = f"mse {one.mse:.4g}, second half {one.mse_half:.3g}, versions {one.versions}, by version 0 {one.unlearnt:.1%}"
-    print(f"{what}: {told}, {one.rate:,.0f} samples/s, {one.seconds:.1f} s, missing {one.missing}", file=sys.stderr, flush=True)
+    told = (
+        f"mse {one.mse:.4g}, second half {one.mse_half:.3g}, versions {one.versions}, by version 0 "
+        f"{one.unlearnt:.1%}"
+    )
+    print(
+        f"{what}: {told}, {one.rate:,.0f} samples/s, {one.seconds:.1f} s, missing {one.missing}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _run(deployment: Deployment, cell: Cell) -> tuple[float, float]:
@@ -165,7 +193,9 @@ def _run(deployment: Deployment, cell: Cell) -> tuple[float, float]:
     return began, deployment.stop("client")
 
 
-def _measured(deployment: Deployment, labels: NDArray[np.float64], began: float, processor: float) -> Measured:
+def _measured(
+    deployment: Deployment, labels: NDArray[np.float64], began: float, processor: float
+) -> Measured:
     samples, clients = labels.shape
     predictions = np.full((samples, clients), np.nan)
     versions = np.zeros((samples, clients), dtype=int)
@@ -176,7 +206,10 @@ def _measured(deployment: Deployment, labels: NDArray[np.float64], began: float,
         column, row = int(one.client.removeprefix(f"{CLIENT}-")), next_of[one.client]
         next_of[one.client] += 1
         if one.label is None or abs(one.label - labels[row, column]) > 1e-9 * max(1.0, abs(one.label)):
-            raise RuntimeError(f"prediction {row} of {one.client} is told with label {one.label}, which is {labels[row, column]}")
+            raise RuntimeError(
+                f"prediction {row} of {one.client} is told with label {one.label}, which is "
+                f"{labels[row, column]}"
+            )
         predictions[row, column] = np.inf if one.prediction is None else one.prediction
         versions[row, column] = one.model_version
         times.append(one.at)
@@ -204,7 +237,13 @@ def simulated(cell: Cell, program: Path) -> Promised:
         table = folder / "readings.csv"
         write_table(cell.data, cell.clients, cell.samples, cell.seed, table)
         deployment = Deployment(
-            folder, table, f"sqlite://{folder / 'plant.db'}", program, cell.settings, cell.partitions, cell.seed
+            folder,
+            table,
+            f"sqlite://{folder / 'plant.db'}",
+            program,
+            cell.settings,
+            cell.partitions,
+            cell.seed,
         )
         began = time.monotonic()
         told = deployment.command(

@@ -1,4 +1,5 @@
-"""A federation of worker processes as a user sets it up: files by ``init``, topics by ``topics``, records by ``replay``."""
+"""A federation of worker processes as a user sets it up: files by ``init``, topics by ``topics``, records by
+``replay``."""
 
 from __future__ import annotations
 
@@ -37,14 +38,32 @@ class Deployment(Processes):
     """
 
     def __init__(
-        self, folder: Path, table: Path, url: str, program: Path, settings: Sequence[str], partitions: int, seed: int
+        self,
+        folder: Path,
+        table: Path,
+        url: str,
+        program: Path,
+        settings: Sequence[str],
+        partitions: int,
+        seed: int,
     ) -> None:
         super().__init__(folder, program)
         self._table = table
         self._bus = connect(url)
         self._read: dict[int, int] = {}
         self.predictions: list[Predicted] = []
-        common = ["--from-file", str(table), "--url", url, "--federation", NAME, "--client", CLIENT, "--label", LABEL]
+        common = [
+            "--from-file",
+            str(table),
+            "--url",
+            url,
+            "--federation",
+            NAME,
+            "--client",
+            CLIENT,
+            "--label",
+            LABEL,
+        ]
         for setting in (f"federation.seed={seed}", *settings):
             common += ["--set", setting]
         self.command("init", "client.toml", *common)
@@ -54,14 +73,21 @@ class Deployment(Processes):
 
     def write(self, limit: int | None = None) -> None:
         """Write the table's rows to the topic, as fast as they go."""
-        self.command("replay", "client.toml", "--data", str(self._table), *([] if limit is None else ["--limit", str(limit)]))
+        self.command(
+            "replay",
+            "client.toml",
+            "--data",
+            str(self._table),
+            *([] if limit is None else ["--limit", str(limit)]),
+        )
 
     def writing(self, rate: float) -> subprocess.Popen[bytes]:
         """A process that writes so many rows a second."""
         return self.running("replay", "client.toml", "--data", str(self._table), "--rate", str(rate))
 
     def look(self) -> int:
-        """Read the predictions that came since; how many there are by now. RuntimeError if a worker has ended."""
+        """Read the predictions that came since; how many there are by now. RuntimeError if a worker has
+        ended."""
         self.check("client")
         topic = f"{NAME}.predictions"
         for partition in range(self._bus.describe([topic])[topic].partitions):

@@ -1,7 +1,9 @@
-"""``python -m benchmarks --only history``: how near predictions of a deployment come to what ``simulate`` says, and how fast.
+"""``python -m benchmarks --only history``: how near predictions of a deployment come to what ``simulate``
+says, and how fast.
 
 The table is of what a user runs: files by ``streamfl init``, with its defaults, and worker processes.
-Figures are means over the seeds. Where only errors are measured, on SQLite, two deployments run beside each other.
+Figures are means over the seeds. Where only errors are measured, on SQLite, two deployments run beside each
+other.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ DATA = size(("trump", "friedman", "meters"), ("diabetes",))
 BUSES = size(("sqlite", "kafka"), ("sqlite",))
 MEASURED_WAYS = size(WAYS, WAYS[:1])
 SEEDS = size(5, 1)
-# By the number of clients: as many samples of each as it takes some seconds to catch up with, and how many a second are wanted.
+# By the number of clients: as many samples of each as it takes some seconds to catch up with, and how many a
+# second are wanted.
 HISTORIES = size({40: (1_000, 3_000.0), 1_000: (100, 15_000.0)}, {})
 # Bytes a second that deploy/client.toml allows each client.
 BUDGET = 20_000
@@ -38,13 +41,31 @@ def measure() -> Iterator[Figure]:
         promised = [simulated(one, PROGRAM) for one in cells]
         for bus in BUSES:
             for way in MEASURED_WAYS:
-                found = Comparison(_measured([dataclasses.replace(one, way=way) for one in cells], bus), promised)
+                found = Comparison(
+                    _measured([dataclasses.replace(one, way=way) for one in cells], bus), promised
+                )
                 name = f"history: {data}, {bus}, {way}"
-                yield Figure(f"{name}: error differs from simulate's by", 100 * abs(found.error - 1.0), "%", 5.0, True)
-                yield Figure(f"{name}: second half, of the difference that is allowed", found.share_of_allowed, "x", 1.0, True)
+                yield Figure(
+                    f"{name}: error differs from simulate's by", 100 * abs(found.error - 1.0), "%", 5.0, True
+                )
+                yield Figure(
+                    f"{name}: second half, of the difference that is allowed",
+                    found.share_of_allowed,
+                    "x",
+                    1.0,
+                    True,
+                )
                 yield Figure(f"{name}: predicted by version 0", 100 * found.mean("unlearnt"), "%")
-        alone = Comparison(_measured([dataclasses.replace(one, server="never") for one in cells], "sqlite"), promised)
-        yield Figure(f"history: {data}, sqlite, no server: error against clients alone", alone.error_alone, "x", 1.1, True)
+        alone = Comparison(
+            _measured([dataclasses.replace(one, server="never") for one in cells], "sqlite"), promised
+        )
+        yield Figure(
+            f"history: {data}, sqlite, no server: error against clients alone",
+            alone.error_alone,
+            "x",
+            1.1,
+            True,
+        )
     for clients, (samples, wanted) in HISTORIES.items():
         one = measure_cell(Cell("friedman", clients, samples), "kafka+librdkafka", PROGRAM)
         yield Figure(f"history: {clients:,} clients, kafka+librdkafka: samples/s", one.rate, "", wanted)
@@ -56,6 +77,7 @@ def measure() -> Iterator[Figure]:
 
 
 def _measured(cells: list[Cell], bus: str) -> list[Measured]:
-    """On SQLite two at a time, for they wait most of the time; with a broker each they would slow each other, and be less exact."""
+    """On SQLite two at a time, for they wait most of the time; with a broker each they would slow each other,
+    and be less exact."""
     with ThreadPoolExecutor(2 if bus == "sqlite" else 1) as pool:
         return list(pool.map(lambda one: measure_cell(one, bus, PROGRAM), cells))

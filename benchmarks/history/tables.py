@@ -47,17 +47,22 @@ def _diabetes(count: int, seed: int) -> Rows:
 def _trump(count: int, seed: int) -> Rows:
     """1,001 days of polls in the order of time, which is the same for every seed."""
     rows = list(datasets.TrumpApproval().take(count))
-    return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array([label for _, label in rows])
+    return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array(
+        [label for _, label in rows]
+    )
 
 
 def _planes(count: int, seed: int) -> Rows:
     """River's made data: ten inputs of few values, two planes, and noise."""
     rows = list(datasets.synth.Planes2D(seed=seed).take(count))
-    return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array([label for _, label in rows])
+    return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array(
+        [label for _, label in rows]
+    )
 
 
 def _meters(count: int, seed: int) -> Rows:
-    """Made here: 30 buildings, and what each uses hour by hour. The weather changes, and each building answers its own way."""
+    """Made here: 30 buildings, and what each uses hour by hour. The weather changes, and each building
+    answers its own way."""
     draws = np.random.default_rng(seed)
     size, slope = draws.uniform(20, 80, METERS), draws.uniform(0.6, 1.4, METERS)
     step, meter = np.divmod(np.arange(count), METERS)
@@ -65,7 +70,11 @@ def _meters(count: int, seed: int) -> Rows:
     day = np.sin(2 * np.pi * hour / 24)
     outdoor = 10 + 12 * np.sin(2 * np.pi * step / 240) + 4 * day + draws.normal(size=count)
     people = np.maximum(0, draws.normal(np.where((hour >= 8) & (hour <= 18), 1.0, 0.1), 0.2))
-    uses = size[meter] + slope[meter] * (0.08 * (outdoor - 18) ** 2 + (12 + 3 * day) * people) + 1.5 * draws.normal(size=count)
+    uses = (
+        size[meter]
+        + slope[meter] * (0.08 * (outdoor - 18) ** 2 + (12 + 3 * day) * people)
+        + 1.5 * draws.normal(size=count)
+    )
     return np.column_stack([outdoor, people, hour]), uses
 
 
@@ -86,14 +95,18 @@ FILES = {
 
 
 def write_table(name: str, clients: int, samples: int, seed: int, path: Path) -> NDArray[np.float64]:
-    """Write the rows as CSV, the t-th samples of all clients before the next ones, and return the labels (samples, clients).
+    """Write the rows as CSV, the t-th samples of all clients before the next ones, and return the labels
+    (samples, clients).
 
     ValueError if the table has too few rows, or lies in STREAMFL_DATA and that is not set.
     """
     if name in FILES:
         folder = os.environ.get("STREAMFL_DATA")
         if not folder:
-            raise ValueError(f"{name}: the environment variable STREAMFL_DATA has to name the folder with its file and streams.py")
+            raise ValueError(
+                f"{name}: the environment variable STREAMFL_DATA has to name the folder with its file and "
+                "streams.py"
+            )
         dealt, answers, note = load_streams(Path(folder)).make(name, clients, samples, seed, Path(folder))
         if note:
             raise ValueError(f"{name}: {note}")
@@ -102,7 +115,9 @@ def write_table(name: str, clients: int, samples: int, seed: int, path: Path) ->
         make, _ = TABLES[name]
         rows, answers = make(clients * samples, seed)
         if len(answers) < clients * samples:
-            raise ValueError(f"{name} has {len(answers)} rows: {clients} clients x {samples} samples are too many")
+            raise ValueError(
+                f"{name} has {len(answers)} rows: {clients} clients x {samples} samples are too many"
+            )
         inputs, labels = rows.reshape(samples, clients, -1), answers.reshape(samples, clients)
     _write(path, inputs, labels)
     return np.asarray(labels, dtype=np.float64)
@@ -115,4 +130,6 @@ def _write(path: Path, inputs: NDArray[Any], labels: NDArray[Any]) -> None:
         writer.writerow([CLIENT, *(f"x{number}" for number in range(dimension)), LABEL])
         for step in range(samples):
             for client in range(clients):
-                writer.writerow([f"{CLIENT}-{client}", *inputs[step, client].tolist(), float(labels[step, client])])
+                writer.writerow(
+                    [f"{CLIENT}-{client}", *inputs[step, client].tolist(), float(labels[step, client])]
+                )

@@ -50,8 +50,16 @@ def _run(name: str, samples_a_poll: int, learning: Mapping[str, Any], meter: Met
     """Both workers take turns. samples_a_poll: of a client."""
     clock, bus, clients = Clock(), MemoryBus(), POLL // samples_a_poll
     settings = _settings("pofmkl-client", clients, learning)
-    bus.create([replace(topic, partitions=topic.partitions or PARTITIONS) for topic in find_kind("pofmkl-client").topics(settings)])
-    client, server = (new_worker(_settings(kind, clients, learning), bus, clock) for kind in ("pofmkl-client", "pofmkl-server"))
+    bus.create(
+        [
+            replace(topic, partitions=topic.partitions or PARTITIONS)
+            for topic in find_kind("pofmkl-client").topics(settings)
+        ]
+    )
+    client, server = (
+        new_worker(_settings(kind, clients, learning), bus, clock)
+        for kind in ("pofmkl-client", "pofmkl-server")
+    )
     meter.watch(f"client, {name}", client, POLLS * POLL)
     meter.watch(f"server, {name}", server, POLLS * POLL)
     for number in range(BEFORE + POLLS + 1):

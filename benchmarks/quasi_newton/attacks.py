@@ -1,7 +1,8 @@
-"""What guest, hosts and coordinator find out about each other, by trying, in the order of docs/quasi-newton-privacy.md.
+"""What guest, hosts and coordinator find out about each other, by trying, in the order of
+docs/quasi-newton-privacy.md.
 
-Parties see what the protocol tells them: gradients over their own columns, ciphertexts, names that are common. What an attacker
-knows besides is said with each attack.
+Parties see what the protocol tells them: gradients over their own columns, ciphertexts, names that are
+common. What an attacker knows besides is said with each attack.
 """
 
 from __future__ import annotations
@@ -14,8 +15,19 @@ from benchmarks.quasi_newton.ciphertext_attacks import (
     the_brokers_records,
     the_same_work_with_other_numbers,
 )
-from benchmarks.quasi_newton.coordinator_attacks import lengths_of_steps, the_model, uploads_of_residuals, what_is_decrypted
-from benchmarks.quasi_newton.label_attacks import far_out, few_rows, lattice, many_gradients, outputs_from_gradients
+from benchmarks.quasi_newton.coordinator_attacks import (
+    lengths_of_steps,
+    the_model,
+    uploads_of_residuals,
+    what_is_decrypted,
+)
+from benchmarks.quasi_newton.label_attacks import (
+    far_out,
+    few_rows,
+    lattice,
+    many_gradients,
+    outputs_from_gradients,
+)
 from benchmarks.quasi_newton.name_attacks import a_bit_of_each_name, names_tried_out, rate_of_trying
 from benchmarks.quasi_newton.score_attacks import columns_of_a_customer, weights_of_the_host
 

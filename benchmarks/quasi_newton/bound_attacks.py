@@ -1,4 +1,5 @@
-"""Attacks by members that change the program: numbers beyond the public bounds, and others in the place of sums."""
+"""Attacks by members that change the program: numbers beyond the public bounds, and others in the place of
+sums."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ OFFSET = 1 << 60
 
 
 def numbers_beyond_the_bounds(folder: Path) -> Iterator[Attack]:
-    """A host tells outputs that are many times the bound, with random signs: does the guest take the sums that come of them?"""
+    """A host tells outputs that are many times the bound, with random signs: does the guest take the sums
+    that come of them?"""
     key, random = key_of(512).public, np.random.default_rng(6)
     packing, kind = Packing(key, NUMBERS.gradients), NUMBERS.gradients
     for bits in (0, 4, 10, 20):
@@ -41,7 +43,8 @@ def numbers_beyond_the_bounds(folder: Path) -> Iterator[Attack]:
             sums = [int(one) for one in inputs.T.astype(object) @ (own + told).astype(object)]
             # What is decrypted is this modulo n, whatever the slots can hold.
             packed = [
-                sum(one << (place * packing.width) for place, one in enumerate(sums[at : at + packing.slots])) % int(key.n)
+                sum(one << (place * packing.width) for place, one in enumerate(sums[at : at + packing.slots]))
+                % int(key.n)
                 for at in range(0, COLUMNS, packing.slots)
             ]
             try:
@@ -53,11 +56,14 @@ def numbers_beyond_the_bounds(folder: Path) -> Iterator[Attack]:
                 continue
         name = f"outputs of 2^{bits} times the bound" if bits else "made-up outputs at the bound"
         figure = f"share of {TRIES} batches that the guest takes"
-        yield Attack(name, "a host that cheats", figure, taken / TRIES, "sums bounded by own columns", bounded / TRIES)
+        yield Attack(
+            name, "a host that cheats", figure, taken / TRIES, "sums bounded by own columns", bounded / TRIES
+        )
 
 
 def others_in_the_place_of_sums(folder: Path) -> Iterator[Attack]:
-    """A guest has outputs of the host decrypted in the place of inner products, and reads them in the coordinator's decision."""
+    """A guest has outputs of the host decrypted in the place of inner products, and reads them in the
+    coordinator's decision."""
     one, two = (int(number) for number in NUMBERS.inner_products.encode(np.array([0.731, -1.417])))
     descent = Descent(DescentSettings(batch=ROWS))
     # In the place of the loss: the two beside one another, and a constant that keeps it within its bounds.
@@ -68,8 +74,21 @@ def others_in_the_place_of_sums(folder: Path) -> Iterator[Attack]:
         number = round((told - loss_from_products(0.0)) * 2 * 2.0**56) - OFFSET
         second = (number + (1 << 29)) >> 30
         found = (number - (second << 30)) / UNIT, second / UNIT
-        read.append(float(np.mean([abs(value - truth / UNIT) < CLOSE for value, truth in zip(found, (one, two), strict=True)])))
-    by, figure, protection = "a guest that cheats", "share of 2 outputs read in a round", "the loss is told to nobody"
+        read.append(
+            float(
+                np.mean(
+                    [
+                        abs(value - truth / UNIT) < CLOSE
+                        for value, truth in zip(found, (one, two), strict=True)
+                    ]
+                )
+            )
+        )
+    by, figure, protection = (
+        "a guest that cheats",
+        "share of 2 outputs read in a round",
+        "the loss is told to nobody",
+    )
     yield Attack("outputs in the place of the loss", by, figure, read[0], protection, read[1], chance=0.0)
     # In the place of |g|^2, a bit above 1: the step's coefficient is largest_step / |g|.
     products = PRODUCTS.decode(np.array([2**56 + one, 2**56], dtype=object))
@@ -78,4 +97,11 @@ def others_in_the_place_of_sums(folder: Path) -> Iterator[Attack]:
     square = (DescentSettings().largest_step / coefficient) ** 2
     found_one = (square - 1) * 2.0**56 / UNIT
     share = float(abs(found_one - one / UNIT) < CLOSE)
-    yield Attack("an output in the place of the gradients' square", by, "share of 1 output read in a round", share, "none", None)
+    yield Attack(
+        "an output in the place of the gradients' square",
+        by,
+        "share of 1 output read in a round",
+        share,
+        "none",
+        None,
+    )

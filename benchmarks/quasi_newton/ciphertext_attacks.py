@@ -72,7 +72,14 @@ def numbers(rows: int = ROWS) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
 
 def _found(read: Sequence[int | None], labels: NDArray[np.int64]) -> float:
     """Share of the labels that are read from u_B - 2 y, by its sign."""
-    return float(np.mean([number is not None and np.sign(-number) == label for number, label in zip(read, labels, strict=True)]))
+    return float(
+        np.mean(
+            [
+                number is not None and np.sign(-number) == label
+                for number, label in zip(read, labels, strict=True)
+            ]
+        )
+    )
 
 
 def residuals_divided(folder: Path) -> Iterator[Attack]:
@@ -84,9 +91,18 @@ def residuals_divided(folder: Path) -> Iterator[Attack]:
     naive = add_plain(key, sent, (of_guest - 2 * labels * 2**NUMBERS.labels.fraction_bits).tolist())
     ours = Encryptor(key, GUEST_SECRET).rerandomise(naive, AT_GUEST)
     plain, protected = (
-        _found([quotient(key, one, two) for one, two in zip(vector, sent, strict=True)], labels) for vector in (naive, ours)
+        _found([quotient(key, one, two) for one, two in zip(vector, sent, strict=True)], labels)
+        for vector in (naive, ours)
     )
-    yield Attack("residuals divided by outputs", "a host", "share of labels read", plain, "blinded anew", protected, chance=0.0)
+    yield Attack(
+        "residuals divided by outputs",
+        "a host",
+        "share of labels read",
+        plain,
+        "blinded anew",
+        protected,
+        chance=0.0,
+    )
 
 
 def exponents(folder: Path) -> Iterator[Attack]:
@@ -99,12 +115,18 @@ def exponents(folder: Path) -> Iterator[Attack]:
     beside = [theirs.encrypt(float(value)).exponent for value in values]
     encryptor = Encryptor(key, HOST_SECRET)
     lengths = [
-        len(encode_ciphertexts(key, encryptor.encrypt(NUMBERS.inner_products.encode(np.array([value])).tolist(), AT_HOST)))
+        len(
+            encode_ciphertexts(
+                key, encryptor.encrypt(NUMBERS.inner_products.encode(np.array([value])).tolist(), AT_HOST)
+            )
+        )
         for value in values
     ]
     plain, protected = (area_under_curve(np.array(found, float), large) for found in (beside, lengths))
     name, figure = "what stands beside a ciphertext", "AUC of whether a number is large"
-    yield Attack(name, "who reads it", figure, plain, "one public exponent, one length", protected, chance=0.5)
+    yield Attack(
+        name, "who reads it", figure, plain, "one public exponent, one length", protected, chance=0.5
+    )
 
 
 def redone(key: PaillierPublicKey, numbers_: Sequence[int], *, counted: bool) -> tuple[list[int], list[int]]:
@@ -129,7 +151,8 @@ def redone(key: PaillierPublicKey, numbers_: Sequence[int], *, counted: bool) ->
 
 
 def the_same_work_with_other_numbers(folder: Path) -> Iterator[Attack]:
-    """A member does its work again after its state was lost, with other numbers; whoever has both records divides or subtracts."""
+    """A member does its work again after its state was lost, with other numbers; whoever has both records
+    divides or subtracts."""
     key = key_of(512).public
     _, of_guest, labels = numbers(60)
     before = (of_guest - 2 * labels * 2**NUMBERS.labels.fraction_bits).tolist()
@@ -138,12 +161,18 @@ def the_same_work_with_other_numbers(folder: Path) -> Iterator[Attack]:
     n, width = int(key.n), Packing(key, NUMBERS.gradients).width
 
     def found(counted: bool) -> tuple[float, float]:
-        (one, masked_one), (two, masked_two) = (redone(key, vector, counted=counted) for vector in (before, after))
+        (one, masked_one), (two, masked_two) = (
+            redone(key, vector, counted=counted) for vector in (before, after)
+        )
         read = [quotient(key, b, a) for a, b in zip(one, two, strict=True)]
         # The difference of two packed vectors is short in its first slot, whatever the others hold.
-        slots = [signed(signed(b - a, n) % 2**width, 2**width) for a, b in zip(masked_one, masked_two, strict=True)]
+        slots = [
+            signed(signed(b - a, n) % 2**width, 2**width) for a, b in zip(masked_one, masked_two, strict=True)
+        ]
         expected = truth[:: Packing(key, NUMBERS.gradients).slots]
-        return float(np.mean([a == b for a, b in zip(read, truth, strict=True)])), float(np.mean(np.array(slots) == expected))
+        return float(np.mean([a == b for a, b in zip(read, truth, strict=True)])), float(
+            np.mean(np.array(slots) == expected)
+        )
 
     plain, protected = found(True), found(False)
     protection, figure = "drawn from all that it hides", "share of differences read"
@@ -167,11 +196,14 @@ def _auc_of_residuals(private: PaillierPrivateKey, content: bytes, labels: NDArr
 
 
 def the_brokers_records(folder: Path) -> Iterator[Attack]:
-    """The coordinator's organisation runs the broker as well, and decrypts what host and guest send one another."""
+    """The coordinator's organisation runs the broker as well, and decrypts what host and guest send one
+    another."""
     private = key_of(512)
     of_host, of_guest, labels = numbers()
     total = (of_host + of_guest - 2 * labels * 2**NUMBERS.labels.fraction_bits).tolist()
-    payload = encode_ciphertexts(private.public, Encryptor(private.public, GUEST_SECRET).encrypt(total, AT_GUEST))
+    payload = encode_ciphertexts(
+        private.public, Encryptor(private.public, GUEST_SECRET).encrypt(total, AT_GUEST)
+    )
     sealed = EncryptedLink(LINK_SECRET, "credit").seal(payload, TOPIC, b"round 0")
     plain = _auc_of_residuals(private, payload, labels)
     protected = _auc_of_residuals(private, sealed[OVERHEAD:], labels)

@@ -1,4 +1,5 @@
-"""What the coordinator finds out of what it decrypts, and what a party has decrypted that uploads something else."""
+"""What the coordinator finds out of what it decrypts, and what a party has decrypted that uploads something
+else."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def slots_of(residues: Sequence[int], count: int, kind: FixedPoint, packing: Pac
     for residue in residues:
         rest = int(residue) - n * (2 * int(residue) > n)
         for _ in range(min(packing.slots, count - len(found))):
-            number = ((rest + (1 << packing.width - 1)) & ((1 << packing.width) - 1)) - (1 << packing.width - 1)
+            number = ((rest + (1 << packing.width - 1)) & ((1 << packing.width) - 1)) - (
+                1 << packing.width - 1
+            )
             found.append(number)
             rest = (rest - number) >> packing.width
     return found
@@ -54,7 +57,8 @@ def slots_of(residues: Sequence[int], count: int, kind: FixedPoint, packing: Pac
 
 @dataclass
 class Heard:
-    """What a coordinator decrypted of a party's uploads: residues by iteration, of gradients and of the pairs' products."""
+    """What a coordinator decrypted of a party's uploads: residues by iteration, of gradients and of the
+    pairs' products."""
 
     gradients: list[list[int]]
     curvatures: list[list[int]]
@@ -70,8 +74,8 @@ def followed(
 ) -> Floats:
     """A party's weights at the end, by the coefficients that the coordinator sent and gradients that it read.
 
-    start: first weights, as the coordinator takes them to be. curvatures: v of each pair. offered: iterations of the pairs, and
-    whether they were kept.
+    start: first weights, as the coordinator takes them to be. curvatures: v of each pair. offered: iterations
+    of the pairs, and whether they were kept.
     """
     weights, pairs = start.copy(), OwnPairs(learning.memory, len(start))
     means, offers, number = IterateMeans(learning.curvature_every, len(start)), dict(offered), 0
@@ -114,7 +118,9 @@ def _tools(secret: bytes) -> tuple[Encryptor, Masks]:
     return Encryptor(public, secret), Masks(public, secret)
 
 
-def _decrypted(secret: bytes, place: RandomnessContext, values: Sequence[int], kind: FixedPoint, masked: bool) -> list[int]:
+def _decrypted(
+    secret: bytes, place: RandomnessContext, values: Sequence[int], kind: FixedPoint, masked: bool
+) -> list[int]:
     """What the coordinator decrypts of a party's upload."""
     private, (encryptor, masks) = key_of(512), _tools(secret)
     upload = encryptor.encrypt(Packing(private.public, kind).pack(values), place)
@@ -127,12 +133,24 @@ def _heard(masked: bool, run: str = "1") -> list[Heard]:
     (trace, numbers), found = _trained(), []
     for party, secret in enumerate(SECRETS):
         gradients = [
-            _decrypted(secret, RandomnessContext("f", run, str(party), at, "gradient"), own.tolist(), numbers.gradients, masked)
+            _decrypted(
+                secret,
+                RandomnessContext("f", run, str(party), at, "gradient"),
+                own.tolist(),
+                numbers.gradients,
+                masked,
+            )
             for at, own in enumerate(trace.gradients[party])
         ]
         vectors = [numbers.curvature.encode(own * 4 * LEARNING.batch) for own in trace.curvatures[party]]
         curvatures = [
-            _decrypted(secret, RandomnessContext("f", run, str(party), at, "curvature"), own.tolist(), numbers.curvature, masked)
+            _decrypted(
+                secret,
+                RandomnessContext("f", run, str(party), at, "curvature"),
+                own.tolist(),
+                numbers.curvature,
+                masked,
+            )
             for at, own in enumerate(vectors)
         ]
         found.append(Heard(gradients, curvatures))
@@ -151,7 +169,10 @@ def _model(masked: bool, known_start: bool, run: str = "1") -> Floats:
             read = [slots_of(one, columns, kind, packing, int(key.n)) for one in residues]
             return [kind.decode(np.array(one, dtype=object)) / (4 * LEARNING.batch) for one in read]
 
-        gradients, curvatures = vectors(heard.gradients, numbers.gradients), vectors(heard.curvatures, numbers.curvature)
+        gradients, curvatures = (
+            vectors(heard.gradients, numbers.gradients),
+            vectors(heard.curvatures, numbers.curvature),
+        )
         start = trace.weights[party][0] if known_start else np.zeros(columns)
         found.append(followed(start, gradients, curvatures, trace.coefficients, trace.pairs, LEARNING))
     return np.concatenate(found)
@@ -162,7 +183,10 @@ def the_model(folder: Path) -> Iterator[Attack]:
     trace, _ = _trained()
     truth = np.concatenate([own[-1] for own in trace.weights])
     figure, protection = "squared cosine with the model", "mask_gradients"
-    for known, name in ((True, "steps added up, first weights known"), (False, "steps added up, first weights secret")):
+    for known, name in (
+        (True, "steps added up, first weights known"),
+        (False, "steps added up, first weights secret"),
+    ):
         plain = alike(_model(False, known), truth)
         # One run's masks lead to one direction of all: it may be near the model's by chance.
         protected = float(np.mean([alike(_model(True, known, str(run)), truth) for run in range(RUNS)]))
@@ -173,25 +197,33 @@ def what_is_decrypted(folder: Path) -> Iterator[Attack]:
     """Whether what the coordinator decrypts is like random numbers."""
     n = int(key_of(512).public.n)
     plain, protected = (
-        distance_from_uniform([one for heard in _heard(masked) for vector in heard.gradients for one in vector], n)
+        distance_from_uniform(
+            [one for heard in _heard(masked) for vector in heard.gradients for one in vector], n
+        )
         for masked in (False, True)
     )
     count = sum(len(vector) for heard in _heard(True) for vector in heard.gradients)
     # One sample of random numbers in a thousand is farther away.
     bound = float(kstwobign.isf(1e-3)) / count**0.5
     figure = "Kolmogorov's distance from uniform"
-    yield Attack("what is decrypted of a gradient", "coordinator", figure, plain, "mask_gradients", protected, bound)
+    yield Attack(
+        "what is decrypted of a gradient", "coordinator", figure, plain, "mask_gradients", protected, bound
+    )
 
 
 def lengths_of_steps(folder: Path) -> Iterator[Attack]:
-    """Inner products are what the coordinator works with: they are lengths and angles of the parties' vectors together."""
+    """Inner products are what the coordinator works with: they are lengths and angles of the parties' vectors
+    together."""
     trace, _ = _trained()
     gradients = [np.concatenate(own) for own in zip(*_float_gradients(trace), strict=True)]
     weights = [np.concatenate(own) for own in zip(*trace.weights, strict=True)]
     truth = np.array([np.linalg.norm(after - before) for before, after in itertools.pairwise(weights)])
-    # Of the vectors that sums are told of, it knows the Gram matrix and, with its own coefficients, the step's length.
+    # Of the vectors that sums are told of, it knows the Gram matrix and, with its own coefficients, the
+    # step's length.
     pairs, kept = OwnPairs(LEARNING.memory, len(weights[0])), dict(trace.pairs)
-    steps, curvatures = ([np.concatenate(own) for own in zip(*both, strict=True)] for both in (trace.steps, trace.curvatures))
+    steps, curvatures = (
+        [np.concatenate(own) for own in zip(*both, strict=True)] for both in (trace.steps, trace.curvatures)
+    )
     found, number = [], 0
     for iteration, (gradient, own) in enumerate(zip(gradients, trace.coefficients, strict=True), 1):
         basis = pairs.basis(gradient)
@@ -202,7 +234,9 @@ def lengths_of_steps(folder: Path) -> Iterator[Attack]:
                 pairs.keep(steps[number], curvatures[number])
             number += 1
     figure = "correlation with the true lengths"
-    yield Attack("lengths of the steps", "coordinator", figure, float(np.corrcoef(found, truth)[0, 1]), "none", None)
+    yield Attack(
+        "lengths of the steps", "coordinator", figure, float(np.corrcoef(found, truth)[0, 1]), "none", None
+    )
 
 
 def _float_gradients(trace: Trace) -> list[list[Floats]]:
@@ -214,14 +248,17 @@ def _float_gradients(trace: Trace) -> list[list[Floats]]:
 
 
 def uploads_of_residuals(folder: Path) -> Iterator[Attack]:
-    """A host packs the residuals that it was told encrypted, and uploads them as its gradient, which is opened for it."""
+    """A host packs the residuals that it was told encrypted, and uploads them as its gradient, which is
+    opened for it."""
     private = key_of(ORACLE_BITS)
     key, numbers = private.public, kinds(2, ORACLE_BATCH, ORACLE_BATCH)
     random = np.random.default_rng(0)
     labels = random.choice((-1, 1), ORACLE_BATCH)
     outputs = numbers.inner_products.encode(random.normal(0, 0.5, ORACLE_BATCH))
     residuals = (outputs - 2 * labels * 2**numbers.labels.fraction_bits).tolist()
-    told = Encryptor(key, GUEST_SECRET).encrypt(residuals, RandomnessContext("f", "1", "guest", 0, "residuals"))
+    told = Encryptor(key, GUEST_SECRET).encrypt(
+        residuals, RandomnessContext("f", "1", "guest", 0, "residuals")
+    )
     packing = Packing(key, numbers.gradients)
     allowed = packing.plaintexts(ORACLE_COLUMNS)
 
@@ -231,5 +268,11 @@ def uploads_of_residuals(folder: Path) -> Iterator[Attack]:
         read = slots_of(private.decrypt(packed), count, numbers.gradients, packing, int(key.n))
         return float(np.sum(np.sign(-np.array(read, float)) == labels[:count]) / ORACLE_BATCH)
 
-    name, by, figure = "residuals uploaded as a gradient", "a host that cheats", f"share of {ORACLE_BATCH} labels read in a round"
-    yield Attack(name, by, figure, found(None), "one decryption a party and round", found(allowed), chance=0.0)
+    name, by, figure = (
+        "residuals uploaded as a gradient",
+        "a host that cheats",
+        f"share of {ORACLE_BATCH} labels read in a round",
+    )
+    yield Attack(
+        name, by, figure, found(None), "one decryption a party and round", found(allowed), chance=0.0
+    )

@@ -1,4 +1,5 @@
-"""What ``benchmarks.counts`` counts: a guest's and a host's worker, an entity of a training of four epochs under encryption.
+"""What ``benchmarks.counts`` counts: a guest's and a host's worker, an entity of a training of four epochs
+under encryption.
 
 The work that deployments give to processes of a pool is done within the step here, and counted.
 """

@@ -1,9 +1,10 @@
-"""Paillier at 2048 bits: encrypt, add, multiply and decrypt, and an iteration of them, against phe used number by number.
+"""Paillier at 2048 bits: encrypt, add, multiply and decrypt, and an iteration of them, against phe used
+number by number.
 
-They take turns in one run, on one thread, and the least processor's time of each counts. A step of phe is linear in the rows, so it
-works on a part of them, and its time is multiplied. It is used in two ways: with floats, as its own manual does and as whoever
-writes the paper's protocol down would, and with the same whole numbers as ours, which spares it exponents. Results are compared.
-"""
+They take turns in one run, on one thread, and the least processor's time of each counts. A step of phe is
+linear in the rows, so it works on a part of them, and its time is multiplied. It is used in two ways: with
+floats, as its own manual does and as whoever writes the paper's protocol down would, and with the same whole
+numbers as ours, which spares it exponents. Results are compared."""
 
 from __future__ import annotations
 
@@ -70,11 +71,18 @@ def _compared(name: str, run: _Run) -> Iterator[Figure]:
             taken = run.least[side][step]
             goal = 12.0 if step == "multiply" and side == "floats" else None
             yield Figure(f"paillier, {name}: the same by phe with {side}", taken, "s")
-            yield Figure(f"paillier, {name}: {step}, phe with {side} against ours", taken / ours[step], "x", goal=goal)
+            yield Figure(
+                f"paillier, {name}: {step}, phe with {side} against ours", taken / ours[step], "x", goal=goal
+            )
     yield Figure(f"paillier, {name}: an iteration of {ROWS} rows", totals["ours"], "s")
     for side, goal in (("floats", 15.0), ("integers", None)):
         yield Figure(f"paillier, {name}: the same by phe with {side}", totals[side], "s")
-        yield Figure(f"paillier, {name}: an iteration, phe with {side} against ours", totals[side] / totals["ours"], "x", goal=goal)
+        yield Figure(
+            f"paillier, {name}: an iteration, phe with {side} against ours",
+            totals[side] / totals["ours"],
+            "x",
+            goal=goal,
+        )
     yield Figure(f"paillier, {name}: rows of an epoch", ROWS / totals["ours"], "1/s")
     for step in STEPS:
         yield Figure(f"paillier, {name}: share of {step}", 100 * ours[step] / totals["ours"], "%")
@@ -82,27 +90,37 @@ def _compared(name: str, run: _Run) -> Iterator[Figure]:
 
 @dataclass
 class _Run:
-    """An iteration of one host and a guest, by both ways. fineness: the largest input, or None for standard normal ones."""
+    """An iteration of one host and a guest, by both ways. fineness: the largest input, or None for standard
+    normal ones."""
 
     key: PaillierPrivateKey
     fineness: int | None
-    least: dict[str, dict[str, float]] = field(default_factory=lambda: {"ours": {}, "floats": {}, "integers": {}})
+    least: dict[str, dict[str, float]] = field(
+        default_factory=lambda: {"ours": {}, "floats": {}, "integers": {}}
+    )
 
     def __post_init__(self) -> None:
         generator = np.random.default_rng(0)
         self.of_host, self.of_guest = generator.integers(-(2**26), 2**26, (2, ROWS))
         self.added = self.of_guest - 2 * 2**24 * generator.choice([-1, 1], ROWS)
         if self.fineness is None:
-            self.matrix = np.rint(256 * np.clip(generator.normal(size=(ROWS, HOST + GUEST)), -256, 256)).astype(np.int64)
+            self.matrix = np.rint(
+                256 * np.clip(generator.normal(size=(ROWS, HOST + GUEST)), -256, 256)
+            ).astype(np.int64)
         else:
             self.matrix = generator.integers(-self.fineness, self.fineness + 1, (ROWS, HOST + GUEST))
         # The column of the loss: y, in the exponent of inputs.
         self.matrix = np.hstack([self.matrix, 256 * generator.choice([-1, 1], (ROWS, 1))])
         residuals = (self.of_host + self.added).tolist()
-        self.expected = [sum(d * x for d, x in zip(residuals, column, strict=True)) for column in self.matrix.T.tolist()]
+        self.expected = [
+            sum(d * x for d, x in zip(residuals, column, strict=True)) for column in self.matrix.T.tolist()
+        ]
         public = self.key.public
         self.packing = Packing(public, kinds(2, ROWS, ROWS).gradients)
-        self.members = [(Encryptor(public, secret), Masks(public, secret)) for secret in (bytes(range(32)), bytes(range(1, 33)))]
+        self.members = [
+            (Encryptor(public, secret), Masks(public, secret))
+            for secret in (bytes(range(32)), bytes(range(1, 33)))
+        ]
         self.theirs = phe.PaillierPublicKey(int(public.n))
         self.their_private = phe.PaillierPrivateKey(self.theirs, int(self.key.p), int(self.key.q))
 
@@ -110,7 +128,9 @@ class _Run:
         """Host and guest, packed, masked and checked as they are on the bus."""
         public, ((host, host_masks), (guest, guest_masks)) = self.key.public, self.members
         numbers, added = self.of_host.tolist(), self.added.tolist()
-        sent = self._timed("ours", "encrypt", lambda: encode_ciphertexts(public, host.encrypt(numbers, _place("host", "u"))))
+        sent = self._timed(
+            "ours", "encrypt", lambda: encode_ciphertexts(public, host.encrypt(numbers, _place("host", "u")))
+        )
 
         def add() -> tuple[list[int], bytes]:
             residuals = add_plain(public, decode_ciphertexts(public, sent, ROWS), added)
@@ -119,7 +139,9 @@ class _Run:
         residuals, answer = self._timed("ours", "add", add)
 
         def multiply() -> tuple[list[int], list[int]]:
-            at_host = transposed_product(public, decode_ciphertexts(public, answer, ROWS), self.matrix[:, :HOST])
+            at_host = transposed_product(
+                public, decode_ciphertexts(public, answer, ROWS), self.matrix[:, :HOST]
+            )
             return at_host, transposed_product(public, residuals, self.matrix[:, HOST:])
 
         products = self._timed("ours", "multiply", multiply)
@@ -143,7 +165,9 @@ class _Run:
             ):
                 count = self.packing.plaintexts(len(columns))
                 plaintexts = self.key.decrypt(decode_ciphertexts(public, content, count))
-                gradient += self.packing.unpack(masks.unmask(plaintexts, _place(name, "g"), digest), len(columns))
+                gradient += self.packing.unpack(
+                    masks.unmask(plaintexts, _place(name, "g"), digest), len(columns)
+                )
             return gradient
 
         assert self._timed("ours", "decrypt", decrypt) == self.expected
@@ -154,7 +178,9 @@ class _Run:
         side: "floats" or "integers", what the numbers are.
         """
         times, (one, unit) = ROWS // SAMPLE, (1, 1) if side == "integers" else (2.0**-24, 2.0**-8)
-        numbers, added = ([one * number for number in column[:SAMPLE].tolist()] for column in (self.of_host, self.added))
+        numbers, added = (
+            [one * number for number in column[:SAMPLE].tolist()] for column in (self.of_host, self.added)
+        )
         columns = [[unit * number for number in column] for column in self.matrix[:SAMPLE].T.tolist()]
 
         def encrypt() -> list[phe.EncryptedNumber]:
@@ -183,7 +209,9 @@ class _Run:
 
         results = self._timed(side, "multiply", multiply, times)
         self._timed(side, "upload", lambda: [result.obfuscate() for result in results])
-        found = self._timed(side, "decrypt", lambda: [self.their_private.decrypt(result) for result in results])
+        found = self._timed(
+            side, "decrypt", lambda: [self.their_private.decrypt(result) for result in results]
+        )
         plain = [a + b for a, b in zip(numbers, added, strict=True)]
         expected = [sum(d * x for d, x in zip(plain, column, strict=True)) for column in columns]
         # Of these floats all sums and products are exact.
@@ -198,7 +226,8 @@ class _Run:
 
 
 def _short_exponents(key: PaillierPrivateKey, iteration: float) -> Iterator[Figure]:
-    """What they are worth: beside blinding with exponents of half of n's bits, by the same table with products modulo n^2.
+    """What they are worth: beside blinding with exponents of half of n's bits, by the same table with
+    products modulo n^2.
 
     iteration: seconds of one.
     """

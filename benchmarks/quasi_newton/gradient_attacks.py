@@ -1,8 +1,8 @@
 """What parties find out about labels and outputs from gradients, by trying.
 
-A party is told X'D of every batch, over its own columns X, exactly; encryption does not change that. It knows its own outputs, so
-it has equations for what is left of D: the other parties' outputs, and the labels. With the attacks here it solves them.
-"""
+A party is told X'D of every batch, over its own columns X, exactly; encryption does not change that. It knows
+its own outputs, so it has equations for what is left of D: the other parties' outputs, and the labels. With
+the attacks here it solves them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def make(rows: int = 1_300, kept: int = 1_005, columns: int = 10, seed: int = 0)
 
 
 def heard(trace: Trace, inputs: Floats, party: int, numbers: Kinds) -> Equations:
-    """The equations of a run. inputs: of this party, all rows. The intercept's, which the guest has as well, is left out."""
+    """The equations of a run. inputs: of this party, all rows. The intercept's, which the guest has as well,
+    is left out."""
     rounded = numbers.inputs.decode(numbers.inputs.encode(numbers.inputs.clip(inputs)))
     rows = [trace.batches[batch] for batch in trace.visited]
     sums = []
@@ -95,8 +96,11 @@ def heard(trace: Trace, inputs: Floats, party: int, numbers: Kinds) -> Equations
     return Equations(rows, sums)
 
 
-def fixed(federation: Federation, learning: DescentSettings, retrainings: int = 3, repartition: bool = False) -> list[Trace]:
-    """One partition for life: trained, and trained again when records have filled new batches, with a warm start.
+def fixed(
+    federation: Federation, learning: DescentSettings, retrainings: int = 3, repartition: bool = False
+) -> list[Trace]:
+    """One partition for life: trained, and trained again when records have filled new batches, with a warm
+    start.
 
     Rows that fill no batch wait. The oldest batch goes at each retraining.
 
@@ -123,17 +127,24 @@ def reshuffled(federation: Federation, learning: DescentSettings, epochs: int) -
     """The mutant: each epoch draws its batches anew, and the rate falls with the epoch."""
     traces: list[Trace] = []
     for epoch in range(epochs):
-        now = replace(learning, epochs=1, optimiser="sgd", learning_rate=learning.learning_rate / (1 + 0.5 * epoch))
+        now = replace(
+            learning, epochs=1, optimiser="sgd", learning_rate=learning.learning_rate / (1 + 0.5 * epoch)
+        )
         rows = partition(len(federation.labels), learning.batch, epoch)
         start = [own[-1] for own in traces[-1].weights] if traces else None
         traces.append(_train(federation, now, rows, start))
     return traces
 
 
-def _train(federation: Federation, learning: DescentSettings, rows: NDArray[np.intp], start: Sequence[Floats] | None) -> Trace:
+def _train(
+    federation: Federation, learning: DescentSettings, rows: NDArray[np.intp], start: Sequence[Floats] | None
+) -> Trace:
     if start is None:
         random = np.random.default_rng(5)
-        start = [random.uniform(-0.05, 0.05, federation.guest.shape[1] + 1), random.uniform(-0.05, 0.05, federation.host.shape[1])]
+        start = [
+            random.uniform(-0.05, 0.05, federation.guest.shape[1] + 1),
+            random.uniform(-0.05, 0.05, federation.host.shape[1]),
+        ]
     parties = [Party(federation.guest, start[GUEST]), Party(federation.host, start[HOST])]
     return train(parties, federation.labels, learning, rows, guest=GUEST, numbers=numbers_of(learning))
 
@@ -144,7 +155,8 @@ def numbers_of(learning: DescentSettings) -> Kinds:
 
 
 def solve(equations: Equations, inputs: Floats, ridge: float) -> Floats:
-    """What is left of D of each row, by least squares over all equations: (rows,), NaN for rows that were in no batch.
+    """What is left of D of each row, by least squares over all equations: (rows,), NaN for rows that were in
+    no batch.
 
     It is taken as the same at all visits, which it is but for the other parties' steps.
     """
@@ -180,7 +192,8 @@ def explained(equations: Equations, inputs: Floats, outputs: Floats) -> float:
 
 
 def small_batches(federation: Federation, size: int) -> float:
-    """Share of labels that a host finds by one visit to each batch of so many rows: the shortest D that fits, and its signs."""
+    """Share of labels that a host finds by one visit to each batch of so many rows: the shortest D that fits,
+    and its signs."""
     learning = DescentSettings(batch=size, epochs=1, optimiser="sgd", learning_rate=1e-9)
     trace = _train(federation, learning, partition(len(federation.labels), size, 0), None)
     equations = heard(trace, federation.host, HOST, numbers_of(learning))
@@ -192,25 +205,33 @@ def small_batches(federation: Federation, size: int) -> float:
 
 
 def remainder(federation: Federation, size: int) -> float:
-    """Share of the labels found by the mutant's host, of the rows that fill no batch and are learnt from in one of their own."""
+    """Share of the labels found by the mutant's host, of the rows that fill no batch and are learnt from in
+    one of their own."""
     batches = FrozenBatches(size, seed=1)
     filled = batches.add(str(row) for row in range(federation.kept))
     told = {int(name) for number in filled for name in batches.batches[number]}
     rest = np.array([row for row in range(federation.kept) if row not in told], dtype=np.intp)
     learning = DescentSettings(batch=len(rest), epochs=1)
-    equations = heard(_train(federation, learning, rest[np.newaxis], None), federation.host, HOST, numbers_of(learning))
+    equations = heard(
+        _train(federation, learning, rest[np.newaxis], None), federation.host, HOST, numbers_of(learning)
+    )
     found = np.linalg.lstsq(federation.host[rest].T, equations.sums[0], rcond=None)[0]
     return float(np.mean(np.sign(-found) == federation.labels[rest]))
 
 
 def columns_of_host(federation: Federation, columns: int) -> int:
-    """How many columns the guest finds that the host has: X_B'X_A w_A of one batch, at all weights w_A that it had."""
+    """How many columns the guest finds that the host has: X_B'X_A w_A of one batch, at all weights w_A that
+    it had."""
     host = federation.host[:, :columns]
     own = replace(federation, host=host)
     learning = DescentSettings(batch=500, memory=24, epochs=20, tolerance=0.0)
     equations = heard_by_guest(fixed(own, learning, retrainings=0), own, learning)
     first = equations.rows[0]
-    sums = [total for rows, total in zip(equations.rows, equations.sums, strict=True) if np.array_equal(rows, first)]
+    sums = [
+        total
+        for rows, total in zip(equations.rows, equations.sums, strict=True)
+        if np.array_equal(rows, first)
+    ]
     sizes = np.linalg.svd(np.array(sums), compute_uv=False)
     # Beyond them is what rounding leaves.
     return int(1 + np.argmax(sizes[:-1] / np.maximum(sizes[1:], 1e-12)))
@@ -222,13 +243,16 @@ def single_member(federation: Federation) -> bool:
     flagged[:, 0] = 0.0
     flagged[17, 0] = 1.0
     learning = DescentSettings(batch=len(flagged), epochs=1)
-    trace = _train(replace(federation, host=flagged), learning, partition(len(flagged), len(flagged), 0), None)
+    trace = _train(
+        replace(federation, host=flagged), learning, partition(len(flagged), len(flagged), 0), None
+    )
     equations = heard(trace, flagged, HOST, numbers_of(learning))
     return bool(np.sign(-equations.sums[0][0]) == federation.labels[17])
 
 
 def single_difference(federation: Federation, least: int, batch: int, largest: float = 1.0) -> bool:
-    """Whether a host with two columns that differ in one row finds this row's label after one visit to all batches.
+    """Whether a host with two columns that differ in one row finds this row's label after one visit to all
+    batches.
 
     least: support that each column has to have in each batch, or it is left out. largest: leverage of a row.
     """
@@ -239,8 +263,14 @@ def single_difference(federation: Federation, least: int, batch: int, largest: f
     if any(check_support(doubled[one], least) for one in rows):
         return False
     own, learning = muted(doubled, rows, largest), DescentSettings(batch=batch, epochs=1)
-    equations = heard(_train(replace(federation, host=own), learning, rows, None), own, HOST, numbers_of(learning))
-    told = [sums[1] - sums[0] for batch_rows, sums in zip(equations.rows, equations.sums, strict=True) if 17 in batch_rows]
+    equations = heard(
+        _train(replace(federation, host=own), learning, rows, None), own, HOST, numbers_of(learning)
+    )
+    told = [
+        sums[1] - sums[0]
+        for batch_rows, sums in zip(equations.rows, equations.sums, strict=True)
+        if 17 in batch_rows
+    ]
     return bool(np.sign(-told[0]) == federation.labels[17])
 
 
@@ -268,10 +298,12 @@ def muted(inputs: Floats, rows: NDArray[np.intp], largest: float) -> Floats:
 def single_rows(federation: Federation, method: Method, batch: int, largest: float = 1.0) -> Single:
     """The best weighted sum of columns for each row, on which the row stands out as far as it can.
 
-    method: of preprocessing, at both. largest: leverage of a row. The attacker begins from its own model of labels, which it can
-    fit if it knew them.
+    method: of preprocessing, at both. largest: leverage of a row. The attacker begins from its own model of
+    labels, which it can fit if it knew them.
     """
-    guest, raw = (fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host))
+    guest, raw = (
+        fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host)
+    )
     batches, learning = partition(len(raw), batch, 0), DescentSettings(batch=batch, epochs=1)
     host = muted(raw, batches, largest)
     prepared = Federation(guest, host, federation.labels, federation.kept)
@@ -294,8 +326,11 @@ def heard_of_all(traces: Sequence[Trace], federation: Federation, learning: Desc
 
 
 def heard_by_guest(traces: Sequence[Trace], federation: Federation, learning: DescentSettings) -> Equations:
-    """What is left of the guest's gradients without its own outputs and labels: X_B'u_A of each batch visited."""
-    equations = sum((heard(trace, federation.guest, GUEST, numbers_of(learning)) for trace in traces), Equations([], []))
+    """What is left of the guest's gradients without its own outputs and labels: X_B'u_A of each batch
+    visited."""
+    equations = sum(
+        (heard(trace, federation.guest, GUEST, numbers_of(learning)) for trace in traces), Equations([], [])
+    )
     sums = [
         total + 2 * federation.guest[rows].T @ federation.labels[rows]
         for rows, total in zip(equations.rows, equations.sums, strict=True)
@@ -308,4 +343,3 @@ def own_model(federation: Federation) -> float:
     columns = np.hstack([federation.host, np.ones((len(federation.host), 1))])
     weights = np.linalg.lstsq(columns, federation.labels, rcond=None)[0]
     return area_under_curve(columns @ weights, (federation.labels > 0).astype(float))
-

@@ -52,7 +52,8 @@ FLAG_ROWS, LEAST_SUPPORT, HEAVY_COLUMNS, LARGEST = 1, 10, 10, 0.2
 
 @cache
 def federation() -> Federation:
-    """1,005 rows at first, so that 5 fill no batch of 100, and 1,300 at the end; ten columns at each party."""
+    """1,005 rows at first, so that 5 fill no batch of 100, and 1,300 at the end; ten columns at each
+    party."""
     return make()
 
 
@@ -81,13 +82,19 @@ def outputs_from_gradients(folder: Path) -> Iterator[Attack]:
     own = federation()
 
     def found(traces: Sequence[Trace]) -> float:
-        return explained(heard_by_guest(traces, own, LEARNING), own.guest, own.host @ traces[-1].weights[HOST][-1])
+        return explained(
+            heard_by_guest(traces, own, LEARNING), own.guest, own.host @ traces[-1].weights[HOST][-1]
+        )
 
     anew, kept = found(reshuffled(own, LEARNING, EPOCHS)), found(fixed(own, LEARNING, retrainings=3))
     figure = "share of the host's outputs' variance"
-    yield Attack("the host's outputs", "the guest", figure, anew, "batches are drawn once, for life", kept, chance=0.0)
+    yield Attack(
+        "the host's outputs", "the guest", figure, anew, "batches are drawn once, for life", kept, chance=0.0
+    )
     name, hidden = "how many columns the host has", 4
-    yield Attack(name, "the guest", f"columns found, of {hidden}", float(columns_of_host(own, hidden)), "none", None)
+    yield Attack(
+        name, "the guest", f"columns found, of {hidden}", float(columns_of_host(own, hidden)), "none", None
+    )
 
 
 def few_rows(folder: Path) -> Iterator[Attack]:
@@ -112,8 +119,18 @@ def few_rows(folder: Path) -> Iterator[Attack]:
     name, figure, plain = "a flag that one row has", "whether its label is found", float(single_member(own))
     yield Attack(name, "a host", figure, plain, "min_support", float(not refused), chance=0.0)
     # Each of the two columns has support.
-    plain, protected = (float(single_difference(own, LEAST_SUPPORT, LEARNING.batch, largest)) for largest in (1.0, LARGEST))
-    yield Attack("two columns that differ in one row", "a host", figure, plain, "largest_leverage", protected, chance=0.0)
+    plain, protected = (
+        float(single_difference(own, LEAST_SUPPORT, LEARNING.batch, largest)) for largest in (1.0, LARGEST)
+    )
+    yield Attack(
+        "two columns that differ in one row",
+        "a host",
+        figure,
+        plain,
+        "largest_leverage",
+        protected,
+        chance=0.0,
+    )
 
 
 def far_out(folder: Path) -> Iterator[Attack]:
@@ -133,10 +150,14 @@ def far_out(folder: Path) -> Iterator[Attack]:
     for method in ("clip", "rank"):
         with_it = single_rows(own, method, 1000)
         protected = float(np.mean(with_it.found[alone] == labels[alone]))
-        yield Attack(name, "a host", figure, right, f"preprocessing.method = {method}", protected, chance=guess)
+        yield Attack(
+            name, "a host", figure, right, f"preprocessing.method = {method}", protected, chance=guess
+        )
 
 
-def first_gradient(rows: int, columns: int, seed: int, start: bool) -> tuple[NDArray[np.float64], NDArray[np.float64], Federation]:
+def first_gradient(
+    rows: int, columns: int, seed: int, start: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Federation]:
     """A host's inputs as whole numbers, its first X'D less its own part, and the federation.
 
     start: whether weights begin as the parties' secrets have it, or at 0.
@@ -158,7 +179,8 @@ def first_gradient(rows: int, columns: int, seed: int, start: bool) -> tuple[NDA
 def labels_from_first_gradient(rows: int, columns: int, seed: int, start: bool) -> float:
     """Share of labels that are right; a guess of the commoner label where nothing is found."""
     inputs, told, own = first_gradient(rows, columns, seed, start)
-    # The attacker knows how large the guest's outputs are at first: 0.05 and the columns follow from the code.
+    # The attacker knows how large the guest's outputs are at first: 0.05 and the columns follow from the
+    # code.
     error = 0.05 * np.sqrt((columns + 1) / 3 * rows) * 2.0**8 / 2 if start else 0.0
     found = signs_of_sums(inputs, -told / 2, error)
     guess = float(max(np.mean(own.labels > 0), np.mean(own.labels < 0)))
@@ -169,8 +191,18 @@ def lattice(folder: Path) -> Iterator[Attack]:
     """From weights of 0 the residuals are -2 y, and a reduced lattice has the labels in it."""
     rows, columns, seeds = 60, 10, range(4)
     plain, protected = (
-        float(np.mean([labels_from_first_gradient(rows, columns, seed, start) for seed in seeds])) for start in (False, True)
+        float(np.mean([labels_from_first_gradient(rows, columns, seed, start) for seed in seeds]))
+        for start in (False, True)
     )
-    guess = float(np.mean([max(np.mean((y := make(rows, rows, columns, seed).labels) > 0), np.mean(y < 0)) for seed in seeds]))
+    guess = float(
+        np.mean(
+            [
+                max(np.mean((y := make(rows, rows, columns, seed).labels) > 0), np.mean(y < 0))
+                for seed in seeds
+            ]
+        )
+    )
     name = f"the first gradient, {rows} rows, {columns} columns"
-    yield Attack(name, "a host", "share of labels right", plain, "first weights from a secret", protected, chance=guess)
+    yield Attack(
+        name, "a host", "share of labels right", plain, "first weights from a secret", protected, chance=guess
+    )

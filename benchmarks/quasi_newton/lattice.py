@@ -1,7 +1,9 @@
-"""Labels from one gradient by reducing a lattice: with residuals -2 y, X'D is a sum of known rows with unknown signs.
+"""Labels from one gradient by reducing a lattice: with residuals -2 y, X'D is a sum of known rows with
+unknown signs.
 
-Lenstra, Lenstra and Lovasz, "Factoring Polynomials with Rational Coefficients", 1982; Coster, Joux, LaMacchia, Odlyzko, Schnorr and
-Stern, "Improved Low-Density Subset Sum Algorithms", 1992, whose lattice this is, with a column for each equation.
+Lenstra, Lenstra and Lovasz, "Factoring Polynomials with Rational Coefficients", 1982; Coster, Joux,
+LaMacchia, Odlyzko, Schnorr and Stern, "Improved Low-Density Subset Sum Algorithms", 1992, whose lattice this
+is, with a column for each equation.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ MOST_PASSES = 20_000
 def reduced(basis: Floats) -> Floats:
     """A basis of the same lattice with short vectors: (vectors, coordinates).
 
-    All neighbours that are in the wrong order change places at once, the even pairs and the odd ones in turn, so that a pass is
-    matrix arithmetic. Numbers have to stay below 2^40: the arithmetic is in 64-bit floats.
+    All neighbours that are in the wrong order change places at once, the even pairs and the odd ones in turn,
+    so that a pass is matrix arithmetic. Numbers have to stay below 2^40: the arithmetic is in 64-bit floats.
     """
     vectors = np.array(basis, dtype=np.float64)
     count, first, quiet = len(vectors), 0, 0
@@ -44,10 +46,11 @@ def reduced(basis: Floats) -> Floats:
 
 
 def signs_of_sums(inputs: Floats, sums: Floats, error: float = 0.0, tries: int = 8) -> Floats | None:
-    """y of -1 and +1 with X'y = sums, the nearest that the reduction comes to: (rows,); None where it finds no signs at all.
+    """y of -1 and +1 with X'y = sums, the nearest that the reduction comes to: (rows,); None where it finds
+    no signs at all.
 
-    inputs: whole numbers, (rows, columns). sums: (columns,). error: by which the sums may be wrong, their standard deviation.
-    tries: how often it begins anew, with the rows in another order.
+    inputs: whole numbers, (rows, columns). sums: (columns,). error: by which the sums may be wrong, their
+    standard deviation. tries: how often it begins anew, with the rows in another order.
     """
     nearest, found = np.inf, None
     for attempt in range(tries):

@@ -36,7 +36,9 @@ def found_by_trying(names: Sequence[str], *, hashed: bool) -> float:
         sent = set(Alignment(GUEST_SECRET, SESSION, names, len(names)).blind_own())
         tries = Alignment(HOST_SECRET, SESSION, ALL_NAMES, len(ALL_NAMES))
         known = sent | set(tries.blind_theirs(sorted(sent)))
-        found = {name for one, name in zip(tries.blind_own(), tries.names_in_order, strict=True) if one in known}
+        found = {
+            name for one, name in zip(tries.blind_own(), tries.names_in_order, strict=True) if one in known
+        }
     return len(found & set(names)) / len(names)
 
 
@@ -75,7 +77,9 @@ def surviving_bits(names: Sequence[str], *, x25519: bool) -> float:
         scalar = X25519PrivateKey.from_private_bytes(GUEST_SECRET)
         points = [hashlib.sha256(SESSION + name.encode()).digest() for name in names]
         sent = [scalar.exchange(X25519PublicKey.from_public_bytes(point)) for point in points]
-        return float(np.mean([bit_of_x25519(one) == bit_of_x25519(two) for one, two in zip(points, sent, strict=True)]))
+        return float(
+            np.mean([bit_of_x25519(one) == bit_of_x25519(two) for one, two in zip(points, sent, strict=True)])
+        )
     # All that is sent lies on the curve. Whether the abscissa is a square is the bit that is left to look at.
     guest = Alignment(GUEST_SECRET, SESSION, names, len(names))
     pairs = zip(guest.names_in_order, guest.blind_own(), strict=True)
@@ -104,4 +108,6 @@ def a_bit_of_each_name(folder: Path) -> Iterator[Attack]:
     names = ALL_NAMES[:400]
     plain, protected = (surviving_bits(names, x25519=x25519) for x25519 in (True, False))
     figure = "share of 400 names whose bit is known"
-    yield Attack("one bit of each name, X25519", "who reads points", figure, plain, "P-256", protected, chance=0.5)
+    yield Attack(
+        "one bit of each name, X25519", "who reads points", figure, plain, "P-256", protected, chance=0.5
+    )

@@ -1,4 +1,5 @@
-"""What scores in operation tell the guest of a host's columns and weights: points are x_A'w_A, rounded to a quantum."""
+"""What scores in operation tell the guest of a host's columns and weights: points are x_A'w_A, rounded to a
+quantum."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def _federation() -> Federation:
 
 @cache
 def versions(count: int) -> Floats:
-    """The host's weights in so many versions of the model, each trained on newer batches: (versions, columns)."""
+    """The host's weights in so many versions of the model, each trained on newer batches: (versions,
+    columns)."""
     return np.array([trace.model[HOST] for trace in fixed(_federation(), LEARNING, retrainings=count - 1)])
 
 
@@ -43,9 +45,11 @@ def explained(found: Floats, truth: Floats) -> float:
 
 
 def columns_from_versions(count: int, quantum: float) -> float:
-    """Share of the columns' variance found by who knows the weights of so many versions, and the points of each.
+    """Share of the columns' variance found by who knows the weights of so many versions, and the points of
+    each.
 
-    Columns have mean 0 and deviation 1, as after preprocessing: the attacker knows that, and how the quantum rounds.
+    Columns have mean 0 and deviation 1, as after preprocessing: the attacker knows that, and how the quantum
+    rounds.
     """
     inputs, weights = _federation().host, versions(count)
     told = points(inputs, weights.T, quantum)
@@ -55,7 +59,8 @@ def columns_from_versions(count: int, quantum: float) -> float:
 
 
 def weights_from_customers(count: int, quantum: float) -> float:
-    """Share of another customer's output's variance that is explained by weights found from so many customers' columns."""
+    """Share of another customer's output's variance that is explained by weights found from so many
+    customers' columns."""
     inputs, weights = _federation().host, versions(1)[0]
     told = points(inputs[:count], weights, quantum)
     found = np.linalg.lstsq(inputs[:count], told, rcond=None)[0]

@@ -1,9 +1,9 @@
 """How near to the optimum of Taylor's loss the defaults come on small tables, of one batch and of several.
 
-``STREAMFL_DATA=folder python -m benchmarks.quasi_newton.small_tables`` runs ten tables and writes the table of
-docs/quasi-newton-privacy.md. Rows are drawn by a seed, and all of them are learnt from. Columns are those with the most values
-that differ from the commonest, 24 at most, dealt to two parties in turn. A label that is a number is 1 above its median.
-"""
+``STREAMFL_DATA=folder python -m benchmarks.quasi_newton.small_tables`` runs ten tables and writes the table
+of docs/quasi-newton-privacy.md. Rows are drawn by a seed, and all of them are learnt from. Columns are those
+with the most values that differ from the commonest, 24 at most, dealt to two parties in turn. A label that is
+a number is 1 above its median."""
 
 from __future__ import annotations
 
@@ -32,7 +32,17 @@ from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "quasi-newton-privacy.md"
 Floats = NDArray[np.float64]
-STORED = ("credit_default", "gmsc", "phishing", "a9a", "elec2", "bike_hour", "parkinsons_telemonitoring", "naval", "air")
+STORED = (
+    "credit_default",
+    "gmsc",
+    "phishing",
+    "a9a",
+    "elec2",
+    "bike_hour",
+    "parkinsons_telemonitoring",
+    "naval",
+    "air",
+)
 TABLES = (*STORED, "breast_cancer")
 # Rows; of 3,000 and 5,000 come three and five batches.
 SIZES = (500, 1000, 3000, 5000)
@@ -75,7 +85,8 @@ class Table:
         return cls((inputs[:, best[::2]], inputs[:, best[1::2]]), labels, batches)
 
     def prepared(self) -> tuple[list[Floats], list[NDArray[np.bool_]], Kinds]:
-        """What parties learn from with the defaults, as in a federation: columns, rows that are muted, numbers."""
+        """What parties learn from with the defaults, as in a federation: columns, rows that are muted,
+        numbers."""
         learning, size = CurvatureLearningSection(), self.batches.shape[1]
         numbers = kinds(2, size, size, inner_bound=learning.output_bound)
         columns, muted = [], []
@@ -86,7 +97,9 @@ class Table:
                 fitted, raw[order], numbers.inputs, size, learning.largest_leverage, intercept=number == 0
             )
             own = rounded(numbers.inputs, numbers.inputs.clip(fitted.apply(raw)))[1]
-            rare = {column for rows in self.batches for column in check_support(own[rows], learning.min_support)}
+            rare = {
+                column for rows in self.batches for column in check_support(own[rows], learning.min_support)
+            }
             own = own[:, [column for column in range(own.shape[1]) if column not in rare]]
             far = np.zeros(len(own), np.bool_)
             for rows in self.batches:
@@ -98,10 +111,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Found:
-    """gap: of the training loss above its optimum. loss, theirs: log loss of the rows, calibrated, and scikit-learn's.
+    """gap: of the training loss above its optimum. loss, theirs: log loss of the rows, calibrated, and
+    scikit-learn's.
 
-    The optimum is over the directions in which columns differ by more than rounding: where some repeat one another, it would else
-    be found in what rounding has left between them.
+    The optimum is over the directions in which columns differ by more than rounding: where some repeat one
+    another, it would else be found in what rounding has left between them.
     """
 
     gap: float
@@ -114,7 +128,8 @@ class Found:
 def optimum(inputs: Floats, signs: Floats, step: float) -> Floats:
     """Weights of the least Taylor loss, where inputs are whole multiples of a step: (columns,).
 
-    Rounding has a variance of step^2 / 12 along any direction. Those that have less than twice as much are left out.
+    Rounding has a variance of step^2 / 12 along any direction. Those that have less than twice as much are
+    left out.
     """
     left, spread, right = np.linalg.svd(inputs, full_matrices=False)
     told = np.square(spread) / len(inputs) > 2 * step**2 / 12
@@ -125,7 +140,10 @@ def measured(table: Table, seed: int, trained: Callable[..., Trace] = train) -> 
     """A training with the defaults, and the optimum of what it minimises."""
     columns, muted, numbers = table.prepared()
     secret = (b"secret of seed %d" % seed).ljust(32)
-    start = [secret_start(secret, b"%d" % number, own.shape[1] + (number == 0)) for number, own in enumerate(columns)]
+    start = [
+        secret_start(secret, b"%d" % number, own.shape[1] + (number == 0))
+        for number, own in enumerate(columns)
+    ]
     learning = replace(CurvatureLearningSection().descent, batch=table.batches.shape[1])
     parties = [Party(*own) for own in zip(columns, start, muted, strict=True)]
     trace = trained(parties, table.labels, learning, table.batches, numbers=numbers)
@@ -133,9 +151,13 @@ def measured(table: Table, seed: int, trained: Callable[..., Trace] = train) -> 
     signs = table.labels[order]
 
     whole = [np.hstack([columns[0], np.ones((len(columns[0]), 1))]), columns[1]]
-    seen = np.hstack([np.where(far[:, np.newaxis], 0.0, own) for own, far in zip(whole, muted, strict=True)])[order]
+    seen = np.hstack([np.where(far[:, np.newaxis], 0.0, own) for own, far in zip(whole, muted, strict=True)])[
+        order
+    ]
     outputs = seen @ np.concatenate(trace.model)
-    gap = taylor.loss(outputs, signs) - taylor.loss(seen @ optimum(seen, signs, 2.0**-numbers.inputs.fraction_bits), signs)
+    gap = taylor.loss(outputs, signs) - taylor.loss(
+        seen @ optimum(seen, signs, 2.0**-numbers.inputs.fraction_bits), signs
+    )
     ones = (signs > 0).astype(np.float64)
     calibration = fit_calibration(outputs, signs > 0)
     theirs = LogisticRegression(C=1e6, max_iter=5000).fit(np.hstack(columns)[order], ones)
@@ -156,18 +178,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--table", choices=TABLES, action="append")
-    parser.add_argument("--together", action="store_true", help="learning.batch = the number of rows, where that is above 1,000")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="learning.batch = the number of rows, where that is above 1,000",
+    )
     parser.add_argument("--write", action="store_true", help="into the document")
     arguments = parser.parse_args()
     folder = Path(os.environ["STREAMFL_DATA"])
-    lines = [row("table", "rows", "gap, each seed", "iterations", "log loss", "scikit-learn"), row(*["---"] * 6)]
+    lines = [
+        row("table", "rows", "gap, each seed", "iterations", "log loss", "scikit-learn"),
+        row(*["---"] * 6),
+    ]
     print("\n".join(lines), flush=True)
     worst = 0.0
     for name in arguments.table or TABLES:
         inputs, labels = read(folder, name)
-        for rows in (size for size in SIZES if size <= len(labels) and (size > 1000 or not arguments.together)):
+        for rows in (
+            size for size in SIZES if size <= len(labels) and (size > 1000 or not arguments.together)
+        ):
             found = [
-                measured(Table.drawn(inputs, labels, rows, seed, arguments.together), seed) for seed in range(arguments.seeds)
+                measured(Table.drawn(inputs, labels, rows, seed, arguments.together), seed)
+                for seed in range(arguments.seeds)
             ]
             worst = max(worst, *(one.gap for one in found))
             lines.append(
@@ -183,7 +215,9 @@ def main() -> None:
             print(lines[-1], flush=True)
     print(f"largest gap {worst:.5f}, goal {GOAL}")
     if arguments.write:
-        DOCUMENT.write_text(fill(DOCUMENT.read_text(), {"together" if arguments.together else "small": "\n".join(lines)}))
+        DOCUMENT.write_text(
+            fill(DOCUMENT.read_text(), {"together" if arguments.together else "small": "\n".join(lines)})
+        )
 
 
 if __name__ == "__main__":

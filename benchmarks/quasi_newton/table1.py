@@ -1,8 +1,8 @@
 """Table 1 of the quasi-Newton paper on its data sets, and what preprocessing adds.
 
-``STREAMFL_DATA=folder python -m benchmarks.quasi_newton.table1`` runs everything, prints the tables and writes them into
-docs/quasi-newton-privacy.md. Splits are 80 : 20 by the seed. The rate of SGD is chosen by the training loss's gap, in its favour:
-with the seeds that it is then shown with. Test rows choose nothing.
+``STREAMFL_DATA=folder python -m benchmarks.quasi_newton.table1`` runs everything, prints the tables and
+writes them into docs/quasi-newton-privacy.md. Splits are 80 : 20 by the seed. The rate of SGD is chosen by
+the training loss's gap, in its favour: with the seeds that it is then shown with. Test rows choose nothing.
 """
 
 from __future__ import annotations
@@ -70,17 +70,24 @@ class Split:
     def prepared(
         self, guest: Method, host: Method, batches: NDArray[np.intp], largest: float
     ) -> tuple[list[Floats], list[Floats]]:
-        """Columns of guest and host, for training and for test, fitted on training rows and cut at those that are not far out."""
+        """Columns of guest and host, for training and for test, fitted on training rows and cut at those that
+        are not far out."""
         batch = batches.shape[1]
         train_parts, test_parts = [], []
-        for number, (rows, later) in enumerate(zip(self._parts(self.raw), self._parts(self.test), strict=True)):
+        for number, (rows, later) in enumerate(
+            zip(self._parts(self.raw), self._parts(self.test), strict=True)
+        ):
             if number == 0 and guest == EVIDENCE:
                 fitted = fit_weight_of_evidence(rows, self.labels)
             else:
                 # A column of 0 and 1 needs enough members in each batch.
-                fitted = fit_preprocessing(host if number else guest, rows, least=max(100, 20 * len(rows) // batch))
+                fitted = fit_preprocessing(
+                    host if number else guest, rows, least=max(100, 20 * len(rows) // batch)
+                )
             kind = kinds(2, batch, batch).inputs
-            fitted = cut_at_near_rows(fitted, rows[batches.ravel()], kind, batch, largest, intercept=number == 0)
+            fitted = cut_at_near_rows(
+                fitted, rows[batches.ravel()], kind, batch, largest, intercept=number == 0
+            )
             train_parts.append(fitted.apply(rows))
             test_parts.append(fitted.apply(later))
         return train_parts, test_parts
@@ -100,9 +107,9 @@ def read(folder: Path, data: str, seed: int) -> Split:
 
 @dataclass(frozen=True)
 class Run:
-    """stopped: epochs until two losses agree, None if they did not. to_gap: epochs until the training loss is within 3e-4 of its
-    optimum, by eighths of an epoch, infinite if it never was. loss, auc, ks: of the test rows by the model at the end.
-    muted: share of the training rows that some party learns from with zeros."""
+    """stopped: epochs until two losses agree, None if they did not. to_gap: epochs until the training loss is
+    within 3e-4 of its optimum, by eighths of an epoch, infinite if it never was. loss, auc, ks: of the test
+    rows by the model at the end. muted: share of the training rows that some party learns from with zeros."""
 
     stopped: int | None
     epochs: int
@@ -115,7 +122,8 @@ class Run:
 
 
 class Problem:
-    """Prepared columns and the optimum of their Taylor loss. largest: leverage of a row in the batches of this seed."""
+    """Prepared columns and the optimum of their Taylor loss. largest: leverage of a row in the batches of
+    this seed."""
 
     def __init__(
         self,
@@ -128,7 +136,9 @@ class Problem:
     ) -> None:
         self.split = split
         self._largest = largest
-        self.parts, self.test = split.prepared(guest, host, partition(len(split.labels), batch, seed), largest)
+        self.parts, self.test = split.prepared(
+            guest, host, partition(len(split.labels), batch, seed), largest
+        )
         ones = np.ones((len(split.labels), 1))
         self._columns = np.hstack([self.parts[0], ones, self.parts[1]])
         test = np.hstack([self.test[0], np.ones((len(split.test_labels), 1)), self.test[1]])
@@ -148,7 +158,9 @@ class Problem:
         away = np.concatenate([weights[0], weights[1]]) - self._best
         return float(away @ self._normal @ away / 2)
 
-    def run(self, learning: DescentSettings, seed: int, inner_bound: float = 256.0, until_stopped: bool = True) -> Run:
+    def run(
+        self, learning: DescentSettings, seed: int, inner_bound: float = 256.0, until_stopped: bool = True
+    ) -> Run:
         """Until the gap is reached and two losses agree, or for as many epochs as there may be."""
         secret = (b"secret of seed %d" % seed).ljust(32)
         sizes = {b"guest": self.parts[0].shape[1] + 1, b"host": self.parts[1].shape[1]}
@@ -165,7 +177,9 @@ class Problem:
         losses: list[float] = []
         weights: list[list[Floats]] = [[], []]
         stopped, to_gap, trace = None, np.inf, None
-        while len(losses) < learning.epochs and (not np.isfinite(to_gap) or (until_stopped and stopped is None)):
+        while len(losses) < learning.epochs and (
+            not np.isfinite(to_gap) or (until_stopped and stopped is None)
+        ):
             parties = [Party(*own) for own in zip(self.parts, start, muted, strict=True)]
             now = replace(learning, epochs=length, tolerance=0.0)
             try:
@@ -176,7 +190,9 @@ class Problem:
             for own, kept in zip(weights, trace.weights, strict=True):
                 own += kept[1:]
             losses += trace.losses
-            stopped = next((at + 1 for at in range(1, len(losses)) if abs(losses[at] - losses[at - 1]) < TOLERANCE), None)
+            stopped = next(
+                (at + 1 for at in range(1, len(losses)) if abs(losses[at] - losses[at - 1]) < TOLERANCE), None
+            )
             to_gap = self._to_gap(weights, len(batches))
         assert trace is not None
         found = self._judged(stopped, len(losses), to_gap, weights, len(batches))
@@ -192,7 +208,9 @@ class Problem:
                 return part / PARTS
         return np.inf
 
-    def _judged(self, stopped: int | None, epochs: int, to_gap: float, weights: Sequence[list[Floats]], batches: int) -> Run:
+    def _judged(
+        self, stopped: int | None, epochs: int, to_gap: float, weights: Sequence[list[Floats]], batches: int
+    ) -> Run:
         end = (stopped or epochs) * batches
         model = [np.mean(own[end - batches : end], axis=0) for own in weights]
         outputs = self.test[0] @ model[0][:-1] + model[0][-1] + self.test[1] @ model[1]
@@ -229,14 +247,27 @@ def row(*cells: object) -> str:
 def optimisers(folder: Path, seeds: int) -> str:
     """Table 1: epochs, loss and AUC by set, batch and optimiser."""
     lines = [
-        row("set", "batch", "optimiser", "epochs, each seed", "epochs to 3e-4", "loss", "AUC", "KS", "paper: epochs, loss, AUC"),
+        row(
+            "set",
+            "batch",
+            "optimiser",
+            "epochs, each seed",
+            "epochs to 3e-4",
+            "loss",
+            "AUC",
+            "KS",
+            "paper: epochs, loss, AUC",
+        ),
         row(*["---"] * 9),
     ]
     for data in SETS:
         problems = [Problem(read(folder, data, seed)) for seed in range(seeds)]
         for batch in BATCHES:
             check_batch(batch, problems[0].widest)
-            quasi_newton = [problem.run(DescentSettings(batch=batch, epochs=14), seed) for seed, problem in enumerate(problems)]
+            quasi_newton = [
+                problem.run(DescentSettings(batch=batch, epochs=14), seed)
+                for seed, problem in enumerate(problems)
+            ]
             shown = [("quasi-newton", "quasi-Newton", quasi_newton)]
             for says, longest in (("SGD", UNBOUNDED), ("SGD, bounded steps", DescentSettings().largest_step)):
                 rate, runs = tuned(problems, batch, longest)
@@ -255,9 +286,31 @@ def optimisers(folder: Path, seeds: int) -> str:
                 print(line, flush=True)
                 lines.append(line)
         best = [measures(problem.best_outputs, problem.split.test_labels) for problem in problems]
-        lines.append(row(data, "", "optimum of the Taylor loss", "", "", *(mean(values) for values in zip(*best, strict=True)), ""))
+        lines.append(
+            row(
+                data,
+                "",
+                "optimum of the Taylor loss",
+                "",
+                "",
+                *(mean(values) for values in zip(*best, strict=True)),
+                "",
+            )
+        )
         others = [scikit(problem) for problem in problems]
-        lines.append(row(data, "", "scikit-learn", "", "", "", mean([o[0] for o in others]), mean([o[1] for o in others]), ""))
+        lines.append(
+            row(
+                data,
+                "",
+                "scikit-learn",
+                "",
+                "",
+                "",
+                mean([o[0] for o in others]),
+                mean([o[1] for o in others]),
+                "",
+            )
+        )
         print("\n".join(lines[-2:]), flush=True)
     return "\n".join(lines)
 
@@ -293,7 +346,18 @@ PREPARATIONS: tuple[tuple[str, Method, Method], ...] = (
 def preparations(folder: Path, seeds: int, batch: int = 3000) -> str:
     """Loss, AUC, KS and calibrated log loss by preprocessing, beside scikit-learn's on the same columns."""
     lines = [
-        row("set", "preprocessing", "epochs", "loss", "AUC", "KS", "log loss", "scikit-learn: AUC", "KS", "log loss"),
+        row(
+            "set",
+            "preprocessing",
+            "epochs",
+            "loss",
+            "AUC",
+            "KS",
+            "log loss",
+            "scikit-learn: AUC",
+            "KS",
+            "log loss",
+        ),
         row(*["---"] * 10),
     ]
     for data, (says, guest, host) in product(SETS, PREPARATIONS):
@@ -321,11 +385,17 @@ def preparations(folder: Path, seeds: int, batch: int = 3000) -> str:
 
 def leverages(folder: Path, seeds: int, batch: int = 1000) -> str:
     """Loss and AUC with rows that are far out, and with zeros in their place."""
-    lines = [row("set", "preprocessing", "largest_leverage", "rows muted", "epochs", "loss", "AUC"), row(*["---"] * 7)]
+    lines = [
+        row("set", "preprocessing", "largest_leverage", "rows muted", "epochs", "loss", "AUC"),
+        row(*["---"] * 7),
+    ]
     methods: tuple[Method, ...] = ("clip", "standardise")
     for data, method in product(SETS, methods):
         for largest in (1.0, CurvatureLearningSection().largest_leverage):
-            problems = [Problem(read(folder, data, seed), method, method, batch, largest, seed) for seed in range(seeds)]
+            problems = [
+                Problem(read(folder, data, seed), method, method, batch, largest, seed)
+                for seed in range(seeds)
+            ]
             runs = [problem.run(DescentSettings(batch=batch), seed) for seed, problem in enumerate(problems)]
             epochs = " ".join(str(run.stopped or f"> {run.epochs}") for run in runs)
             share = f"{100 * np.mean([run.muted for run in runs]):.2f} %"
@@ -337,7 +407,8 @@ def leverages(folder: Path, seeds: int, batch: int = 1000) -> str:
 
 
 def calibrated(outputs: Floats, labels: Floats) -> float:
-    """Log loss of the probabilities by Platt scaling: each half of the test rows is calibrated on the other half."""
+    """Log loss of the probabilities by Platt scaling: each half of the test rows is calibrated on the other
+    half."""
     half, chances = len(labels) // 2, np.empty(len(labels))
     for own, other in ((slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))):
         chances[own] = fit_calibration(outputs[other], labels[other]).probabilities(outputs[own])
@@ -347,8 +418,15 @@ def calibrated(outputs: Floats, labels: Floats) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quasi_newton.table1", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="so many splits")
-    parser.add_argument("--only", choices=("optimisers", "preprocessing", "leverages"), help="one of the tables")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "quasi-newton-privacy.md", help="the document that is filled")
+    parser.add_argument(
+        "--only", choices=("optimisers", "preprocessing", "leverages"), help="one of the tables"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "docs" / "quasi-newton-privacy.md",
+        help="the document that is filled",
+    )
     chosen = parser.parse_args()
     if "STREAMFL_DATA" not in os.environ:
         sys.exit("STREAMFL_DATA is not set: the folder with credit_default.npz and gmsc.npz")
@@ -358,7 +436,9 @@ def main() -> None:
         "preprocessing": preparations,
         "leverages": leverages,
     }
-    contents = {name: table(folder, chosen.seeds) for name, table in tables.items() if chosen.only in (None, name)}
+    contents = {
+        name: table(folder, chosen.seeds) for name, table in tables.items() if chosen.only in (None, name)
+    }
     chosen.out.write_text(fill(chosen.out.read_text(encoding="utf-8"), contents), encoding="utf-8")
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
 

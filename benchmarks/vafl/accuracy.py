@@ -1,8 +1,8 @@
 """Vertical federations on real data: accuracy in epochs, in one pass, and with labels that come late.
 
-``STREAMFL_DATA=folder python -m benchmarks.vafl.accuracy``: MNIST and Fashion-MNIST, 784 pixels dealt to seven parties, and a9a,
-123 columns dealt to two. Everything goes through the roles, their workers and the memory bus. A table in Markdown on stdout, a
-line as soon as it is known; tens of minutes altogether.
+``STREAMFL_DATA=folder python -m benchmarks.vafl.accuracy``: MNIST and Fashion-MNIST, 784 pixels dealt to
+seven parties, and a9a, 123 columns dealt to two. Everything goes through the roles, their workers and the
+memory bus. A table in Markdown on stdout, a line as soon as it is known; tens of minutes altogether.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ LATE = 10_000
 MEAN_PIXEL = 0.13
 LINEAR: dict[str, Any] = {}
 NETWORK: dict[str, Any] = {"embedding": {"hidden": [64]}, "head": {"kind": "network", "hidden": [64]}}
-# More would let many be learnt from as they were shown at the beginning: AdaGrad has their large gradients in its sums for ever.
+# More would let many be learnt from as they were shown at the beginning: AdaGrad has their large gradients in
+# its sums for ever.
 FRESH: dict[str, Any] = {"learning": {"max_staleness": 2}}
 WAITING: dict[str, Any] = {"learning": {"wait_for": 7}}
 ALONE: dict[str, Any] = {"learning": {"quorum": 1}}
@@ -39,7 +40,8 @@ TWO_SLOW = (1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 10.0)
 
 
 def private(mu: float, size: int, batch: int, rate: float) -> dict[str, Any]:
-    """An entity that is shown and learnt from once costs ``mu`` at each party, nine tenths of mu^2 by its embedding."""
+    """An entity that is shown and learnt from once costs ``mu`` at each party, nine tenths of mu^2 by its
+    embedding."""
     noise = {"embedding_norm": 1.0, "embedding_noise": 2 / (mu * 0.9**0.5)}
     steps = {"gradient_norm": 1.0, "gradient_noise": 2 / (mu * 0.1**0.5), "budget_mu": mu * (1 + 1e-9)}
     return {
@@ -51,7 +53,8 @@ def private(mu: float, size: int, batch: int, rate: float) -> dict[str, Any]:
     }
 
 
-# Name: data, settings, passes (None: one, online), entities that labels come later, and what is to be reached.
+# Name: data, settings, passes (None: one, online), entities that labels come later, and what is to be
+# reached.
 RUNS: dict[str, tuple[str, dict[str, Any], int | None, int, float]] = {
     "mnist, linear, 3 epochs": ("mnist", LINEAR, 3, 0, 0.92),
     "mnist, linear, 3 epochs, learning.quorum 1": ("mnist", ALONE, 3, 0, 0.0),
@@ -80,7 +83,9 @@ RUNS: dict[str, tuple[str, dict[str, Any], int | None, int, float]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vafl.accuracy", description=__doc__)
-    parser.add_argument("--only", action="append", help="a run's name or a pattern; may be given several times")
+    parser.add_argument(
+        "--only", action="append", help="a run's name or a pattern; may be given several times"
+    )
     parser.add_argument("--seed", type=int, action="append", help="may be given several times; left out: 0")
     chosen = parser.parse_args()
     if "STREAMFL_DATA" not in os.environ:
@@ -164,7 +169,11 @@ def settings(data: str, sections: dict[str, Any], seed: int, online: bool = Fals
             "alignment": {"quorum": PARTIES[data] if online else 1, "revise": False, "expiry_seconds": 1e6},
             **{key: value for key, value in sections.items() if key not in ("federation", "learning")},
             "embedding": {"standardise": False, **sections.get("embedding", {})},
-            **({"privacy": {**sections["privacy"], "secret_file": _secret()}} if "privacy" in sections else {}),
+            **(
+                {"privacy": {**sections["privacy"], "secret_file": _secret()}}
+                if "privacy" in sections
+                else {}
+            ),
             "learning": learning,
         }
     )
@@ -189,7 +198,9 @@ def read(path: Path, parties: int, mean: float = 0.0) -> VerticalTable:
     inputs -= mean
     if labels.min() < 0:
         labels = (labels > 0).astype(float)
-    return VerticalTable([np.ascontiguousarray(part) for part in np.array_split(inputs, parties, axis=1)], labels, tests)
+    return VerticalTable(
+        [np.ascontiguousarray(part) for part in np.array_split(inputs, parties, axis=1)], labels, tests
+    )
 
 
 if __name__ == "__main__":

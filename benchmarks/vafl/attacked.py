@@ -1,4 +1,5 @@
-"""The vertical federation that is attacked, on images that an installed package carries, and what lay on its topics."""
+"""The vertical federation that is attacked, on images that an installed package carries, and what lay on its
+topics."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ Figures = Mapping[str, Any]
 
 @cache
 def table() -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-    """Inputs by party, (rows, features) with mean 0 and deviation 1, and labels 0 and 1, in one random order."""
+    """Inputs by party, (rows, features) with mean 0 and deviation 1, and labels 0 and 1, in one random
+    order."""
     data = read_data(DATA)
     inputs = numbers(data, data.inputs(["y"]), DATA)
     labels = np.array([str(kind) in MADE_BY_PEOPLE for kind in data.columns["y"]], float)
@@ -59,7 +61,13 @@ def settings(sections: Mapping[str, Mapping[str, Any]], size: int = 1) -> VaflSe
         "role": {"kind": "simulation"},
         # What is found is compared with the columns as they are.
         "embedding": {"standardise": False},
-        "learning": {"optimiser": "sgd", "learning_rate": 0.1, "batch_size": BATCH, "in_flight": BATCH, "wait_for": 2},
+        "learning": {
+            "optimiser": "sgd",
+            "learning_rate": 0.1,
+            "batch_size": BATCH,
+            "in_flight": BATCH,
+            "wait_for": 2,
+        },
         "alignment": {"quorum": 2},
     }
     for name, section in sections.items():
@@ -77,7 +85,8 @@ class Heard:
 
 
 def run(own: VaflSettings, passes: int = 1, labelled: int = ENTITIES, own_start: bool = False) -> Heard:
-    """Let a federation learn from entities of which the first ``labelled`` have their label from the beginning, the others none."""
+    """Let a federation learn from entities of which the first ``labelled`` have their label from the
+    beginning, the others none."""
     inputs, labels = table()
     federation = VerticalFederation(
         own, [one[:ENTITIES] for one in inputs], labels[:ENTITIES], arrivals=BATCH, own_start=own_start
@@ -94,8 +103,14 @@ def heard_of(federation: VerticalFederation) -> Heard:
     """Everything that lies on its topics by now."""
     name, read = federation.settings.federation.name, federation.bus.read
     return Heard(
-        {party: [EMBEDDING.decode(record.value or b"") for record in read(f"{name}.{party}.embeddings")] for party in PARTIES},
-        {party: [REPLY.decode(record.value or b"") for record in read(f"{name}.{party}.gradients")] for party in PARTIES},
+        {
+            party: [EMBEDDING.decode(record.value or b"") for record in read(f"{name}.{party}.embeddings")]
+            for party in PARTIES
+        },
+        {
+            party: [REPLY.decode(record.value or b"") for record in read(f"{name}.{party}.gradients")]
+            for party in PARTIES
+        },
         [json.loads(record.value or b"") for record in read(f"{name}.predictions")],
     )
 

@@ -1,7 +1,8 @@
-"""What members of a vertical federation find out about each other, by trying, in the order of docs/vertical-privacy.md.
+"""What members of a vertical federation find out about each other, by trying, in the order of
+docs/vertical-privacy.md.
 
-Each is run against a federation without the protection and with it. What an attacker sees is what lies on its topics; what it
-knows besides is said with each attack.
+Each is run against a federation without the protection and with it. What an attacker sees is what lies on its
+topics; what it knows besides is said with each attack.
 """
 
 from __future__ import annotations

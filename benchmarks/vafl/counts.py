@@ -1,4 +1,5 @@
-"""What ``benchmarks.counts`` counts: a party's and a coordinator's worker, from a sample to what its label teaches."""
+"""What ``benchmarks.counts`` counts: a party's and a coordinator's worker, from a sample to what its label
+teaches."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def _run(meter: Meter) -> None:
         }
     )
     inputs = np.random.default_rng(0).normal(size=(len(PARTIES), (BEFORE + ROUNDS) * ROUND, FEATURES))
-    federation = VerticalFederation(settings, list(inputs), (inputs[:, :, 0].sum(axis=0) > 0).astype(np.float64))
+    federation = VerticalFederation(
+        settings, list(inputs), (inputs[:, :, 0].sum(axis=0) > 0).astype(np.float64)
+    )
     meter.watch("party", federation.parties[0].worker, ROUNDS * ROUND)
     meter.watch("coordinator", federation.workers[HEAD], ROUNDS * ROUND)
     for number in range(BEFORE + ROUNDS):

@@ -1,9 +1,9 @@
 """``python -m benchmarks.vafl.defaults``: two parties with the defaults, beside models that see all columns.
 
-Each party has half of the columns. Every entity is predicted before its label, once; with ``--late N`` labels come N at a time, to
-everybody. Beside linear parties stands River's standard scaler with its linear model. ``--networks``: beside parties with networks
-stands a dense one of as many units, learnt by the same rule and written out here. ``--noise``: what noise costs. STREAMFL_DATA adds
-tables.
+Each party has half of the columns. Every entity is predicted before its label, once; with ``--late N`` labels
+come N at a time, to everybody. Beside linear parties stands River's standard scaler with its linear model.
+``--networks``: beside parties with networks stands a dense one of as many units, learnt by the same rule and
+written out here. ``--noise``: what noise costs. STREAMFL_DATA adds tables.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ HIDDEN, EMBEDDING = 16, 8
 SEEDS = (0, 1)
 # Of what stands in the tables, the farthest from the pooled model that is no miss.
 TOLERANCE = 0.02
-# Of a logistic label's noise, by the mu that its label costs; and of a party's, by the mu of an entity that is learnt from once.
+# Of a logistic label's noise, by the mu that its label costs; and of a party's, by the mu of an entity that
+# is learnt from once.
 LABEL_MU = (2.0, 1.0, 0.5)
 PARTY_MU = (8.0, 4.0, 2.0)
 
@@ -55,7 +56,8 @@ class Quality(NamedTuple):
 
 
 def tables(square: bool) -> Iterator[tuple[str, Floats, Floats]]:
-    """Name, inputs and labels, 0 and 1 or numbers from 0 to 1; in random order but where the rows are a stream."""
+    """Name, inputs and labels, 0 and 1 or numbers from 0 to 1; in random order but where the rows are a
+    stream."""
     draws = np.random.default_rng(0)
     if square:
         yield "friedman", *make_friedman1(ENTITIES, 10, noise=1.0, random_state=0)
@@ -103,7 +105,14 @@ def prepared(square: bool, names: str, rows: int = ENTITIES) -> Iterator[tuple[s
 
 
 def federation(
-    inputs: Floats, labels: Floats, square: bool, late: int, network: bool = False, seed: int = 0, size: int = 1, **sections: Any
+    inputs: Floats,
+    labels: Floats,
+    square: bool,
+    late: int,
+    network: bool = False,
+    seed: int = 0,
+    size: int = 1,
+    **sections: Any,
 ) -> Quality:
     """Of what two parties, each with half of the columns, predicted before the label."""
     half = inputs.shape[1] // 2
@@ -132,25 +141,33 @@ def pooled(inputs: Floats, labels: Floats, square: bool, late: int) -> Quality:
     rows = [dict(enumerate(row)) for row in inputs.tolist()]
     for begin in range(0, len(rows), late):
         for number in range(begin, min(begin + late, len(rows))):
-            predicted[number] = line.predict_one(rows[number]) if square else line.predict_proba_one(rows[number])[True]
+            predicted[number] = (
+                line.predict_one(rows[number]) if square else line.predict_proba_one(rows[number])[True]
+            )
         for number in range(begin, min(begin + late, len(rows))):
             line.learn_one(rows[number], labels[number] if square else bool(labels[number]))
     return quality(predicted, labels, square)
 
 
 def pooled_network(inputs: Floats, labels: Floats, square: bool, late: int, seed: int) -> Quality:
-    """Of one dense network of all columns: two layers of relu with a linear one between, as parties and head together.
+    """Of one dense network of all columns: two layers of relu with a linear one between, as parties and head
+    together.
 
-    AdaGrad at the defaults' rate on columns by their own mean and deviation so far, cut at 3, over the root of their number. It
-    steps on the labels that come together.
+    AdaGrad at the defaults' rate on columns by their own mean and deviation so far, cut at 3, over the root
+    of their number. It steps on the labels that come together.
     """
     draws, rate = np.random.default_rng(seed), RATES[square, False]
     sizes = [inputs.shape[1], 2 * HIDDEN, 2 * EMBEDDING, HIDDEN, 1]
     shapes = [shape for below, above in pairwise(sizes) for shape in ((below, above), (above,))]
     parameters = [
-        draws.uniform(-1, 1, shape) * np.sqrt(6 / sum(shape)) if len(shape) == 2 else np.zeros(shape) for shape in shapes
+        draws.uniform(-1, 1, shape) * np.sqrt(6 / sum(shape)) if len(shape) == 2 else np.zeros(shape)
+        for shape in shapes
     ]
-    sums, predicted, rows = [np.zeros(shape) for shape in shapes], np.empty(len(labels)), _standardised(inputs)
+    sums, predicted, rows = (
+        [np.zeros(shape) for shape in shapes],
+        np.empty(len(labels)),
+        _standardised(inputs),
+    )
     for begin in range(0, len(rows), late):
         layers, own = [rows[begin : begin + late]], labels[begin : begin + late]
         for layer in range(4):
@@ -205,7 +222,9 @@ def _beside(one: Quality, other: Quality) -> str:
     return ", ".join(f"{100 * part:+.1f}%" for part in shown) + missed
 
 
-def compare(console: Console, square: bool, late: int, network: bool, batch: int | None, names: str, rows: int) -> None:
+def compare(
+    console: Console, square: bool, late: int, network: bool, batch: int | None, names: str, rows: int
+) -> None:
     """Parties with the defaults beside a pooled model."""
     pair = ("network, pooled", "two networks") if network else ("River, pooled", "two linear parties")
     table = Table("table", "rows x columns", *pair, "beside it", "base rate, or deviation")
@@ -214,7 +233,9 @@ def compare(console: Console, square: bool, late: int, network: bool, batch: int
         whole = mean([pooled_network(*learnt, seed) for seed in SEEDS]) if network else pooled(*learnt)
         learning = {"batch_size": batch}
         seeds = SEEDS if network else SEEDS[:1]
-        parties = mean([federation(inputs, labels, square, late, network, seed, learning=learning) for seed in seeds])
+        parties = mean(
+            [federation(inputs, labels, square, late, network, seed, learning=learning) for seed in seeds]
+        )
         base = labels.std() if square else max(labels.mean(), 1 - labels.mean())
         shape = f"{len(labels) - REST} x {inputs.shape[1]}"
         table.add_row(name, shape, _cell(whole), _cell(parties), _beside(parties, whole), f"{base:.3f}")
@@ -226,7 +247,8 @@ def compare(console: Console, square: bool, late: int, network: bool, batch: int
 
 
 def noise(console: Console, square: bool, names: str, rows: int) -> None:
-    """What it costs to hide labels, and to hide what a party knows. Columns then go by bounds that count as public."""
+    """What it costs to hide labels, and to hide what a party knows. Columns then go by bounds that count as
+    public."""
     labels_mu = {f"labels, mu {mu:g}": mu for mu in LABEL_MU}
     parties_mu = {f"parties, mu {mu:g}": mu for mu in PARTY_MU}
     table = Table("table", "no noise", *labels_mu, "bounded, no noise", *parties_mu)
@@ -240,19 +262,32 @@ def noise(console: Console, square: bool, names: str, rows: int) -> None:
                 hidden = {"secret_file": str(secret), "reply_noise": (2.0 if square else 1.0) / mu}
                 cells.append(federation(inputs, labels, square, 1, privacy=hidden))
             low, high = inputs.min(axis=0), inputs.max(axis=0)
-            public = (2 * (inputs - low) / np.where(high > low, high - low, 1.0) - 1) / np.sqrt(inputs.shape[1] / 2)
-            cells += [_private(public, labels, square, mu, str(secret)) for mu in (None, *parties_mu.values())]
+            public = (2 * (inputs - low) / np.where(high > low, high - low, 1.0) - 1) / np.sqrt(
+                inputs.shape[1] / 2
+            )
+            cells += [
+                _private(public, labels, square, mu, str(secret)) for mu in (None, *parties_mu.values())
+            ]
             table.add_row(name, *map(_cell, cells))
-    console.print(f"{'root of the mean squared error, label 0 to 1' if square else 'accuracy, log loss'}, of predictions before it")
+    console.print(
+        f"{'root of the mean squared error, label 0 to 1' if square else 'accuracy, log loss'}, of "
+        "predictions before it"
+    )
     console.print(table)
 
 
 def _private(inputs: Floats, labels: Floats, square: bool, mu: float | None, secret: str) -> Quality:
-    """Embeddings of 4 numbers and norm 1 under a linear head. Nine tenths of mu^2 are spent on the embedding."""
+    """Embeddings of 4 numbers and norm 1 under a linear head. Nine tenths of mu^2 are spent on the
+    embedding."""
     privacy: dict[str, Any] = {}
     if mu is not None:
         embedding, step = 2 / (mu * 0.9**0.5), 2 / (mu * 0.1**0.5)
-        privacy = {"embedding_norm": 1.0, "embedding_noise": embedding, "gradient_norm": 1.0, "gradient_noise": step}
+        privacy = {
+            "embedding_norm": 1.0,
+            "embedding_noise": embedding,
+            "gradient_norm": 1.0,
+            "gradient_noise": step,
+        }
         privacy["secret_file"] = secret
     sections = {"head": {"kind": "network"}, "privacy": privacy, "embedding": {"standardise": False}}
     return federation(inputs, labels, square, 1, size=4, **sections)
@@ -265,14 +300,18 @@ def main() -> None:
     parser.add_argument("--noise", action="store_true", help="what noise costs")
     parser.add_argument("--batch-size", type=int, help="learning.batch_size; left out: as by default")
     parser.add_argument("--only", default="*", help="a table's name or a pattern")
-    parser.add_argument("--rows", type=int, default=ENTITIES, help=f"of each table at most; left out: {ENTITIES:,}")
+    parser.add_argument(
+        "--rows", type=int, default=ENTITIES, help=f"of each table at most; left out: {ENTITIES:,}"
+    )
     chosen = parser.parse_args()
     console = Console(width=160)
     for square in (False, True):
         if chosen.noise:
             noise(console, square, chosen.only, chosen.rows)
         else:
-            compare(console, square, chosen.late, chosen.networks, chosen.batch_size, chosen.only, chosen.rows)
+            compare(
+                console, square, chosen.late, chosen.networks, chosen.batch_size, chosen.only, chosen.rows
+            )
 
 
 if __name__ == "__main__":

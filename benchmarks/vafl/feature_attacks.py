@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from benchmarks.attacks import Attack
-from benchmarks.vafl.attacked import BATCH, ENTITIES, PARTIES, Figures, Heard, first_numbers, run, secret_file, settings, table
+from benchmarks.vafl.attacked import (
+    BATCH,
+    ENTITIES,
+    PARTIES,
+    Figures,
+    Heard,
+    first_numbers,
+    run,
+    secret_file,
+    settings,
+    table,
+)
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.privacy.keyed_noise import noisy
@@ -37,12 +48,16 @@ STARTS = 8
 
 
 def inverted_embeddings(folder: Path) -> Iterator[Attack]:
-    """Who knows the configuration computes the first parameters, and looks for the features that give the embedding. From features
-    and gradients the party's steps are computed, and with them all later embeddings inverted.
+    """Who knows the configuration computes the first parameters, and looks for the features that give the
+    embedding. From features and gradients the party's steps are computed, and with them all later embeddings
+    inverted.
     """
     own = settings(NETWORK, 8)
     seeded, secret = (_inverted(own, run(own, own_start=own_start)) for own_start in (False, True))
-    figure, protection = "share of records with all 4 features found", "first parameters from a secret of the party's own"
+    figure, protection = (
+        "share of records with all 4 features found",
+        "first parameters from a secret of the party's own",
+    )
     for name, attacker, count in (
         ("first embeddings inverted", "coordinator, or who reads embeddings", BATCH),
         (f"a party's {ENTITIES // BATCH} steps followed", "coordinator", ENTITIES),
@@ -61,18 +76,26 @@ def _inverted(own: VaflSettings, heard: Heard) -> list[bool]:
     found: list[bool] = []
     for step in range(len(heard.embeddings["a"]) // BATCH):
         batch = heard.embeddings["a"][step * BATCH : (step + 1) * BATCH]
-        inputs = _solve(lambda rows: function.forward(parameters, rows).outputs, _vectors(batch), truth.shape[1])
+        inputs = _solve(
+            lambda rows: function.forward(parameters, rows).outputs, _vectors(batch), truth.shape[1]
+        )
         found += (np.abs(inputs - truth[[int(one.entity) for one in batch]]).max(axis=1) <= NEAR).tolist()
         cotangents = np.array([gradients[one.entity] for one in batch], np.float64)
-        gradient = function.backward(parameters, function.forward(parameters, inputs), cotangents) / len(batch)
+        gradient = function.backward(parameters, function.forward(parameters, inputs), cotangents) / len(
+            batch
+        )
         optimiser.step(parameters, gradient, step + 1)
     return found
 
 
 def _solve(
-    function: Callable[[NDArray[np.float64]], NDArray[Any]], shown: NDArray[np.float64], size: int, steps: int = 60
+    function: Callable[[NDArray[np.float64]], NDArray[Any]],
+    shown: NDArray[np.float64],
+    size: int,
+    steps: int = 60,
 ) -> NDArray[np.float64]:
-    """Inputs (n, size) for which the function comes nearest to ``shown``: Levenberg and Marquardt's method from several points."""
+    """Inputs (n, size) for which the function comes nearest to ``shown``: Levenberg and Marquardt's method
+    from several points."""
     draws = np.random.default_rng(0)
     best, least = np.zeros((len(shown), size)), np.full(len(shown), np.inf)
     for _ in range(STARTS):
@@ -87,7 +110,9 @@ def _solve(
             rest_there = function(moved) - shown
             error_there = np.square(rest_there).sum(axis=1)
             better = error_there < error
-            inputs, rest = (np.where(better[:, None], new, old) for new, old in ((moved, inputs), (rest_there, rest)))
+            inputs, rest = (
+                np.where(better[:, None], new, old) for new, old in ((moved, inputs), (rest_there, rest))
+            )
             error = np.minimum(error, error_there)
             damping = np.clip(np.where(better, damping / 3, damping * 4), 1e-12, 1e6)
         nearer = error < least
@@ -96,7 +121,8 @@ def _solve(
 
 
 def known_records(folder: Path) -> Iterator[Attack]:
-    """The coordinator knows the features of 100 entities, and fits a regression from embeddings to features on them."""
+    """The coordinator knows the features of 100 entities, and fits a regression from embeddings to features
+    on them."""
 
     def explained(sections: Figures) -> float:
         own = settings({**NETWORK, **sections}, 8)
@@ -134,14 +160,19 @@ def known_records(folder: Path) -> Iterator[Attack]:
 
 
 def the_other_party(folder: Path) -> Iterator[Attack]:
-    """Of two parties with the sum head, one takes its own embedding off the prediction that its gradient and the label tell."""
+    """Of two parties with the sum head, one takes its own embedding off the prediction that its gradient and
+    the label tell."""
 
     def correlation(sections: Figures) -> float:
         heard = run(settings(sections))
         labels = table()[1]
         own, other = _shown(heard, "a"), _shown(heard, "b")
         names = [one.entity for one in heard.gradients["a"]][BATCH:]
-        told = dict(zip([one.entity for one in heard.gradients["a"]], first_numbers(heard.gradients["a"]), strict=True))
+        told = dict(
+            zip(
+                [one.entity for one in heard.gradients["a"]], first_numbers(heard.gradients["a"]), strict=True
+            )
+        )
         prediction = np.clip([told[name] + labels[int(name)] for name in names], 1e-6, 1 - 1e-6)
         guess = np.log(prediction / (1 - prediction)) - [own[name] for name in names]
         return _correlation(guess, [other[name] for name in names])
@@ -160,14 +191,20 @@ def the_other_party(folder: Path) -> Iterator[Attack]:
 
 
 def revisions(folder: Path) -> Iterator[Attack]:
-    """Who may read predictions compares two of one entity in log odds, or looks at the only one. The parties have learnt before."""
+    """Who may read predictions compares two of one entity in log odds, or looks at the only one. The parties
+    have learnt before."""
     learnt = ENTITIES // 2
 
     def correlation(**alignment: Any) -> float:
-        heard = run(settings({"learning": {"wait_for": 1, "in_flight": None}, "alignment": alignment}), labelled=learnt)
+        heard = run(
+            settings({"learning": {"wait_for": 1, "in_flight": None}, "alignment": alignment}),
+            labelled=learnt,
+        )
         odds: dict[str, list[float]] = {}
         for one in heard.predictions:
-            odds.setdefault(one["entity"], []).append(float(np.log(one["prediction"] / (1 - one["prediction"]))))
+            odds.setdefault(one["entity"], []).append(
+                float(np.log(one["prediction"] / (1 - one["prediction"])))
+            )
         shown = {party: _shown(heard, party) for party in PARTIES}
         names = [name for name in odds if int(name) >= learnt]
         values = [odds[name][-1] - (odds[name][0] if len(odds[name]) > 1 else 0.0) for name in names]
@@ -179,18 +216,31 @@ def revisions(folder: Path) -> Iterator[Attack]:
         ("alignment.quorum = 2, of 2 parties", {"quorum": 2}),
     ):
         figure = "largest correlation with an embedding"
-        yield Attack("predictions compared", "who reads predictions", figure, loose, protection, correlation(**alignment))
+        yield Attack(
+            "predictions compared",
+            "who reads predictions",
+            figure,
+            loose,
+            protection,
+            correlation(**alignment),
+        )
 
 
 def last_digits(folder: Path) -> Iterator[Attack]:
-    """The attacker knows that a noisy number is of one of two values, and asks of which such a sum can be, to the last bit."""
+    """The attacker knows that a noisy number is of one of two values, and asks of which such a sum can be, to
+    the last bit."""
     noise, size, repeats = 8.0, 8, 1500
     values = np.array([[1.0] + [0.0] * (size - 1), [-0.3, 0.4, 0.5, 0.5, 0.3, 0.2, 0.3, 0.1]])
     draws = np.random.default_rng(1)
     drawn = noise * ndtri((draws.integers(0, 2**52, (2, repeats, size)) + 0.5) * 2.0**-52)
     plain = values[:, None] + drawn
     secret = draws.bytes(32).hex()
-    own = np.array([[noisy(value, noise, 1.0, secret, which, n) for n in range(repeats)] for which, value in enumerate(values)])
+    own = np.array(
+        [
+            [noisy(value, noise, 1.0, secret, which, n) for n in range(repeats)]
+            for which, value in enumerate(values)
+        ]
+    )
 
     def area(told: NDArray[np.float64]) -> float:
         both = np.concatenate(list(told))
@@ -199,18 +249,22 @@ def last_digits(folder: Path) -> Iterator[Attack]:
 
     bound = float(ndtr(np.linalg.norm(values[0] - values[1]) / noise / np.sqrt(2)))
     name, protection = "the last digits of noisy numbers", "values and noise on one grid"
-    yield Attack(name, "who reads embeddings", "AUC of two records", area(plain), protection, area(own), bound, 0.5)
+    yield Attack(
+        name, "who reads embeddings", "AUC of two records", area(plain), protection, area(own), bound, 0.5
+    )
 
 
 def reachable(told: NDArray[Any], value: NDArray[Any] | float, noise: float) -> NDArray[np.bool_]:
-    """Whether value + noise * z can be what was told, to the last bit, z being a normal quantile of 52 bits."""
+    """Whether value + noise * z can be what was told, to the last bit, z being a normal quantile of 52
+    bits."""
     middle = np.rint(ndtr((told - value) / noise) * 2.0**52 - 0.5)
     words = np.clip([middle + step for step in range(-8, 9)], 0, 2.0**52 - 1)
     return np.asarray((value + noise * ndtri((words + 0.5) * 2.0**-52) == told).any(axis=0))
 
 
 def another_norm(folder: Path) -> Iterator[Attack]:
-    """The same records are shown with C = 1 and then, with the same secret, with C = 2: the difference would be without noise."""
+    """The same records are shown with C = 1 and then, with the same secret, with C = 2: the difference would
+    be without noise."""
     noise: dict[str, Any] = {"embedding_noise": 4.0, "secret_file": secret_file(folder)}
     shown = []
     for norm in (1.0, 2.0):
@@ -227,19 +281,32 @@ def another_norm(folder: Path) -> Iterator[Attack]:
 
 
 def membership(folder: Path) -> Iterator[Attack]:
-    """Was an entity among those that were learnt from, five times over? The attacker has the model, and looks at the loss."""
+    """Was an entity among those that were learnt from, five times over? The attacker has the model, and looks
+    at the loss."""
     inputs, labels = table()
     kept = {"alignment": {"keep": True}}
-    federation = VerticalFederation(settings({**NETWORK, **kept}, 8), [one[:ENTITIES] for one in inputs], labels[:ENTITIES])
+    federation = VerticalFederation(
+        settings({**NETWORK, **kept}, 8), [one[:ENTITIES] for one in inputs], labels[:ENTITIES]
+    )
     federation.write_labels(range(ENTITIES))
     federation.replay([list(range(ENTITIES)) * 5] * len(inputs))
     federation.run()
     losses = [
-        federation.evaluate([one[row : row + 1] for one in inputs], labels[row : row + 1]).loss for row in range(2 * ENTITIES)
+        federation.evaluate([one[row : row + 1] for one in inputs], labels[row : row + 1]).loss
+        for row in range(2 * ENTITIES)
     ]
     federation.close()
     found = area_under_curve(-np.array(losses), np.repeat([1.0, 0.0], ENTITIES))
-    yield Attack("membership by the loss", "all members together", "AUC of having been learnt from", found, "none", None, None, 0.5)
+    yield Attack(
+        "membership by the loss",
+        "all members together",
+        "AUC of having been learnt from",
+        found,
+        "none",
+        None,
+        None,
+        0.5,
+    )
 
 
 def _vectors(embeddings: Sequence[Any]) -> NDArray[np.float64]:

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from benchmarks.attacks import Attack
-from benchmarks.vafl.attacked import ENTITIES, PARTIES, Figures, Heard, first_numbers, heard_of, run, secret_file, settings, table
+from benchmarks.vafl.attacked import (
+    ENTITIES,
+    PARTIES,
+    Figures,
+    Heard,
+    first_numbers,
+    heard_of,
+    run,
+    secret_file,
+    settings,
+    table,
+)
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.accuracy import area_under_curve
@@ -43,11 +54,14 @@ def sign_of_a_gradient(folder: Path) -> Iterator[Attack]:
 
     noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
     protection, bound = "reply_noise = 1", float(ndtr(1 / np.sqrt(2)))
-    yield Attack("the sign of a gradient", "a party", "AUC of labels", area({}), protection, area(noise), bound, 0.5)
+    yield Attack(
+        "the sign of a gradient", "a party", "AUC of labels", area({}), protection, area(noise), bound, 0.5
+    )
 
 
 def many_gradients(folder: Path) -> Iterator[Attack]:
-    """Both parties show every entity five times, and average what they are told. They know the prediction: it is of their sum."""
+    """Both parties show every entity five times, and average what they are told. They know the prediction: it
+    is of their sum."""
     passes = 5
     kept = {"alignment": {"keep": True}}
     noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
@@ -62,7 +76,16 @@ def many_gradients(folder: Path) -> Iterator[Attack]:
     bound = float(ndtr(1 / np.sqrt(2)))
     plain, protected = area(settings(kept), 1.0), area(settings({**kept, **noise}), 0.0)
     name, figure = "5 gradients of both parties, averaged", "AUC of labels"
-    yield Attack(name, "all parties together", figure, plain, "one noise an entity, not one a gradient", protected, bound, 0.5)
+    yield Attack(
+        name,
+        "all parties together",
+        figure,
+        plain,
+        "one noise an entity, not one a gradient",
+        protected,
+        bound,
+        0.5,
+    )
 
 
 def an_entity_that_returns(folder: Path) -> Iterator[Attack]:
@@ -70,7 +93,9 @@ def an_entity_that_returns(folder: Path) -> Iterator[Attack]:
     inputs, labels = table()
     noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
     changed = np.random.default_rng(5).random(ENTITIES) < 0.5
-    federation = VerticalFederation(settings(noise), [one[:ENTITIES] for one in inputs], labels[:ENTITIES].copy())
+    federation = VerticalFederation(
+        settings(noise), [one[:ENTITIES] for one in inputs], labels[:ENTITIES].copy()
+    )
     order = list(range(ENTITIES))
     for life in range(2):
         if life:
@@ -85,11 +110,21 @@ def an_entity_that_returns(folder: Path) -> Iterator[Attack]:
     draws = np.random.default_rng(0).normal(0.0, np.sqrt(2), (2, 1_000_000))
     bound = float((np.abs(draws[0] + 1) > np.abs(draws[1])).mean())
     figure = "AUC of whether the label changed"
-    yield Attack("an entity that returns", "all parties together", figure, None, "each life has its own noise", found, bound, 0.5)
+    yield Attack(
+        "an entity that returns",
+        "all parties together",
+        figure,
+        None,
+        "each life has its own noise",
+        found,
+        bound,
+        0.5,
+    )
 
 
 def two_federations(folder: Path) -> Iterator[Attack]:
-    """The same entities are shown in two federations with one secret file: is it the same label, and what do both tell together?"""
+    """The same entities are shown in two federations with one secret file: is it the same label, and what do
+    both tell together?"""
     inputs, labels = table()
     noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
     changed = np.random.default_rng(5).random(ENTITIES) < 0.5
@@ -113,22 +148,39 @@ def two_federations(folder: Path) -> Iterator[Attack]:
 
     draws = np.random.default_rng(0).normal(0.0, np.sqrt(2), (2, 1_000_000))
     bound = float((np.abs(draws[0] + 1) > np.abs(draws[1])).mean())
-    name, by, protection = "two federations with one secret", "all parties together", "another federation.name, another noise"
-    yield Attack(name, by, "AUC of whether the label changed", compared("first"), protection, compared("second"), bound, 0.5)
+    name, by, protection = (
+        "two federations with one secret",
+        "all parties together",
+        "another federation.name, another noise",
+    )
+    yield Attack(
+        name,
+        by,
+        "AUC of whether the label changed",
+        compared("first"),
+        protection,
+        compared("second"),
+        bound,
+        0.5,
+    )
     found, bound = area_under_curve((first + told("second", of_first)) / 2, of_first), float(ndtr(1.0))
-    yield Attack("the same, averaged", by, "AUC of labels", None, "reply_noise = 1 in each", found, bound, 0.5)
+    yield Attack(
+        "the same, averaged", by, "AUC of labels", None, "reply_noise = 1 in each", found, bound, 0.5
+    )
 
 
 def last_digits_of_a_label(folder: Path) -> Iterator[Attack]:
-    """A party shows an output at which nothing but the label and its noise is in the gradient, in single precision, and asks of
-    which label such a sum can be.
+    """A party shows an output at which nothing but the label and its noise is in the gradient, in single
+    precision, and asks of which label such a sum can be.
     """
     noise, repeats = 2.0, 4000
     draws = np.random.default_rng(2)
     values = np.array([-1.0, 0.0], np.float32)
     drawn = (noise * ndtri((draws.integers(0, 2**52, (2, repeats)) + 0.5) * 2.0**-52)).astype(np.float32)
     secret = draws.bytes(32).hex()
-    own = np.array([told_of_a_label(LOGISTIC, noise, label, repeats, secret, np.float32)[:, 0] for label in (1.0, 0.0)])
+    own = np.array(
+        [told_of_a_label(LOGISTIC, noise, label, repeats, secret, np.float32)[:, 0] for label in (1.0, 0.0)]
+    )
 
     def area(told: NDArray[np.float32]) -> float:
         both = told.ravel()
@@ -137,14 +189,27 @@ def last_digits_of_a_label(folder: Path) -> Iterator[Attack]:
 
     bound = float(ndtr(1 / noise / np.sqrt(2)))
     name, protection = "the last digits of a noisy label", "label and noise on one grid"
-    yield Attack(name, "a party", "AUC of labels", area(values[:, None] + drawn), protection, area(own), bound, 0.5)
+    yield Attack(
+        name, "a party", "AUC of labels", area(values[:, None] + drawn), protection, area(own), bound, 0.5
+    )
 
 
 def told_of_a_label(
-    loss: OutputLoss, noise: float, label: float, count: int, secret: str, dtype: type[np.float32] | type[np.float64]
+    loss: OutputLoss,
+    noise: float,
+    label: float,
+    count: int,
+    secret: str,
+    dtype: type[np.float32] | type[np.float64],
 ) -> NDArray[Any]:
-    """What a party is told of so many entities with this label, less what it can compute by itself, (count, outputs)."""
-    federation = {"name": "f", "parties": ["a"], "embedding_size": loss.outputs, "precision": np.dtype(dtype).name}
+    """What a party is told of so many entities with this label, less what it can compute by itself, (count,
+    outputs)."""
+    federation = {
+        "name": "f",
+        "parties": ["a"],
+        "embedding_size": loss.outputs,
+        "precision": np.dtype(dtype).name,
+    }
     settings = VaflSettings.model_validate(
         {
             "federation": federation,
@@ -164,7 +229,9 @@ def told_of_a_label(
         embedding = Embedding(VERSION, role.fingerprint, name, 1, number, 0, shown)
         for channel, message in (("labels", Label(name, name, label)), ("embeddings/a", embedding)):
             batch.append(Received(channel, message, Record(channel, 0, 0, name.encode(), b"")))
-    replies = [one for one in role.receive(batch, 0.0) if isinstance(one, Send) and one.channel == "gradients/a"]
+    replies = [
+        one for one in role.receive(batch, 0.0) if isinstance(one, Send) and one.channel == "gradients/a"
+    ]
     return np.array([np.frombuffer(REPLY.decode(one.value).gradient, dtype) for one in replies])
 
 

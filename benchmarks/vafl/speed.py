@@ -1,7 +1,8 @@
-"""VAFL: a vertical federation against a bare loop, on the memory bus and on a real broker, and each role against its array work.
+"""VAFL: a vertical federation against a bare loop, on the memory bus and on a real broker, and each role
+against its array work.
 
-With catch_up_samples = 0: all that lies unread is shown at once. One row has the default, with which a party shows it in step.
-"""
+With catch_up_samples = 0: all that lies unread is shown at once. One row has the default, with which a party
+shows it in step."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def measure() -> Iterator[Figure]:
 
 
 def settings(kind: str, role: str, party: str = "bank") -> VaflSettings:
-    """A member of a federation with this head, for labels 0 and 1; all that is not said as it is by default."""
+    """A member of a federation with this head, for labels 0 and 1; all that is not said as it is by
+    default."""
     sections = HEADS[kind]
     return VaflSettings.model_validate(
         {
@@ -139,7 +141,10 @@ class Federation:
             for number in range(rounds)
         ]
         # The parties first: they make the topics that the coordinator reads.
-        roles = [*(settings(kind, "vafl-party", party) for party in PARTIES), settings(kind, "vafl-coordinator")]
+        roles = [
+            *(settings(kind, "vafl-party", party) for party in PARTIES),
+            settings(kind, "vafl-coordinator"),
+        ]
         workers = [new_worker(cast(Any, one), self._bus, clock) for one in roles]
         self._parties, self._coordinator = workers[:-1], workers[-1]
         for worker in workers:
@@ -159,7 +164,9 @@ class Federation:
 
     def learnt(self) -> float:
         """Gradients that parties have learnt from."""
-        return sum(one.value for party in self._parties for one in party.role.measure() if one.name == "gradients")
+        return sum(
+            one.value for party in self._parties for one in party.role.measure() if one.name == "gradients"
+        )
 
 
 class _Bare:
@@ -185,7 +192,12 @@ class _Bare:
                 self._bus.write(samples)
                 records = session.poll(0, 4000).records
                 positions = {("samples", 0): records[-1].offset + 1}
-                session.commit(Step(positions, [Outgoing("bare", record.key, record.value or b"", 0) for record in records]))
+                session.commit(
+                    Step(
+                        positions,
+                        [Outgoing("bare", record.key, record.value or b"", 0) for record in records],
+                    )
+                )
 
 
 def _end_to_end(kind: str) -> Iterator[Figure]:
@@ -227,19 +239,25 @@ def _on_a_broker() -> Iterator[Figure]:
 
 
 def _coordinator(kind: str) -> Iterator[Figure]:
-    """Embeddings that are predicted from, then labels that are learnt from, beside the same rows as arrays."""
+    """Embeddings that are predicted from, then labels that are learnt from, beside the same rows as
+    arrays."""
     own, batches = settings(kind, "vafl-coordinator"), range(REPEATS + 1)
     role = cast(VaflCoordinator, ROLES["vafl-coordinator"].build(own))
     role.open(0)
     shown = [_embeddings(number, role) for number in batches]
     labelled = [
-        [_received("labels", Label(name, name, y), name) for name, y in zip(_names(number), _labels(number), strict=True)]
+        [
+            _received("labels", Label(name, name, y), name)
+            for name, y in zip(_names(number), _labels(number), strict=True)
+        ]
         for number in batches
     ]
     function, loss, generator = head(own), output_loss(own), np.random.default_rng(0)
     parameters = function.initial(0)
     optimiser = optimiser_named(own.optimiser, own.head_rate, function.size)
-    rows = list(generator.normal(size=(len(PARTIES) * ENTITIES, len(PARTIES), role.embedding_size)).astype(np.float32))
+    rows = list(
+        generator.normal(size=(len(PARTIES) * ENTITIES, len(PARTIES), role.embedding_size)).astype(np.float32)
+    )
     labels = np.array(_labels(0))
     # Without parameters nothing changes between entities, and all of a poll are computed together.
     together = BATCH if function.size else ENTITIES
@@ -250,23 +268,39 @@ def _coordinator(kind: str) -> Iterator[Figure]:
     def learnt(number: int) -> None:
         for start in range(0, ENTITIES, together):
             outputs, done = function.forward(parameters, np.stack(rows[start : start + together]))
-            gradient, _ = function.backward(parameters, done, loss.gradient(outputs, labels[start : start + together]))
+            gradient, _ = function.backward(
+                parameters, done, loss.gradient(outputs, labels[start : start + together])
+            )
             if function.size:
                 optimiser.step(parameters, gradient / together, number + 1)
 
     seconds = best_seconds(
-        [lambda number: _step(role, shown[number]), lambda number: _step(role, labelled[number]), predicted, learnt], REPEATS
+        [
+            lambda number: _step(role, shown[number]),
+            lambda number: _step(role, labelled[number]),
+            predicted,
+            learnt,
+        ],
+        REPEATS,
     )
     yield from _multiples(f"vafl coordinator, {kind} head", "embedding", len(rows), seconds[0], seconds[2])
-    yield from _multiples(f"vafl coordinator, {kind} head", "entity learnt from", ENTITIES, seconds[1], seconds[3])
+    yield from _multiples(
+        f"vafl coordinator, {kind} head", "entity learnt from", ENTITIES, seconds[1], seconds[3]
+    )
 
 
 def _embeddings(number: int, role: VaflCoordinator) -> list[Received]:
-    values = np.random.default_rng(number).normal(size=(len(PARTIES), ENTITIES, role.embedding_size)).astype(np.float32)
+    values = (
+        np.random.default_rng(number)
+        .normal(size=(len(PARTIES), ENTITIES, role.embedding_size))
+        .astype(np.float32)
+    )
     return [
         _received(
             f"embeddings/{party}",
-            Embedding(VERSION, role.fingerprint, name, 1, number * ENTITIES + index + 1, 0, encode_array(row)),
+            Embedding(
+                VERSION, role.fingerprint, name, 1, number * ENTITIES + index + 1, 0, encode_array(row)
+            ),
             name,
         )
         for party, rows in zip(PARTIES, values, strict=True)
@@ -293,7 +327,14 @@ def _party(kind: str) -> Iterator[Figure]:
             # The first embedding of a life that began at 0 seconds has number 1.
             _received(
                 "gradients",
-                Reply(VERSION, role.fingerprint, name, 0, number * ENTITIES + index + 1, encode_array(gradients[index])),
+                Reply(
+                    VERSION,
+                    role.fingerprint,
+                    name,
+                    0,
+                    number * ENTITIES + index + 1,
+                    encode_array(gradients[index]),
+                ),
                 name,
             )
             for index, name in enumerate(_names(number))
@@ -315,10 +356,18 @@ def _party(kind: str) -> Iterator[Figure]:
             optimiser.step(parameters, gradient / BATCH, number + 1)
 
     seconds = best_seconds(
-        [lambda number: _step(role, samples[number]), lambda number: _step(role, replies[number]), shown, learnt], REPEATS
+        [
+            lambda number: _step(role, samples[number]),
+            lambda number: _step(role, replies[number]),
+            shown,
+            learnt,
+        ],
+        REPEATS,
     )
     yield from _multiples(f"vafl party, {kind} head", "embedding shown", ENTITIES, seconds[0], seconds[2])
-    yield from _multiples(f"vafl party, {kind} head", "gradient learnt from", ENTITIES, seconds[1], seconds[3])
+    yield from _multiples(
+        f"vafl party, {kind} head", "gradient learnt from", ENTITIES, seconds[1], seconds[3]
+    )
     if next(one.value for one in role.measure() if one.name == "gradients") != ENTITIES * len(batches):
         raise RuntimeError("not every gradient was learnt from")
 

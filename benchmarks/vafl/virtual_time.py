@@ -1,10 +1,11 @@
 """Virtual time that vertical federations need to an accuracy, when parties differ in speed.
 
-``STREAMFL_DATA=folder python -m benchmarks.vafl.virtual_time``: MNIST, 784 pixels dealt to seven parties with networks of their
-own, in epochs; virtual seconds until .97 of the test rows are right (``--target`` another share), looked at a hundred times a
-pass of all parties: at one look, which may be luck, and in the mean of five looks in a row. Of a party's delay: the seconds from
-one batch of 16 embeddings to its next; coordinator and network take no time. A row as soon as it is known, then all seeds of a
-rule together, and how many times as long synchronous learning takes; up to minutes a row.
+``STREAMFL_DATA=folder python -m benchmarks.vafl.virtual_time``: MNIST, 784 pixels dealt to seven parties with
+networks of their own, in epochs; virtual seconds until .97 of the test rows are right (``--target`` another
+share), looked at a hundred times a pass of all parties: at one look, which may be luck, and in the mean of
+five looks in a row. Of a party's delay: the seconds from one batch of 16 embeddings to its next; coordinator
+and network take no time. A row as soon as it is known, then all seeds of a rule together, and how many times
+as long synchronous learning takes; up to minutes a row.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ DELAYS = {
     "spread": (1, 1.5, 2, 3, 4, 6, 10),
     "equal": (1, 1, 1, 1, 1, 1, 1),
 }
-# [learning] wait_for, new embeddings of an entity before it is learnt from, and quorum, parties that have to have shown it;
-# [alignment] reply_seconds, how long that quorum is waited for.
+# [learning] wait_for, new embeddings of an entity before it is learnt from, and quorum, parties that have to
+# have shown it; [alignment] reply_seconds, how long that quorum is waited for.
 RULES: dict[str, tuple[int, int | None, float]] = {
     "synchronous": (7, None, 10.0),
     "nobody waits": (1, 1, 10.0),
@@ -53,13 +54,20 @@ RULES: dict[str, tuple[int, int | None, float]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vafl.virtual_time", description=__doc__)
-    parser.add_argument("--only", action="append", help="'delays, rule' or a pattern; may be given several times")
+    parser.add_argument(
+        "--only", action="append", help="'delays, rule' or a pattern; may be given several times"
+    )
     parser.add_argument("--seed", type=int, action="append", help="may be given several times; left out: 0")
-    parser.add_argument("--target", type=float, default=TARGET, help=f"the share that is to be right; left out: {TARGET}")
+    parser.add_argument(
+        "--target", type=float, default=TARGET, help=f"the share that is to be right; left out: {TARGET}"
+    )
     chosen = parser.parse_args()
     if "STREAMFL_DATA" not in os.environ:
         sys.exit("STREAMFL_DATA is not set: the folder with mnist.npz")
-    print("| delays | rule | seed | virtual seconds at one look | at five in a row | uploads | seconds |", flush=True)
+    print(
+        "| delays | rule | seed | virtual seconds at one look | at five in a row | uploads | seconds |",
+        flush=True,
+    )
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     reached: dict[tuple[str, str, int], tuple[float, float]] = {}
     for delays, rule, seed in product(DELAYS, RULES, chosen.seed or [0]):
@@ -70,7 +78,10 @@ def main() -> None:
             texts = [f"{one:,.0f}" if math.isfinite(one) else "not reached" for one in found]
             columns = (delays, rule, str(seed), *texts, f"{uploads:,}", f"{time.perf_counter() - began:.0f}")
             print(f"| {' | '.join(columns)} |", flush=True)
-    print("| delays | rule | seconds in a row, mean of seeds | synchronous takes times as long |\n| --- | --- | --- | --- |")
+    print(
+        "| delays | rule | seconds in a row, mean of seeds | synchronous takes times as long |\n| --- | --- "
+        "| --- | --- |"
+    )
     for delays, rule in dict.fromkeys((delays, rule) for delays, rule, _ in reached):
         own = {seed: lasting for (*place, seed), (_, lasting) in reached.items() if place == [delays, rule]}
         slow = [reached.get((delays, "synchronous", seed), (math.nan, math.nan))[1] for seed in own]
@@ -79,11 +90,14 @@ def main() -> None:
 
 
 def seconds_to_target(delays: str, rule: str, seed: int, target: float) -> tuple[float, float, int]:
-    """Virtual seconds at one look and in a row, infinite where not reached, and how many embeddings were sent until then."""
+    """Virtual seconds at one look and in a row, infinite where not reached, and how many embeddings were sent
+    until then."""
     table = read(Path(os.environ["STREAMFL_DATA"]) / "mnist.npz", PARTIES["mnist"])
     wait, quorum, patience = RULES[rule]
     chosen = settings("mnist", {**NETWORK, "learning": {"wait_for": wait, "quorum": quorum}}, seed)
-    chosen = chosen.model_copy(update={"alignment": chosen.alignment.model_copy(update={"reply_seconds": patience})})
+    chosen = chosen.model_copy(
+        update={"alignment": chosen.alignment.model_copy(update={"reply_seconds": patience})}
+    )
     chosen = adapted(chosen, table.learnt, MOST_PASSES, 0)
     inputs, labels = table.part(slice(table.learnt))
     tests = table.part(slice(table.learnt, None))
@@ -94,7 +108,9 @@ def seconds_to_target(delays: str, rule: str, seed: int, target: float) -> tuple
     with closing(federation):
         federation.write_labels(range(table.learnt))
         # The fastest party's share of all embeddings is the largest.
-        fastest = math.ceil(MOST_PASSES * len(inputs) / sum(min(DELAYS[delays]) / delay for delay in DELAYS[delays]))
+        fastest = math.ceil(
+            MOST_PASSES * len(inputs) / sum(min(DELAYS[delays]) / delay for delay in DELAYS[delays])
+        )
         order = epoch_orders(chosen.federation.seed, table.learnt, fastest).ravel().tolist()
 
         def there() -> bool:

@@ -1,1 +1,2 @@
-"""Connectors of streamfl: buses, formats and data files, each found through an entry point and never imported by streamfl."""
+"""Connectors of streamfl: buses, formats and data files, each found through an entry point and never imported
+by streamfl."""

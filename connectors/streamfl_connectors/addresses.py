@@ -12,13 +12,20 @@ CONNECT_TIMEOUT_SECONDS = 30.0
 
 
 def servers(url: str, scheme: str) -> list[str]:
-    """The brokers' addresses in ``scheme://host:port[,host:port…]``; ConfigurationError if the url has another form."""
+    """The brokers' addresses in ``scheme://host:port[,host:port…]``; ConfigurationError if the url has
+    another form."""
     found, _, rest = url.partition("://")
     addresses = [address.strip() for address in rest.rstrip("/").split(",") if address.strip()]
     parts = [address.rpartition(":") for address in addresses]
-    if found != scheme or not addresses or not all(host and "@" not in host and port.isdigit() for host, _, port in parts):
+    if (
+        found != scheme
+        or not addresses
+        or not all(host and "@" not in host and port.isdigit() for host, _, port in parts)
+    ):
         # The text does not show the url, because it may hold a password.
-        raise ConfigurationError(f"bus.url: expected {scheme}://host:port, several brokers separated by commas")
+        raise ConfigurationError(
+            f"bus.url: expected {scheme}://host:port, several brokers separated by commas"
+        )
     return addresses
 
 
@@ -30,5 +37,7 @@ def connect_timeout(options: dict[str, Any]) -> float:
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number < float("inf"):
-        raise ConfigurationError(f"bus.connect_timeout_seconds = {value!r}: expected a positive number of seconds")
+        raise ConfigurationError(
+            f"bus.connect_timeout_seconds = {value!r}: expected a positive number of seconds"
+        )
     return number

@@ -1,7 +1,7 @@
 """Avro, with the number of a registry's schema before each record, or with the schema in a file.
 
-Fastavro reads it: it is the fastest library for Python, and well maintained. It follows a record's structure without any bound. So
-a schema is refused if few bytes could become many values, or if the depth has no bound.
+Fastavro reads it: it is the fastest library for Python, and well maintained. It follows a record's structure
+without any bound. So a schema is refused if few bytes could become many values, or if the depth has no bound.
 """
 
 from __future__ import annotations
@@ -34,15 +34,24 @@ PLAIN: dict[type[Any], str] = {
 }
 # Most bytes of a decimal's unscaled value: more than any database has.
 LONGEST_DECIMAL = 64
-BROKEN = (EOFError, IndexError, KeyError, TypeError, ValueError, OverflowError, ArithmeticError, RecursionError)
+BROKEN = (
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 class AvroSchema:
     """A schema to read and write records with.
 
     text: the schema in JSON. references: the schemas that it names, each after those that it names itself.
-    ValueError if the text is no schema, or its records could not be read with a bound. A decimal is read as a number. Times stay
-    whole numbers, in the schema's unit.
+    ValueError if the text is no schema, or its records could not be read with a bound. A decimal is read as a
+    number. Times stay whole numbers, in the schema's unit.
     """
 
     def __init__(self, text: str, references: tuple[tuple[str, str], ...] = ()) -> None:
@@ -74,7 +83,9 @@ class AvroSchema:
         except BROKEN as error:
             raise ValueError(f"it does not fit its Avro schema: {_why(error)}") from None
         if stream.tell() != len(value):
-            raise ValueError(f"it does not fit its Avro schema: {len(value) - stream.tell()} bytes are left over")
+            raise ValueError(
+                f"it does not fit its Avro schema: {len(value) - stream.tell()} bytes are left over"
+            )
         return content if self._convert is None else self._convert(content)
 
     def write(self, content: Any) -> bytes:
@@ -90,13 +101,15 @@ class AvroSchema:
 class Avro:
     """Records in Avro.
 
-    schema: the schema of all records; None: each record names one of the registry. subject: ``encode`` writes with its newest
-    schema.
+    schema: the schema of all records; None: each record names one of the registry. subject: ``encode`` writes
+    with its newest schema.
     """
 
     takes = ("schema_file",)
 
-    def __init__(self, schema: AvroSchema | None, registry: Registry | None = None, subject: str = "") -> None:
+    def __init__(
+        self, schema: AvroSchema | None, registry: Registry | None = None, subject: str = ""
+    ) -> None:
         self._schema = schema
         self._registry = registry
         self._subject = subject
@@ -115,22 +128,28 @@ class Avro:
             try:
                 return cls(AvroSchema(Path(section.schema_file).read_text(encoding="utf-8")))
             except (OSError, ValueError) as error:
-                raise ConfigurationError(f"{setting}.schema_file = {section.schema_file!r}: {error}") from None
+                raise ConfigurationError(
+                    f"{setting}.schema_file = {section.schema_file!r}: {error}"
+                ) from None
         if section.registry is None:
             raise no_schema(section, setting)
         return cls(None, Registry(section.registry), f"{getattr(section, 'topic', '')}-value")
 
     @classmethod
     def for_written(cls, section: FormatKeys, setting: str, topic: str, kind: type[Any]) -> Avro:
-        """The format of what streamfl writes; its schema is registered with the first record. ConfigurationError as above."""
+        """The format of what streamfl writes; its schema is registered with the first record.
+        ConfigurationError as above."""
         if section.registry is None:
-            raise ConfigurationError(f'{setting}.format = "avro" needs [registry] url: readers find the schema there')
+            raise ConfigurationError(
+                f'{setting}.format = "avro" needs [registry] url: readers find the schema there'
+            )
         found = cls.for_topic(section, setting)
         found._subject, found._new = f"{topic}-value", json.dumps(schema_of(kind))
         return found
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, PeerError or NotYetReadable."""
+        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, PeerError or
+        NotYetReadable."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
         return lambda value: msgspec.convert(self._read(value), type)
@@ -172,7 +191,8 @@ class Avro:
 
 
 def _why(error: Exception) -> str:
-    # Fastavro's text names a memory address, and is empty for a record that ends too soon. Ours is the same for the same record.
+    # Fastavro's text names a memory address, and is empty for a record that ends too soon. Ours is the same
+    # for the same record.
     if isinstance(error, IndexError):
         return "it names a member of a union or an enum that the schema does not have"
     text = str(error)
@@ -194,7 +214,9 @@ def schema_of(kind: type[Any]) -> dict[str, Any]:
     for field in found.fields:
         plain = _schema_of(field.type)
         # If a record of an older schema lacks the field, its reader takes null.
-        fields.append({"name": field.encode_name, "type": plain} | ({"default": None} if "null" in plain else {}))
+        fields.append(
+            {"name": field.encode_name, "type": plain} | ({"default": None} if "null" in plain else {})
+        )
     return {"type": "record", "name": kind.__name__, "namespace": "streamfl", "fields": fields}
 
 
@@ -214,8 +236,11 @@ def _with_lists(content: Any) -> Any:
     return [_with_lists(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 
-def _least_bytes(schema: Any, named: Mapping[str, Any], within: tuple[str, ...], known: dict[str, int]) -> int:
-    """The fewest bytes that a value takes. ValueError if a value could contain itself, or many values take no byte."""
+def _least_bytes(
+    schema: Any, named: Mapping[str, Any], within: tuple[str, ...], known: dict[str, int]
+) -> int:
+    """The fewest bytes that a value takes. ValueError if a value could contain itself, or many values take no
+    byte."""
     if isinstance(schema, str):
         if schema in WIDTHS:
             return WIDTHS[schema]
@@ -245,7 +270,8 @@ def _least_bytes(schema: Any, named: Mapping[str, Any], within: tuple[str, ...],
 
 
 def _without_logical_types(schema: Any) -> Any:
-    """The schema without logical types, so that fastavro returns plain values and no times, identifiers and decimals."""
+    """The schema without logical types, so that fastavro returns plain values and no times, identifiers and
+    decimals."""
     if isinstance(schema, list):
         return [_without_logical_types(member) for member in schema]
     if isinstance(schema, dict):
@@ -277,7 +303,11 @@ def _converter(schema: Any, named: Mapping[str, Any]) -> Convert | None:
 
 
 def _of_record(fields: dict[str, Convert]) -> Convert | None:
-    return (lambda content: {**content, **{name: convert(content[name]) for name, convert in fields.items()}}) if fields else None
+    return (
+        (lambda content: {**content, **{name: convert(content[name]) for name, convert in fields.items()}})
+        if fields
+        else None
+    )
 
 
 def _of_union(members: dict[type | None, Convert | None]) -> Convert | None:
@@ -295,7 +325,14 @@ def _type_of(schema: Any, named: Mapping[str, Any]) -> type | None:
     while isinstance(schema, str) and schema not in WIDTHS:
         schema = named[schema]
     kind = schema["type"] if isinstance(schema, dict) else schema
-    types: dict[Any, type] = {"bytes": bytes, "fixed": bytes, "record": dict, "error": dict, "map": dict, "array": list}
+    types: dict[Any, type] = {
+        "bytes": bytes,
+        "fixed": bytes,
+        "record": dict,
+        "error": dict,
+        "map": dict,
+        "array": list,
+    }
     return types.get(kind) if isinstance(kind, str) else None
 
 

@@ -1,7 +1,8 @@
-"""The compression codecs of record batches, each read with a bound: a stranger's batch may expand a thousandfold.
+"""The compression codecs of record batches, each read with a bound: a stranger's batch may expand a
+thousandfold.
 
-The batch's attributes have the codec's number. Its package is imported when it is first needed, so that a missing package is a
-clear error at the start and not a failing import.
+The batch's attributes have the codec's number. Its package is imported when it is first needed, so that a
+missing package is a clear error at the start and not a failing import.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from streamfl.contract.role import ConfigurationError
 
 __all__ = ["CODECS", "decompress", "try_codecs"]
 
-# Most bytes of a batch. By default a topic takes 1 MiB compressed, and real content is a few times as large. Memory holds three
-# copies for a moment.
+# Most bytes of a batch. By default a topic takes 1 MiB compressed, and real content is a few times as large.
+# Memory holds three copies for a moment.
 LARGEST_CONTENT = 64 * 1024 * 1024
 
 XERIAL = b"\x82SNAPPY\x00"
@@ -96,7 +97,8 @@ COMPRESSED = {
 
 
 def decompress(codec: int, content: bytes) -> bytes:
-    """The decompressed content. ValueError above 64 MiB or for an unknown codec; or any error of the codec's package."""
+    """The decompressed content. ValueError above 64 MiB or for an unknown codec; or any error of the codec's
+    package."""
     if codec not in CODECS:
         raise ValueError(f"its compression has the number {codec}, which is unknown")
     found = CODECS[codec][2](content, LARGEST_CONTENT)
@@ -106,7 +108,8 @@ def decompress(codec: int, content: bytes) -> bytes:
 
 
 def try_codecs() -> list[str]:
-    """The names of the codecs, after reading something compressed by each; ConfigurationError names those that do not work."""
+    """The names of the codecs, after reading something compressed by each; ConfigurationError names those
+    that do not work."""
     wrong = {}
     for name, package, read in CODECS.values():
         try:
@@ -116,7 +119,8 @@ def try_codecs() -> list[str]:
             wrong[name] = package
     if wrong:
         raise ConfigurationError(
-            f"the Kafka connector cannot read records that are compressed with {', '.join(wrong)}, and any producer may choose "
-            f"that: pip install --force-reinstall {' '.join(package for package in wrong.values() if package)}"
+            f"the Kafka connector cannot read records that are compressed with {', '.join(wrong)}, and any "
+            "producer may choose that: pip install --force-reinstall "
+            f"{' '.join(package for package in wrong.values() if package)}"
         )
     return [name for name, _, _ in CODECS.values()]

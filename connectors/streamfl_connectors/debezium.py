@@ -22,10 +22,11 @@ NO_ROW = {"t", "m"}
 
 
 class Debezium:
-    """Change events: JSON with or without its schema around it, or Avro or JSON after the number of a registry's schema.
+    """Change events: JSON with or without its schema around it, or Avro or JSON after the number of a
+    registry's schema.
 
-    A row has the fields of ``after``, and ``__op``, ``__ts_ms`` and ``__source_ts_ms``. Rows that Debezium's ExtractNewRecordState
-    unwrapped, with ``__op`` or ``__deleted`` in them, are accepted too.
+    A row has the fields of ``after``, and ``__op``, ``__ts_ms`` and ``__source_ts_ms``. Rows that Debezium's
+    ExtractNewRecordState unwrapped, with ``__op`` or ``__deleted`` in them, are accepted too.
 
     >>> Debezium(None).decoder(dict)(b'{"op": "c", "after": {"site": "north"}, "ts_ms": 5}')
     {'site': 'north', '__op': 'c', '__ts_ms': 5}
@@ -57,7 +58,8 @@ class Debezium:
         return made
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, IgnoredRecord, PeerError or NotYetReadable."""
+        """A function from bytes to ``type``; it raises ValueError, IgnoredRecord, PeerError or
+        NotYetReadable."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
         return lambda value: msgspec.convert(self._read(value), type)
@@ -70,7 +72,11 @@ class Debezium:
         content = self._content(value)
         if isinstance(content, dict) and isinstance(content.get("payload"), dict) and "schema" in content:
             content = content["payload"]
-        elif isinstance(content, dict) and content.keys() == {"schema", "payload"} and content["payload"] is None:
+        elif (
+            isinstance(content, dict)
+            and content.keys() == {"schema", "payload"}
+            and content["payload"] is None
+        ):
             raise IgnoredRecord("tombstone")
         if not isinstance(content, dict):
             raise ValueError(f"a change event is expected, not {type(content).__name__}")
@@ -91,13 +97,18 @@ class Debezium:
         if value[LENGTH : LENGTH + 1] == b"{" and self._registry is None:
             return self._anything(value[LENGTH:])
         if self._registry is None:
-            raise ValueError(f"it names the schema {number_of(value)} of a schema registry: give [registry] url")
+            raise ValueError(
+                f"it names the schema {number_of(value)} of a schema registry: give [registry] url"
+            )
         number = number_of(value)
         schema = self._registry.schema(number)
         if schema.kind == "JSON":
             return self._anything(value[LENGTH:])
         if schema.kind != "AVRO":
-            raise PeerError("malformed", f"the schema {number} is one of {schema.kind}: AVRO or JSON is expected for Debezium")
+            raise PeerError(
+                "malformed",
+                f"the schema {number} is one of {schema.kind}: AVRO or JSON is expected for Debezium",
+            )
         return self._avro.read_by(number, schema, value)
 
 
@@ -108,7 +119,17 @@ def _row(op: str, event: Mapping[str, Any]) -> dict[str, Any]:
     if op in NO_ROW:
         raise IgnoredRecord("no_row")
     if op not in ROW or not isinstance(after, dict):
-        raise ValueError(f"a change event with op = {op!r} and after = {type(after).__name__}: c, r or u and a row are expected")
+        raise ValueError(
+            f"a change event with op = {op!r} and after = {type(after).__name__}: c, r or u and a row are "
+            "expected"
+        )
     source = event.get("source")
-    told = {"__op": op, "__ts_ms": event.get("ts_ms"), "__source_ts_ms": source.get("ts_ms") if isinstance(source, dict) else None}
-    return {**after, **{name: content for name, content in told.items() if content is not None and name not in after}}
+    told = {
+        "__op": op,
+        "__ts_ms": event.get("ts_ms"),
+        "__source_ts_ms": source.get("ts_ms") if isinstance(source, dict) else None,
+    }
+    return {
+        **after,
+        **{name: content for name, content in told.items() if content is not None and name not in after},
+    }

@@ -51,7 +51,8 @@ class Json:
         self._encoder = msgspec.json.Encoder()
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises msgspec.DecodeError, or ValueError where ``type`` is Any."""
+        """A function from bytes to ``type``; it raises msgspec.DecodeError, or ValueError where ``type`` is
+        Any."""
         return _anything if type is Any else msgspec.json.Decoder(type).decode
 
     def encode(self, content: Any) -> bytes:
@@ -62,8 +63,8 @@ class Json:
 class JsonSchema(Json):
     """JSON after the number of a JSON Schema, as serialisers with a registry write it.
 
-    The number is ignored unless records are to be checked: JSON can be read without its schema, so no registry is asked. A record
-    without the number is accepted too.
+    The number is ignored unless records are to be checked: JSON can be read without its schema, so no
+    registry is asked. A record without the number is accepted too.
 
     >>> JsonSchema().decoder(dict)(bytes([0, 0, 0, 0, 7]) + b'{"a": 1}')
     {'a': 1}
@@ -77,10 +78,13 @@ class JsonSchema(Json):
 
     @classmethod
     def for_topic(cls, section: FormatKeys, setting: str) -> JsonSchema:
-        """The format of a topic; ConfigurationError if records are to be checked and there is nothing to check them with."""
+        """The format of a topic; ConfigurationError if records are to be checked and there is nothing to
+        check them with."""
         if not section.check_schema:
             if section.schema_file is not None:
-                raise ConfigurationError(f"{setting}.schema_file has a meaning with {setting}.check_schema = true alone")
+                raise ConfigurationError(
+                    f"{setting}.schema_file has a meaning with {setting}.check_schema = true alone"
+                )
             return cls()
         try:
             from streamfl_connectors.json_schema import Checked
@@ -89,14 +93,16 @@ class JsonSchema(Json):
         return cls(Checked.for_topic(section, setting))
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises msgspec.DecodeError, ValueError, PeerError or NotYetReadable."""
+        """A function from bytes to ``type``; it raises msgspec.DecodeError, ValueError, PeerError or
+        NotYetReadable."""
         inner = super().decoder(type)
         if self._checked is not None:
             return self._checked.decoder(inner)
         return lambda value: inner(value[LENGTH:] if is_framed(value) else value)
 
     def encode(self, content: Any) -> bytes:
-        """The JSON of a mapping, sequence, text, number, Struct or None; if records are checked, after its schema's number."""
+        """The JSON of a mapping, sequence, text, number, Struct or None; if records are checked, after its
+        schema's number."""
         written = super().encode(content)
         return written if self._checked is None else self._checked.named(written)
 
@@ -123,8 +129,9 @@ class MessagePack:
 class Csv:
     """CSV: one line of values per record, in UTF-8. An empty value is a missing one.
 
-    columns: the names of the values, in their order. A line that consists of these names is a file's header and no record.
-    delimiter: between two values. decimal: the mark in numbers; numbers with a comma are returned with a point.
+    columns: the names of the values, in their order. A line that consists of these names is a file's header
+    and no record. delimiter: between two values. decimal: the mark in numbers; numbers with a comma are
+    returned with a point.
 
     >>> Csv(["site", "temp"]).decoder(dict)(b"north,21.5")
     {'site': 'north', 'temp': '21.5'}
@@ -146,11 +153,14 @@ class Csv:
     def for_topic(cls, section: FormatKeys, setting: str) -> Csv:
         """The format of a topic; ConfigurationError if its columns have no names."""
         if not section.columns:
-            raise ConfigurationError(f'{setting}.columns is missing: name the columns in their order, such as ["site", "temp"]')
+            raise ConfigurationError(
+                f'{setting}.columns is missing: name the columns in their order, such as ["site", "temp"]'
+            )
         return cls(section.columns, section.delimiter or ",", section.decimal or ".")
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """From bytes to ``type``; it raises ValueError, msgspec.ValidationError, or IgnoredRecord for the header line."""
+        """From bytes to ``type``; it raises ValueError, msgspec.ValidationError, or IgnoredRecord for the
+        header line."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
         return lambda value: msgspec.convert(self._read(value), type, strict=False)
@@ -171,7 +181,9 @@ class Csv:
     def _read(self, value: bytes) -> dict[str, str | None]:
         text = value.decode("utf-8-sig").rstrip("\r\n")
         line = split_line(text, self._delimiter)
-        if line[0].strip() in (self._columns[0], self._header[0]) and self._is_header([text.strip() for text in line]):
+        if line[0].strip() in (self._columns[0], self._header[0]) and self._is_header(
+            [text.strip() for text in line]
+        ):
             raise IgnoredRecord("header")
         if len(line) != len(self._columns):
             raise ValueError(self._why_not(text, len(line)))
@@ -185,7 +197,10 @@ class Csv:
     def _why_not(self, text: str, count: int) -> str:
         if not text.strip():
             return "an empty line"
-        found = f"{count} value{'' if count == 1 else 's'}, {len(self._columns)} are expected, one for each of columns"
+        found = (
+            f"{count} value{'' if count == 1 else 's'}, {len(self._columns)} are expected, one for each of "
+            "columns"
+        )
         marks = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
         own = marks.pop(self._delimiter, repr(self._delimiter))
         others = [mark for mark in marks if text.count(mark) + 1 == len(self._columns)]

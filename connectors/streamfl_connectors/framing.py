@@ -1,4 +1,5 @@
-"""The bytes before a record whose schema is in a registry: a zero byte, the schema's number, and Protobuf's message indexes."""
+"""The bytes before a record whose schema is in a registry: a zero byte, the schema's number, and Protobuf's
+message indexes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def number_of(value: bytes) -> int:
     7
     """
     if not is_framed(value):
-        raise ValueError("it names no schema of a registry (byte 0 and four bytes with a number are expected first)")
+        raise ValueError(
+            "it names no schema of a registry (byte 0 and four bytes with a number are expected first)"
+        )
     return int(struct.unpack_from(">I", value, 1)[0])
 
 
@@ -35,17 +38,20 @@ def framed(number: int, content: bytes) -> bytes:
 
 
 def told_of_frame(value: bytes) -> str | None:
-    """The error text for a record with a registry's schema where no registry is expected; None for another record."""
+    """The error text for a record with a registry's schema where no registry is expected; None for another
+    record."""
     if not is_framed(value):
         return None
     return (
-        f"it begins as the records of a schema registry do (byte 0, then the schema's number {number_of(value)}): set format to "
+        "it begins as the records of a schema registry do (byte 0, then the schema's number "
+        f"{number_of(value)}): set format to "
         '"avro", "protobuf", "json-schema" or "debezium", and give [registry] url'
     )
 
 
 def with_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
-    """The indexes of a Protobuf record's message in its schema, outermost first, and where the message begins; or ValueError."""
+    """The indexes of a Protobuf record's message in its schema, outermost first, and where the message
+    begins; or ValueError."""
     count, place = _varint(value, LENGTH)
     if count == 0:
         return (0,), place
@@ -60,13 +66,16 @@ def with_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
 def missing_extra(setting: str, format: str, extra: str, missing: ImportError) -> ConfigurationError:
     """The error if a format's library is not installed."""
-    return ConfigurationError(f"{setting}.format = {format!r} needs {missing.name}: pip install 'streamfl[{extra}]'")
+    return ConfigurationError(
+        f"{setting}.format = {format!r} needs {missing.name}: pip install 'streamfl[{extra}]'"
+    )
 
 
 def no_schema(section: FormatKeys, setting: str) -> ConfigurationError:
     """The error if no schema is given."""
     return ConfigurationError(
-        f'{setting}.format = "{section.format}": where is the schema? Give [registry] url if records name one of a schema '
+        f'{setting}.format = "{section.format}": where is the schema? Give [registry] url if records name '
+        "one of a schema "
         f"registry, or {setting}.schema_file if they do not"
     )
 

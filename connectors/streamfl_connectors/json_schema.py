@@ -1,7 +1,7 @@
 """Checks JSON against its JSON Schema, from a registry or a file.
 
-Only references that the registry names for a schema are fetched. The time to match a pattern grows only with the text, because the
-text is a stranger's.
+Only references that the registry names for a schema are fetched. The time to match a pattern grows only with
+the text, because the text is a stranger's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ __all__ = ["Checked"]
 Decoded = TypeVar("Decoded")
 
 MOST_SCHEMAS = 1_000
-# Most characters of an error text about a schema, and what it shows for a record's own value, which may be long.
+# Most characters of an error text about a schema, and what it shows for a record's own value, which may be
+# long.
 MOST_TOLD, VALUE = 300, "its value"
 _anything = msgspec.json.Decoder(Any).decode
 
@@ -32,8 +33,8 @@ _anything = msgspec.json.Decoder(Any).decode
 class Checked:
     """Finds the schema of a record and checks the record against it.
 
-    own: the schema of all records, whatever they name. registry: has the schemas that records name. subject: records that streamfl
-    writes name its newest schema.
+    own: the schema of all records, whatever they name. registry: has the schemas that records name. subject:
+    records that streamfl writes name its newest schema.
     """
 
     def __init__(self, own: Any | None, registry: Registry | None, subject: str) -> None:
@@ -51,24 +52,33 @@ class Checked:
             try:
                 own = _validator(Schema("JSON", Path(section.schema_file).read_text(encoding="utf-8")))
             except (OSError, ValueError) as error:
-                raise ConfigurationError(f"{setting}.schema_file = {section.schema_file!r}: {error}") from None
+                raise ConfigurationError(
+                    f"{setting}.schema_file = {section.schema_file!r}: {error}"
+                ) from None
         if own is None and section.registry is None:
             raise no_schema(section, setting)
         registry = None if section.registry is None else Registry(section.registry)
         return cls(own, registry, f"{getattr(section, 'topic', '')}-value")
 
     def decoder(self, decode: Callable[[bytes], Decoded]) -> Callable[[bytes], Decoded]:
-        """``decode`` for what the schema allows; PeerError for other records, NotYetReadable while the registry does not answer."""
+        """``decode`` for what the schema allows; PeerError for other records, NotYetReadable while the
+        registry does not answer."""
 
         def checked(value: bytes) -> Decoded:
             validator, content = self._validator_of(value)
             try:
                 validator.validate(_anything(content))
             except jsonschema_rs.ValidationError as error:
-                place = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path).lstrip(".")
-                raise PeerError("malformed", f"its schema refuses {place or 'the record'}: {error.message[:MOST_TOLD]}") from None
+                place = "".join(
+                    f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path
+                ).lstrip(".")
+                raise PeerError(
+                    "malformed", f"its schema refuses {place or 'the record'}: {error.message[:MOST_TOLD]}"
+                ) from None
             except ValueError as error:
-                raise PeerError("malformed", f"it cannot be validated against its schema: {str(error)[:MOST_TOLD]}") from None
+                raise PeerError(
+                    "malformed", f"it cannot be validated against its schema: {str(error)[:MOST_TOLD]}"
+                ) from None
             return decode(content)
 
         return checked

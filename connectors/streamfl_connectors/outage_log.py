@@ -1,4 +1,5 @@
-"""Limits what client libraries log while brokers are away: one line per broker and minute, with how many were left out."""
+"""Limits what client libraries log while brokers are away: one line per broker and minute, with how many were
+left out."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ class _Window:
 class OneLine(logging.Filter):
     """Lets one line per broker and minute pass; the next one says how many were left out.
 
-    A line that names no broker counts with a broker that had a line within the last minute: kafka-python logs four such lines for
-    each attempt that failed. Without such a broker it passes if no line of its kind has passed within that time. With ``log.level``
-    debug everything passes.
+    A line that names no broker counts with a broker that had a line within the last minute: kafka-python logs
+    four such lines for each attempt that failed. Without such a broker it passes if no line of its kind has
+    passed within that time. With ``log.level`` debug everything passes.
 
     seconds: a minute, except in tests.
     """

@@ -10,11 +10,13 @@ from streamfl.runtime.bus import Outgoing
 __all__ = ["REFUSED_TIME", "check_records", "may_write_nothing", "most_bytes", "no_partition", "too_large"]
 
 REFUSED_TIME = (
-    "a topic refuses the timestamp of a record. With predictions.event_time it is the sample's time: leave the topic's "
-    "message.timestamp.before.max.ms at its default. Otherwise it is this machine's clock: check that it is right"
+    "a topic refuses the timestamp of a record. With predictions.event_time it is the sample's time: leave "
+    "the topic's message.timestamp.before.max.ms at its default. Otherwise it is this machine's clock: check "
+    "that it is right"
 )
 
-# Most bytes of a batch's header with a record's lengths and deltas, and most bytes of the lengths of one record header.
+# Most bytes of a batch's header with a record's lengths and deltas, and most bytes of the lengths of one
+# record header.
 LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
 
 
@@ -25,12 +27,14 @@ def check_records(
     option: str,
     exact_bytes: Callable[[Outgoing], int] | None = None,
 ) -> None:
-    """ConfigurationError if a record is empty, or larger than its topic allows, or its partition does not exist.
+    """ConfigurationError if a record is empty, or larger than its topic allows, or its partition does not
+    exist.
 
     limits: the largest record of each topic, in bytes.
     counts: the partitions of each topic.
     option: the library's own limit, as the configuration names it, for the text.
-    exact_bytes: the size of a record, called only if :func:`most_bytes` is above the limit. None: that bound decides.
+    exact_bytes: the size of a record, called only if :func:`most_bytes` is above the limit. None: that bound
+    decides.
     """
     for record in records:
         limit = limits[record.topic]
@@ -48,7 +52,8 @@ def check_records(
 
 
 def most_bytes(record: Outgoing) -> int:
-    """An upper bound of the record's size in its own batch, uncompressed: too large by at most 100 bytes, and 10 per header."""
+    """An upper bound of the record's size in its own batch, uncompressed: too large by at most 100 bytes, and
+    10 per header."""
     size = LARGEST_FRAME + len(record.key or b"") + len(record.value or b"")
     for name, content in record.headers:
         size += LARGEST_HEADER_FRAME + len(name.encode()) + len(content)
@@ -63,14 +68,16 @@ def no_partition(topic: str, partition: int, count: int) -> ConfigurationError:
 def too_large(topic: str, option: str, reason: object) -> ConfigurationError:
     """The error for a record that the topic or the library's ``option`` does not allow."""
     return ConfigurationError(
-        f"a record for topic {topic!r} is too large: raise max.message.bytes of the topic and {option} ({reason})"
+        f"a record for topic {topic!r} is too large: raise max.message.bytes of the topic and {option} "
+        f"({reason})"
     )
 
 
 def may_write_nothing(topics: Iterable[str]) -> ConfigurationError:
-    """The error if the cluster gives a producer no identity (InitProducerId, KIP-679): only one that may write a topic gets one."""
+    """The error if the cluster gives a producer no identity (InitProducerId, KIP-679): only one that may
+    write a topic gets one."""
     named = " or ".join(repr(topic) for topic in sorted(topics))
     return ConfigurationError(
-        f"writing: not authorised: an ACL must allow Write on topic {named}: at present no topic at all may be written "
-        "(brokers before 2.8 want IdempotentWrite on the cluster, too)"
+        f"writing: not authorised: an ACL must allow Write on topic {named}: at present no topic at all may "
+        "be written (brokers before 2.8 want IdempotentWrite on the cluster, too)"
     )

@@ -1,4 +1,5 @@
-"""Kafka's partitioner by key, the same in its clients of every language, except for librdkafka's own default."""
+"""Kafka's partitioner by key, the same in its clients of every language, except for librdkafka's own
+default."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ LONGEST_REMEMBERED = 256
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a record with this key, out of ``partitions``: murmur2 without its sign, as in Java's clients."""
+    """The partition of a record with this key, out of ``partitions``: murmur2 without its sign, as in Java's
+    clients."""
     hashed = _remembered_hash(key) if len(key) <= LONGEST_REMEMBERED else _hash_of(key)
     return hashed % partitions
 

@@ -13,7 +13,8 @@ __all__ = ["Beginnings", "Positions", "no_offset"]
 
 
 class Beginnings:
-    """Notices partitions that wait for the group's offset, and so bring nothing, for longer than a transaction stays undecided.
+    """Notices partitions that wait for the group's offset, and so bring nothing, for longer than a
+    transaction stays undecided.
 
     seconds: how long a transaction may stay undecided.
     """
@@ -24,11 +25,14 @@ class Beginnings:
         self._since = 0.0
 
     def check(self, waiting: Collection[object]) -> None:
-        """BusUnavailable if the same partitions have been waiting for too long. waiting: those that could not begin just now."""
+        """BusUnavailable if the same partitions have been waiting for too long. waiting: those that could not
+        begin just now."""
         if self._waiting != set(waiting):
             self._waiting, self._since = set(waiting), time.monotonic()
         elif waiting and time.monotonic() - self._since > self.seconds:
-            raise BusUnavailable(f"partitions did not begin for {self.seconds:g} s: the group's offsets are not stable")
+            raise BusUnavailable(
+                f"partitions did not begin for {self.seconds:g} s: the group's offsets are not stable"
+            )
 
 
 class Positions:
@@ -36,8 +40,9 @@ class Positions:
 
     now: the offset of the next record, by partition.
     base: the offset that the group has committed, or where reading began.
-    origins: where reading of a partition first began, when nobody had committed an offset. Kept after the partition is lost.
-    epochs: the epoch of the leader that wrote the last record that came since reading began there, if known.
+    origins: where reading of a partition first began, when nobody had committed an offset. Kept after the
+    partition is lost. epochs: the epoch of the leader that wrote the last record that came since reading
+    began there, if known.
     """
 
     def __init__(self) -> None:
@@ -77,26 +82,34 @@ class Positions:
     def fence(self, step: Step, reported: Collection[int]) -> dict[TopicPartition, int]:
         """Offsets that change nothing and make a commit safe; the commit names them beside its own.
 
-        There is one for each partition whose changelog the step writes without a position of it, and one for any partition if the
-        step has no position at all. They make the cluster check that the member is still in the group. A worker that takes such a
-        partition over asks for its offset, and so waits until the transaction is decided, however late its end comes.
+        There is one for each partition whose changelog the step writes without a position of it, and one for
+        any partition if the step has no position at all. They make the cluster check that the member is still
+        in the group. A worker that takes such a partition over asks for its offset, and so waits until the
+        transaction is decided, however late its end comes.
 
         reported: the numbers of the partitions that the member has.
         """
         held = {place[1]: (place, offset) for place, offset in self.base.items() if place[1] in reported}
-        written = {record.partition for record in step.changelog} - {partition for _, partition in step.positions}
+        written = {record.partition for record in step.changelog} - {
+            partition for _, partition in step.positions
+        }
         fenced = [held[partition] for partition in held.keys() & written]
         return dict(fenced or ([] if step.positions else list(held.values())[:1]))
 
-    def lag(self, ends: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]) -> Mapping[TopicPartition, int]:
-        """Records between the position and the end of each partition; control records count. May be called from any thread.
+    def lag(
+        self, ends: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
+    ) -> Mapping[TopicPartition, int]:
+        """Records between the position and the end of each partition; control records count. May be called
+        from any thread.
 
         ends: asks the cluster. While the cluster does not answer, the last known figures are returned.
         """
         positions = dict(self.now)
         with suppress(BusUnavailable, ConfigurationError):
             found = ends(positions)
-            self._last_lag = {place: found[place] - offset for place, offset in positions.items() if place in found}
+            self._last_lag = {
+                place: found[place] - offset for place, offset in positions.items() if place in found
+            }
         return self._last_lag
 
 

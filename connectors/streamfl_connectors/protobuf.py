@@ -1,7 +1,7 @@
 """Protobuf, with the number of a registry's schema before each record, or with the schema in a file.
 
-Google's own library reads it, with its bounds of depth. protoc compiles a schema's text, once for each schema, in a process of its
-own.
+Google's own library reads it, with its bounds of depth. protoc compiles a schema's text, once for each
+schema, in a process of its own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,22 @@ __all__ = ["Messages", "Protobuf"]
 Decoded = TypeVar("Decoded")
 
 PROTOC_SECONDS = 30.0
-WELL_KNOWN = {"any", "api", "descriptor", "duration", "empty", "field_mask", "struct", "timestamp", "type", "wrappers"}
-WRAPPERS = {f"google.protobuf.{kind}Value" for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String")}
+WELL_KNOWN = {
+    "any",
+    "api",
+    "descriptor",
+    "duration",
+    "empty",
+    "field_mask",
+    "struct",
+    "timestamp",
+    "type",
+    "wrappers",
+}
+WRAPPERS = {
+    f"google.protobuf.{kind}Value"
+    for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String")
+}
 STRUCTURES = {"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"}
 TIMES = {"google.protobuf.Timestamp", "google.protobuf.Duration"}
 
@@ -64,8 +78,11 @@ class Messages:
         self._classes: dict[str, Any] = {}
 
     @classmethod
-    def of_text(cls, text: str, references: tuple[tuple[str, str], ...] = (), folder: Path | None = None) -> Messages:
-        """From a ``.proto``'s text. references: files that it imports. folder: where others are. ValueError if it is broken."""
+    def of_text(
+        cls, text: str, references: tuple[tuple[str, str], ...] = (), folder: Path | None = None
+    ) -> Messages:
+        """From a ``.proto``'s text. references: files that it imports. folder: where others are. ValueError
+        if it is broken."""
         from google.protobuf import descriptor_pb2
 
         name = "streamfl.proto"
@@ -73,16 +90,28 @@ class Messages:
             for file, content in ((name, text), *references):
                 path = PurePosixPath(file)
                 if path.is_absolute() or ".." in path.parts:
-                    raise ValueError(f"a schema is imported as {file!r}, a path below the schema's own is expected")
+                    raise ValueError(
+                        f"a schema is imported as {file!r}, a path below the schema's own is expected"
+                    )
                 place = Path(directory, path)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(content, encoding="utf-8")
             compiled = Path(directory, "compiled")
             folders = [f"-I{place}" for place in (directory, folder) if place is not None]
-            command = ["grpc_tools.protoc", *folders, "--include_imports", f"--descriptor_set_out={compiled}", name]
+            command = [
+                "grpc_tools.protoc",
+                *folders,
+                "--include_imports",
+                f"--descriptor_set_out={compiled}",
+                name,
+            ]
             try:
                 said = subprocess.run(
-                    [sys.executable, "-m", *command], capture_output=True, text=True, timeout=PROTOC_SECONDS, check=False
+                    [sys.executable, "-m", *command],
+                    capture_output=True,
+                    text=True,
+                    timeout=PROTOC_SECONDS,
+                    check=False,
                 )
             except subprocess.TimeoutExpired:
                 raise ValueError(f"protoc took longer than {PROTOC_SECONDS:g} s") from None
@@ -95,7 +124,8 @@ class Messages:
 
     @classmethod
     def of_set(cls, content: bytes) -> Messages:
-        """From a descriptor set as protoc writes it with ``--include_imports``; its last file has the messages. Or ValueError."""
+        """From a descriptor set as protoc writes it with ``--include_imports``; its last file has the
+        messages. Or ValueError."""
         from google.protobuf import descriptor_pb2, message
 
         try:
@@ -164,7 +194,8 @@ class Messages:
         return self._classes[name]
 
     def read(self, name: str, content: bytes) -> dict[str, Any]:
-        """The fields of a message; ValueError if it is not one. A field that was not set and has no default is left out."""
+        """The fields of a message; ValueError if it is not one. A field that was not set and has no default
+        is left out."""
         from google.protobuf.message import DecodeError
 
         found = self.class_of(name)()
@@ -179,7 +210,10 @@ class Messages:
         from google.protobuf import json_format
 
         try:
-            return cast(bytes, json_format.ParseDict(content, self.class_of(name)()).SerializeToString(deterministic=True))
+            return cast(
+                bytes,
+                json_format.ParseDict(content, self.class_of(name)()).SerializeToString(deterministic=True),
+            )
         except json_format.ParseError as error:
             raise ValueError(f"this does not fit the Protobuf message {name}: {error}") from None
 
@@ -187,14 +221,19 @@ class Messages:
 class Protobuf:
     """Records in Protobuf.
 
-    messages: of all records; None: each record names its schema in the registry. message: the full name of all records' message;
-    None: the record or the schema says it. subject: ``encode`` writes with its newest schema.
+    messages: of all records; None: each record names its schema in the registry. message: the full name of
+    all records' message; None: the record or the schema says it. subject: ``encode`` writes with its newest
+    schema.
     """
 
     takes = ("schema_file", "message")
 
     def __init__(
-        self, messages: Messages | None, message: str | None = None, registry: Registry | None = None, subject: str = ""
+        self,
+        messages: Messages | None,
+        message: str | None = None,
+        registry: Registry | None = None,
+        subject: str = "",
     ) -> None:
         self._messages = messages
         self._message = message
@@ -218,7 +257,9 @@ class Protobuf:
                 else:
                     messages = Messages.of_set(path.read_bytes())
             except (OSError, ValueError) as error:
-                raise ConfigurationError(f"{setting}.schema_file = {section.schema_file!r}: {error}") from None
+                raise ConfigurationError(
+                    f"{setting}.schema_file = {section.schema_file!r}: {error}"
+                ) from None
             try:
                 message = section.message or messages.only_one()
                 messages.class_of(message)
@@ -231,7 +272,8 @@ class Protobuf:
         return cls(None, section.message, registry, f"{getattr(section, 'topic', '')}-value")
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, PeerError or NotYetReadable."""
+        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, PeerError or
+        NotYetReadable."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
         return lambda value: msgspec.convert(self._read(value), type)
@@ -291,7 +333,12 @@ def _plan(descriptor: Any) -> tuple[list[str], list[Any]]:
     names: list[str] = []
     others: list[Any] = []
     for field in descriptor.fields:
-        plain = not (field.is_repeated or field.has_presence or field.enum_type is not None or field.message_type is not None)
+        plain = not (
+            field.is_repeated
+            or field.has_presence
+            or field.enum_type is not None
+            or field.message_type is not None
+        )
         if plain:
             names.append(field.name)
         else:

@@ -65,7 +65,8 @@ class Reader(ABC):
     def read_whole(self, places: Sequence[TopicPartition]) -> Iterator[Record]:
         """All committed records of the partitions up to their present ends, where the reader then goes on.
 
-        BusUnavailable if nothing moves for ``patience`` seconds; Unreadable if that is because of a record there.
+        BusUnavailable if nothing moves for ``patience`` seconds; Unreadable if that is because of a record
+        there.
         """
         if places:
             self.go_to(dict.fromkeys(places))
@@ -77,9 +78,12 @@ class Reader(ABC):
         before: dict[TopicPartition, int | None] | None = None
         moved = time.monotonic()
         while True:
-            # Compared by position and not by the last record's offset: a partition may end with transaction markers.
+            # Compared by position and not by the last record's offset: a partition may end with transaction
+            # markers.
             now = self.positions()
-            behind = [place for place, end in ends.items() if (position := now[place]) is None or position < end]
+            behind = [
+                place for place, end in ends.items() if (position := now[place]) is None or position < end
+            ]
             if not behind:
                 return
             if now != before:
@@ -91,9 +95,11 @@ class Reader(ABC):
             yield from self.take(TURN_SECONDS, TURN_RECORDS)
 
     def read_edges(self, place: TopicPartition, count: int) -> list[Record]:
-        """The first and the last committed records of a partition, at most ``count`` of each, in order and without duplicates.
+        """The first and the last committed records of a partition, at most ``count`` of each, in order and
+        without duplicates.
 
-        There are fewer last records if transaction markers are among them. BusUnavailable as :meth:`read_whole`.
+        There are fewer last records if transaction markers are among them. BusUnavailable as
+        :meth:`read_whole`.
         """
         first, end = self.first(place), self.ends([place])[place]
         found: dict[int, Record] = {}
@@ -156,7 +162,9 @@ class Logs(ABC):
         """A new reader."""
 
     @abstractmethod
-    def ends(self, places: Iterable[TopicPartition], patience: float | None = None) -> dict[TopicPartition, int]:
+    def ends(
+        self, places: Iterable[TopicPartition], patience: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Offset after the last committed record of each partition.
 
         patience: seconds after which BusUnavailable is raised; None: the connector's own limit.
@@ -164,7 +172,8 @@ class Logs(ABC):
 
     @abstractmethod
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's
+        bytes."""
 
     @abstractmethod
     def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -184,19 +193,21 @@ class Logs(ABC):
     def going_on(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Where reading goes on in partitions whose record at the position is gone.
 
-        That is the first record that is left, or the end if the log ends before the position. Records before the end were read.
-        """
+        That is the first record that is left, or the end if the log ends before the position. Records before
+        the end were read."""
         first, ends = self.first_since(positions, -math.inf), self.ends(positions)
         return {place: max(first[place], min(ends[place], position)) for place, position in positions.items()}
 
     @abstractmethod
     def ends_of(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """By partition, where the records of this epoch's leader and of earlier ones end (KIP-320). Unknown ends are left out."""
+        """By partition, where the records of this epoch's leader and of earlier ones end (KIP-320). Unknown
+        ends are left out."""
 
     def offsets(self, topic: str, at: float) -> dict[int, int]:
         """By partition, the offset of the first record of that time or later, or of the end."""
         places = [(topic, partition) for partition in range(self.count(topic))]
-        # The ends first: records written meanwhile come after these ends, and an end read later would skip them.
+        # The ends first: records written meanwhile come after these ends, and an end read later would skip
+        # them.
         ends = self.ends(places)
         found = self.first_since(places, at) if at < math.inf else ends
         return {place[1]: end if found[place] < 0 else found[place] for place, end in ends.items()}
@@ -212,10 +223,13 @@ class Logs(ABC):
         """The first and the last committed records of each partition, at most ``count`` of each."""
         self.check_places(topic, partitions)
         with closing(self.reader()) as reader:
-            return [record for partition in partitions for record in reader.read_edges((topic, partition), count)]
+            return [
+                record for partition in partitions for record in reader.read_edges((topic, partition), count)
+            ]
 
     def check_places(self, topic: str, partitions: Iterable[int]) -> None:
-        """ConfigurationError if the topic is missing or not allowed, or has not got one of these partitions."""
+        """ConfigurationError if the topic is missing or not allowed, or has not got one of these
+        partitions."""
         count = self.count(topic)
         for partition in partitions:
             if not 0 <= partition < count:

@@ -1,7 +1,8 @@
 """The HTTP interface of Confluent's schema registry, which others follow: schemas by number, and by subject.
 
-A request has a bound in time and in bytes, and never more than one is made of a decoder. The schema of a number is kept, because it
-never changes. If a registry does not answer, the record is read again later, and nothing is lost.
+A request has a bound in time and in bytes, and never more than one is made of a decoder. The schema of a
+number is kept, because it never changes. If a registry does not answer, the record is read again later, and
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ CONTENT = "application/vnd.schemaregistry.v1+json"
 
 
 class Schema(NamedTuple):
-    """A schema as it is registered. kind: AVRO, JSON or PROTOBUF. references: name and text of those that it needs, in order."""
+    """A schema as it is registered. kind: AVRO, JSON or PROTOBUF. references: name and text of those that it
+    needs, in order."""
 
     kind: str
     text: str
@@ -51,11 +53,14 @@ class _Answered(Exception):
 class Registry:
     """Asks one registry.
 
-    section: its address and login. serialized: ask for Protobuf's schemas as descriptors, if the registry can give them.
-    clock: seconds that never run backwards. ConfigurationError if a file that the section names cannot be read.
+    section: its address and login. serialized: ask for Protobuf's schemas as descriptors, if the registry can
+    give them. clock: seconds that never run backwards. ConfigurationError if a file that the section names
+    cannot be read.
     """
 
-    def __init__(self, section: RegistrySection, serialized: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, section: RegistrySection, serialized: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._section = section
         self._base = section.url.rstrip("/")
         self._suffix = "?format=serialized" if serialized else ""
@@ -74,8 +79,8 @@ class Registry:
     def schema(self, number: int) -> Schema:
         """The schema of this number.
 
-        NotYetReadable while the registry does not answer, or may not have the schema yet. PeerError with reason unknown_schema if
-        it does not have the schema.
+        NotYetReadable while the registry does not answer, or may not have the schema yet. PeerError with
+        reason unknown_schema if it does not have the schema.
         """
         known = self._schemas.get(number)
         if known is not None:
@@ -91,15 +96,21 @@ class Registry:
         return found
 
     def latest(self, subject: str) -> tuple[int, Schema]:
-        """The newest schema of a subject, and its number. ConfigurationError if there is none; NotYetReadable as :meth:`schema`."""
+        """The newest schema of a subject, and its number. ConfigurationError if there is none; NotYetReadable
+        as :meth:`schema`."""
         try:
-            content = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest{self._suffix}")
+            content = self._get(
+                f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest{self._suffix}"
+            )
             return int(content["id"]), self._resolved(content)
         except _Answered as answer:
-            raise ConfigurationError(f"{self._base}: the subject {subject!r} has no schema ({answer})") from None
+            raise ConfigurationError(
+                f"{self._base}: the subject {subject!r} has no schema ({answer})"
+            ) from None
 
     def register(self, subject: str, schema: Schema) -> int:
-        """Register a schema under a subject, if it is new. Returns its number. ConfigurationError if the registry refuses it."""
+        """Register a schema under a subject, if it is new. Returns its number. ConfigurationError if the
+        registry refuses it."""
         try:
             body = {"schema": schema.text, "schemaType": schema.kind}
             return int(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"])
@@ -109,7 +120,9 @@ class Registry:
     def _resolved(self, content: Mapping[str, Any]) -> Schema:
         references: dict[str, str] = {}
         self._resolve(content, references)
-        return Schema(str(content.get("schemaType") or "AVRO"), str(content["schema"]), tuple(references.items()))
+        return Schema(
+            str(content.get("schemaType") or "AVRO"), str(content["schema"]), tuple(references.items())
+        )
 
     def _resolve(self, content: Mapping[str, Any], found: dict[str, str]) -> None:
         for one in content.get("references") or []:
@@ -133,13 +146,19 @@ class Registry:
             del self._missing[next(iter(self._missing))]
         since = self._missing.setdefault(number, now)
         if now - since < UNKNOWN_SECONDS and now >= self._calm_until:
-            return NotYetReadable(f"the schema registry at {self._base} does not know the schema {number} yet ({answer})")
+            return NotYetReadable(
+                f"the schema registry at {self._base} does not know the schema {number} yet ({answer})"
+            )
         if now >= self._calm_until:
             self._calm_until = now + CALM_SECONDS
-        return PeerError("unknown_schema", f"the schema registry at {self._base} does not know the schema {number} ({answer})")
+        return PeerError(
+            "unknown_schema",
+            f"the schema registry at {self._base} does not know the schema {number} ({answer})",
+        )
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The registry's answer; _Answered if it refuses with 404, 409 or 422, NotYetReadable if it cannot be asked."""
+        """The registry's answer; _Answered if it refuses with 404, 409 or 422, NotYetReadable if it cannot be
+        asked."""
         if self._clock() < self._paused_until:
             raise NotYetReadable(self._trouble)
         try:
@@ -164,7 +183,10 @@ class Registry:
         raise self._pause(cause)
 
     def _pause(self, cause: str) -> NotYetReadable:
-        self._trouble = f"the schema registry at {self._base} cannot be asked: {cause}. Records stay in their topic meanwhile"
+        self._trouble = (
+            f"the schema registry at {self._base} cannot be asked: {cause}. Records stay in their topic "
+            "meanwhile"
+        )
         self._paused_until = self._clock() + PAUSE_SECONDS
         return NotYetReadable(self._trouble)
 
@@ -174,10 +196,16 @@ class Registry:
             return basic(section.user, _secret(section.password_file, "password_file"))
         if section.token_file is not None:
             return f"Bearer {_secret(section.token_file, 'token_file')}"
-        if section.oauth_token_url is None or section.oauth_client_id is None or section.oauth_client_secret_file is None:
+        if (
+            section.oauth_token_url is None
+            or section.oauth_client_id is None
+            or section.oauth_client_secret_file is None
+        ):
             return None
         if self._clock() >= self._token_until:
-            form = {"grant_type": "client_credentials"} | ({"scope": section.oauth_scope} if section.oauth_scope else {})
+            form = {"grant_type": "client_credentials"} | (
+                {"scope": section.oauth_scope} if section.oauth_scope else {}
+            )
             secret = _secret(section.oauth_client_secret_file, "oauth_client_secret_file")
             login = basic(section.oauth_client_id, secret)
             said = self._ask(section.oauth_token_url, urllib.parse.urlencode(form).encode(), login, form=True)
@@ -191,7 +219,10 @@ class Registry:
 
     def _ask(self, url: str, body: bytes | None, login: str | None, form: bool = False) -> Any:
         kind = "application/x-www-form-urlencoded" if form else CONTENT
-        headers = {"Accept": f"{CONTENT}, application/json", **({} if body is None else {"Content-Type": kind})}
+        headers = {
+            "Accept": f"{CONTENT}, application/json",
+            **({} if body is None else {"Content-Type": kind}),
+        }
         if not form:
             headers |= self._section.headers
         if login is not None:
@@ -230,4 +261,6 @@ def _context(section: RegistrySection) -> ssl.SSLContext:
             context.load_cert_chain(section.certificate_file, section.key_file, _no_passphrase)
         return context
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigurationError(f"[registry] ca_file, certificate_file or key_file cannot be used: {error}") from None
+        raise ConfigurationError(
+            f"[registry] ca_file, certificate_file or key_file cannot be used: {error}"
+        ) from None

@@ -24,7 +24,8 @@ LOOKED_AT = 1_000
 
 @dataclass(frozen=True)
 class ReplayTable:
-    """Columns by name, in order, each of shape (rows,): numbers where the data has numbers, objects elsewhere.
+    """Columns by name, in order, each of shape (rows,): numbers where the data has numbers, objects
+    elsewhere.
 
     matrix: the columns that the data itself declares to be its inputs, if it does.
     """
@@ -37,16 +38,19 @@ class ReplayTable:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def inputs(self, besides: Collection[str]) -> list[str]:
-        """The columns to learn from by default: the data's own matrix, or all columns of numbers, without ``besides``."""
+        """The columns to learn from by default: the data's own matrix, or all columns of numbers, without
+        ``besides``."""
         names = self.matrix or [name for name, values in self.columns.items() if values.dtype.kind in "biuf"]
         return [name for name in names if name not in besides]
 
 
 def read(location: str, columns: Sequence[str] | None = None) -> ReplayTable:
-    """The data set at ``location``: a .csv, .parquet or .npz file, or 'river:NAME'; only ``columns`` if given.
+    """The data set at ``location``: a .csv, .parquet or .npz file, or 'river:NAME'; only ``columns`` if
+    given.
 
     npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column with its name. River:
-    the features by their names and the target as y. A gap is NaN among numbers and None elsewhere. DataError if it
+    the features by their names and the target as y. A gap is NaN among numbers and None elsewhere. DataError
+    if it
     cannot be read, has no rows, or lacks a column, or if X is no matrix.
     """
     if location.startswith("river:"):
@@ -66,7 +70,9 @@ def read(location: str, columns: Sequence[str] | None = None) -> ReplayTable:
     if columns is not None:
         missing = [name for name in columns if name not in table.columns]
         if missing:
-            raise DataError(f"{location}: no column {', '.join(missing)} (there are: {', '.join(table.columns)})")
+            raise DataError(
+                f"{location}: no column {', '.join(missing)} (there are: {', '.join(table.columns)})"
+            )
         chosen = tuple(name for name in table.matrix if name in columns)
         table = ReplayTable({name: table.columns[name] for name in columns}, chosen)
     if not table.rows:
@@ -106,7 +112,9 @@ def _csv(path: Path) -> ReplayTable:
         raise DataError(f"{path}: has no lines")
     layout = guess_layout(lines)
     # Without a line of names the columns are called as `streamfl init` calls them.
-    named: dict[str, Any] = {} if layout.named else {"header": None, "names": layout.columns} if layout.headless else {}
+    named: dict[str, Any] = (
+        {} if layout.named else {"header": None, "names": layout.columns} if layout.headless else {}
+    )
     frame = pd.read_csv(path, sep=layout.delimiter, decimal=layout.decimal, **named)
     if layout.named and len(frame.columns) == len(layout.columns):
         frame.columns = pd.Index(layout.columns)
@@ -152,9 +160,12 @@ def _npz(path: Path) -> ReplayTable:
                 names = tuple(f"{'x' if name == 'X' else name}{index}" for index in range(array.shape[1]))
                 columns.update(zip(names, array.T, strict=True))
                 matrix = names if name == "X" else matrix
-    # Archives also hold names, test sets and so on. The table has the arrays with as many rows as the matrix, or the longest array.
+    # Archives also hold names, test sets and so on. The table has the arrays with as many rows as the matrix,
+    # or the longest array.
     rows = len(columns[matrix[0]]) if matrix else max((len(values) for values in columns.values()), default=0)
-    return ReplayTable({name: _column(values) for name, values in columns.items() if len(values) == rows}, matrix)
+    return ReplayTable(
+        {name: _column(values) for name, values in columns.items() if len(values) == rows}, matrix
+    )
 
 
 def _river(name: str) -> ReplayTable:

@@ -1,4 +1,5 @@
-"""A worker's session on Kafka, with any client library: it orders the membership, the tables and the commits."""
+"""A worker's session on Kafka, with any client library: it orders the membership, the tables and the
+commits."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from streamfl_connectors.tables import Tables
 
 __all__ = ["Commits", "KafkaSession", "Membership", "transactional_id"]
 
-# The tables and the inputs take turns. A turn bounds how long a record of one waits behind an empty poll of the other.
+# The tables and the inputs take turns. A turn bounds how long a record of one waits behind an empty poll of
+# the other.
 TURN_SECONDS = 0.01
 
 # A change of assignment without any record is reported after at most this long.
@@ -47,7 +49,8 @@ class Membership(Protocol):
     reported: set[int]
 
     def begin(self) -> None:
-        """Read the partitions of the last report, from where the caller sought, else the committed offset, else the reset."""
+        """Read the partitions of the last report, from where the caller sought, else the committed offset,
+        else the reset."""
 
     def poll(self, polled: Polled, timeout: float, most: int) -> None:
         """Add to ``polled`` the records that came and the partitions that were assigned or revoked."""
@@ -56,10 +59,12 @@ class Membership(Protocol):
         """Raise BusUnavailable if :meth:`poll` will never bring anything again."""
 
     def attend(self) -> None:
-        """Take part in the group between two polls, and read nothing. A group drops a member that does not take part."""
+        """Take part in the group between two polls, and read nothing. A group drops a member that does not
+        take part."""
 
     def give_back(self, polled: Polled) -> None:
-        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still has."""
+        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still
+        has."""
 
     def may_commit(self, places: Iterable[TopicPartition]) -> bool:
         """Whether the member may commit offsets of these partitions, as far as it knows."""
@@ -107,8 +112,8 @@ class KafkaSession(Generic[Member]):
     commits: the producer.
     decision_seconds: how long a transaction of a producer that is gone may stay undecided.
     told: a context in which the library's errors become the bus's errors; its argument is what is being done.
-    release: has the cluster release group offsets that finished transactions hold. Returns what is still held, in words, or "".
-    """
+    release: has the cluster release group offsets that finished transactions hold. Returns what is still
+    held, in words, or ""."""
 
     def __init__(
         self,
@@ -136,7 +141,8 @@ class KafkaSession(Generic[Member]):
         self._moved: dict[TopicPartition, Moved] = {}
 
     def poll(self, timeout: float, max_records: int) -> Polled:
-        """Wait at most ``timeout`` seconds for anything. The first poll takes as long as it takes to read the tables whole."""
+        """Wait at most ``timeout`` seconds for anything. The first poll takes as long as it takes to read the
+        tables whole."""
         polled = Polled(tables=self._held_tables)
         self._held_tables = []
         member = self.member
@@ -145,8 +151,8 @@ class KafkaSession(Generic[Member]):
             with self._told("polling"):
                 self._poll(polled, time.monotonic() + timeout, max_records)
         except BaseException:
-            # What was already taken from the cluster must not get lost with the error. Tables are kept for the next poll. Inputs
-            # are read again from the last commit.
+            # What was already taken from the cluster must not get lost with the error. Tables are kept for
+            # the next poll. Inputs are read again from the last commit.
             self._held_tables = polled.tables
             if member is not None:
                 member.reported = told_before
@@ -159,7 +165,8 @@ class KafkaSession(Generic[Member]):
         count = self._logs.count(topic)
         if partition >= count:
             raise ConfigurationError(
-                f"topic {topic!r} has {count} partitions and needs at least {partition + 1}, as many as the inputs have"
+                f"topic {topic!r} has {count} partitions and needs at least {partition + 1}, as many as the "
+                "inputs have"
             )
         attended = time.monotonic()
         with self._readers.one() as reader, self._told(f"restoring from topic {topic!r}"):
@@ -170,10 +177,11 @@ class KafkaSession(Generic[Member]):
                     attended = time.monotonic()
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """The group's committed offset; waits until the cluster has decided every transaction that touches it.
+        """The group's committed offset; waits until the cluster has decided every transaction that touches
+        it.
 
-        By then each has been decided, except for a transaction that is over and still holds the offset. Nobody else would end it.
-        """
+        By then each has been decided, except for a transaction that is over and still holds the offset.
+        Nobody else would end it."""
         try:
             return self._committed((topic, partition), self._decision_seconds)
         except BusUnavailable as failure:
@@ -182,7 +190,8 @@ class KafkaSession(Generic[Member]):
             return self._committed((topic, partition), RELEASED_SECONDS)
 
     def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
-        """Go on reading an assigned input partition at ``offset``, or where the log was truncated since ``epoch``."""
+        """Go on reading an assigned input partition at ``offset``, or where the log was truncated since
+        ``epoch``."""
         if self.member is None:
             raise ValueError("a session without inputs has no positions")
         place = topic, partition
@@ -197,8 +206,9 @@ class KafkaSession(Generic[Member]):
     def commit(self, step: Step) -> None:
         """Make the step visible, as one transaction under exactly_once.
 
-        A lost answer may leave open whether the transaction was committed. That is reported as BusUnavailable. The next commit or
-        poll first has the cluster decide it, so that the state restored then is right either way.
+        A lost answer may leave open whether the transaction was committed. That is reported as
+        BusUnavailable. The next commit or poll first has the cluster decide it, so that the state restored
+        then is right either way.
         """
         if not step:
             return
@@ -247,26 +257,33 @@ class KafkaSession(Generic[Member]):
         if tables is not None:
             polled.tables += tables.read_whole()
         if self._refused:
-            # First the cluster decides an open transaction. Then every partition is given back and begun anew, because nothing that
-            # was read is certain.
+            # First the cluster decides an open transaction. Then every partition is given back and begun
+            # anew, because nothing that was read is certain.
             self.commits.settle()
             if member is not None:
                 member.give_back(polled)
             self._refused = False
         elif member is not None:
             member.begin()
-        polled.moved += [moved for place, moved in self._moved.items() if member is not None and place[1] in member.reported]
+        polled.moved += [
+            moved
+            for place, moved in self._moved.items()
+            if member is not None and place[1] in member.reported
+        ]
         self._moved.clear()
         while not polled.moved:
             remaining = 0.0 if polled else max(0.0, deadline - time.monotonic())
             turn = min(remaining, LONGEST_TURN_SECONDS if tables is None else TURN_SECONDS)
             if tables is not None:
-                polled.tables += tables.take(turn if member is None else turn * self._table_share, max_records)
+                polled.tables += tables.take(
+                    turn if member is None else turn * self._table_share, max_records
+                )
                 turn = 0.0 if polled.tables else turn
             if member is not None:
                 member.poll(polled, turn, max_records)
                 if polled.assigned and tables is not None:
-                    # The worker that had these partitions before may have read, and used, more of the tables than this one.
+                    # The worker that had these partitions before may have read, and used, more of the tables
+                    # than this one.
                     polled.tables += tables.read_to_end()
                 member.check()
             elif tables is None:
@@ -278,7 +295,8 @@ class KafkaSession(Generic[Member]):
 
 
 def transactional_id(subscription: Subscription) -> str | None:
-    """The name by which the cluster fences earlier producers of this worker; None if commits are no transactions."""
+    """The name by which the cluster fences earlier producers of this worker; None if commits are no
+    transactions."""
     if subscription.guarantee != "exactly_once":
         return None
     return subscription.transactional_id or new_transactional_id(subscription.group)

@@ -22,17 +22,19 @@ class ReadableCluster(Protocol):
     connect_timeout: float
 
     def ends(self, places: Iterable[TopicPartition], patience: float, /) -> dict[TopicPartition, int]:
-        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds."""
+        """Offset after the last committed record of each partition; BusUnavailable after ``patience``
+        seconds."""
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records from ``offset`` to the present end; Unreadable even where the library reports nothing."""
+        """Committed records from ``offset`` to the present end; Unreadable even where the library reports
+        nothing."""
 
 
 class Silence:
     """Notices that nothing comes from a partition although records are there.
 
-    After an outage of the whole cluster the library may never fetch a partition again, without an error. It also reports nothing
-    about a record that it cannot read.
+    After an outage of the whole cluster the library may never fetch a partition again, without an error. It
+    also reports nothing about a record that it cannot read.
     """
 
     def __init__(self, cluster: ReadableCluster) -> None:
@@ -41,10 +43,11 @@ class Silence:
         self._next = time.monotonic() + cluster.connect_timeout
 
     def check(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Check whether a partition does not move although records are there. Call it when the library has no more records.
+        """Check whether a partition does not move although records are there. Call it when the library has no
+        more records.
 
-        BusUnavailable if a partition was behind its end ``connect_timeout`` seconds ago and has not moved since; Unreadable if that
-        is because of the record there.
+        BusUnavailable if a partition was behind its end ``connect_timeout`` seconds ago and has not moved
+        since; Unreadable if that is because of the record there.
         """
         if time.monotonic() < self._next:
             return
@@ -52,7 +55,9 @@ class Silence:
         before, self._behind = self._behind, {}
         with suppress(BusUnavailable, ConfigurationError):
             ends = self._cluster.ends(positions, END_SECONDS)
-            self._behind = {place: position for place, position in positions.items() if position < ends[place]}
+            self._behind = {
+                place: position for place, position in positions.items() if position < ends[place]
+            }
         for (topic, partition), position in self._behind.items():
             if before.get((topic, partition)) == position:
                 next(self._cluster.read_from(topic, partition, position), None)

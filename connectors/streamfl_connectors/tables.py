@@ -24,7 +24,8 @@ class Tables:
         self._places = places
 
     def read_whole(self) -> list[Record]:
-        """The tables as compaction would leave them, in the order of the last writing. A later call returns nothing.
+        """The tables as compaction would leave them, in the order of the last writing. A later call returns
+        nothing.
 
         A log may be far longer than its table.
         """

@@ -6,7 +6,9 @@ import re
 
 __all__ = ["why_refused"]
 
-CERTIFICATE = re.compile(r"alert (bad certificate|certificate (required|expired|revoked|unknown)|unknown ca)", re.IGNORECASE)
+CERTIFICATE = re.compile(
+    r"alert (bad certificate|certificate (required|expired|revoked|unknown)|unknown ca)", re.IGNORECASE
+)
 # The error of a client without TLS that reads the first bytes of an alert.
 NO_TLS = re.compile(r"invalid frame length", re.IGNORECASE)
 

@@ -19,16 +19,27 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.web import ask, basic
 
-__all__ = ["ENDPOINT_OPTIONS", "PROVIDER", "Token", "Tokens", "check_mechanism", "take_endpoint", "take_provider"]
+__all__ = [
+    "ENDPOINT_OPTIONS",
+    "PROVIDER",
+    "Token",
+    "Tokens",
+    "check_mechanism",
+    "take_endpoint",
+    "take_provider",
+]
 
 PROVIDER = "token_provider"
-ENDPOINT, IDENTIFIER, SECRET = (f"sasl_oauthbearer_{name}" for name in ("token_endpoint_url", "client_id", "client_secret"))
+ENDPOINT, IDENTIFIER, SECRET = (
+    f"sasl_oauthbearer_{name}" for name in ("token_endpoint_url", "client_id", "client_secret")
+)
 SCOPE, EXTENSIONS, AUTHORITY = "sasl_oauthbearer_scope", "sasl_oauthbearer_extensions", "https_ca_location"
 # As librdkafka calls them, with underscores.
 ENDPOINT_OPTIONS = (ENDPOINT, IDENTIFIER, SECRET, SCOPE, EXTENSIONS, AUTHORITY)
 # Runs on kafka-python's own thread, which has to send a sign of life every few seconds meanwhile.
 ANSWER_SECONDS = 5.0
-# Share of a token's life after which it is renewed, so that a slow endpoint has time. librdkafka asks at 80%, and needs a new one.
+# Share of a token's life after which it is renewed, so that a slow endpoint has time. librdkafka asks at 80%,
+# and needs a new one.
 USED_UP = 0.75
 # How long a token lasts if the endpoint does not say it.
 LASTING_SECONDS = 60.0
@@ -48,7 +59,10 @@ class Tokens:
     """
 
     def __init__(
-        self, fetch: Callable[[], Token], extensions: Mapping[str, str] | None = None, clock: Callable[[], float] = time.time
+        self,
+        fetch: Callable[[], Token],
+        extensions: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.extensions = dict(extensions or {})
         self._fetch = fetch
@@ -58,7 +72,8 @@ class Tokens:
         self._renew_at = 0.0
 
     def token(self) -> Token:
-        """A token. ConfigurationError if there is none with these settings, BusUnavailable if there is none now."""
+        """A token. ConfigurationError if there is none with these settings, BusUnavailable if there is none
+        now."""
         with self._lock:
             now = self._clock()
             if now >= self._renew_at:
@@ -70,7 +85,9 @@ class Tokens:
                     return self._token
                 if self._token.ends <= now:
                     over = now - self._token.ends
-                    raise ConfigurationError(f"bus.options: the new token expired {over:.0f} s ago: check the clocks")
+                    raise ConfigurationError(
+                        f"bus.options: the new token expired {over:.0f} s ago: check the clocks"
+                    )
                 self._renew_at = now + USED_UP * max(0.0, self._token.ends - now)
             return self._token
 
@@ -78,13 +95,18 @@ class Tokens:
 def check_mechanism(mechanism: Any, tokens: Tokens | None) -> None:
     """ConfigurationError if the mechanism wants tokens and there are none, or the other way round."""
     if mechanism == "OAUTHBEARER" and tokens is None:
-        raise ConfigurationError(f"bus.options: OAUTHBEARER needs {ENDPOINT}, {IDENTIFIER} and {SECRET}, or {PROVIDER}")
+        raise ConfigurationError(
+            f"bus.options: OAUTHBEARER needs {ENDPOINT}, {IDENTIFIER} and {SECRET}, or {PROVIDER}"
+        )
     if mechanism != "OAUTHBEARER" and tokens is not None:
-        raise ConfigurationError("bus.options: tokens only have a meaning with sasl_mechanism = 'OAUTHBEARER'")
+        raise ConfigurationError(
+            "bus.options: tokens only have a meaning with sasl_mechanism = 'OAUTHBEARER'"
+        )
 
 
 def take_provider(options: dict[str, Any]) -> Tokens | None:
-    """Take ``token_provider`` out of the options: a function ``module:attribute`` that returns a token and when it expires."""
+    """Take ``token_provider`` out of the options: a function ``module:attribute`` that returns a token and
+    when it expires."""
     place = options.pop(PROVIDER, None)
     if place is None:
         return None
@@ -110,16 +132,21 @@ def take_provider(options: dict[str, Any]) -> Tokens | None:
 
 
 def take_endpoint(options: dict[str, Any]) -> Tokens | None:
-    """Take the token endpoint's options out of the options. Tokens come from the grant ``client_credentials``."""
+    """Take the token endpoint's options out of the options. Tokens come from the grant
+    ``client_credentials``."""
     given = {name: options.pop(name) for name in ENDPOINT_OPTIONS if name in options}
     if not given:
         return None
     for name, value in given.items():
         if not isinstance(value, str):
-            raise ConfigurationError(f"bus.options.{name} is not text: put it in double quotes, also in the environment")
+            raise ConfigurationError(
+                f"bus.options.{name} is not text: put it in double quotes, also in the environment"
+            )
     for name in (ENDPOINT, IDENTIFIER, SECRET):
         if name not in given:
-            raise ConfigurationError(f"bus.options.{name} is missing: {ENDPOINT}, {IDENTIFIER} and {SECRET} belong together")
+            raise ConfigurationError(
+                f"bus.options.{name} is missing: {ENDPOINT}, {IDENTIFIER} and {SECRET} belong together"
+            )
     url = given[ENDPOINT]
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise ConfigurationError(f"bus.options.{ENDPOINT}: an address that begins with https:// is expected")
@@ -133,7 +160,9 @@ def take_endpoint(options: dict[str, Any]) -> Tokens | None:
     def fetch() -> Token:
         now = time.time()
         try:
-            context = ssl.create_default_context(cafile=given.get(AUTHORITY)) if url.startswith("https") else None
+            context = (
+                ssl.create_default_context(cafile=given.get(AUTHORITY)) if url.startswith("https") else None
+            )
         except OSError as error:
             raise ConfigurationError(f"bus.options.{AUTHORITY} cannot be used: {error}") from None
         try:
@@ -148,7 +177,9 @@ def take_endpoint(options: dict[str, Any]) -> Tokens | None:
         except (OSError, ValueError, KeyError, TypeError) as error:
             cause = getattr(error, "reason", None) or error
             if isinstance(cause, ssl.SSLCertVerificationError):
-                raise ConfigurationError(f"bus.options.{AUTHORITY}: the token endpoint {url} is not trusted: {cause}") from None
+                raise ConfigurationError(
+                    f"bus.options.{AUTHORITY}: the token endpoint {url} is not trusted: {cause}"
+                ) from None
             raise BusUnavailable(f"no token: the token endpoint {url} gives none: {cause}") from None
 
     pairs = [one.partition("=") for one in given.get(EXTENSIONS, "").split(",") if one.strip()]

@@ -30,7 +30,8 @@ class Topics(ABC):
 
     @abstractmethod
     def look_up(self, names: list[str]) -> dict[str, int | Exception | None]:
-        """The partitions of topics; or the error that says why one cannot be used; None for a topic that does not exist.
+        """The partitions of topics; or the error that says why one cannot be used; None for a topic that does
+        not exist.
 
         BusUnavailable if the cluster does not answer.
         """
@@ -48,7 +49,8 @@ class Topics(ABC):
         return {name: self._counts[name] for name in names}
 
     def limits(self, topics: Iterable[str]) -> dict[str, int]:
-        """The largest record of each topic, in bytes; ConfigurationError if a topic is missing or not allowed."""
+        """The largest record of each topic, in bytes; ConfigurationError if a topic is missing or not
+        allowed."""
         names = set(topics)
         self.require(names)
         unknown = names - self._limits.keys()
@@ -61,7 +63,8 @@ class Topics(ABC):
     def tables(self, subscription: Subscription) -> list[TopicPartition]:
         """The partitions of the tables of a subscription.
 
-        ConfigurationError if a topic of it is missing or not allowed, or if its inputs differ in their partitions.
+        ConfigurationError if a topic of it is missing or not allowed, or if its inputs differ in their
+        partitions.
         """
         counts = self.require([*subscription.inputs, *subscription.tables])
         if len({counts[topic] for topic in subscription.inputs}) > 1:

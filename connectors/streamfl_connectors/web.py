@@ -29,7 +29,8 @@ def ask(
     context: ssl.SSLContext | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:
-    """A server's answer, decoded from JSON. OSError or ValueError if there is none, HTTPError if the server refuses.
+    """A server's answer, decoded from JSON. OSError or ValueError if there is none, HTTPError if the server
+    refuses.
 
     seconds: for the whole request. context: for https. clock: seconds that never run backwards.
     """

@@ -1,7 +1,7 @@
 """A connector that stores every value compressed, on top of any other connector.
 
-``deflate+sqlite:///plant.db`` is the bus at ``sqlite:///plant.db`` with values deflated by zlib. Keys and headers stay as they are,
-for partitions and compaction depend on keys.
+``deflate+sqlite:///plant.db`` is the bus at ``sqlite:///plant.db`` with values deflated by zlib. Keys and
+headers stay as they are, for partitions and compaction depend on keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import Any
 import msgspec
 
 from streamfl.contract.role import Record, TopicSpec
-from streamfl.runtime.bus import Bus, Outgoing, Polled, Session, Step, Subscription, TopicPartition, TopicState, Unreadable
+from streamfl.runtime.bus import (
+    Bus,
+    Outgoing,
+    Polled,
+    Session,
+    Step,
+    Subscription,
+    TopicPartition,
+    TopicState,
+    Unreadable,
+)
 from streamfl.runtime.bus import connect as connect_to
 
 __all__ = ["DeflatingBus", "DeflatingSession", "connect"]
@@ -23,27 +33,33 @@ SCHEME = "deflate+"
 
 
 def connect(url: str, options: Mapping[str, Any]) -> DeflatingBus:
-    """The bus at a URL that begins with "deflate+"; the rest of it and the options are the inner connector's."""
+    """The bus at a URL that begins with "deflate+"; the rest of it and the options are the inner
+    connector's."""
     return DeflatingBus(connect_to(url.removeprefix(SCHEME), options))
 
 
 def deflated(records: Iterable[Outgoing]) -> list[Outgoing]:
     """The same records with smaller values. A missing value stays missing: it means "forget this key"."""
     return [
-        record if record.value is None else msgspec.structs.replace(record, value=zlib.compress(record.value, 1))
+        record
+        if record.value is None
+        else msgspec.structs.replace(record, value=zlib.compress(record.value, 1))
         for record in records
     ]
 
 
 def inflated(record: Record) -> Record:
-    """The record as it was written; Unreadable if its value is not deflated, for then somebody else wrote it."""
+    """The record as it was written; Unreadable if its value is not deflated, for then somebody else wrote
+    it."""
     if record.value is None:
         return record
     try:
         return msgspec.structs.replace(record, value=zlib.decompress(record.value))
     except zlib.error as error:
         following = record.offset + 1
-        raise Unreadable(record.topic, record.partition, record.offset, str(error), record.value, following) from None
+        raise Unreadable(
+            record.topic, record.partition, record.offset, str(error), record.value, following
+        ) from None
 
 
 class DeflatingSession:
@@ -54,7 +70,10 @@ class DeflatingSession:
 
     def poll(self, timeout: float, max_records: int) -> Polled:
         polled = self._inner.poll(timeout, max_records)
-        tables, records = [inflated(record) for record in polled.tables], [inflated(record) for record in polled.records]
+        tables, records = (
+            [inflated(record) for record in polled.tables],
+            [inflated(record) for record in polled.records],
+        )
         return replace(polled, tables=tables, records=records)
 
     def restore(self, topic: str, partition: int) -> Iterator[Record]:

@@ -20,4 +20,5 @@ def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
 
 @pytest.mark.parametrize("subject", [recorded_subject(FEDERATION, "worker", anybody)])
 class TestRunningMean(RoleLaws):
-    """Deterministic, the same in batches and one by one, after a restart, with wrong messages and with a clock that is wrong."""
+    """Deterministic, the same in batches and one by one, after a restart, with wrong messages and with a
+    clock that is wrong."""

@@ -1,4 +1,5 @@
-"""The command ``streamfl``: one module a command, and one place where errors become exit codes (:mod:`.exit_codes`)."""
+"""The command ``streamfl``: one module a command, and one place where errors become exit codes
+(:mod:`.exit_codes`)."""
 
 from __future__ import annotations
 
@@ -51,11 +52,16 @@ COMMANDS = {
 }
 
 # Brackets in a help text are names of sections, not markup.
-_STYLE: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+_STYLE: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
 
 
 class _Commands(TyperGroup):
-    """The commands of streamfl and of every installed system, each imported when it is run: a worker must not load all of them."""
+    """The commands of streamfl and of every installed system, each imported when it is run: a worker must not
+    load all of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(command_places())
@@ -77,18 +83,25 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         found = super().resolve_command(ctx, args)
-        # Set here, because the command's libraries are loaded by now. A worker is one thread: for matrices as small as a kernel's
-        # waiting for other threads costs more than they gain.
+        # Set here, because the command's libraries are loaded by now. A worker is one thread: for matrices as
+        # small as a kernel's waiting for other threads costs more than they gain.
         ctx.with_resource(threadpool_limits(1))
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, place in command_places().items() if (text := _summary(place)) is not None])
+            formatter.write_dl(
+                [
+                    (name, text)
+                    for name, place in command_places().items()
+                    if (text := _summary(place)) is not None
+                ]
+            )
 
 
 def _summary(place: str) -> str | None:
-    """The first sentence of the docstring of a command, or of the module of a group of commands; None: it cannot be found.
+    """The first sentence of the docstring of a command, or of the module of a group of commands; None: it
+    cannot be found.
 
     The module is parsed, not imported, so that listing the commands does not need the libraries of each.
     """
@@ -100,7 +113,9 @@ def _summary(place: str) -> str | None:
         log.warning("%s cannot be found and is left out: %s", place, error)
         return None
     # A command with options from systems wraps a function whose name begins with an underscore.
-    own = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in (name, f"_{name}")]
+    own = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in (name, f"_{name}")
+    ]
     text = ast.get_docstring((own or [tree])[0]) or ""
     first, stop, _ = " ".join(text.partition("\n\n")[0].split()).rpartition("``: ")[2].partition(". ")
     return f"{first[:1].upper()}{first[1:]}{stop.strip()}"
@@ -108,7 +123,8 @@ def _summary(place: str) -> str | None:
 
 @functools.cache
 def command_places() -> dict[str, str]:
-    """The place of each command, by name. A name belongs to streamfl itself, or to the first system that has it."""
+    """The place of each command, by name. A name belongs to streamfl itself, or to the first system that has
+    it."""
     places = dict(COMMANDS)
     for system in installed_systems():
         for name, place in system.commands.items():
@@ -129,7 +145,10 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
     ] = False,
 ) -> None:
     """Online federated learning as long-running Kafka consumers."""

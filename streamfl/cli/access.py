@@ -10,7 +10,8 @@ __all__ = ["rights"]
 
 
 def rights(configured: Configured, principal: str | None = None) -> list[Right]:
-    """Exactly the rights that ``streamfl run`` and ``streamfl check`` need. principal: left out, User:<group>.
+    """Exactly the rights that ``streamfl run`` and ``streamfl check`` need. principal: left out,
+    User:<group>.
 
     Creating topics, and replaying dead letters, needs more.
     """
@@ -28,5 +29,7 @@ def rights(configured: Configured, principal: str | None = None) -> list[Right]:
         found.append(Right(principal, "topic", topic, "literal", operations))
     found.append(Right(principal, "group", settings.group, "literal", ("Read",)))
     if settings.bus.processing_guarantee == "exactly_once":
-        found.append(Right(principal, "transactional-id", transactional_prefix(settings.group), "prefixed", ("Write",)))
+        found.append(
+            Right(principal, "transactional-id", transactional_prefix(settings.group), "prefixed", ("Write",))
+        )
     return found

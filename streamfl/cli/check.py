@@ -42,7 +42,8 @@ __all__ = ["check"]
 
 
 def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> None:
-    """Look at settings, cluster, topics and a few records, and say what to do. Exit code 0, 2 (settings), 3 (cluster) or 4."""
+    """Look at settings, cluster, topics and a few records, and say what to do. Exit code 0, 2 (settings), 3
+    (cluster) or 4."""
     findings: list[Finding] = []
     code = _look(config, findings)
     if format is OutputFormat.JSON:
@@ -84,7 +85,11 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             for own in rekeyings(configured):
                 findings += _rekeyed(own, bus)
             if found := namesakes(configured, bus):
-                findings.append(Finding("federation.name", False, namesake_problem(configured, found), "give one another name"))
+                findings.append(
+                    Finding(
+                        "federation.name", False, namesake_problem(configured, found), "give one another name"
+                    )
+                )
             remembered = ChangelogContents()
             findings += look_at_state(configured, bus, channels, remembered)
             findings += look_at_offsets(configured, bus, channels, remembered)
@@ -96,13 +101,19 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
         findings.append(Finding("interrupted", False, "", "run check again: the rest was not checked"))
         return ExitCode.INTERRUPTED
     except Unreadable as failure:
-        findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
+        findings.append(
+            Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure))
+        )
         return ExitCode.CHECK_FAILED
     except BusUnavailable as error:
-        findings.append(Finding("bus", False, str(error), "check that it runs and that bus.url and bus.options are right"))
+        findings.append(
+            Finding("bus", False, str(error), "check that it runs and that bus.url and bus.options are right")
+        )
         return ExitCode.BUS_UNAVAILABLE
     except CannotBegin as error:
-        findings.append(Finding("start of the role", False, str(error), f"correct {config} or the environment"))
+        findings.append(
+            Finding("start of the role", False, str(error), f"correct {config} or the environment")
+        )
         return ExitCode.CONFIGURATION
     except ConfigurationError as error:
         findings.append(Finding("bus", False, str(error), "correct [bus] or ask for the right"))
@@ -120,7 +131,8 @@ def _topics(configured: Configured, bus: Bus) -> list[Finding]:
 
 
 def _rights(configured: Configured, bus: Bus) -> list[Finding]:
-    """Whether the role has all rights that it needs, with arguments that grant the missing ones; nothing if the bus cannot tell."""
+    """Whether the role has all rights that it needs, with arguments that grant the missing ones; nothing if
+    the bus cannot tell."""
     if not isinstance(bus, Guarded):
         return []
     needed = [right for one in (*rekeyings(configured), configured) for right in rights(one, "User:NAME")]

@@ -47,7 +47,8 @@ class CannotBegin(ConfigurationError):
 def look_at_inputs(
     configured: Configured, bus: Bus, role: Role, channels: Channels, remembered: ChangelogContents
 ) -> Iterator[Finding]:
-    """Check the records of every input. role: with no partition open; it has received its tables, if there are any.
+    """Check the records of every input. role: with no partition open; it has received its tables, if there
+    are any.
 
     CannotBegin if the role has no state and cannot begin without.
     """
@@ -83,10 +84,18 @@ def look_at_inputs(
             wrong = errors
             remedy = "a worker silently treats such values as missing: correct them or the settings"
         if awaited:
-            remedy = "see the section [registry], and the registry's own log" + (f"; {remedy}" if wrong else "")
-        fine = f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable" if records else "no records yet"
+            remedy = "see the section [registry], and the registry's own log" + (
+                f"; {remedy}" if wrong else ""
+            )
+        fine = (
+            f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable"
+            if records
+            else "no records yet"
+        )
         detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
-        yield Finding(f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else "")
+        yield Finding(
+            f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else ""
+        )
         yield from _times(source.topic, state, records)
         yield from _keys(configured, channel, records)
         if channel == "samples":
@@ -106,7 +115,8 @@ def look_at_inputs(
 
 
 def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
-    """For inputs whose unreadable values the role accepts silently: the errors, if every record has one; otherwise none."""
+    """For inputs whose unreadable values the role accepts silently: the errors, if every record has one;
+    otherwise none."""
     if source.strict is None:
         return []
     errors = []
@@ -123,36 +133,55 @@ def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Reco
 
 
 def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
-    """The errors of these records, the most frequent first. Equal reasons are grouped, each with its number and an example."""
+    """The errors of these records, the most frequent first. Equal reasons are grouped, each with its number
+    and an example."""
     groups: dict[tuple[str, str], list[tuple[Record, PeerError]]] = {}
     for record, error in wrong:
-        # An error's text begins with the field, which records have in common, and goes on with the record's own value.
+        # An error's text begins with the field, which records have in common, and goes on with the record's
+        # own value.
         groups.setdefault((error.reason, error.text.partition(" ")[0]), []).append((record, error))
     found = []
     for alike in sorted(groups.values(), key=len, reverse=True):
         record, error = alike[0]
         place = f"{record.topic}-{record.partition}-{record.offset}"
-        found.append(f"{place} {error}" if len(alike) == 1 else f"{len(alike)} times, the first {place} {error}")
-    return found[:EXAMPLES] + ([f"and {counted(len(found) - EXAMPLES, 'other reason')}"] if len(found) > EXAMPLES else [])
+        found.append(
+            f"{place} {error}" if len(alike) == 1 else f"{len(alike)} times, the first {place} {error}"
+        )
+    return found[:EXAMPLES] + (
+        [f"and {counted(len(found) - EXAMPLES, 'other reason')}"] if len(found) > EXAMPLES else []
+    )
 
 
 def _times(topic: str, state: TopicState, records: Sequence[Record]) -> Iterator[Finding]:
     """Whether retention, which goes by the records' own times, deletes records too early or too late."""
     retention, now = float(state.options.get("retention.ms", -1)) / 1000, time.time()
-    if state.options.get("message.timestamp.type") != "CreateTime" or "delete" not in state.options.get("cleanup.policy", ""):
+    if state.options.get("message.timestamp.type") != "CreateTime" or "delete" not in state.options.get(
+        "cleanup.policy", ""
+    ):
         return
     ahead = sum(record.timestamp > now + DAY for record in records)
     old = sum(record.timestamp < now - retention for record in records) if retention >= 0 else 0
-    told = [f"{old} older than its retention of {retention / DAY:g} days may be deleted before they are read"] if old else []
+    told = (
+        [f"{old} older than its retention of {retention / DAY:g} days may be deleted before they are read"]
+        if old
+        else []
+    )
     told += [f"{ahead} with a time in the future keep their segments from being deleted"] if ahead else []
     if told:
-        detail = f"of {counted(len(records), 'record')} {' and '.join(told)}: retention uses the writer's timestamps"
-        remedy = "set message.timestamp.type=LogAppendTime on the topic, or retention.ms=-1 while old records are replayed"
+        detail = (
+            f"of {counted(len(records), 'record')} {' and '.join(told)}: retention uses the writer's "
+            "timestamps"
+        )
+        remedy = (
+            "set message.timestamp.type=LogAppendTime on the topic, or retention.ms=-1 while old records are "
+            "replayed"
+        )
         yield Finding(f"retention of {topic} by time", True, detail, remedy, warns=True)
 
 
 def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> Iterator[Finding]:
-    """Whether keys that are read as text are binary numbers: low numbers are valid text too, others are not."""
+    """Whether keys that are read as text are binary numbers: low numbers are valid text too, others are
+    not."""
     section = getattr(configured.settings, channel, None)
     named = getattr(section, "client", None) or getattr(section, "entity", None)
     if not isinstance(section, KeySection) or section.key != "text" or named:
@@ -160,11 +189,17 @@ def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> It
     hints = [hint for record in records if (hint := binary_hint(record.key or b""))]
     if hints:
         detail = f"{len(hints)} of {counted(len(records), 'record')} have a key that is no text{hints[0]}"
-        yield Finding(f"keys of {section.topic}", False, detail, f"say in [{channel}] how the key is written, or name a field")
+        yield Finding(
+            f"keys of {section.topic}",
+            False,
+            detail,
+            f"say in [{channel}] how the key is written, or name a field",
+        )
 
 
 def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Finding]:
-    """Whether any of these samples has the label that the settings name. A label that all lack is probably misnamed."""
+    """Whether any of these samples has the label that the settings name. A label that all lack is probably
+    misnamed."""
     section = getattr(configured.settings, "samples", None)
     samples = [one for one in batch if isinstance(one.message, Sample)]
     if not isinstance(section, SamplesSection) or section.label is None or not samples:
@@ -180,8 +215,10 @@ def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Findi
     yield Finding(
         f"labels of {section.topic}",
         False,
-        f"{detail}: none has the field {section.label!r} that samples.label names, and nothing would be learnt{hint}",
-        f"set samples.label to one of the fields that are there ({', '.join(known)}), or leave it out if no labels come",
+        f"{detail}: none has the field {section.label!r} that samples.label names, and nothing would be "
+        f"learnt{hint}",
+        f"set samples.label to one of the fields that are there ({', '.join(known)}), or leave it out if no "
+        "labels come",
     )
 
 
@@ -192,7 +229,11 @@ def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
 
 
 def _would_produce(
-    configured: Configured, role: Role, channels: Channels, batch: Sequence[Received], remembered: ChangelogContents
+    configured: Configured,
+    role: Role,
+    channels: Channels,
+    batch: Sequence[Received],
+    remembered: ChangelogContents,
 ) -> Iterator[Finding]:
     """Give these records to a role without state, and report what it would send and refuse."""
 
@@ -208,18 +249,25 @@ def _would_produce(
     for reply in receive_at_once(role, batch, max(received.record.timestamp for received in batch)):
         if isinstance(reply, Send):
             sent[channels.outputs[reply.channel]].append(reply)
-        elif reply.received.record.topic in users or (reply.error.reason == "configuration" and not taken(reply.received.record)):
+        elif reply.received.record.topic in users or (
+            reply.error.reason == "configuration" and not taken(reply.received.record)
+        ):
             # Other refusals of peers' messages depend on the state, which is not restored here.
             refused.setdefault(reply.error.reason, []).append(reply)
     for rejections in refused.values():
         record = rejections[0].received.record
-        detail = f"{counted(len(rejections), 'record')} refused, the first {record.topic}-{record.partition}-{record.offset}: "
+        detail = (
+            f"{counted(len(rejections), 'record')} refused, the first "
+            f"{record.topic}-{record.partition}-{record.offset}: "
+        )
         yield Finding("processing", False, detail + str(rejections[0].error), "see the sender of this record")
     for notice in role.notices():
         if not notice.of_records:
             # The notice depends on the state too, which is not restored here.
             continue
-        yield Finding(notice.reason.replace("_", " "), False, notice.text, "correct the topic or the settings")
+        yield Finding(
+            notice.reason.replace("_", " "), False, notice.text, "correct the topic or the settings"
+        )
     for topic, sends in sent.items():
         detail = f"{counted(len(sends), 'record')} from these"
         if sends:

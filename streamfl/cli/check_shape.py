@@ -21,10 +21,12 @@ from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["look_at_join", "look_at_shape", "spread"]
 
-# The most partitions to look at, spread over all. Their first and last records show how a topic of any length is keyed.
+# The most partitions to look at, spread over all. Their first and last records show how a topic of any length
+# is keyed.
 SAMPLE_PARTITIONS = 8
 
-# The first and the last N records of each of these partitions: a label's sample is near the label's own position.
+# The first and the last N records of each of these partitions: a label's sample is near the label's own
+# position.
 JOIN_RECORDS = 200
 # With fewer records it means nothing that none meet.
 ENOUGH = 20
@@ -35,7 +37,8 @@ Named = list[tuple[Record, str, str]]
 
 
 def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator[Finding]:
-    """Whether each of these samples has only one value of several: the model would then learn a mixture of all."""
+    """Whether each of these samples has only one value of several: the model would then learn a mixture of
+    all."""
     section: Any = getattr(configured.settings, "samples", None)
     if not isinstance(section, KeySection) or getattr(section, "assemble", None) is not None:
         return
@@ -45,7 +48,9 @@ def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator
     for record, content in zip(records, contents, strict=True):
         if content is not None:
             found = None if name is None else content.get(name)
-            readings.append(NarrowRecord(repr(record.key) if found is None else str(found), record.timestamp, content))
+            readings.append(
+                NarrowRecord(repr(record.key) if found is None else str(found), record.timestamp, content)
+            )
     besides = [one for one in (name, getattr(section, "sample_id", None)) if one is not None]
     read = [dict(reading.content) for reading in readings]
     guesses = infer_fields(read, besides, is_textual(format_of(section)), section.columns)
@@ -54,18 +59,24 @@ def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator
         yield Finding(
             f"shape of {section.topic}",
             True,
-            f"{narrow.told()}. Several records seem to form one sample, but each is learnt as a sample of its own",
-            "[samples.assemble] puts them together; `streamfl init` writes it. If each record is a complete sample, nothing "
-            "needs to be done",
+            f"{narrow.told()}. Several records seem to form one sample, but each is learnt as a sample of "
+            "its own",
+            "[samples.assemble] puts them together; `streamfl init` writes it. If each record is a complete "
+            "sample, nothing needs to be done",
             warns=True,
         )
 
 
 def look_at_join(configured: Configured, bus: Bus, channels: Channels) -> Iterator[Finding]:
-    """Whether labels on a topic of their own match samples, judged by the first and the last records of some partitions."""
+    """Whether labels on a topic of their own match samples, judged by the first and the last records of some
+    partitions."""
     samples, labels = (getattr(configured.settings, name, None) for name in ("samples", "labels"))
     inputs = channels.inputs
-    if not isinstance(samples, KeySection) or not isinstance(labels, KeySection) or not {"samples", "labels"} <= inputs.keys():
+    if (
+        not isinstance(samples, KeySection)
+        or not isinstance(labels, KeySection)
+        or not {"samples", "labels"} <= inputs.keys()
+    ):
         return
     states = bus.describe([samples.topic, labels.topic])
     if len({state.partitions for state in states.values() if state.error is None}) != 1 or len(states) < 2:
@@ -86,15 +97,23 @@ def look_at_join(configured: Configured, bus: Bus, channels: Channels) -> Iterat
     looked = f"{counted(len(theirs), 'label')} and {counted(len(ours), 'sample')} that were looked at"
     check = f"labels of {labels.topic}"
     if met:
-        yield Finding(check, True, f"{met} of {counted(len(theirs), 'label')} meet one of {counted(len(ours), 'sample')}")
-    elif {(client, name) for _, client, name in theirs} & {(client, name) for _, client, name in ours} and by_id:
+        yield Finding(
+            check,
+            True,
+            f"{met} of {counted(len(theirs), 'label')} meet one of {counted(len(ours), 'sample')}",
+        )
+    elif {(client, name) for _, client, name in theirs} & {
+        (client, name) for _, client, name in ours
+    } and by_id:
         where = "in another partition than its sample"
         yield Finding(check, False, f"none of {looked} meet: each lies {where}", WRITTEN_ANEW)
     elif (found := _names_elsewhere(samples, labels, ours, theirs, by_id)) is not None:
         yield Finding(check, False, f"none of {looked} meet: {found[0]}", found[1])
     elif len(theirs) >= ENOUGH and len(ours) >= ENOUGH:
         detail = f"none of {looked} meet. The others may: these are the first and the last of each partition"
-        yield Finding(check, True, detail, "see that both name a sample in the same way, by client and id", warns=True)
+        yield Finding(
+            check, True, detail, "see that both name a sample in the same way, by client and id", warns=True
+        )
 
 
 def spread(partitions: int) -> list[int]:
@@ -106,7 +125,8 @@ def spread(partitions: int) -> list[int]:
 def _names_elsewhere(
     samples: KeySection, labels: KeySection, ours: Named, theirs: Named, by_id: bool
 ) -> tuple[str, str] | None:
-    """If labels name client or id differently than samples: the fields with the same names, and what to do. None: not found."""
+    """If labels name client or id differently than samples: the fields with the same names, and what to do.
+    None: not found."""
     our_fields = _values(samples, [record for record, _, _ in ours])
     their_fields = _values(labels, [record for record, _, _ in theirs])
     label = getattr(labels, "label", None)
@@ -117,7 +137,10 @@ def _names_elsewhere(
         field = same_names(clients, their_fields)
         shown = f"a label's {named} is {theirs[0][1]!r}, a sample's is {ours[0][1]!r}"
         if field is not None:
-            remedy = f'set labels.{named} = "{field}". Do labels then lie in other partitions than their samples? {WRITTEN_ANEW}'
+            remedy = (
+                f'set labels.{named} = "{field}". Do labels then lie in other partitions than their samples? '
+                f"{WRITTEN_ANEW}"
+            )
             return f"{shown}; the field {field} of the labels has the samples' names", remedy
         others = {client for _, client, _ in theirs}
         if (field := same_names(others, our_fields)) is not None:

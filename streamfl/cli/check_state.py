@@ -1,4 +1,5 @@
-"""Part of ``streamfl check``: compares the role's state, and what other members publish, with the settings."""
+"""Part of ``streamfl check``: compares the role's state, and what other members publish, with the
+settings."""
 
 from __future__ import annotations
 
@@ -19,9 +20,17 @@ from streamfl.runtime.remembered_settings import differences, is_settings, refus
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.state.table import StateTable
 
-__all__ = ["ChangelogContents", "look_at_deleted", "look_at_offsets", "look_at_standing", "look_at_state", "look_at_tables"]
+__all__ = [
+    "ChangelogContents",
+    "look_at_deleted",
+    "look_at_offsets",
+    "look_at_standing",
+    "look_at_state",
+    "look_at_tables",
+]
 
-# The longest time to read a topic. A worker reads all of it at its start, but the user of a check should not wait that long.
+# The longest time to read a topic. A worker reads all of it at its start, but the user of a check should not
+# wait that long.
 READING_SECONDS = 30.0
 EXAMPLES = 3
 REMEDY = "run the release that wrote it, restore the topic from a copy, or start over"
@@ -31,8 +40,8 @@ REMEDY = "run the release that wrote it, restore the topic from a copy, or start
 class ChangelogContents:
     """What the changelogs hold, without restoring it into a role.
 
-    nothing: the role would certainly begin without state. positions: the position in each partition of an input. facts: what is
-    remembered beside the positions.
+    nothing: the role would certainly begin without state. positions: the position in each partition of an
+    input. facts: what is remembered beside the positions.
     whole: all changelogs were read to the end.
     """
 
@@ -49,8 +58,11 @@ class ChangelogContents:
             held[topic, record.partition] = int.from_bytes(record.value, "little", signed=True)
 
 
-def look_at_state(configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:
-    """Whether a worker with these settings could restore the state of every partition; fills ``remembered``."""
+def look_at_state(
+    configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents
+) -> Iterator[Finding]:
+    """Whether a worker with these settings could restore the state of every partition; fills
+    ``remembered``."""
     own = {topic for channel, topic in channels.changelogs.items() if channel not in channels.published}
     # A topic that may not be described may hold state.
     remembered.nothing = all(state.error is None for state in bus.describe(sorted(own)).values())
@@ -59,13 +71,18 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
         begun: set[int] = set()
         unknown: set[bytes] = set()
         state = configured.kind.state if topic in own & {*channels.own_changelogs.values()} else StateTable()
-        whole = _read(bus, topic, records, begun, state, unknown, remembered if topic in own else ChangelogContents())
+        whole = _read(
+            bus, topic, records, begun, state, unknown, remembered if topic in own else ChangelogContents()
+        )
         if topic in own and (begun or not whole):
             remembered.nothing = False
         remembered.whole &= whole
         limit = "" if whole else f", as far as {READING_SECONDS:g} s allow"
         if unknown:
-            text = f"{counted(len(unknown), 'key')} that a {configured.kind.name} does not know, such as {min(unknown)!r}"
+            text = (
+                f"{counted(len(unknown), 'key')} that a {configured.kind.name} does not know, such as "
+                f"{min(unknown)!r}"
+            )
             yield Finding(f"state in {topic}", False, text, REMEDY)
         elif topic in channels.own_changelogs.values():
             yield _judged(configured, bus, channels, topic, records, begun, limit)
@@ -74,7 +91,9 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
             yield Finding(f"state in {topic}", True, detail + limit)
 
 
-def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:
+def look_at_offsets(
+    configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents
+) -> Iterator[Finding]:
     """Whether an operator reset the group's offsets, and expects records to be read again."""
     group = configured.settings.group
     # A running worker has logged this itself, and commits its state a moment before its offsets can be seen.
@@ -87,7 +106,11 @@ def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, rememb
         if offsets.get((topic, partition), -1) < position
     ]
     if not others:
-        yield Finding(f"offsets of {group}", True, f"as the state has them, of {counted(len(remembered.positions), 'partition')}")
+        yield Finding(
+            f"offsets of {group}",
+            True,
+            f"as the state has them, of {counted(len(remembered.positions), 'partition')}",
+        )
         return
     more = f"; and {counted(len(others) - EXAMPLES, 'partition')} more" if len(others) > EXAMPLES else ""
     yield Finding(
@@ -100,26 +123,40 @@ def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, rememb
 
 
 def look_at_deleted(bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:
-    """Whether records were deleted before they were read: those that workers have noticed, and those that they will notice."""
-    found: dict[str, list[str]] = {topic: [] for topic in _existing(bus, (one.topic for one in channels.inputs.values()))}
+    """Whether records were deleted before they were read: those that workers have noticed, and those that
+    they will notice."""
+    found: dict[str, list[str]] = {
+        topic: [] for topic in _existing(bus, (one.topic for one in channels.inputs.values()))
+    }
     for (topic, partition), unread in sorted(unread_of(remembered.facts).items()):
         found.get(topic, []).append(f"of partition {partition} {unread}")
     for topic, told in found.items():
         begins = bus.offsets(topic, -math.inf)
         told += [
-            f"of partition {partition} {begins[partition] - position} unread records are gone: offsets {position} to "
-            f"{begins[partition] - 1}"
+            f"of partition {partition} {begins[partition] - position} unread records are gone: offsets "
+            f"{position} to {begins[partition] - 1}"
             for (name, partition), position in sorted(remembered.positions.items())
             if name == topic and position < begins.get(partition, 0)
         ]
         if told:
             more = f"; and {len(told) - EXAMPLES} more" if len(told) > EXAMPLES else ""
-            remedy = "let the topic keep its records for longer than workers may be away (retention.ms, retention.bytes)"
-            yield Finding(f"retention of {topic}", True, "; ".join(told[:EXAMPLES]) + more, remedy, warns=True)
+            remedy = (
+                "let the topic keep its records for longer than workers may be away (retention.ms, "
+                "retention.bytes)"
+            )
+            yield Finding(
+                f"retention of {topic}", True, "; ".join(told[:EXAMPLES]) + more, remedy, warns=True
+            )
 
 
 def _judged(
-    configured: Configured, bus: Bus, channels: Channels, topic: str, records: dict[int, Record], begun: set[int], limit: str
+    configured: Configured,
+    bus: Bus,
+    channels: Channels,
+    topic: str,
+    records: dict[int, Record],
+    begun: set[int],
+    limit: str,
 ) -> Finding:
     check = f"state in {topic}"
     if not begun:
@@ -161,7 +198,8 @@ def _read(
     unknown: set[bytes],
     remembered: ChangelogContents,
 ) -> bool:
-    """Fill in the last record of settings of each partition, the partitions with state, and the keys that ``state`` does not have.
+    """Fill in the last record of settings of each partition, the partitions with state, and the keys that
+    ``state`` does not have.
 
     False: the time was too short.
     """
@@ -210,10 +248,17 @@ def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding
             detail += f", {len(refused)} refused, the first: {refused[0]}"
         found = [role.trouble, *(notice.text for notice in role.notices() if notice.of_records)]
         trouble = "; ".join(dict.fromkeys(text for text in found if text is not None))
-        yield Finding(f"what {topic} says", not trouble, trouble or detail, "give all members the same" if trouble else "")
+        yield Finding(
+            f"what {topic} says",
+            not trouble,
+            trouble or detail,
+            "give all members the same" if trouble else "",
+        )
 
 
-def look_at_standing(configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:
+def look_at_standing(
+    configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents
+) -> Iterator[Finding]:
     """How the role stands with its peers: what it has not read yet, and what it waits for."""
     inputs = {source.topic for source in channels.inputs.values()}
     if len(_existing(bus, inputs)) < len(inputs):

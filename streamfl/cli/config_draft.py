@@ -27,8 +27,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 class ConfigDraft:
     """The file as it grows. Sections and keys keep the order in which they were added.
 
-    head: comments at the top. sections: by name, keys with value and reason. inputs: tables of ``[[samples.inputs]]``, each with
-    its reason. notes: by section, comments at its end.
+    head: comments at the top. sections: by name, keys with value and reason. inputs: tables of
+    ``[[samples.inputs]]``, each with its reason. notes: by section, comments at its end.
     """
 
     head: list[str] = field(default_factory=list)
@@ -74,8 +74,8 @@ class ConfigDraft:
             return tomllib.loads(self.text(settings))
         except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(
-                f"the file would not be valid TOML: {error}. A key of --set occurs twice, or is invalid; leave --set out, and "
-                "edit the written file"
+                f"the file would not be valid TOML: {error}. A key of --set occurs twice, or is invalid; "
+                "leave --set out, and edit the written file"
             ) from None
 
     def to_fill_in(self, settings: type[RoleSettings]) -> list[str]:
@@ -96,7 +96,9 @@ def section_class(settings: type[RoleSettings], name: str) -> type[BaseModel]:
     for member in members:
         if isinstance(member, type) and issubclass(member, BaseModel):
             return member
-    raise ConfigurationError(f"[{name}]: there is no such section; there are {', '.join(settings.model_fields)}")
+    raise ConfigurationError(
+        f"[{name}]: there is no such section; there are {', '.join(settings.model_fields)}"
+    )
 
 
 def _required_sections(settings: type[RoleSettings]) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -124,7 +126,11 @@ def _line(key: str, value: Any, why: str) -> list[str]:
 
 
 def _commented(texts: Sequence[str]) -> list[str]:
-    return [f"# {line}" for text in texts for line in textwrap.wrap(printable(text), WIDTH - 2, break_long_words=False) or [""]]
+    return [
+        f"# {line}"
+        for text in texts
+        for line in textwrap.wrap(printable(text), WIDTH - 2, break_long_words=False) or [""]
+    ]
 
 
 def _key(key: str) -> str:

@@ -1,4 +1,5 @@
-"""Options that systems add to a command: each system's function takes some, and the command takes all of them."""
+"""Options that systems add to a command: each system's function takes some, and the command takes all of
+them."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ from streamfl.contract.role import ConfigurationError
 __all__ = ["own_options", "with_options"]
 
 
-def with_options(command: Callable[..., None], functions: Mapping[str, Callable[..., Any]]) -> Callable[..., None]:
-    """The command with the options of all ``functions``, by system, besides its own. It gets them as keyword arguments.
+def with_options(
+    command: Callable[..., None], functions: Mapping[str, Callable[..., Any]]
+) -> Callable[..., None]:
+    """The command with the options of all ``functions``, by system, besides its own. It gets them as keyword
+    arguments.
 
-    A function's first parameter is no option. If systems describe an option differently, or some do not have it, its help names
-    the systems. ConfigurationError if an option has values of two kinds, or a default other than None or False.
+    A function's first parameter is no option. If systems describe an option differently, or some do not have
+    it, its help names the systems. ConfigurationError if an option has values of two kinds, or a default
+    other than None or False.
     """
     own = [one for one in _parameters(command) if one.kind is not inspect.Parameter.VAR_KEYWORD]
     contributed: dict[str, dict[str, inspect.Parameter]] = {}
@@ -32,8 +37,9 @@ def with_options(command: Callable[..., None], functions: Mapping[str, Callable[
         alike = len({(one.default, _kind(one)) for one in by_system.values()}) == 1
         if name in taken or not alike or _kind(first) is None or first.default not in (None, False):
             raise ConfigurationError(
-                f"{', '.join(by_system)}: the option --{name.replace('_', '-')} of one has another meaning elsewhere, has a "
-                "default that is neither None nor False, or is no typer.Option: uninstall the package of one of them"
+                f"{', '.join(by_system)}: the option --{name.replace('_', '-')} of one has another meaning "
+                "elsewhere, has a default that is neither None nor False, or is no typer.Option: uninstall "
+                "the package of one of them"
             )
         merged.append(_merged(by_system, len(functions)))
 
@@ -50,7 +56,11 @@ def with_options(command: Callable[..., None], functions: Mapping[str, Callable[
 def own_options(function: Callable[..., Any], options: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """The options that this function takes; ConfigurationError if others were given."""
     own = {parameter.name for parameter in _parameters(function)[1:]}
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value is not False]
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, value in options.items()
+        if value is not None and value is not False
+    ]
     others = [name for name in given if name[2:].replace("-", "_") not in own]
     if others:
         has = "has" if len(others) == 1 else "have"

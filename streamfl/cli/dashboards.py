@@ -1,4 +1,5 @@
-"""``streamfl dashboards``: dashboards for Grafana, and alert rules for Prometheus with the pages that say what to do."""
+"""``streamfl dashboards``: dashboards for Grafana, and alert rules for Prometheus with the pages that say
+what to do."""
 
 from __future__ import annotations
 
@@ -18,27 +19,35 @@ NOTE = "Written by `streamfl dashboards`."
 
 
 def dashboards(
-    name: Annotated[str | None, typer.Argument(help="The dashboard to print, or to write alone; left out: all.")] = None,
-    out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="The folder to write to; left out: print.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The dashboard to print, or to write alone; left out: all.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FOLDER", help="The folder to write to; left out: print.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also overwrite files that differ.")] = False,
     runbooks: Annotated[
         str | None,
         typer.Option(
             "--runbooks",
-            help="The URL where you publish the runbook pages, so that alerts link to them: of their folder, or with {page} for a "
-            "page's name.",
+            help="The URL where you publish the runbook pages, so that alerts link to them: of their folder, "
+            "or with {page} for a page's name.",
         ),
     ] = None,
 ) -> None:
-    """Write Grafana's dashboards and Prometheus' alert rules of every installed system, or print one dashboard as JSON.
+    """Write Grafana's dashboards and Prometheus' alert rules of every installed system, or print one
+    dashboard as JSON.
 
-    If a file exists with other content, nothing is written, because it may have been edited. --force overwrites it.
+    If a file exists with other content, nothing is written, because it may have been edited. --force
+    overwrites it.
     """
     boards = {board.name: board for board in dashboards_of(installed_systems())}
     if name is not None and name not in boards:
         raise ConfigurationError(f"{name}: there is no such dashboard; there are {', '.join(boards)}")
     if runbooks is not None and "://" not in runbooks:
-        raise ConfigurationError(f"--runbooks {runbooks}: a URL is needed, such as https://wiki.example/streamfl")
+        raise ConfigurationError(
+            f"--runbooks {runbooks}: a URL is needed, such as https://wiki.example/streamfl"
+        )
     if out is None:
         if name is None:
             for board in boards.values():
@@ -60,8 +69,9 @@ def dashboards(
         changed = [file for file, content in there.items() if content != files[file].encode()]
         if changed and not force:
             raise ConfigurationError(
-                f"--out {out}: {', '.join(changed)} {'says' if len(changed) == 1 else 'say'} something else (another release, or "
-                "edited), and nothing was written: write to another folder and compare, or overwrite with --force"
+                f"--out {out}: {', '.join(changed)} {'says' if len(changed) == 1 else 'say'} something else "
+                "(another release, or edited), and nothing was written: write to another folder and compare, "
+                "or overwrite with --force"
             )
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")

@@ -25,11 +25,16 @@ _HELP = " ".join(f"{name}: {system.summary}." for name, system in _SYSTEMS.items
 
 def demo(
     system: Annotated[_System, typer.Argument(help=_HELP)] = _FIRST,
-    out: Annotated[Path, typer.Option("--out", help="Where the picture goes; .png or .svg.")] = Path("demo.png"),
-    seed: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Another seed draws other numbers.")] = 7,
+    out: Annotated[Path, typer.Option("--out", help="Where the picture goes; .png or .svg.")] = Path(
+        "demo.png"
+    ),
+    seed: Annotated[
+        int, typer.Option(min=-(2**63), max=2**63 - 1, help="Another seed draws other numbers.")
+    ] = 7,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Run a federation in this process, on data that a package brings, and print a table of results and draw a picture."""
+    """Run a federation in this process, on data that a package brings, and print a table of results and draw
+    a picture."""
     if out.suffix not in (".png", ".svg"):
         raise ConfigurationError(f"--out {out}: a name ending in .png or .svg is expected")
     try:
@@ -41,6 +46,10 @@ def demo(
         print_json({**report.as_json(), "picture": str(out) if can_draw() else None})
     else:
         print_table(report.heading(), report.columns, report.rows, report.notes)
-    say(f"picture: {out}" if can_draw() else "no picture: matplotlib is not installed; pip install 'streamfl[plots]'")
+    say(
+        f"picture: {out}"
+        if can_draw()
+        else "no picture: matplotlib is not installed; pip install 'streamfl[plots]'"
+    )
     if report.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

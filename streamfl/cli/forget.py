@@ -23,8 +23,8 @@ def forget(
 ) -> None:
     """Remove a client from the role's state, as if it had never been there. Stop the role's workers first.
 
-    Its place among federation.clients is free again. If its messages still come, it is a new client. Exit code 2: no partition
-    remembers it.
+    Its place among federation.clients is free again. If its messages still come, it is a new client. Exit
+    code 2: no partition remembers it.
     """
     configured = read_configuration(config)
     with closing(configured.connect()) as bus, telling_remedy(configured):
@@ -35,4 +35,7 @@ def forget(
     if format is OutputFormat.JSON:
         print_json({"client": client, "partitions": partitions})
     else:
-        say(f"forgot client {client!r}, which {counted(len(partitions), 'partition')} of this {kind} remembered: {partitions}")
+        say(
+            f"forgot client {client!r}, which {counted(len(partitions), 'partition')} of this {kind} "
+            f"remembered: {partitions}"
+        )

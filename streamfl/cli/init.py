@@ -40,53 +40,84 @@ BEFORE = "Before it runs:"
 
 
 FromFileOption = Annotated[
-    Path | None, typer.Option(help="Look at the first lines of this file instead: JSON, an object a line, or CSV.")
+    Path | None,
+    typer.Option(help="Look at the first lines of this file instead: JSON, an object a line, or CSV."),
 ]
 ClientOption = Annotated[
     str | None,
-    typer.Option("--client", "--entity", help="The field that names the client or entity; left out: the record's key."),
+    typer.Option(
+        "--client", "--entity", help="The field that names the client or entity; left out: the record's key."
+    ),
 ]
-LabelsTopicOption = Annotated[str | None, typer.Option(help="The topic that labels come on, where they are not with the samples.")]
-SampleIdOption = Annotated[str | None, typer.Option(help="The field with the sample's id; left out: its place in the topic.")]
+LabelsTopicOption = Annotated[
+    str | None, typer.Option(help="The topic that labels come on, where they are not with the samples.")
+]
+SampleIdOption = Annotated[
+    str | None, typer.Option(help="The field with the sample's id; left out: its place in the topic.")
+]
 AssembleOption = Annotated[
     bool,
-    typer.Option("--assemble/--no-assemble", help="Put one sample together from records that have one value each, if they do."),
+    typer.Option(
+        "--assemble/--no-assemble",
+        help="Put one sample together from records that have one value each, if they do.",
+    ),
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Another key, such as --set federation.clients=40. It can be repeated.")
+    list[str] | None,
+    typer.Option("--set", help="Another key, such as --set federation.clients=40. It can be repeated."),
 ]
-SecondsOption = Annotated[float, typer.Option(min=0.1, help="For so long the bus and the registry are waited for.")]
+SecondsOption = Annotated[
+    float, typer.Option(min=0.1, help="For so long the bus and the registry are waited for.")
+]
 
 
 def init(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write. One that exists is not overwritten.")],
-    role: Annotated[str | None, typer.Option(help="The role's kind; left out: a client with samples of its own.")] = None,
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="The file to write. One that exists is not overwritten.")
+    ],
+    role: Annotated[
+        str | None, typer.Option(help="The role's kind; left out: a client with samples of its own.")
+    ] = None,
     from_topic: Annotated[str | None, typer.Option(help="Look at some records of this topic.")] = None,
     from_file: FromFileOption = None,
-    url: Annotated[str | None, typer.Option(help="bus.url, such as kafka://host:9092 or sqlite://plant.db.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="bus.url, such as kafka://host:9092 or sqlite://plant.db.")
+    ] = None,
     client: ClientOption = None,
     label: Annotated[str | None, typer.Option(help="The field to be predicted.")] = None,
-    no_label: Annotated[bool, typer.Option("--no-label", help="No field is: predict, and learn nothing.")] = False,
+    no_label: Annotated[
+        bool, typer.Option("--no-label", help="No field is: predict, and learn nothing.")
+    ] = False,
     labels_topic: LabelsTopicOption = None,
     sample_id: SampleIdOption = None,
     assemble: AssembleOption = True,
     federation: Annotated[str, typer.Option(help="federation.name.")] = "federation",
     parties: Annotated[str | None, typer.Option(help="federation.parties, with commas between them.")] = None,
     party: Annotated[str | None, typer.Option(help="party.name, which of the parties this is.")] = None,
-    record_format: Annotated[str | None, typer.Option(help="How records are written; left out: it is found out.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Of CSV: the columns' names, with commas between them.")] = None,
-    registry: Annotated[str | None, typer.Option(help="registry.url, where records name a schema by number.")] = None,
-    schema_file: Annotated[str | None, typer.Option(help="Of bare Avro and Protobuf: the file with the schema.")] = None,
+    record_format: Annotated[
+        str | None, typer.Option(help="How records are written; left out: it is found out.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Of CSV: the columns' names, with commas between them.")
+    ] = None,
+    registry: Annotated[
+        str | None, typer.Option(help="registry.url, where records name a schema by number.")
+    ] = None,
+    schema_file: Annotated[
+        str | None, typer.Option(help="Of bare Avro and Protobuf: the file with the schema.")
+    ] = None,
     message: Annotated[str | None, typer.Option(help="Of Protobuf: the message's name.")] = None,
     settings: SetOption = None,
     seconds: SecondsOption = 30.0,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Look at some records and write a settings file for them, with the reason of every guess beside it as a comment.
+    """Look at some records and write a settings file for them, with the reason of every guess beside it as a
+    comment.
 
-    It finds out the records' format and, field by field, numbers, times, truth values and categories. It never guesses which field
-    names the client and which is to be predicted. It writes nothing to the bus. Logins of a cluster and of a registry come from
-    the environment, as STREAMFL_BUS__OPTIONS__… and STREAMFL_REGISTRY__…, and are not put into the file.
+    It finds out the records' format and, field by field, numbers, times, truth values and categories. It
+    never guesses which field names the client and which is to be predicted. It writes nothing to the bus.
+    Logins of a cluster and of a registry come from the environment, as STREAMFL_BUS__OPTIONS__… and
+    STREAMFL_REGISTRY__…, and are not put into the file.
     """
     sources = _Sources(from_topic, from_file, labels_topic)
     _check_given(config, sources, {"--client": client, "--label": label, "--sample-id": sample_id})
@@ -94,10 +125,14 @@ def init(
     names = None if columns is None else columns.split(",")
     given = {"format": record_format, "columns": names, "schema_file": schema_file, "message": message}
     own = [_assignment(one, kind) for one in settings or ()]
-    given |= {key: value for section, key, value in own if section == "samples" and key in ("delimiter", "decimal")}
+    given |= {
+        key: value for section, key, value in own if section == "samples" and key in ("delimiter", "decimal")
+    }
     reached = _reached(kind, federation, url, registry)
     if url is None and reached.bus.url == NOWHERE and from_file is None:
-        raise ConfigurationError("--url is missing: where the topic is, such as kafka://host:9092 or sqlite://plant.db")
+        raise ConfigurationError(
+            "--url is missing: where the topic is, such as kafka://host:9092 or sqlite://plant.db"
+        )
     look_at = _SourceReader(reached, given, time.monotonic() + seconds, seconds)
     draft = _member_draft(kind, federation, reached.bus.url, parties, party, registry)
     asked = InitOptions(draft, kind, client, label, no_label, sample_id, assemble, own)
@@ -112,7 +147,8 @@ def init(
 
 @dataclass(frozen=True)
 class _Sources:
-    """Where the records to look at are. topic, file: the samples, at most one of them. labels: the labels' topic."""
+    """Where the records to look at are. topic, file: the samples, at most one of them. labels: the labels'
+    topic."""
 
     topic: str | None
     file: Path | None
@@ -120,20 +156,32 @@ class _Sources:
 
 
 def _check_given(config: Path, sources: _Sources, fields: Mapping[str, str | None]) -> None:
-    """ConfigurationError if options miss or exclude one another. fields: by option, the field that it names."""
+    """ConfigurationError if options miss or exclude one another. fields: by option, the field that it
+    names."""
     if os.path.exists(config):
-        raise ConfigurationError(f"{config}: exists, and is not overwritten: give another name, or move it away")
+        raise ConfigurationError(
+            f"{config}: exists, and is not overwritten: give another name, or move it away"
+        )
     if sources.topic is not None and sources.file is not None:
         raise ConfigurationError("--from-topic and --from-file exclude one another: leave one out")
     if sources == _Sources(None, None, None):
-        raise ConfigurationError("--from-topic is missing: the topic with the records to look at; or a file, --from-file")
+        raise ConfigurationError(
+            "--from-topic is missing: the topic with the records to look at; or a file, --from-file"
+        )
     for option, field in fields.items():
         if field == "":
-            raise ConfigurationError(f"{option} is empty: the name of a field is expected; else leave {option} out")
+            raise ConfigurationError(
+                f"{option} is empty: the name of a field is expected; else leave {option} out"
+            )
 
 
 def _member_draft(
-    kind: RoleKind[Any], federation: str, url: str, parties: str | None, party: str | None, registry: str | None
+    kind: RoleKind[Any],
+    federation: str,
+    url: str,
+    parties: str | None,
+    party: str | None,
+    registry: str | None,
 ) -> ConfigDraft:
     """A draft that says whose worker it is, and where bus and registry are."""
     draft = ConfigDraft()
@@ -151,9 +199,14 @@ def _member_draft(
 def _put_records(
     asked: InitOptions, sources: _Sources, look_at: _SourceReader
 ) -> tuple[RecordSample | None, list[InferredField]]:
-    """Look at samples and labels, and write their sections. Returns the samples, if any, and what their fields were taken for."""
+    """Look at samples and labels, and write their sections. Returns the samples, if any, and what their
+    fields were taken for."""
     samples, guesses = None, list[InferredField]()
-    labels = None if sources.labels is None else LabelsTopic(sources.labels, look_at.topic(sources.labels), asked.sample_id)
+    labels = (
+        None
+        if sources.labels is None
+        else LabelsTopic(sources.labels, look_at.topic(sources.labels), asked.sample_id)
+    )
     if sources.topic is not None or sources.file is not None:
         topic, samples = look_at.samples(sources.topic, sources.file)
         if labels is not None:
@@ -168,15 +221,21 @@ def _put_records(
 class _SourceReader:
     """Reads records, each source once."""
 
-    def __init__(self, reached: RecordSettings, given: dict[str, Any], deadline: float, seconds: float) -> None:
+    def __init__(
+        self, reached: RecordSettings, given: dict[str, Any], deadline: float, seconds: float
+    ) -> None:
         self._reached, self._given, self._deadline, self._seconds = reached, given, deadline, seconds
 
     def samples(self, topic: str | None, file: Path | None) -> tuple[str, RecordSample]:
-        """The topic's name and its records; or those of a file, under the name of the topic that it is to become."""
+        """The topic's name and its records; or those of a file, under the name of the topic that it is to
+        become."""
         if topic is not None:
             return topic, self.topic(topic)
         assert file is not None
-        name = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in file.stem) or "samples"
+        name = (
+            "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in file.stem)
+            or "samples"
+        )
         lines, whole = lines_of(file)
         return name, look(lines, self._section(name), None, self._deadline, file, whole)
 
@@ -184,7 +243,9 @@ class _SourceReader:
         """Some records of a topic."""
         section, bus = self._section(name), self._reached.bus
         with progress(f"reading {name} of {bus.url}"):
-            with closing(connect(bus.url, {"connect_timeout_seconds": self._seconds, **bus.options})) as opened:
+            with closing(
+                connect(bus.url, {"connect_timeout_seconds": self._seconds, **bus.options})
+            ) as opened:
                 records, partitions, whole = records_of(opened, name, self._deadline)
             return look(records, section, partitions, self._deadline, None, whole)
 
@@ -205,7 +266,9 @@ def _reached(kind: RoleKind[Any], federation: str, url: str | None, registry: st
 def _put_parties(draft: ConfigDraft, kind: RoleKind[Any], parties: str | None, party: str | None) -> None:
     vertical = "parties" in section_class(kind.settings, "federation").model_fields
     if not vertical and (parties is not None or party is not None):
-        raise ConfigurationError(f"--parties and --party have no meaning for a {kind.name}: its members have the same columns")
+        raise ConfigurationError(
+            f"--parties and --party have no meaning for a {kind.name}: its members have the same columns"
+        )
     if parties is not None:
         draft.put("federation", "parties", parties.split(","), "in the same order at every member")
 
@@ -215,7 +278,9 @@ def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
     place, equals, written = text.partition("=")
     section, _, key = place.strip().rpartition(".")
     if not equals or not section or not key:
-        raise ConfigurationError(f"--set {text}: section.key=value is expected, such as federation.clients=40")
+        raise ConfigurationError(
+            f"--set {text}: section.key=value is expected, such as federation.clients=40"
+        )
     if "." not in section and key not in (known := section_class(kind.settings, section).model_fields):
         raise ConfigurationError(f"--set {text}: {section}.{key} is not known; known are {', '.join(known)}")
     try:
@@ -224,13 +289,18 @@ def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
         return section, key, written.strip()
 
 
-def _settle(draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config: Path, seen: RecordSample | None) -> int | None:
-    """Drop sections that the role does not read, and read the records with the settings. Returns how many are readable, or None.
+def _settle(
+    draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config: Path, seen: RecordSample | None
+) -> int | None:
+    """Drop sections that the role does not read, and read the records with the settings. Returns how many are
+    readable, or None.
 
-    alone: the draft without the user's --set. ConfigurationError if the user's --set makes settings that cannot run.
+    alone: the draft without the user's --set. ConfigurationError if the user's --set makes settings that
+    cannot run.
     """
     settings, wrong = _validated(draft, kind, config)
-    # A mistake that is there without --set is left for the user to correct in the file; others come from --set.
+    # A mistake that is there without --set is left for the user to correct in the file; others come from
+    # --set.
     if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
         raise ConfigurationError("\n".join(own))
     if draft.to_fill_in(kind.settings):
@@ -255,7 +325,8 @@ def _settle(draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config:
 
 
 def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:
-    """The settings, as `run` would read them, and their mistakes; drops sections that the role does not read."""
+    """The settings, as `run` would read them, and their mistakes; drops sections that the role does not
+    read."""
     # Parsed from the file's text, because a key may be in it twice.
     content = GivenSettings(draft.content(kind.settings))
     try:
@@ -273,10 +344,16 @@ def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[A
 
 
 def _write(config: Path, draft: ConfigDraft, kind: RoleKind[Any], seen: RecordSample | None) -> None:
-    told = f"Written by `streamfl init`{'' if seen is None else f' from {seen.told()}'}. Comments say why a key is as it is."
+    told = (
+        f"Written by `streamfl init`{'' if seen is None else f' from {seen.told()}'}. Comments say why a key "
+        "is as it is."
+    )
     head = [told]
     if "samples" in draft.sections:
-        head.append("A record that lacks one of the fields named here is a dead letter, unless the field's table has `missing`.")
+        head.append(
+            "A record that lacks one of the fields named here is a dead letter, unless the field's table has "
+            "`missing`."
+        )
     if missing := draft.to_fill_in(kind.settings):
         head.append(f"To fill in: {', '.join(missing)}.")
     draft.head[:0] = head
@@ -320,18 +397,30 @@ def _tell(
     if guesses and "samples" in draft.sections:
         rows = [(guess.path, _taken(guess), guess.why) for guess in guesses]
         print_table(f"Fields of {counted(total, 'record')}", ("field", "taken as", "why"), rows)
-    say(f"wrote {config}" + ("" if readable is None else f": {readable} of {counted(total, 'record')} can be read with it"))
+    say(
+        f"wrote {config}"
+        + ("" if readable is None else f": {readable} of {counted(total, 'record')} can be read with it")
+    )
     for key in missing:
         say(f"to fill in: {key}")
     for note in draft.head[1:]:
         if note.startswith(BEFORE):
             say(note)
     if "samples.assemble" in draft.sections:
-        say(f"{draft.sections['samples']['topic'][1]}: run streamfl rekey {config} beside the worker. Wrong? Say --no-assemble")
+        say(
+            f"{draft.sections['samples']['topic'][1]}: run streamfl rekey {config} beside the worker. Wrong? "
+            "Say --no-assemble"
+        )
     elif "samples.rekey" in draft.sections:
-        say(f"the topic does not have the required keys: streamfl rekey {config} writes a rekeyed copy, beside the worker")
+        say(
+            f"the topic does not have the required keys: streamfl rekey {config} writes a rekeyed copy, "
+            "beside the worker"
+        )
     if "labels.rekey" in draft.sections:
-        say(f"the labels do not have the required keys: streamfl rekey {config} --stream labels writes a rekeyed copy")
+        say(
+            f"the labels do not have the required keys: streamfl rekey {config} --stream labels writes a "
+            "rekeyed copy"
+        )
     others = ", ".join(name for name in find_system(kind.name).kinds if name != kind.name)
     inputs = "-inputs" if seen is not None and seen.partitions is None else ""
     say(f"then: streamfl topics {config} --create{inputs}, streamfl check {config}, streamfl run {config}")

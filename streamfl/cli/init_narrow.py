@@ -29,14 +29,20 @@ def check_label(narrow: Narrow, label: str | None, none: bool) -> None:
     if label in narrow.names or (label is None and none):
         return
     choices = ", ".join(narrow.names[:MOST_SHOWN])
-    said = "which of them is to be predicted is not known" if label is None else f"--label {label} is none of them"
+    said = (
+        "which of them is to be predicted is not known"
+        if label is None
+        else f"--label {label} is none of them"
+    )
     raise ConfigurationError(
-        f"{narrow.told()}. Several records make one sample, and {said}: say --label with one of {choices}; or --no-label. If each "
-        "record is a sample by itself, say --no-assemble"
+        f"{narrow.told()}. Several records make one sample, and {said}: say --label with one of {choices}; "
+        "or --no-label. If each record is a sample by itself, say --no-assemble"
     )
 
 
-def put_narrow(draft: ConfigDraft, seen: RecordSample, narrow: Narrow, topic: str, sample_id: str | None) -> None:
+def put_narrow(
+    draft: ConfigDraft, seen: RecordSample, narrow: Narrow, topic: str, sample_id: str | None
+) -> None:
     """Write the settings of the new topic, of the user's own topic, and of the assembly of samples."""
     why = f"{narrow.told()}. `streamfl rekey` puts samples together and writes this topic"
     draft.put("samples", "topic", f"{topic}-samples", why)
@@ -51,10 +57,16 @@ def put_narrow(draft: ConfigDraft, seen: RecordSample, narrow: Narrow, topic: st
     draft.put("samples.assemble", "value", narrow.value)
 
 
-def narrow_guesses(narrow: Narrow, label: str | None, guesses: Sequence[InferredField]) -> list[InferredField]:
+def narrow_guesses(
+    narrow: Narrow, label: str | None, guesses: Sequence[InferredField]
+) -> list[InferredField]:
     """The fields of an assembled sample: every name except the label's, and the time."""
     keys = {**({"as": "number"} if narrow.text else {}), "missing": "last"}
-    found = [InferredField(name, keys, f"{narrow.value} where {narrow.name} is {name}") for name in narrow.names if name != label]
+    found = [
+        InferredField(name, keys, f"{narrow.value} where {narrow.name} is {name}")
+        for name in narrow.names
+        if name != label
+    ]
     time = narrow.together.get("time")
     return [*found, *(guess for guess in guesses if guess.path == time)]
 
@@ -65,5 +77,7 @@ def _why(key: str, narrow: Narrow) -> str:
     if key not in ("seconds", "id"):
         return ""
     if narrow.complete is None:
-        return "a guess, for nothing says when a record was written: which records of a client are one sample?"
+        return (
+            "a guess, for nothing says when a record was written: which records of a client are one sample?"
+        )
     return f"{narrow.complete:.0%} of the samples then have all of {counted(len(narrow.names), 'value')}"

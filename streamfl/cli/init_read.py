@@ -14,7 +14,14 @@ import msgspec
 from pydantic import ValidationError
 
 from streamfl.cli.preflight import counted
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
+from streamfl.contract.role import (
+    ConfigurationError,
+    DataError,
+    IgnoredRecord,
+    NotYetReadable,
+    PeerError,
+    Record,
+)
 from streamfl.records.fields import shown
 from streamfl.records.format_inference import InferredFormat, infer_format
 from streamfl.records.keys import KeySection, key_reader
@@ -23,7 +30,8 @@ from streamfl.runtime.bus import Bus, BusUnavailable
 
 __all__ = ["RecordSample", "lines_of", "look", "records_of", "topic_section"]
 
-# The most partitions of a topic, and the number of first and of last records in each; the most lines and bytes of a file.
+# The most partitions of a topic, and the number of first and of last records in each; the most lines and
+# bytes of a file.
 MOST_PARTITIONS = 8
 EDGE_RECORDS = 32
 MOST_LINES = 1_000
@@ -36,8 +44,8 @@ BLANK = b" \t\r\n,;|"
 class RecordSample:
     """Some records of a topic or file, and their format.
 
-    topic: its name, or its future name. partitions: the topic's number; None: it is a file. file: the file. whole: whether these
-    are all records.
+    topic: its name, or its future name. partitions: the topic's number; None: it is a file. file: the file.
+    whole: whether these are all records.
     """
 
     topic: str
@@ -61,19 +69,28 @@ class RecordSample:
         for record in _lines(self.file):
             try:
                 content = decode(record.value or b"")
-            except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
+            except (
+                ValueError,
+                msgspec.DecodeError,
+                RecursionError,
+                PeerError,
+                IgnoredRecord,
+                NotYetReadable,
+            ):
                 continue
             if isinstance(content, dict) and content:
                 yield content
 
     def keys(self, said: Mapping[str, Any]) -> list[str]:
-        """The names in the records' keys. said: how to read keys, as in a topic's section. PeerError if a key has no name."""
+        """The names in the records' keys. said: how to read keys, as in a topic's section. PeerError if a key
+        has no name."""
         told = {key: value for key, value in said.items() if key in ("key", "key_field")}
         section = KeySection.model_validate({"topic": self.topic, **told})
         read = key_reader(section, "samples")
         found = [read(record.key) for record in self.records]
         for name in found:
-            # A text with control characters is a binary number, and a JSON object has the name in one of its fields.
+            # A text with control characters is a binary number, and a JSON object has the name in one of its
+            # fields.
             if not name.isprintable() or name.startswith("{"):
                 raise PeerError("malformed", f"the record key {shown(name)} is no plain name")
         return found
@@ -87,7 +104,8 @@ class RecordSample:
 
 
 def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int, bool]:
-    """Some records of a topic, its number of partitions, and whether these are all. No partition is begun after the deadline.
+    """Some records of a topic, its number of partitions, and whether these are all. No partition is begun
+    after the deadline.
 
     ConfigurationError if there is no such topic; DataError if it has no records.
     """
@@ -111,7 +129,9 @@ def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int
 
 def _without_gaps(records: Sequence[Record]) -> bool:
     """Whether there are no records between the first and the last ones of each partition."""
-    following = [(one, other) for one, other in itertools.pairwise(records) if one.partition == other.partition]
+    following = [
+        (one, other) for one, other in itertools.pairwise(records) if one.partition == other.partition
+    ]
     return all(one.offset + 1 == other.offset for one, other in following)
 
 
@@ -143,9 +163,15 @@ def _lines(path: Path) -> Iterator[Record]:
 
 
 def look(
-    records: Sequence[Record], given: TopicSection, partitions: int | None, deadline: float, file: Path | None, whole: bool
+    records: Sequence[Record],
+    given: TopicSection,
+    partitions: int | None,
+    deadline: float,
+    file: Path | None,
+    whole: bool,
 ) -> RecordSample:
-    """Infer the format of these records. given: as in :func:`streamfl.records.format_inference.infer_format`."""
+    """Infer the format of these records. given: as in
+    :func:`streamfl.records.format_inference.infer_format`."""
     values: list[bytes] = [record.value for record in records if record.value is not None]
     try:
         found = infer_format(values, given, deadline)
@@ -159,7 +185,8 @@ def look(
 
 
 def topic_section(topic: str, **keys: Any) -> TopicSection:
-    """The section of a topic from these keys, without those that are None. ConfigurationError if a value is not allowed."""
+    """The section of a topic from these keys, without those that are None. ConfigurationError if a value is
+    not allowed."""
     try:
         return TopicSection(topic=topic, **{key: value for key, value in keys.items() if value is not None})
     except ValidationError as error:

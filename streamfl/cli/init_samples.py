@@ -53,8 +53,11 @@ class InitOptions:
         return section_class(self.kind.settings, section).model_fields
 
 
-def put_samples(asked: InitOptions, seen: RecordSample, topic: str, labels: LabelsTopic | None) -> list[InferredField]:
-    """Write ``[samples]``, and the keys of ``[federation]`` that follow. Returns what each field was taken for."""
+def put_samples(
+    asked: InitOptions, seen: RecordSample, topic: str, labels: LabelsTopic | None
+) -> list[InferredField]:
+    """Write ``[samples]``, and the keys of ``[federation]`` that follow. Returns what each field was taken
+    for."""
     draft, client, label = asked.draft, asked.client, asked.label
     sections.check_fields(seen, (client, asked.sample_id))
     known, federation = asked.fields_of("samples"), asked.fields_of("federation")
@@ -63,14 +66,19 @@ def put_samples(asked: InitOptions, seen: RecordSample, topic: str, labels: Labe
     names = sections.put_names(draft, "samples", name, seen, client, asked.said("samples"))
     owners = sections.owners_of(seen, client, asked.said("samples"))
     if asked.sample_id is not None and "sample_id" not in known:
-        raise ConfigurationError(f"--sample-id has no meaning for a {asked.kind.name}: an entity is one sample")
+        raise ConfigurationError(
+            f"--sample-id has no meaning for a {asked.kind.name}: an entity is one sample"
+        )
     used = [one for one in (client, asked.sample_id) if one is not None]
-    # If labels have a topic of their own, a field with the label's name here may reveal the label, so it is no input.
+    # If labels have a topic of their own, a field with the label's name here may reveal the label, so it is
+    # no input.
     of_samples = label if labels is None else None
     all_fields = sections.guesses_of(seen, used, "client" in known, owners)
     # If the label is a field of its own, each record is a whole sample.
     whole = label in {guess.path for guess in all_fields}
-    narrow = find_narrow(seen, owners, all_fields) if asked.assemble and name == "client" and not whole else None
+    narrow = (
+        find_narrow(seen, owners, all_fields) if asked.assemble and name == "client" and not whole else None
+    )
     if narrow is None:
         sections.check_fields(seen, (of_samples,))
         sections.put_topic(draft, "samples", topic, seen)
@@ -83,7 +91,11 @@ def put_samples(asked: InitOptions, seen: RecordSample, topic: str, labels: Labe
         guesses = narrow_guesses(narrow, of_samples, all_fields)
     if asked.sample_id is not None:
         draft.put("samples", "sample_id", asked.sample_id, "" if labels is None else labels.why)
-    field, named = (of_samples, None) if narrow is None or of_samples is None else (narrow.value, (narrow.name, of_samples))
+    field, named = (
+        (of_samples, None)
+        if narrow is None or of_samples is None
+        else (narrow.value, (narrow.name, of_samples))
+    )
     found = survey(seen, client, field, named)
     if "label" in known and labels is None:
         if label is None and not asked.no_label:
@@ -91,7 +103,9 @@ def put_samples(asked: InitOptions, seen: RecordSample, topic: str, labels: Labe
         if label is None:
             sections.without_label(draft)
         else:
-            sections.put_labels(draft, "samples", section_class(asked.kind.settings, "samples"), seen, found, label)
+            sections.put_labels(
+                draft, "samples", section_class(asked.kind.settings, "samples"), seen, found, label
+            )
     width = sections.put_inputs(draft, guesses)
     if "clients" in federation:
         sections.put_clients(draft, seen, found, names)
@@ -101,13 +115,20 @@ def put_samples(asked: InitOptions, seen: RecordSample, topic: str, labels: Labe
     return guesses
 
 
-def with_ids(asked: InitOptions, labels: LabelsTopic, samples: RecordSample) -> tuple[str | None, LabelsTopic]:
-    """The field with the id in the samples, and the labels' topic with its own id field, as far as equal values show them."""
+def with_ids(
+    asked: InitOptions, labels: LabelsTopic, samples: RecordSample
+) -> tuple[str | None, LabelsTopic]:
+    """The field with the id in the samples, and the labels' topic with its own id field, as far as equal
+    values show them."""
     if "sample_id" not in asked.fields_of("labels"):
         return asked.sample_id, labels
     besides = {asked.client, asked.label}
     ours, theirs = (
-        {path: values for path, values in _values(seen).items() if path not in besides or path == asked.sample_id}
+        {
+            path: values
+            for path, values in _values(seen).items()
+            if path not in besides or path == asked.sample_id
+        }
         for seen in (samples, labels.seen)
     )
     if asked.sample_id is not None:
@@ -119,7 +140,10 @@ def with_ids(asked: InitOptions, labels: LabelsTopic, samples: RecordSample) -> 
         return asked.sample_id, labels
     field, other, common = found
     records = counted(len(labels.seen.format.read), "label")
-    why = f"{common} of {records} that were looked at have the id of a sample that was: {field} here, {other} in {labels.topic}"
+    why = (
+        f"{common} of {records} that were looked at have the id of a sample that was: {field} here, {other} "
+        f"in {labels.topic}"
+    )
     return field, LabelsTopic(labels.topic, labels.seen, other, why)
 
 
@@ -129,7 +153,9 @@ def put_labels(asked: InitOptions, labels: LabelsTopic, samples: RecordSample | 
     sections.check_fields(seen, (asked.client, label, labels.sample_id))
     known = section_class(asked.kind.settings, "labels")
     if label is None:
-        raise sections.ask_for_label(seen, [one for one in (asked.client, labels.sample_id) if one is not None])
+        raise sections.ask_for_label(
+            seen, [one for one in (asked.client, labels.sample_id) if one is not None]
+        )
     sections.put_topic(draft, "labels", labels.topic, seen)
     name = "client" if "client" in known.model_fields else "entity"
     named = asked.client if asked.client is not None and sections.has_names(seen, asked.client) else None
@@ -156,21 +182,26 @@ def _whose(asked: InitOptions, samples: RecordSample, labels: RecordSample, name
     fields = {path: values for path, values in _values(labels).items() if path != asked.label}
     if (found := same_names(known, fields)) is None:
         asked.draft.notes.setdefault("labels", []).append(
-            f"Neither the key of these records nor a field of them names a {name} of the samples that were looked at. A label "
-            f"meets its sample by the {name} and the sample's id, so it has to name both: see what `streamfl check` says."
+            f"Neither the key of these records nor a field of them names a {name} of the samples that were "
+            f"looked at. A label meets its sample by the {name} and the sample's id, so it has to name both: "
+            "see what `streamfl check` says."
         )
     return found
 
 
-def _put_place(asked: InitOptions, labels: LabelsTopic, samples: RecordSample, name: str, named: str | None) -> None:
-    """If labels are in other partitions than their client's samples, write settings for a topic that `streamfl rekey` writes."""
+def _put_place(
+    asked: InitOptions, labels: LabelsTopic, samples: RecordSample, name: str, named: str | None
+) -> None:
+    """If labels are in other partitions than their client's samples, write settings for a topic that
+    `streamfl rekey` writes."""
     where: dict[str, set[int]] = {}
     owners = sections.owners_of(samples, asked.client, asked.said("samples"))
     for (record, _), owner in zip(samples.readable(), owners, strict=True):
         where.setdefault(owner, set()).add(record.partition)
     found = sections.owners_of(labels.seen, named, asked.said("labels"))
     apart = [
-        owner for (record, _), owner in zip(labels.seen.readable(), found, strict=True)
+        owner
+        for (record, _), owner in zip(labels.seen.readable(), found, strict=True)
         if owner in where and record.partition not in where[owner]
     ]
     if not apart and labels.seen.partitions == samples.partitions:
@@ -180,9 +211,13 @@ def _put_place(asked: InitOptions, labels: LabelsTopic, samples: RecordSample, n
     why = (
         f"a label of {shown(apart[0])} lies in another partition than its samples"
         if apart
-        else f"{labels.topic} has {counted(labels.seen.partitions or 0, 'partition')}, the samples' topic {samples.partitions}"
+        else f"{labels.topic} has {counted(labels.seen.partitions or 0, 'partition')}, the samples' topic "
+        f"{samples.partitions}"
     )
-    told = f"{why}, and would not meet them. `streamfl rekey --stream labels` writes this topic, keyed as it has to be"
+    told = (
+        f"{why}, and would not meet them. `streamfl rekey --stream labels` writes this topic, keyed as it "
+        "has to be"
+    )
     asked.draft.put("labels", "topic", f"{labels.topic}-by-{name}", told)
     asked.draft.put("labels.rekey", "topic", labels.topic, "your own")
 

@@ -57,17 +57,28 @@ def put_topic(draft: ConfigDraft, section: str, topic: str, seen: RecordSample) 
     for key, value in seen.format.keys.items():
         if (key, value) != ("format", "json"):
             made_up = key == "columns" and value[0] == "column_1"
-            why = seen.format.why if key == "format" else "invented names, because there is no header line" if made_up else ""
+            why = (
+                seen.format.why
+                if key == "format"
+                else "invented names, because there is no header line"
+                if made_up
+                else ""
+            )
             draft.put(section, key, value, why)
 
 
 def put_names(
-    draft: ConfigDraft, section: str, name: str, seen: RecordSample, given: str | None, said: Mapping[str, Any]
+    draft: ConfigDraft,
+    section: str,
+    name: str,
+    seen: RecordSample,
+    given: str | None,
+    said: Mapping[str, Any],
 ) -> list[str]:
     """Write which field names a record's client or entity. Returns the names that were seen.
 
-    name: "client" or "entity". given: the field that the user named. said: other keys of the section, such as how to read a
-    record's key. ConfigurationError if neither the field nor the keys have names.
+    name: "client" or "entity". given: the field that the user named. said: other keys of the section, such as
+    how to read a record's key. ConfigurationError if neither the field nor the keys have names.
     """
     contents, columns = seen.format.read, seen.format.keys.get("columns")
     if given is not None:
@@ -80,11 +91,12 @@ def put_names(
         keys = seen.keys(said)
     except PeerError as error:
         raise ConfigurationError(
-            f"which {name} a record is of is not known: {error.text}. Say --{name} FIELD; {_names(seen)}. Or say how the key is "
-            f"read, such as --set {section}.key=int64, or {section}.key=json and {section}.key_field=FIELD"
+            f"which {name} a record is of is not known: {error.text}. Say --{name} FIELD; {_names(seen)}. Or "
+            f"say how the key is read, such as --set {section}.key=int64, or {section}.key=json and "
+            f"{section}.key_field=FIELD"
         ) from None
     different = f"{len(set(keys))} different in these records"
-    note = f"The {name} is the record's key: {different}. Where a field names it: {name} = \"FIELD\"."
+    note = f'The {name} is the record\'s key: {different}. Where a field names it: {name} = "FIELD".'
     draft.notes.setdefault(section, []).append(note)
     return keys
 
@@ -94,8 +106,11 @@ def has_names(seen: RecordSample, field: str) -> bool:
     return bool(_strings(seen.format.read, field, seen.format.keys.get("columns")))
 
 
-def put_partitions(draft: ConfigDraft, section: str, name: str, topic: str, seen: RecordSample, given: str | None) -> bool:
-    """If one name is in several partitions, write settings for a topic that `streamfl rekey` writes. Returns whether it is."""
+def put_partitions(
+    draft: ConfigDraft, section: str, name: str, topic: str, seen: RecordSample, given: str | None
+) -> bool:
+    """If one name is in several partitions, write settings for a topic that `streamfl rekey` writes. Returns
+    whether it is."""
     if given is None or (seen.partitions or 1) < 2:
         return False
     columns = seen.format.keys.get("columns")
@@ -107,39 +122,52 @@ def put_partitions(draft: ConfigDraft, section: str, name: str, topic: str, seen
     if not torn:
         return False
     draft.put(
-        section, "topic", f"{topic}-by-{name}",
-        f"{topic} is not keyed by the {name}: {shown(torn[0])} lies in {len(where[torn[0]])} partitions. `streamfl rekey` writes "
-        "this topic, keyed as it has to be",
+        section,
+        "topic",
+        f"{topic}-by-{name}",
+        f"{topic} is not keyed by the {name}: {shown(torn[0])} lies in {len(where[torn[0]])} partitions. "
+        "`streamfl rekey` writes this topic, keyed as it has to be",
     )
     draft.put(f"{section}.rekey", "topic", topic, "your own")
     return True
 
 
 def put_inputs(draft: ConfigDraft, guesses: Sequence[InferredField]) -> int:
-    """Write the input fields. Returns how many numbers a sample has. DataError if no field can be an input."""
+    """Write the input fields. Returns how many numbers a sample has. DataError if no field can be an
+    input."""
     taken = [guess for guess in guesses if guess.keys is not None]
     if not taken:
-        raise DataError("no field can be an input: " + "; ".join(f"{guess.path}: {guess.why}" for guess in guesses[:CHOICES]))
+        raise DataError(
+            "no field can be an input: "
+            + "; ".join(f"{guess.path}: {guess.why}" for guess in guesses[:CHOICES])
+        )
     notes = draft.notes.setdefault("samples", [])
     if all(not guess.keys for guess in taken):
         draft.put("samples", "features", [guess.path for guess in taken])
         notes += [f"{guess.path}: {guess.why}" for guess in taken]
     else:
-        draft.inputs = [({"field": guess.path, **(guess.keys or {})}, f"{guess.path}: {guess.why}") for guess in taken]
+        draft.inputs = [
+            ({"field": guess.path, **(guess.keys or {})}, f"{guess.path}: {guess.why}") for guess in taken
+        ]
     left = [guess for guess in guesses if guess.keys is None]
     if left:
         notes += ["Left out, each for its reason:", *(f"  {guess.path}: {guess.why}" for guess in left)]
     return sum(len(InputSection(**{"field": guess.path, **(guess.keys or {})}).names) for guess in taken)
 
 
-def guesses_of(seen: RecordSample, besides: Collection[str], means: bool, owners: Sequence[str] = ()) -> list[InferredField]:
+def guesses_of(
+    seen: RecordSample, besides: Collection[str], means: bool, owners: Sequence[str] = ()
+) -> list[InferredField]:
     """What the fields of these records were taken for. owners: the client of each readable record."""
     columns = seen.format.keys.get("columns")
-    return infer_fields(seen.format.read, besides, is_textual(seen.format.format), columns, means, _orders(seen, owners))
+    return infer_fields(
+        seen.format.read, besides, is_textual(seen.format.format), columns, means, _orders(seen, owners)
+    )
 
 
 def _orders(seen: RecordSample, owners: Sequence[str]) -> list[int]:
-    """The number of each readable record's series: its client's records in its partition, or all records of its partition."""
+    """The number of each readable record's series: its client's records in its partition, or all records of
+    its partition."""
     places = [record.partition for record, _ in seen.readable()]
     series: dict[Any, int] = {}
     if 0 < 2 * len(set(owners)) <= len(places):
@@ -148,10 +176,13 @@ def _orders(seen: RecordSample, owners: Sequence[str]) -> list[int]:
 
 
 def owners_of(seen: RecordSample, given: str | None, said: Mapping[str, Any]) -> list[str]:
-    """The client of each readable record, "" if its field has no name. given: the field; None: the record's key."""
+    """The client of each readable record, "" if its field has no name. given: the field; None: the record's
+    key."""
     if given is None:
         names = seen.keys(said)
-        return [name for name, content in zip(names, seen.format.contents, strict=True) if content is not None]
+        return [
+            name for name, content in zip(names, seen.format.contents, strict=True) if content is not None
+        ]
     columns = seen.format.keys.get("columns")
     return [next(iter(_strings([content], given, columns)), "") for content in seen.format.read]
 
@@ -159,25 +190,40 @@ def owners_of(seen: RecordSample, given: str | None, said: Mapping[str, Any]) ->
 def put_clients(draft: ConfigDraft, seen: RecordSample, survey: Survey, names: Sequence[str]) -> None:
     """Write the number of clients: counted if all records were read, otherwise estimated, with headroom."""
     if seen.partitions is None or seen.whole:
-        found, records = (len(survey.names), survey.records) if survey.names else (len(set(names)), len(names))
+        found, records = (
+            (len(survey.names), survey.records) if survey.names else (len(set(names)), len(names))
+        )
         of = "in the file" if seen.partitions is None else "in the topic now"
-        draft.put("federation", "clients", max(1, found), f"in {counted(records, 'record')}, all {of}: say how many there will be")
+        draft.put(
+            "federation",
+            "clients",
+            max(1, found),
+            f"in {counted(records, 'record')}, all {of}: say how many there will be",
+        )
         return
     times = Counter(names)
-    # Good-Turing: the chance that the next record is of a new client is about the share of records of clients seen once.
+    # Good-Turing: the chance that the next record is of a new client is about the share of records of clients
+    # seen once.
     new = sum(count == 1 for count in times.values()) / max(1, len(names))
     room = math.ceil(HEADROOM * len(times) / max(0.5, 1.0 - new))
-    told = f"{len(times)} were seen in {counted(len(names), 'record')}, the rest is headroom: say how many there are"
+    told = (
+        f"{len(times)} were seen in {counted(len(names), 'record')}, the rest is headroom: say how many "
+        "there are"
+    )
     draft.put("federation", "clients", max(1, room), told)
 
 
-def put_labels(draft: ConfigDraft, section: str, known: type[BaseModel], seen: RecordSample, survey: Survey, label: str) -> None:
+def put_labels(
+    draft: ConfigDraft, section: str, known: type[BaseModel], seen: RecordSample, survey: Survey, label: str
+) -> None:
     """Write the field with the label, and its range. ConfigurationError if it holds no numbers."""
     if not survey.numbers:
         found = f"it is {shown(survey.other)}" if survey.other is not None else "no record has it"
         raise ConfigurationError(f"--label {label}: {found}, numbers are expected; {_labels(seen)}")
     none = survey.values - survey.numbers
-    told = f"{survey.numbers} of {counted(survey.records, 'record')} have it" + (f", and {none} hold no number" if none else "")
+    told = f"{survey.numbers} of {counted(survey.records, 'record')} have it" + (
+        f", and {none} hold no number" if none else ""
+    )
     draft.put(section, "label", label, told)
     if survey.text and not is_textual(seen.format.format):
         draft.put(section, "label_as", "number", "it is text")
@@ -186,7 +232,12 @@ def put_labels(draft: ConfigDraft, section: str, known: type[BaseModel], seen: R
     if survey.binary:
         told += '. They are 0 and 1: with [learning] loss = "logistic" predictions are probabilities'
         draft.put(section, "label", label, told)
-    draft.put(where, "label_range", [low, high], f"these were {survey.low:g} to {survey.high:g}. Losses are scaled by it")
+    draft.put(
+        where,
+        "label_range",
+        [low, high],
+        f"these were {survey.low:g} to {survey.high:g}. Losses are scaled by it",
+    )
 
 
 def without_label(draft: ConfigDraft) -> None:
@@ -198,13 +249,16 @@ def without_label(draft: ConfigDraft) -> None:
 def ask_for_label(seen: RecordSample, besides: Collection[str]) -> ConfigurationError:
     """The error if the user has not named the label."""
     return ConfigurationError(
-        f"which field is to be predicted is not known: say --label FIELD, or --no-label; {_labels(seen, besides)}"
+        "which field is to be predicted is not known: say --label FIELD, or --no-label; "
+        f"{_labels(seen, besides)}"
     )
 
 
 def _labels(seen: RecordSample, besides: Collection[str] = ()) -> str:
     found = [guess for guess in guesses_of(seen, besides, True) if guess.keys is not None]
-    numbers = [guess.path for guess in found if (guess.keys or {}).get("as", "number") in ("number", "boolean")]
+    numbers = [
+        guess.path for guess in found if (guess.keys or {}).get("as", "number") in ("number", "boolean")
+    ]
     return f"fields with numbers are {_listed(numbers)}"
 
 

@@ -1,4 +1,5 @@
-"""Counts clients and finds the label's range, over all records that ``streamfl init`` can read, one after another."""
+"""Counts clients and finds the label's range, over all records that ``streamfl init`` can read, one after
+another."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ MOST_NAMES = 1_000_000
 
 @dataclass
 class Survey:
-    """names: the clients. values: the number of labels. numbers: the number of labels that are numbers, from ``low`` to ``high``.
+    """names: the clients. values: the number of labels. numbers: the number of labels that are numbers, from
+    ``low`` to ``high``.
 
     other: a label that is no number. text: whether a label is text. binary: whether all numbers are 0 or 1.
     """
@@ -46,7 +48,9 @@ class Survey:
         self.binary &= numbers[0] in (0.0, 1.0)
 
 
-def survey(seen: RecordSample, client: str | None, label: str | None, named: tuple[str, str] | None = None) -> Survey:
+def survey(
+    seen: RecordSample, client: str | None, label: str | None, named: tuple[str, str] | None = None
+) -> Survey:
     """Survey all records, without keeping them.
 
     client, label: fields. named: a field, and the value that it has in records with a label.

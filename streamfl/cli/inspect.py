@@ -1,4 +1,5 @@
-"""``streamfl inspect``: shows a role's state, restored from its changelog as by a worker, without joining its group."""
+"""``streamfl inspect``: shows a role's state, restored from its changelog as by a worker, without joining its
+group."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import Tasks
 from streamfl.simulation.system_tools import Report, Standing
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list, print_table
+from streamfl.terminal.console import (
+    ConfigArgument,
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_list,
+    print_table,
+)
 
 __all__ = ["how_it_stands", "inspect", "remembered", "taken_back"]
 
@@ -31,7 +39,8 @@ def inspect(
     client: Annotated[str | None, typer.Option(help="Only this client, with all its weights.")] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what a role remembers: clients with weights, error, regret and when they were seen; and where it reads.
+    """Show what a role remembers: clients with weights, error, regret and when they were seen; and where it
+    reads.
 
     The state is read from the changelog. Workers may run meanwhile and are not disturbed.
     """
@@ -45,19 +54,36 @@ def inspect(
         members = bus.members(settings.group)
     if format is OutputFormat.JSON:
         told = [asdict(one) for one in standings]
-        print_json({"group": settings.group, "workers": members, "inputs": places, "standing": told, **report.figures})
+        print_json(
+            {
+                "group": settings.group,
+                "workers": members,
+                "inputs": places,
+                "standing": told,
+                **report.figures,
+            }
+        )
         return
     print_table(report.title, report.columns, report.rows)
     columns = ("topic", "partition", "read up to", "end", "behind", "deleted unread")
     rows = [tuple("" if place[name] is None else str(place[name]) for name in columns) for place in places]
-    print_table(f"Where {settings.group} reads; {members or 'no'} worker{'' if members == 1 else 's'} in the group", columns, rows)
+    print_table(
+        f"Where {settings.group} reads; {members or 'no'} worker{'' if members == 1 else 's'} in the group",
+        columns,
+        rows,
+    )
     if standings:
-        lines = [(one.respect, f"{one.text}\nTo do: {one.remedy}" if one.remedy else one.text) for one in standings]
+        lines = [
+            (one.respect, f"{one.text}\nTo do: {one.remedy}" if one.remedy else one.text) for one in standings
+        ]
         print_list("Status", lines)
 
 
-def remembered(configured: Configured, bus: Bus, client: str | None = None) -> tuple[Report, Mapping[TopicPartition, int]]:
-    """A report of the role's state, and the positions in its inputs that the state reflects. client: only this one."""
+def remembered(
+    configured: Configured, bus: Bus, client: str | None = None
+) -> tuple[Report, Mapping[TopicPartition, int]]:
+    """A report of the role's state, and the positions in its inputs that the state reflects. client: only
+    this one."""
     role, tasks = taken_back(configured, bus)
     return _reported(configured, role, client), tasks.positions
 
@@ -169,7 +195,8 @@ def _places(
                     "partition": partition,
                     "read up to": reached,
                     "end": end,
-                    # If nothing was read yet, or the next record is gone, the first record that is left is the next.
+                    # If nothing was read yet, or the next record is gone, the first record that is left is
+                    # the next.
                     "behind": max(0, end - max(reached or 0, begins[partition])),
                     "deleted unread": known + gone,
                 }

@@ -19,7 +19,8 @@ __all__ = ["NamedTopic", "find_topic", "format_of_channel", "users_channels"]
 
 @dataclass(frozen=True)
 class NamedTopic:
-    """name: as the user gave it. topic: its name on the bus. says: decodes a record to plain values; bytes if it cannot."""
+    """name: as the user gave it. topic: its name on the bus. says: decodes a record to plain values; bytes if
+    it cannot."""
 
     name: str
     topic: str
@@ -34,17 +35,21 @@ def users_channels(configured: Configured) -> dict[str, str]:
 
 
 def format_of_channel(configured: Configured, channel: str) -> Format | None:
-    """The format of a channel's records, from the section of the same name; None if there is no such section."""
+    """The format of a channel's records, from the section of the same name; None if there is no such
+    section."""
     section: Any = getattr(configured.settings, channel, None)
     # Settings may have text under a channel's name, such as its topic, and text has a method of this name.
     return format_of(section, channel) if isinstance(getattr(section, "format", None), str) else None
 
 
 def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
-    """The topic with this short name or full name. ConfigurationError if there is none; it lists those that exist."""
+    """The topic with this short name or full name. ConfigurationError if there is none; it lists those that
+    exist."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
-    topics = {channel: source.topic for channel, source in (*channels.inputs.items(), *channels.tables.items())}
+    topics = {
+        channel: source.topic for channel, source in (*channels.inputs.items(), *channels.tables.items())
+    }
     topics |= channels.outputs
     name = next((channel for channel, one in topics.items() if one == name), name)
     # Topics of other roles begin with the federation's name.
@@ -53,7 +58,11 @@ def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
         exist = bus.describe([*topics.values(), settings.dead_letters])
         known = sorted(channel for channel, one in topics.items() if one in exist)
         known += ["dead-letters"] if settings.dead_letters in exist else []
-        there = f"there are {', '.join(known)}" if known else "the federation has no topics yet (streamfl topics CONFIG --create)"
+        there = (
+            f"there are {', '.join(known)}"
+            if known
+            else "the federation has no topics yet (streamfl topics CONFIG --create)"
+        )
         raise ConfigurationError(f"{name!r}: there is no topic {topic}; {there}")
     if (written := format_of_channel(configured, name)) is not None:
         return NamedTopic(name, topic, _decoding(written))

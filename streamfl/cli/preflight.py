@@ -1,4 +1,5 @@
-"""What commands examine before they do anything: the role that a file describes, its bus, and the state of its topics."""
+"""What commands examine before they do anything: the role that a file describes, its bus, and the state of
+its topics."""
 
 from __future__ import annotations
 
@@ -37,14 +38,16 @@ class Configured:
     settings: RoleSettings
 
     def connect(self) -> Bus:
-        """The bus of the settings; BusUnavailable if it does not answer within ``bus.connect_timeout_seconds``."""
+        """The bus of the settings; BusUnavailable if it does not answer within
+        ``bus.connect_timeout_seconds``."""
         bus = self.settings.bus
         return connect(bus.url, {"connect_timeout_seconds": bus.connect_timeout_seconds, **bus.options})
 
 
 @dataclass(frozen=True)
 class TopicFinding:
-    """A topic as it is needed and as it is. ``problem`` None: nothing is wrong. ``remedy`` says what to do."""
+    """A topic as it is needed and as it is. ``problem`` None: nothing is wrong. ``remedy`` says what to
+    do."""
 
     spec: TopicSpec
     partitions: int | None
@@ -63,7 +66,8 @@ class TopicFinding:
 
 
 def kind_of(path: Path) -> RoleKind[Any]:
-    """The role kind that the file at ``path`` names; ConfigurationError if it names none. Its other keys are not checked."""
+    """The role kind that the file at ``path`` names; ConfigurationError if it names none. Its other keys are
+    not checked."""
     return find_kind(load_kind(path))
 
 
@@ -73,8 +77,11 @@ def read_configuration(path: Path, overrides: Mapping[str, Any] | None = None) -
     return Configured(path, kind, load_settings(path, kind.settings, overrides))
 
 
-def inspect_topics(configured: Configured, bus: Bus, default_partitions: int | None = None) -> list[TopicFinding]:
-    """Examine every topic of the role. default_partitions: for topics that do not exist yet and may have any number."""
+def inspect_topics(
+    configured: Configured, bus: Bus, default_partitions: int | None = None
+) -> list[TopicFinding]:
+    """Examine every topic of the role. default_partitions: for topics that do not exist yet and may have any
+    number."""
     settings = configured.settings
     specs = list(configured.kind.topics(settings))
     states = bus.describe([spec.name for spec in specs])
@@ -89,13 +96,17 @@ def inspect_topics(configured: Configured, bus: Bus, default_partitions: int | N
         partitions = wanted[spec.name] or (default_partitions if state is None else None)
         problem, remedy = _judge(configured, spec, partitions, state)
         if state is None and not spec.users and partitions is None:
-            remedy = f"create {like.get(spec.name, 'its input')} first: this one has as many partitions; then {remedy}"
+            remedy = (
+                f"create {like.get(spec.name, 'its input')} first: this one has as many partitions; then "
+                f"{remedy}"
+            )
         findings.append(TopicFinding(spec, partitions, state, problem, remedy))
     return findings
 
 
 def namesakes(configured: Configured, bus: Bus) -> list[str]:
-    """State topics of other systems' roles under the same federation.name: both would write to the same topics."""
+    """State topics of other systems' roles under the same federation.name: both would write to the same
+    topics."""
     name = configured.settings.federation.name
     others = [kind.name for kind in known_kinds().values() if kind.settings is not configured.kind.settings]
     found = bus.describe([f"{name}.{other}.state" for other in others])
@@ -106,8 +117,9 @@ def namesakes(configured: Configured, bus: Bus) -> list[str]:
 def namesake_problem(configured: Configured, found: list[str]) -> str:
     """The error text for topics that :func:`namesakes` found."""
     return (
-        f"federation.name = {configured.settings.federation.name!r}: another system's roles have used it, as {', '.join(found)} "
-        "tells, and the two would write to the same topics: give one of them another name, or delete these if nobody uses them"
+        f"federation.name = {configured.settings.federation.name!r}: another system's roles have used it, as "
+        f"{', '.join(found)} tells, and the two would write to the same topics: give one of them another "
+        "name, or delete these if nobody uses them"
     )
 
 
@@ -130,8 +142,8 @@ def require_stopped(configured: Configured, bus: Bus) -> None:
     members = bus.members(configured.settings.group)
     if members:
         raise ConfigurationError(
-            f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. A killed one counts "
-            "until its session times out"
+            f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. "
+            "A killed one counts until its session times out"
         )
 
 
@@ -139,11 +151,14 @@ def _cleanup(state: TopicState) -> str:
     return state.options.get("cleanup.policy", policy(state.compacted))
 
 
-def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, state: TopicState | None) -> tuple[str | None, str]:
+def _judge(
+    configured: Configured, spec: TopicSpec, partitions: int | None, state: TopicState | None
+) -> tuple[str | None, str]:
     if state is None:
         if spec.users:
             return "does not exist", (
-                f"see that its name is right and create it; streamfl topics {configured.path} --create-inputs makes it, too"
+                f"see that its name is right and create it; streamfl topics {configured.path} "
+                "--create-inputs makes it, too"
             )
         return "does not exist", f"streamfl topics {configured.path} --create"
     if state.error is not None:
@@ -161,7 +176,10 @@ def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, stat
     cleanup, needed = _cleanup(state), policy(spec.compacted)
     # With compact,delete state would be deleted when it is older than the retention.
     if cleanup != needed if spec.compacted else "compact" in cleanup:
-        return f"has cleanup.policy={cleanup}, {needed} is needed", f"set cleanup.policy={needed} on the topic"
+        return (
+            f"has cleanup.policy={cleanup}, {needed} is needed",
+            f"set cleanup.policy={needed} on the topic",
+        )
     for name, value in spec.options.items():
         found = state.options.get(name)
         if found is not None and found != value and not (_number(found) > _number(value)):
@@ -181,8 +199,8 @@ def _other_number(configured: Configured, spec: TopicSpec, needed: int, found: i
         return "the state there cannot be spread over more partitions: docs/changing.md says what can be done"
     stream = stream_option(settings.group)
     return (
-        f"stop the role's workers, give it {needed} partitions, and run streamfl repartition {configured.path}{stream}: it moves "
-        "each client's state to where its records come now"
+        f"stop the role's workers, give it {needed} partitions, and run streamfl repartition "
+        f"{configured.path}{stream}: it moves each client's state to where its records come now"
     )
 
 

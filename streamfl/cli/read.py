@@ -35,28 +35,40 @@ LONGEST_CELL = 60
 # Fields that mostly have the same value as the record's key.
 NAMES = {"client", "entity"}
 
-FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes from now on, until Ctrl-C.")]
-ClientOption = Annotated[str | None, typer.Option(help="Only what names this client or entity, or has it as the key.")]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on with what comes from now on, until Ctrl-C.")
+]
+ClientOption = Annotated[
+    str | None, typer.Option(help="Only what names this client or entity, or has it as the key.")
+]
 LinesOption = Annotated[OutputFormat, typer.Option("--format", help="json: an object a line on stdout.")]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", "-n", min=0, help=f"The newest N; left out: {SHOWN} in a table, all as JSON.")
+    int | None,
+    typer.Option("--limit", "-n", min=0, help=f"The newest N; left out: {SHOWN} in a table, all as JSON."),
 ]
 
 
 def read(
     config: ConfigArgument,
     what: Annotated[
-        str, typer.Argument(help="predictions, updates, model, dead-letters, samples, …, or the name of a topic of yours.")
+        str,
+        typer.Argument(
+            help="predictions, updates, model, dead-letters, samples, …, or the name of a topic of yours."
+        ),
     ] = "predictions",
     follow: FollowOption = False,
     client: ClientOption = None,
     limit: LimitOption = None,
     envelope: Annotated[
-        bool, typer.Option("--envelope", help="With json: each value within topic, partition, offset, time, key and headers.")
+        bool,
+        typer.Option(
+            "--envelope", help="With json: each value within topic, partition, offset, time, key and headers."
+        ),
     ] = False,
     format: LinesOption = OutputFormat.TABLE,
 ) -> None:
-    """Print a federation's predictions, or the records of another topic; json: an object a line, as it was written.
+    """Print a federation's predictions, or the records of another topic; json: an object a line, as it was
+    written.
 
     Reading commits no offset, so that it does not affect workers.
     """
@@ -80,7 +92,8 @@ def updates(
     limit: LimitOption = None,
     format: LinesOption = OutputFormat.TABLE,
 ) -> None:
-    """Print the clients' updates to the server in readable form: a line an update, with its content and size."""
+    """Print the clients' updates to the server in readable form: a line an update, with its content and
+    size."""
     read(config, "updates", follow, client, limit, envelope=False, format=format)
 
 
@@ -101,11 +114,18 @@ def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, f
     names = [*columns, *([] if all(isinstance(said, Mapping) for _, said in rows) else ["value"])]
     keyed = not NAMES & set(names)
     table = [as_cells(record, said, names) for record, said in rows]
-    print_table(topic.topic, ("time", *["key"] * keyed, *names), (row if keyed else (row[0], *row[2:]) for row in table))
+    print_table(
+        topic.topic,
+        ("time", *["key"] * keyed, *names),
+        (row if keyed else (row[0], *row[2:]) for row in table),
+    )
 
 
-def records_of(bus: Bus, topic: NamedTopic, client: str | None, limit: int | None, follow: bool) -> Iterator[Record]:
-    """The newest ``limit`` records, oldest first, or all, one partition after the other; with ``follow``, then each new record.
+def records_of(
+    bus: Bus, topic: NamedTopic, client: str | None, limit: int | None, follow: bool
+) -> Iterator[Record]:
+    """The newest ``limit`` records, oldest first, or all, one partition after the other; with ``follow``,
+    then each new record.
 
     client: only records that have it as their key or name it.
     """
@@ -119,12 +139,17 @@ def records_of(bus: Bus, topic: NamedTopic, client: str | None, limit: int | Non
         return isinstance(said, Mapping) and client in (said.get("client"), said.get("entity"))
 
     there = (
-        record for partition, end in ends.items() for record in _before(bus, topic.topic, partition, end) if wanted(record)
+        record
+        for partition, end in ends.items()
+        for record in _before(bus, topic.topic, partition, end)
+        if wanted(record)
     )
     if limit is None:
         yield from there
     else:
-        newest = heapq.nlargest(limit, there, key=lambda record: (record.timestamp, record.partition, record.offset))
+        newest = heapq.nlargest(
+            limit, there, key=lambda record: (record.timestamp, record.partition, record.offset)
+        )
         yield from reversed(newest)
     if follow:
         with suppress(KeyboardInterrupt):
@@ -167,7 +192,9 @@ def as_cells(record: Record, said: Any, columns: Sequence[str]) -> tuple[str, ..
 def time_of(record: Record | DecodedRecord) -> str:
     """When the record was written, limited to valid dates: the writer may give a record any time."""
     seconds = record.timestamp if isinstance(record, Record) else record.time
-    return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME), UTC).isoformat(sep=" ", timespec="seconds")[:-6]
+    return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME), UTC).isoformat(
+        sep=" ", timespec="seconds"
+    )[:-6]
 
 
 def _cell(value: Any) -> str:

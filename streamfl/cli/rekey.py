@@ -27,10 +27,12 @@ class StreamName(StrEnum):
 def rekey(
     config: ConfigArgument,
     stream: Annotated[
-        StreamName | None, typer.Option("--stream", help="Which section's topic, where both have a section rekey.")
+        StreamName | None,
+        typer.Option("--stream", help="Which section's topic, where both have a section rekey."),
     ] = None,
 ) -> None:
-    """Write your topic anew, keyed by client, until told to stop; each record once. See [samples.rekey] and [samples.assemble]."""
+    """Write your topic anew, keyed by client, until told to stop; each record once. See [samples.rekey] and
+    [samples.assemble]."""
     configured = read_configuration(config)
     named = streams_of(configured.settings)
     if stream is None and len(named) > 1:
@@ -41,7 +43,8 @@ def rekey(
 
 
 def rekeying(configured: Configured, stream: str) -> Configured:
-    """These settings for the worker that writes a role's topic. Its consumer group is ``<group>.rekey-<stream>``."""
+    """These settings for the worker that writes a role's topic. Its consumer group is
+    ``<group>.rekey-<stream>``."""
     settings = configured.settings
     bus = settings.bus.model_copy(update={"group": f"{settings.group}.rekey-{stream}"})
     return replace(configured, kind=rekey_kind(stream), settings=settings.model_copy(update={"bus": bus}))

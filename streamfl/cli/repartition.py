@@ -1,4 +1,5 @@
-"""``streamfl repartition``: moves a role's state to where its clients' records come since partitions were added."""
+"""``streamfl repartition``: moves a role's state to where its clients' records come since partitions were
+added."""
 
 from __future__ import annotations
 
@@ -22,16 +23,18 @@ __all__ = ["repartition"]
 def repartition(
     config: ConfigArgument,
     stream: Annotated[
-        StreamName | None, typer.Option("--stream", help="Not the role's state, but that of `streamfl rekey` for this section.")
+        StreamName | None,
+        typer.Option("--stream", help="Not the role's state, but that of `streamfl rekey` for this section."),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Move the state to where clients' records come since partitions were added. Stop the role's workers first.
+    """Move the state to where clients' records come since partitions were added. Stop the role's workers
+    first.
 
-    First give every topic that the role reads, and the topic of its state, the same number of partitions; then wait until your
-    producers have noticed (metadata.max.age.ms, five minutes). Unread records of the old partitions are predicted and learnt
-    first, before any state moves. If the command is killed, run it again: no worker begins before it is done. docs/changing.md
-    describes it step by step.
+    First give every topic that the role reads, and the topic of its state, the same number of partitions;
+    then wait until your producers have noticed (metadata.max.age.ms, five minutes). Unread records of the old
+    partitions are predicted and learnt first, before any state moves. If the command is killed, run it again:
+    no worker begins before it is done. docs/changing.md describes it step by step.
     """
     configured = read_configuration(config)
     own = None
@@ -41,13 +44,21 @@ def repartition(
     kind, settings = configured.kind, configured.settings
     if kind.channels(settings).dealt is None:
         raise ConfigurationError(
-            f"what a {kind.name} remembers does not belong to single clients, and cannot be spread over other partitions "
-            "(docs/changing.md says what can be done)"
+            f"what a {kind.name} remembers does not belong to single clients, and cannot be spread over "
+            "other partitions (docs/changing.md says what can be done)"
         )
-    with progress(f"asking {settings.bus.url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):
+    with (
+        progress(f"asking {settings.bus.url}") as work,
+        closing(configured.connect()) as bus,
+        telling_remedy(configured),
+    ):
         require_stopped(configured, bus)
         # For a wrong number of partitions the remedy names this same command.
-        wrong = [f"topic {one.spec.name} {one.problem}: {one.remedy}" for one in inspect_topics(configured, bus) if one.problem]
+        wrong = [
+            f"topic {one.spec.name} {one.problem}: {one.remedy}"
+            for one in inspect_topics(configured, bus)
+            if one.problem
+        ]
         if wrong:
             raise ConfigurationError("\n".join(wrong))
         work.begin("reading the state")
@@ -64,5 +75,8 @@ def repartition(
         say(f"nothing to do: the state is spread over {result.now} partitions, as many as there are")
     else:
         say(f"read {counted(result.drained, 'record')} that were in the {result.before} old partitions")
-        say(f"moved {result.moved} of {counted(result.clients, 'client')}: all are spread over {result.now} partitions now")
+        say(
+            f"moved {result.moved} of {counted(result.clients, 'client')}: all are spread over {result.now} "
+            "partitions now"
+        )
         say("start the workers. They forward records that producers still write to old partitions")

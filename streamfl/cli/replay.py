@@ -34,7 +34,8 @@ def _replay(
     format: FormatOption = OutputFormat.TABLE,
     **options: Any,
 ) -> None:
-    """Write a data set's rows to the topics that a role reads from its users, in the form that its settings describe."""
+    """Write a data set's rows to the topics that a role reads from its users, in the form that its settings
+    describe."""
     if rate is not None and not 0 < rate < float("inf"):
         raise ConfigurationError(f"--rate = {rate}: a positive number is expected")
     configured = read_configuration(config)
@@ -47,7 +48,10 @@ def _replay(
         rows: Rows = source(Replayed(config, configured.settings, data), **own_options(source, options, kind))
     total = min(len(rows.usable), limit or len(rows.usable))
     if rows.dropped:
-        say(f"{rows.dropped} of {rows.dropped + len(rows.usable)} rows have no number in some column, or no name, and are left out")
+        say(
+            f"{rows.dropped} of {rows.dropped + len(rows.usable)} rows have no number in some column, or no "
+            "name, and are left out"
+        )
     began = time.monotonic()
     with progress(f"asking {configured.settings.bus.url}"):
         written = _write(configured, rows, total, rate)
@@ -77,7 +81,9 @@ def _write(configured: Configured, rows: Rows, total: int, rate: float | None) -
     with closing(configured.connect()) as bus:
         for topic in rows.topics:
             if topic not in bus.describe(rows.topics):
-                raise ConfigurationError(f"topic {topic} does not exist: streamfl topics {configured.path} --create-inputs")
+                raise ConfigurationError(
+                    f"topic {topic} does not exist: streamfl topics {configured.path} --create-inputs"
+                )
         step = BATCH_RECORDS if rate is None else max(1, min(BATCH_RECORDS, int(rate * RATE_STEP_SECONDS)))
         records = rows.records(total)
         written = 0

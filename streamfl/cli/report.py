@@ -18,7 +18,14 @@ from streamfl.cli.inspect import remembered
 from streamfl.cli.named_topics import find_topic
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
+from streamfl.contract.role import (
+    ConfigurationError,
+    DataError,
+    IgnoredRecord,
+    NotYetReadable,
+    PeerError,
+    Record,
+)
 from streamfl.contract.system import find_system, load, systems_with
 from streamfl.encoding.wire import record_size
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
@@ -40,17 +47,21 @@ def report(
         Path,
         typer.Argument(
             metavar="CONFIG|TRACE",
-            help="The role's settings, a TOML file: what lies in its federation's topics is read. Or what streamfl simulate "
-            "--trace wrote, the directory or its trace.npz: no bus is needed.",
+            help="The role's settings, a TOML file: what lies in its federation's topics is read. Or what "
+            "streamfl simulate --trace wrote, the directory or its trace.npz: no bus is needed.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("report.html"),
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="With CONFIG: the newest N records of each topic.")] = 50_000,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="With CONFIG: the newest N records of each topic.")
+    ] = 50_000,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, help="With CONFIG: reading topics ends after so many seconds.")
+        float,
+        typer.Option("--seconds", min=0.1, help="With CONFIG: reading topics ends after so many seconds."),
     ] = 60.0,
 ) -> None:
-    """Write one page of HTML: error, regret, kernel weights, bytes and staleness over time, as far as the system has them.
+    """Write one page of HTML: error, regret, kernel weights, bytes and staleness over time, as far as the
+    system has them.
 
     It needs no network and no other file. With CONFIG no offset is committed, and workers may run meanwhile.
     """
@@ -71,10 +82,15 @@ def _of_trace(path: Path) -> Page:
     name = str(arrays.get(SYSTEM_ARRAY, ""))
     known = systems_with("report")
     if not name:
-        raise DataError(f"{path}: it does not say which system's run it is: it was written by an earlier release; simulate again")
+        raise DataError(
+            f"{path}: it does not say which system's run it is: it was written by an earlier release; "
+            "simulate again"
+        )
     reports = _reports(name)
     if reports.of_trace is None:
-        raise DataError(f"{path}: there is no report of a trace of {name!r}; there is of {', '.join(sorted(known))}")
+        raise DataError(
+            f"{path}: there is no report of a trace of {name!r}; there is of {', '.join(sorted(known))}"
+        )
     return reports.of_trace(arrays)
 
 
@@ -108,8 +124,9 @@ def _of_topics(path: Path, limit: int, seconds: float) -> Page:
         if own and not bus.describe(own):
             # An empty page would look like a federation that does nothing.
             raise ConfigurationError(
-                f"{configured.settings.bus.url}: the federation {configured.settings.federation.name!r} has no topics there. See "
-                f"that bus.url and federation.name are right; streamfl check {path} tells more"
+                f"{configured.settings.bus.url}: the federation {configured.settings.federation.name!r} has "
+                f"no topics there. See that bus.url and federation.name are right; streamfl check {path} "
+                "tells more"
             )
         topics = _Topics(configured, bus, limit, seconds)
         make = _reports(find_system(configured.settings.role.kind).name).of_topics or _plain_page
@@ -125,7 +142,9 @@ def _plain_page(topics: _Topics) -> Page:
     charts = []
     if len(times):
         line = Line("predictions", times, np.arange(1, len(times) + 1))
-        says = "Number of predictions so far. Where the line is level, none came: look at the lag and the log."
+        says = (
+            "Number of predictions so far. Where the line is level, none came: look at the lag and the log."
+        )
         charts.append(Chart("Predictions so far", says, [line], "time, UTC", "predictions", times=True))
     title = f"{topics.settings.role.kind}: report of {topics.settings.federation.name}"
     figures = [("predictions read", f"{len(times):,}")]
@@ -135,7 +154,8 @@ def _plain_page(topics: _Topics) -> Page:
 class _Topics:
     """The federation's topics, each read once.
 
-    limit: the newest N records of each topic. seconds: reading ends after this time. notes: what was cut short.
+    limit: the newest N records of each topic. seconds: reading ends after this time. notes: what was cut
+    short.
     """
 
     def __init__(self, configured: Configured, bus: Bus, limit: int, seconds: float) -> None:
@@ -183,7 +203,9 @@ class _Topics:
         firsts = {partition: max(begins[partition], end - self._limit) for partition, end in ends.items()}
         for record in self._records(topic, firsts, ends):
             if time.monotonic() > self._until:
-                self.notes.append(f"Reading ended after {self._seconds:g} seconds, in {topic}; --seconds allows more.")
+                self.notes.append(
+                    f"Reading ended after {self._seconds:g} seconds, in {topic}; --seconds allows more."
+                )
                 break
             try:
                 seen.append(ReadRecord(record.timestamp, record.partition, record_size(record), says(record)))
@@ -193,7 +215,9 @@ class _Topics:
                 raise BusUnavailable(str(error)) from None
         seen.sort(key=lambda one: one.time)
         if len(seen) > self._limit or any(firsts[partition] > begins[partition] for partition in firsts):
-            self.notes.append(f"Of {topic} the newest {self._limit:,} records are shown at most; --limit allows more.")
+            self.notes.append(
+                f"Of {topic} the newest {self._limit:,} records are shown at most; --limit allows more."
+            )
         return seen[-self._limit :]
 
     def _records(self, topic: str, firsts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Record]:

@@ -42,7 +42,8 @@ OTHER_PORTS = 15
 
 
 def run(config: ConfigArgument) -> None:
-    """Run a role until told to stop (SIGTERM or Ctrl-C: the batch is finished, committed, and the group left)."""
+    """Run a role until told to stop (SIGTERM or Ctrl-C: the batch is finished, committed, and the group
+    left)."""
     serve(read_configuration(config))
 
 
@@ -64,7 +65,9 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             held.callback(traces.close)
         worker = build_worker(settings, bus, pool=Processes(), kind=kind, traces=traces)
         _watch(configured, bus, worker, held, lambda text: _end_lost(stop, lost, leaving, text))
-        log.info("running", role=configured.kind.name, federation=settings.federation.name, group=settings.group)
+        log.info(
+            "running", role=configured.kind.name, federation=settings.federation.name, group=settings.group
+        )
         begun.set()
         try:
             with telling_remedy(configured), long_lived_set_aside():
@@ -77,9 +80,12 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
 
 
 def _check_cluster(configured: Configured, bus: Bus, check_names: bool) -> None:
-    """ConfigurationError if a topic is wrong, or another system's roles have the federation's name. check_names: look for these."""
+    """ConfigurationError if a topic is wrong, or another system's roles have the federation's name.
+    check_names: look for these."""
     wrong = [
-        f"topic {found.spec.name} {found.problem}: {found.remedy}" for found in inspect_topics(configured, bus) if found.problem
+        f"topic {found.spec.name} {found.problem}: {found.remedy}"
+        for found in inspect_topics(configured, bus)
+        if found.problem
     ]
     if check_names and (others := namesakes(configured, bus)):
         wrong.append(namesake_problem(configured, others))
@@ -87,8 +93,11 @@ def _check_cluster(configured: Configured, bus: Bus, check_names: bool) -> None:
         raise ConfigurationError("\n".join(wrong))
 
 
-def _watch(configured: Configured, bus: Bus, worker: Worker, held: ExitStack, end: Callable[[str], None]) -> None:
-    """Begin what runs beside the worker, until ``held`` is closed. end: ends the worker, because a topic is gone."""
+def _watch(
+    configured: Configured, bus: Bus, worker: Worker, held: ExitStack, end: Callable[[str], None]
+) -> None:
+    """Begin what runs beside the worker, until ``held`` is closed. end: ends the worker, because a topic is
+    gone."""
     settings = configured.settings
     held.callback(Watchdog(worker.health, _end_stalled).close)
     if settings.metrics.port is not None:
@@ -96,11 +105,16 @@ def _watch(configured: Configured, bus: Bus, worker: Worker, held: ExitStack, en
         server = HealthServer(host, port, worker.health, worker.metrics.render, others=OTHER_PORTS)
         held.callback(server.close)
         if port not in (0, server.port):
-            log.warning("metrics.port is taken: another worker on this machine?", port=port, serving_on=server.port)
+            log.warning(
+                "metrics.port is taken: another worker on this machine?", port=port, serving_on=server.port
+            )
         log.info("serving metrics and health", host=host, port=server.port)
     channels = configured.kind.channels(settings)
     topics = topics_of(channels, settings.dead_letters)
-    read = [*(source.topic for source in (*channels.inputs.values(), *channels.tables.values())), *channels.changelogs.values()]
+    read = [
+        *(source.topic for source in (*channels.inputs.values(), *channels.tables.values())),
+        *channels.changelogs.values(),
+    ]
     watch = ClusterWatch(
         bus,
         topics,
@@ -121,7 +135,8 @@ def _watch(configured: Configured, bus: Bus, worker: Worker, held: ExitStack, en
 
 
 def _limit(leaving: ExitStack, end: Callable[[], None]) -> None:
-    """End the process after LEAVE_SECONDS, unless it has left by then: without a cluster, leaving the group may take longer."""
+    """End the process after LEAVE_SECONDS, unless it has left by then: without a cluster, leaving the group
+    may take longer."""
     timer = threading.Timer(LEAVE_SECONDS, end)
     timer.daemon = True
     leaving.callback(timer.cancel)
@@ -149,11 +164,18 @@ def _end_lost(stop: threading.Event, lost: list[str], leaving: ExitStack, text: 
 
 
 def _end_leaving() -> None:
-    log.critical("the group could not be left in time: ending the process", seconds=LEAVE_SECONDS, exit_code=ExitCode.STALLED)
+    log.critical(
+        "the group could not be left in time: ending the process",
+        seconds=LEAVE_SECONDS,
+        exit_code=ExitCode.STALLED,
+    )
     os._exit(ExitCode.STALLED)
 
 
 def _end_stalled() -> None:
-    # Records have been taken and their commit does not return. They are not committed, so ending here loses nothing.
-    log.critical("the worker loop hangs: ending the process so that another can take over", exit_code=ExitCode.STALLED)
+    # Records have been taken and their commit does not return. They are not committed, so ending here loses
+    # nothing.
+    log.critical(
+        "the worker loop hangs: ending the process so that another can take over", exit_code=ExitCode.STALLED
+    )
     os._exit(ExitCode.STALLED)

@@ -25,14 +25,17 @@ def _simulate(
     data: DataOption,
     label: LabelOption = None,
     seed: SeedOption = None,
-    trace: Annotated[Path | None, typer.Option(help="A directory for trace.npz: all of the run, also for streamfl report.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="A directory for trace.npz: all of the run, also for streamfl report.")
+    ] = None,
     format: FormatOption = OutputFormat.TABLE,
     **options: Any,
 ) -> None:
-    """Run a whole federation on the memory bus over a data set, and report how well and at what cost it learnt.
+    """Run a whole federation on the memory bus over a data set, and report how well and at what cost it
+    learnt.
 
-    The role that CONFIG describes decides who takes part: clients with rows of their own, for example, or parties with columns.
-    """
+    The role that CONFIG describes decides who takes part: clients with rows of their own, for example, or
+    parties with columns."""
     # Imported here, so that --help does not wait for it.
     from streamfl.configuration.settings import load_kind
     from streamfl.simulation.tables import label_told

@@ -23,11 +23,15 @@ def skip(
     partition: Annotated[int, typer.Option(min=0, help="Its partition.")],
     offset: Annotated[int, typer.Option(min=0, help="Where the workers stop, as their error says.")],
     to: Annotated[
-        int | None, typer.Option(min=0, help="Where to read on; left out: behind the batch, or one further if that is not known.")
+        int | None,
+        typer.Option(
+            min=0, help="Where to read on; left out: behind the batch, or one further if that is not known."
+        ),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Move an unreadable batch, or one record, to the dead letters, and pass over it. Stop the role's workers first.
+    """Move an unreadable batch, or one record, to the dead letters, and pass over it. Stop the role's workers
+    first.
 
     The role reads on behind it. The batch goes to the dead letters unchanged, in the same transaction.
     """

@@ -19,19 +19,29 @@ from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, as_table, as_text, drawn_anew, print_json
+from streamfl.terminal.console import (
+    ConfigArgument,
+    FormatOption,
+    OutputFormat,
+    as_table,
+    as_text,
+    drawn_anew,
+    print_json,
+)
 from streamfl.terminal.printable import printable
 
 __all__ = ["top"]
 
 PREDICTIONS = "predictions"
-# The latest labelled predictions that a client's error is computed from; and the most clients that are remembered, and shown.
+# The latest labelled predictions that a client's error is computed from; and the most clients that are
+# remembered, and shown.
 WINDOW, MOST_CLIENTS, SHOWN_CLIENTS = 100, 10_000, 20
 
 
 @dataclass
 class _Client:
-    """predictions, latest: the numbers since the start, and since the last look. errors: squared, of the latest with a label."""
+    """predictions, latest: the numbers since the start, and since the last look. errors: squared, of the
+    latest with a label."""
 
     predictions: int = 0
     latest: int = 0
@@ -41,10 +51,13 @@ class _Client:
 def top(
     config: ConfigArgument,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; left out: at Ctrl-C.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="End after so many looks; left out: at Ctrl-C.")
+    ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Watch a role work, live: its workers, its unread records, what it writes, and its clients' latest errors.
+    """Watch a role work, live: its workers, its unread records, what it writes, and its clients' latest
+    errors.
 
     All figures come from the topics: workers are not asked or disturbed. json: an object a look.
     """
@@ -111,7 +124,12 @@ class _Look:
             "group": settings.group,
             "workers": bus.members(settings.group),
             "topics": [
-                {"topic": topic, "records": sum(ends.values()), "per_second": rates[topic], "behind": behind.get(topic)}
+                {
+                    "topic": topic,
+                    "records": sum(ends.values()),
+                    "per_second": rates[topic],
+                    "behind": behind.get(topic),
+                }
                 for topic, ends in self._ends.items()
             ],
             "dead_letters": dict(self._letters),
@@ -122,12 +140,19 @@ class _Look:
         }
 
     def _busiest(self) -> list[tuple[str, _Client]]:
-        return sorted(self._clients.items(), key=lambda one: (-one[1].latest, -one[1].predictions, one[0]))[:SHOWN_CLIENTS]
+        return sorted(self._clients.items(), key=lambda one: (-one[1].latest, -one[1].predictions, one[0]))[
+            :SHOWN_CLIENTS
+        ]
 
     @staticmethod
     def _shown(name: str, one: _Client, seconds: float) -> dict[str, Any]:
         error = math.sqrt(sum(one.errors) / len(one.errors)) if one.errors else None
-        return {"client": name, "predictions": one.predictions, "per_second": one.latest / seconds, "rmse": error}
+        return {
+            "client": name,
+            "predictions": one.predictions,
+            "per_second": one.latest / seconds,
+            "rmse": error,
+        }
 
     def _read_predictions(self) -> None:
         for one in self._clients.values():
@@ -144,7 +169,9 @@ class _Look:
                     self._count(said)
 
     def _count(self, said: Mapping[str, Any]) -> None:
-        name = next((one for one in (said.get("client"), said.get("entity")) if one and isinstance(one, str)), "")
+        name = next(
+            (one for one in (said.get("client"), said.get("entity")) if one and isinstance(one, str)), ""
+        )
         if name not in self._clients and len(self._clients) >= MOST_CLIENTS:
             return
         one = self._clients.setdefault(name, _Client())
@@ -165,20 +192,36 @@ class _Look:
         for partition, end in before.items():
             if self._ends[topic][partition] > end:
                 for record in self._bus.read_from(topic, partition, end):
-                    if record.offset < self._ends[topic][partition] and (letter := read_letter(record)) is not None:
+                    if (
+                        record.offset < self._ends[topic][partition]
+                        and (letter := read_letter(record)) is not None
+                    ):
                         self._letters[letter.reason] += 1
 
     def drawn(self, figures: Mapping[str, Any]) -> list[Any]:
         """The figures for a terminal of 80 columns."""
         workers = figures["workers"]
-        head = f"{figures['role']} of {self._configured.settings.federation.name}: {workers or 'no'} worker{'s' * (workers != 1)}"
+        head = (
+            f"{figures['role']} of {self._configured.settings.federation.name}: {workers or 'no'} "
+            f"worker{'s' * (workers != 1)}"
+        )
         topics = [
-            (one["topic"], str(one["records"]), f"{one['per_second']:.1f}", "" if one["behind"] is None else str(one["behind"]))
+            (
+                one["topic"],
+                str(one["records"]),
+                f"{one['per_second']:.1f}",
+                "" if one["behind"] is None else str(one["behind"]),
+            )
             for one in figures["topics"]
         ]
-        parts: list[Any] = [as_text(head, "bold"), as_table(("topic", "records", "a second", "behind"), topics, box=False)]
+        parts: list[Any] = [
+            as_text(head, "bold"),
+            as_table(("topic", "records", "a second", "behind"), topics, box=False),
+        ]
         if figures["dead_letters"]:
-            letters = ", ".join(f"{count} {printable(reason)}" for reason, count in figures["dead_letters"].items())
+            letters = ", ".join(
+                f"{count} {printable(reason)}" for reason, count in figures["dead_letters"].items()
+            )
             parts.append(as_text(f"dead letters since the start: {letters}"))
         for one in figures["standing"]:
             remedy = f". To do: {one['remedy']}" if one["remedy"] else ""
@@ -190,7 +233,12 @@ class _Look:
         if figures["clients"]:
             heading = f"RMSE of the last {WINDOW}, in the label's unit"
             clients = [
-                (printable(one["client"]), str(one["predictions"]), f"{one['per_second']:.1f}", _error(one["rmse"]))
+                (
+                    printable(one["client"]),
+                    str(one["predictions"]),
+                    f"{one['per_second']:.1f}",
+                    _error(one["rmse"]),
+                )
                 for one in figures["clients"]
             ]
             parts.append(as_table(("client", "predictions", "a second", heading), clients, box=False))

@@ -15,7 +15,15 @@ from streamfl.cli.rekey import rekeyings
 from streamfl.configuration.urls import scheme_of
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.rights import Right
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.terminal.console import (
+    ConfigArgument,
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_table,
+    print_text,
+    say,
+)
 from streamfl.terminal.exit_codes import ExitCode
 
 __all__ = ["topics"]
@@ -26,27 +34,36 @@ PARTITIONS = 4
 
 def topics(
     config: ConfigArgument,
-    create: Annotated[bool, typer.Option("--create", help="Create streamfl's own topics that do not exist.")] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create streamfl's own topics that do not exist.")
+    ] = False,
     create_inputs: Annotated[
-        bool, typer.Option("--create-inputs", help="The same, and your own topics of samples and labels if they do not exist.")
+        bool,
+        typer.Option(
+            "--create-inputs",
+            help="The same, and your own topics of samples and labels if they do not exist.",
+        ),
     ] = False,
     partitions: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Of a topic to be created that may have any number, the samples' included; left out: as many as your own "
-            f"topic has, {PARTITIONS} if there is none.",
+            help="Of a topic to be created that may have any number, the samples' included; left out: as "
+            f"many as your own topic has, {PARTITIONS} if there is none.",
         ),
     ] = None,
     principal: Annotated[
-        str | None, typer.Option(help="Who is to get the rights, such as User:plant; left out: User:<the consumer group>.")
+        str | None,
+        typer.Option(
+            help="Who is to get the rights, such as User:plant; left out: User:<the consumer group>."
+        ),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is.
 
-    On Kafka, or with --principal, the rights follow that the role needs on a cluster with ACLs, each line as arguments of
-    kafka-acls.sh --add. Last comes what readers of a topic learn beyond what its name says.
+    On Kafka, or with --principal, the rights follow that the role needs on a cluster with ACLs, each line as
+    arguments of kafka-acls.sh --add. Last comes what readers of a topic learn beyond what its name says.
     """
     configured = read_configuration(config)
     # Rekeyings come first, because streamfl creates a topic that it writes anew from another.
@@ -69,9 +86,13 @@ def topics(
     if format is OutputFormat.JSON:
         created = [found.spec.name for found in made]
         shown = [_as_object(found) for found in findings]
-        print_json({"ok": not wrong, "created": created, "topics": shown, **_acls(needed), "cautions": cautions})
+        print_json(
+            {"ok": not wrong, "created": created, "topics": shown, **_acls(needed), "cautions": cautions}
+        )
     else:
-        print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
+        print_table(
+            "Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings)
+        )
         if print_rights:
             head = "\nACLs, each after kafka-acls.sh --bootstrap-server … --add"
             print_text("\n".join([head, *(right.arguments for right in needed)]))
@@ -91,20 +112,27 @@ def _inspect(all_of_it: Sequence[Configured], bus: Bus, partitions: int) -> list
 
 
 def _as_the_users(all_of_it: Sequence[Configured], bus: Bus) -> int:
-    """The number of partitions of the user's own topic, so that a message with a record's key is in the record's partition."""
+    """The number of partitions of the user's own topic, so that a message with a record's key is in the
+    record's partition."""
     users = [spec.name for one in all_of_it for spec in one.kind.topics(one.settings) if spec.users]
     states = bus.describe(users)
-    return next((states[name].partitions for name in users if name in states and states[name].error is None), PARTITIONS)
+    return next(
+        (states[name].partitions for name in users if name in states and states[name].error is None),
+        PARTITIONS,
+    )
 
 
 def _without_inputs(configured: Configured, missing: Sequence[TopicFinding]) -> list[TopicFinding]:
-    """The missing topics without the user's own, whose names may be mistyped, and those that need as many partitions as these."""
+    """The missing topics without the user's own, whose names may be mistyped, and those that need as many
+    partitions as these."""
     inputs = {found.spec.name for found in missing if found.spec.users}
     like = configured.kind.partitioned_like(configured.settings)
     for name in sorted(inputs):
         waiting = [found.spec.name for found in missing if like.get(found.spec.name) == name]
         also = f", nor {', '.join(waiting)}, which need as many partitions" if waiting else ""
-        say(f"did not create {name}, which is yours{also}: see that its name is right, or say --create-inputs")
+        say(
+            f"did not create {name}, which is yours{also}: see that its name is right, or say --create-inputs"
+        )
     return [found for found in missing if not {found.spec.name, like.get(found.spec.name)} & inputs]
 
 

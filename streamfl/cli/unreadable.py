@@ -14,22 +14,30 @@ WHOLE_REPLICA = "If a broker's disk is at fault, make an intact replica the lead
 
 
 def remedy(configured: Configured, failure: Unreadable) -> str:
-    """What to do about ``failure``: a batch of an input can be passed over, one of the role's state cannot."""
+    """What to do about ``failure``: a batch of an input can be passed over, one of the role's state
+    cannot."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
     if failure.topic in {source.topic for source in channels.inputs.values()}:
         return (
-            f"{WHOLE_REPLICA}. Or stop the workers of the group {settings.group!r} and move it to the dead letters: streamfl "
-            f"skip {configured.path} --topic {failure.topic} --partition {failure.partition} --offset {failure.offset}"
+            f"{WHOLE_REPLICA}. Or stop the workers of the group {settings.group!r} and move it to the dead "
+            f"letters: streamfl skip {configured.path} --topic {failure.topic} --partition "
+            f"{failure.partition} --offset {failure.offset}"
         )
     if failure.topic in channels.own_changelogs.values():
         return (
             f"{WHOLE_REPLICA}. The role's state is there, so it cannot be skipped. To start over, delete "
-            f"{', '.join(channels.own_changelogs.values())} and the offsets of the consumer group {settings.group!r}"
+            f"{', '.join(channels.own_changelogs.values())} and the offsets of the consumer group "
+            f"{settings.group!r}"
         )
     if failure.topic in channels.changelogs.values():
-        return f"{WHOLE_REPLICA}, or restore a copy of the topic. It outlives federations, so do not delete it"
-    return f"{WHOLE_REPLICA}. Its readers need the whole topic, so it cannot be skipped; its writer has to start over"
+        return (
+            f"{WHOLE_REPLICA}, or restore a copy of the topic. It outlives federations, so do not delete it"
+        )
+    return (
+        f"{WHOLE_REPLICA}. Its readers need the whole topic, so it cannot be skipped; its writer has to "
+        "start over"
+    )
 
 
 @contextmanager

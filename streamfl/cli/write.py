@@ -12,7 +12,15 @@ import typer
 
 from streamfl.cli.named_topics import format_of_channel, users_channels
 from streamfl.cli.preflight import Configured, counted, read_configuration
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, Input, NotYetReadable, PeerError, Record
+from streamfl.contract.role import (
+    ConfigurationError,
+    DataError,
+    IgnoredRecord,
+    Input,
+    NotYetReadable,
+    PeerError,
+    Record,
+)
 from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.records.formats import Format, format_named
 from streamfl.records.keys import KeySection, key_writer
@@ -27,16 +35,25 @@ CHUNK_BYTES = 65_536
 
 def write(
     config: ConfigArgument,
-    what: Annotated[str, typer.Argument(help="samples, or labels where they come on a topic of their own.")] = "samples",
+    what: Annotated[
+        str, typer.Argument(help="samples, or labels where they come on a topic of their own.")
+    ] = "samples",
     key: Annotated[
-        str | None, typer.Option(help="The field, or path, whose value is the record's key; left out: the client or entity named.")
+        str | None,
+        typer.Option(
+            help="The field, or path, whose value is the record's key; left out: the client or entity named."
+        ),
     ] = None,
     as_they_are: Annotated[
-        bool, typer.Option("--as-they-are", help="Write lines that the role would refuse, too: they go to the dead letters.")
+        bool,
+        typer.Option(
+            "--as-they-are", help="Write lines that the role would refuse, too: they go to the dead letters."
+        ),
     ] = False,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Write the lines of stdin, a JSON object each, to a topic that the role reads from its users, in the form that it expects.
+    """Write the lines of stdin, a JSON object each, to a topic that the role reads from its users, in the
+    form that it expects.
 
     A line that the role would refuse ends the command with exit code 5; the lines before it are written.
     """
@@ -44,13 +61,17 @@ def write(
     topics = users_channels(configured)
     if what not in topics:
         known = ", ".join(topics) or "none"
-        raise ConfigurationError(f"{what!r}: a {configured.kind.name} reads no such topic from its users; it reads {known}")
+        raise ConfigurationError(
+            f"{what!r}: a {configured.kind.name} reads no such topic from its users; it reads {known}"
+        )
     topic = topics[what]
     lines = _Lines(configured, what, key, as_they_are)
     written = 0
     with closing(configured.connect()) as bus:
         if not bus.describe([topic]):
-            raise ConfigurationError(f"topic {topic} does not exist: streamfl topics {config} --create-inputs")
+            raise ConfigurationError(
+                f"topic {topic} does not exist: streamfl topics {config} --create-inputs"
+            )
         for batch in _batches(sys.stdin.buffer):
             records: list[Outgoing] = []
             wrong: DataError | None = None
@@ -96,11 +117,16 @@ class _Lines:
         try:
             value = self._format.encode(content)
         except (ValueError, TypeError) as error:
-            raise DataError(f"line {self._number}: cannot be written as {type(self._format).__name__}: {error}") from None
+            raise DataError(
+                f"line {self._number}: cannot be written as {type(self._format).__name__}: {error}"
+            ) from None
         key = self._named_key(content)
         try:
-            # With the strict decoder, if there is one, so that the user also gets errors that the role would not report.
-            message = (self._source.strict or self._source.decode)(Record(self._source.topic, 0, 0, key, value))
+            # With the strict decoder, if there is one, so that the user also gets errors that the role would
+            # not report.
+            message = (self._source.strict or self._source.decode)(
+                Record(self._source.topic, 0, 0, key, value)
+            )
         except PeerError as error:
             if self._as_they_are:
                 return Outgoing(self._source.topic, key, value)

@@ -13,7 +13,8 @@ __all__ = ["read_private", "read_secret"]
 SHORTEST = 32
 # Bounds what is read; no secret is longer.
 LARGEST = 1_000_000
-# 32 bytes drawn at random have fewer than 16 different values once in 10^10 files; 64 digits of a hexadecimal number have 16.
+# 32 bytes drawn at random have fewer than 16 different values once in 10^10 files; 64 digits of a hexadecimal
+# number have 16.
 LEAST_VALUES = 8
 HOW = "make one with: (umask 077; head -c 32 /dev/urandom > FILE)"
 
@@ -21,8 +22,8 @@ HOW = "make one with: (umask 077; head -c 32 /dev/urandom > FILE)"
 def read_private(path: str | Path, name: str) -> bytes:
     """The content of a file that no other user may read, or its first megabyte.
 
-    name: the file's name in errors. Raises ConfigurationError if the file cannot be read, or other users may read or write it.
-    """
+    name: the file's name in errors. Raises ConfigurationError if the file cannot be read, or other users may
+    read or write it."""
     try:
         with Path(path).open("rb") as file:
             # The status of the open file: another file may have its name by now.
@@ -33,12 +34,13 @@ def read_private(path: str | Path, name: str) -> bytes:
     except ValueError as error:
         # A zero byte in the path.
         raise ConfigurationError(f"{name}: cannot be read: {error}") from None
-    # A file that a supervisor mounted belongs to another user, and this process may read it through the file's group.
+    # A file that a supervisor mounted belongs to another user, and this process may read it through the
+    # file's group.
     own, mode = status.st_uid == os.geteuid(), stat.S_IMODE(status.st_mode)
     if mode & (0o077 if own else 0o007):
         raise ConfigurationError(
-            f"{name}: other users may read or write it (mode {mode:04o}): run chmod 600 {path}; if somebody else may have read it, "
-            "make a new one"
+            f"{name}: other users may read or write it (mode {mode:04o}): run chmod 600 {path}; if somebody "
+            "else may have read it, make a new one"
         )
     return content
 
@@ -46,8 +48,8 @@ def read_private(path: str | Path, name: str) -> bytes:
 def read_secret(path: str, key: str) -> bytes:
     """The content of a file of secret bytes.
 
-    key: the setting that names the file. Raises ConfigurationError as :func:`read_private`, and if the file is too short or too
-    regular to be a secret. No error shows any of its content.
+    key: the setting that names the file. Raises ConfigurationError as :func:`read_private`, and if the file
+    is too short or too regular to be a secret. No error shows any of its content.
     """
     name = f"{key} = {path!r}"
     content = read_private(path, name)

@@ -1,7 +1,8 @@
 """Settings: one TOML file a role. An environment variable STREAMFL_SECTION__KEY overrides a key of it.
 
-The last source wins: defaults, then the file, then the environment, then a command's options. A mistake raises a
-:class:`~streamfl.contract.role.ConfigurationError` that names the key, its value and what is allowed.
+The last source wins: defaults, then the file, then the environment, then a command's options. A mistake
+raises a :class:`~streamfl.contract.role.ConfigurationError` that names the key, its value and what is
+allowed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 from pydantic_settings.sources import EnvSettingsSource
 
@@ -46,7 +55,8 @@ NESTED_DELIMITER = "__"
 
 
 class _Copied(BaseModel):
-    """Copies without values that were computed from others (``functools.cached_property``): the copy may have other settings."""
+    """Copies without values that were computed from others (``functools.cached_property``): the copy may have
+    other settings."""
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copied = super().model_copy(update=update, deep=deep)
@@ -58,13 +68,17 @@ class _Copied(BaseModel):
 class Section(_Copied):
     """A table of the settings file: unknown keys are mistakes, and nothing changes once it is read.
 
-    A validator that looks at several keys begins its message with the name of one of them, followed by a space.
+    A validator that looks at several keys begins its message with the name of one of them, followed by a
+    space.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
     forgotten: ClassVar[set[str]] = set()
-    """Keys that only say how to reach something. State does not depend on them, so they are not remembered beside it."""
+    """Keys that only say how to reach something. State does not depend on them, so they are not remembered
+    beside it."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -78,8 +92,8 @@ class Section(_Copied):
         return value
 
     def remembered(self) -> dict[str, Any]:
-        """The keys that are remembered beside a role's state, as plain values. A key of a newer release belongs here only if it
-        changes what the state means and is not at its default."""
+        """The keys that are remembered beside a role's state, as plain values. A key of a newer release
+        belongs here only if it changes what the state means and is not at its default."""
         return self.model_dump(mode="json", exclude=self.forgotten)
 
 
@@ -92,21 +106,23 @@ class FederationSection(Section):
     """The seed of the random streams: members with the same seed draw the same numbers."""
     # The sender of each message is checked anyway.
     members: Annotated[str | None, CHANGEABLE] = Field(default=None, min_length=1)
-    """The file with the members' names and public keys, which `streamfl members` makes. Set it together with identity.key_file.
-    Left out: anybody who may write to a topic can speak for every member that writes there."""
+    """The file with the members' names and public keys, which `streamfl members` makes. Set it together with
+    identity.key_file. Left out: anybody who may write to a topic can speak for every member that writes
+    there."""
 
 
 class BusSection(Section):
     """Where the topics are and how a worker commits to them."""
 
     url: str = Field(default="memory://", pattern=r"^[a-z][a-z0-9+.-]*://")
-    """`kafka://host:port,host:port`, `kafka+librdkafka://host:port`, `sqlite:///path`, or `memory://` within one process. A
-    password in it is refused."""
+    """`kafka://host:port,host:port`, `kafka+librdkafka://host:port`, `sqlite:///path`, or `memory://` within
+    one process. A password in it is refused."""
     processing_guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    """How a commit is made. `exactly_once`: as one transaction. `at_least_once`: lower latency; after a crash a prediction may come
-    twice."""
+    """How a commit is made. `exactly_once`: as one transaction. `at_least_once`: lower latency; after a crash
+    a prediction may come twice."""
     commit_interval_ms: int = Field(default=100, ge=0, le=86_400_000)
-    """Milliseconds for which records are gathered into one step. Shorter: predictions come sooner. Longer: a record costs less."""
+    """Milliseconds for which records are gathered into one step. Shorter: predictions come sooner. Longer: a
+    record costs less."""
     max_poll_records: int = Field(default=4000, ge=1)
     """The most records in one step."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
@@ -114,12 +130,13 @@ class BusSection(Section):
     group: str | None = Field(default=None, min_length=1)
     """The consumer group. Left out: `<federation>.<kind>`, or `<federation>.<party>` for a party."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options for the client library, passed on unchanged: security, timeouts, sizes. From the environment, 5 and true are read as
-    JSON."""
+    """Options for the client library, passed on unchanged: security, timeouts, sizes. From the environment, 5
+    and true are read as JSON."""
     connect_timeout_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Seconds for which a command waits for the cluster. Then it gives up, with exit code 3."""
     stall_timeout_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
-    """Seconds for which the loop of a worker may stand still. Then the worker exits with code 70, so that another takes over."""
+    """Seconds for which the loop of a worker may stand still. Then the worker exits with code 70, so that
+    another takes over."""
 
     _is_a_place = field_validator("url")(check_url)
 
@@ -135,16 +152,17 @@ class IdentitySection(Section):
     """Who this member is, in a federation whose members have keys."""
 
     key_file: str | None = Field(default=None, min_length=1)
-    """The file with this member's private key, made by `streamfl members init`. It is refused if other users may read it. Set it
-    together with federation.members."""
+    """The file with this member's private key, made by `streamfl members init`. It is refused if other users
+    may read it. Set it together with federation.members."""
 
 
 class MetricsSection(Section):
     """The HTTP server for /metrics, /healthz and /readyz."""
 
     port: int | None = Field(default=None, ge=0, le=65535)
-    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port. If another process has the port, such as
-    another worker on the same machine, the worker takes the next free one of the 15 after it and logs which."""
+    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port. If another process
+    has the port, such as another worker on the same machine, the worker takes the next free one of the 15
+    after it and logs which."""
     host: str = "127.0.0.1"
     """The address to listen on. 0.0.0.0: all addresses, as needed in a container."""
 
@@ -161,10 +179,12 @@ class LogSection(Section):
 
 
 class TracingSection(Section):
-    """Traces for OpenTelemetry. They need the extra `tracing`. Environment variables OTEL_… set what is not set here."""
+    """Traces for OpenTelemetry. They need the extra `tracing`. Environment variables OTEL_… set what is not
+    set here."""
 
     enabled: bool = False
-    """Whether to send spans by OTLP over HTTP, for each step and for each sample with a header `traceparent`."""
+    """Whether to send spans by OTLP over HTTP, for each step and for each sample with a header
+    `traceparent`."""
     endpoint: str | None = Field(default=None, pattern=r"^https?://")
     """The collector's URL. Left out: OTEL_EXPORTER_OTLP_ENDPOINT, or `http://localhost:4318`."""
 
@@ -173,7 +193,8 @@ class TracingSection(Section):
     def _is_a_place(cls, value: str | None) -> str | None:
         if value is not None and any(mark in value for mark in "@?#"):
             raise ValueError(
-                "only an address is expected, such as http://localhost:4318; a key belongs in OTEL_EXPORTER_OTLP_HEADERS"
+                "only an address is expected, such as http://localhost:4318; a key belongs in "
+                "OTEL_EXPORTER_OTLP_HEADERS"
             )
         return value
 
@@ -212,7 +233,8 @@ class RoleSettings(_Copied, BaseSettings):
         return f"{self.federation.name}.dead-letters"
 
     def in_one_process(self) -> Self:
-        """These settings for a federation within one process: members have no keys, and predictions are plain JSON."""
+        """These settings for a federation within one process: members have no keys, and predictions are plain
+        JSON."""
         changed: dict[str, Any] = {
             "federation": self.federation.model_copy(update={"members": None}),
             "identity": IdentitySection(),
@@ -237,9 +259,15 @@ class RoleSettings(_Copied, BaseSettings):
     def _keys_have_members(self) -> RoleSettings:
         # With one of the two alone a federation would look protected without being so.
         if self.identity.key_file is not None and self.federation.members is None:
-            raise ValueError("federation.members is missing: with identity.key_file it names the file of the members' public keys")
+            raise ValueError(
+                "federation.members is missing: with identity.key_file it names the file of the members' "
+                "public keys"
+            )
         if self.federation.members is not None and self.identity.key_file is None:
-            raise ValueError("identity.key_file is missing: with federation.members it names this member's private key file")
+            raise ValueError(
+                "identity.key_file is missing: with federation.members it names this member's private key "
+                "file"
+            )
         return self
 
     @field_validator("*", mode="before")
@@ -251,7 +279,8 @@ class RoleSettings(_Copied, BaseSettings):
 
 
 class GivenSettings(dict[str, Any]):
-    """Sections by name, keys within, given by a program in place of a file. The environment does not override them."""
+    """Sections by name, keys within, given by a program in place of a file. The environment does not override
+    them."""
 
     def __str__(self) -> str:
         return "the settings"
@@ -261,12 +290,16 @@ SettingsSource = Path | str | GivenSettings | None
 Settings = TypeVar("Settings", bound=RoleSettings)
 
 
-def load_settings(path: SettingsSource, cls: type[Settings], overrides: Mapping[str, Any] | None = None) -> Settings:
-    """The settings of class ``cls`` from the file at ``path`` (None: no file), the environment and ``overrides``.
+def load_settings(
+    path: SettingsSource, cls: type[Settings], overrides: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings of class ``cls`` from the file at ``path`` (None: no file), the environment and
+    ``overrides``.
 
     A program may give :class:`GivenSettings` in place of a file.
 
-    overrides: sections by name, keys within; they win over everything. ConfigurationError names every wrong key.
+    overrides: sections by name, keys within; they win over everything. ConfigurationError names every wrong
+    key.
     """
     content = _read_file(path)
     if not isinstance(path, GivenSettings):
@@ -286,15 +319,21 @@ def load_kind(path: SettingsSource) -> str:
         source = "the settings" if path is None else str(path)
         known = [name for system in installed_systems() for name in system.kinds]
         raise ConfigurationError(
-            f"{source}: role.kind is missing: say in [role] which role this is, kind = one of {', '.join(sorted(known))}"
+            f"{source}: role.kind is missing: say in [role] which role this is, kind = one of "
+            f"{', '.join(sorted(known))}"
         )
     return kind
 
 
 def text_of(path: SettingsSource, section: str, key: str) -> str | None:
-    """One key of the file at ``path`` or of the environment, for callers that do not know the settings class of the rest."""
+    """One key of the file at ``path`` or of the environment, for callers that do not know the settings class
+    of the rest."""
     written = _read_file(path).get(section)
-    given = None if isinstance(path, GivenSettings) else os.environ.get(f"{ENVIRONMENT_PREFIX}{section}__{key}".upper())
+    given = (
+        None
+        if isinstance(path, GivenSettings)
+        else os.environ.get(f"{ENVIRONMENT_PREFIX}{section}__{key}".upper())
+    )
     text = given or (written.get(key) if isinstance(written, dict) else None)
     return text if isinstance(text, str) and text else None
 
@@ -317,7 +356,8 @@ def _read_file(path: SettingsSource) -> dict[str, Any]:
 
 def _read_environment(cls: type[RoleSettings]) -> dict[str, Any]:
     for name in os.environ:
-        # A name with single underscores is not ours (Kubernetes sets STREAMFL_SERVICE_HOST for a service named streamfl).
+        # A name with single underscores is not ours (Kubernetes sets STREAMFL_SERVICE_HOST for a service
+        # named streamfl).
         if name.upper().startswith(ENVIRONMENT_PREFIX) and NESTED_DELIMITER in name:
             section = name[len(ENVIRONMENT_PREFIX) :].split(NESTED_DELIMITER)[0].lower()
             if section not in cls.model_fields:

@@ -15,7 +15,8 @@ __all__ = ["explained", "unknown"]
 
 
 def explained(error: ValidationError, cls: type[BaseModel], content: dict[str, Any]) -> list[str]:
-    """A line for each wrong key, with its value and what is allowed. content: the settings as they were read."""
+    """A line for each wrong key, with its value and what is allowed. content: the settings as they were
+    read."""
     lines: dict[str, list[str]] = {}
     for problem in error.errors():
         path, value = _locate(problem["loc"], content, missing=problem["type"] == "missing")
@@ -36,7 +37,9 @@ def explained(error: ValidationError, cls: type[BaseModel], content: dict[str, A
             text = f"{shown}: {message}"
         lines.setdefault(".".join(path), []).append(text)
     joined = {key: " / ".join(dict.fromkeys(texts)) for key, texts in lines.items()}
-    return [f"{key}{text}" if text.startswith(":") else f"{key} {text}".strip() for key, text in joined.items()]
+    return [
+        f"{key}{text}" if text.startswith(":") else f"{key} {text}".strip() for key, text in joined.items()
+    ]
 
 
 def _may_be_secret(path: list[str]) -> bool:
@@ -45,7 +48,8 @@ def _may_be_secret(path: list[str]) -> bool:
 
 
 def _locate(location: tuple[int | str, ...], content: Any, missing: bool) -> tuple[list[str], Any]:
-    # pydantic appends the names of a union's members to a location; the user needs only the names in the file.
+    # pydantic appends the names of a union's members to a location; the user needs only the names in the
+    # file.
     path: list[str] = []
     for element in location:
         listed = isinstance(content, (list, tuple)) and isinstance(element, int) and element < len(content)

@@ -1,4 +1,5 @@
-"""URLs of buses, without credentials: a name or password in a URL would show up in logs, errors and process lists."""
+"""URLs of buses, without credentials: a name or password in a URL would show up in logs, errors and process
+lists."""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ def check_url(url: str) -> str:
     """
     place = url.partition("://")[2]
     hosts = place.partition("/")[0].split(",")
-    if not place.startswith("/") and (any(mark in place for mark in "@?#") or not all(map(HOST.fullmatch, hosts))):
+    if not place.startswith("/") and (
+        any(mark in place for mark in "@?#") or not all(map(HOST.fullmatch, hosts))
+    ):
         raise ValueError(
-            "only an address is expected, such as kafka://host:port,host:port: a name or password does not belong there (it is "
-            "not shown here). Set bus.options: sasl_plain_username and sasl_plain_password for kafka://, sasl.username and "
-            "sasl.password for kafka+librdkafka://, the password by the environment variable STREAMFL_BUS__OPTIONS__<NAME>"
+            "only an address is expected, such as kafka://host:port,host:port: a name or password does not "
+            "belong there (it is not shown here). Set bus.options: sasl_plain_username and "
+            "sasl_plain_password for kafka://, sasl.username and sasl.password for kafka+librdkafka://, the "
+            "password by the environment variable STREAMFL_BUS__OPTIONS__<NAME>"
         )
     return url
 

@@ -1,4 +1,5 @@
-"""What a system says of its channels, one row each. Inputs, outputs, receivers, topics and partitions are derived from the rows."""
+"""What a system says of its channels, one row each. Inputs, outputs, receivers, topics and partitions are
+derived from the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ __all__ = ["USER", "Channel", "ChannelTable"]
 USER = "user"
 """Stands for users' own programs among the writers and readers of a channel."""
 
-# Kafka never compacts the active segment. With the default size, a worker would read up to 1 GiB of it at every start.
+# Kafka never compacts the active segment. With the default size, a worker would read up to 1 GiB of it at
+# every start.
 SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 
 
@@ -25,21 +27,25 @@ class Channel:
     name: what the role calls the channel.
     links: the topic by writer and reader: a party's name, the kind of a role without parties, or ``USER``.
     decode: from a record to a message, at the reader. It raises PeerError, IgnoredRecord or NotYetReadable.
-    to_each: the writer has an output for each reader, called NAME/READER. from_each: the reader has an input for each writer.
-    claimed_sender: the party in whose name a message speaks. None: the writer, if it is a party.
-    makes_room: whether waiting messages in the role wait for these. Then they are read even while a partition is full.
-    keyed_by: gives a name in a message, which has to be in the bus's own partition for this name as key.
+    to_each: the writer has an output for each reader, called NAME/READER. from_each: the reader has an input
+    for each writer. claimed_sender: the party in whose name a message speaks. None: the writer, if it is a
+    party.
+    makes_room: whether waiting messages in the role wait for these. Then they are read even while a partition
+    is full. keyed_by: gives a name in a message, which has to be in the bus's own partition for this name as
+    key.
     client: gives the client in whose name the role speaks because of a message.
-    strict: a decoder that refuses unreadable values, where the role accepts them silently. `streamfl check` reports if all are.
-    signed: everybody may read a message and act on it: where members have keys, the house signs each record for all.
-    signed_within: as ``signed``, but the system signs its messages itself, and its decoder checks them.
-    time_of: finds the time that a message's record gets in its headers, in seconds. None: the time of writing.
-    partitions: how many, and ``reason`` why. None: any number. like: the channel whose topic has as many partitions.
-    compacted: whether only the last record of a key is kept. whole: every reader reads all partitions, as a table.
-    options: settings that the topic must have.
-    caution: what readers learn beyond what the topic's name says, for the administrator who grants the right to read it.
-    state: a changelog. published: a changelog that peers read too. lasting: a changelog that outlives the federation.
-    dealt: to which client each part of the state belongs. None: it cannot move to another partition.
+    strict: a decoder that refuses unreadable values, where the role accepts them silently. `streamfl check`
+    reports if all are. signed: everybody may read a message and act on it: where members have keys, the house
+    signs each record for all. signed_within: as ``signed``, but the system signs its messages itself, and its
+    decoder checks them.
+    time_of: finds the time that a message's record gets in its headers, in seconds. None: the time of
+    writing. partitions: how many, and ``reason`` why. None: any number. like: the channel whose topic has as
+    many partitions. compacted: whether only the last record of a key is kept. whole: every reader reads all
+    partitions, as a table. options: settings that the topic must have.
+    caution: what readers learn beyond what the topic's name says, for the administrator who grants the right
+    to read it. state: a changelog. published: a changelog that peers read too. lasting: a changelog that
+    outlives the federation. dealt: to which client each part of the state belongs. None: it cannot move to
+    another partition.
     """
 
     name: str
@@ -73,13 +79,23 @@ class Channel:
 
     def inputs_of(self, own: str) -> dict[str, tuple[str, str]]:
         """Writer and topic of each of the member's inputs, by the input's name."""
-        ends = {writer: topic for (writer, reader), topic in self.links.items() if reader == own and not self.state}
-        return {f"{self.name}/{writer}" if self.from_each else self.name: (writer, topic) for writer, topic in ends.items()}
+        ends = {
+            writer: topic
+            for (writer, reader), topic in self.links.items()
+            if reader == own and not self.state
+        }
+        return {
+            f"{self.name}/{writer}" if self.from_each else self.name: (writer, topic)
+            for writer, topic in ends.items()
+        }
 
     def outputs_of(self, own: str) -> dict[str, tuple[str, str]]:
         """Reader and topic of each of the member's outputs, by the output's name."""
         ends = {reader: topic for (writer, reader), topic in self.links.items() if writer == own}
-        return {f"{self.name}/{reader}" if self.to_each else self.name: (reader, topic) for reader, topic in ends.items()}
+        return {
+            f"{self.name}/{reader}" if self.to_each else self.name: (reader, topic)
+            for reader, topic in ends.items()
+        }
 
     def topics_of(self, own: str) -> list[str]:
         """The topics that the member reads or writes, each once."""
@@ -90,10 +106,11 @@ class Channel:
 class ChannelTable:
     """The channels of a federation as one of its members needs them.
 
-    own: this member's name in the rows' links. rows: a name stands once. kinds: the kind of role of each party.
+    own: this member's name in the rows' links. rows: a name stands once. kinds: the kind of role of each
+    party.
 
-    ValueError for a name that stands twice, or a row that is to have as many partitions as a channel that does not exist.
-    """
+    ValueError for a name that stands twice, or a row that is to have as many partitions as a channel that
+    does not exist."""
 
     own: str
     rows: Sequence[Channel]
@@ -117,12 +134,21 @@ class ChannelTable:
         changelogs: dict[str, str] = {}
         for row in self.rows:
             (tables if row.whole else inputs).update(
-                {name: self._input(row, writer, topic) for name, (writer, topic) in row.inputs_of(self.own).items()}
+                {
+                    name: self._input(row, writer, topic)
+                    for name, (writer, topic) in row.inputs_of(self.own).items()
+                }
             )
             written = row.outputs_of(self.own)
-            (changelogs if row.state or row.published else outputs).update({name: topic for name, (_, topic) in written.items()})
+            (changelogs if row.state or row.published else outputs).update(
+                {name: topic for name, (_, topic) in written.items()}
+            )
             if not (row.state or row.published or row.signed_within):
-                receivers |= {name: self._receiver(end) for name, (end, _) in written.items() if end not in (USER, self.own)}
+                receivers |= {
+                    name: self._receiver(end)
+                    for name, (end, _) in written.items()
+                    if end not in (USER, self.own)
+                }
         written_here = {row.name: row for row in self.rows if row.outputs_of(self.own)}
         return Channels(
             inputs=inputs,
@@ -152,7 +178,13 @@ class ChannelTable:
     @property
     def between_members(self) -> set[str]:
         """The topics that one member writes and another reads, in the whole federation."""
-        return {topic for row in self.rows if not row.state for ends, topic in row.links.items() if USER not in ends}
+        return {
+            topic
+            for row in self.rows
+            if not row.state
+            for ends, topic in row.links.items()
+            if USER not in ends
+        }
 
     def _input(self, row: Channel, writer: str, topic: str) -> Input:
         assert row.decode is not None

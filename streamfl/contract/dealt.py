@@ -1,4 +1,5 @@
-"""Which client each part of a role's state belongs to, so that it can move when the inputs get more partitions."""
+"""Which client each part of a role's state belongs to, so that it can move when the inputs get more
+partitions."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ __all__ = ["Dealt"]
 class Dealt:
     """The state of clients. Each client's state is in the partition of its records.
 
-    client_of: from a changelog key to the client whose state is under it; None: the state belongs to the partition, and stays.
-    key_of: from a client's name to the key of its records; ValueError for a name that no key has.
+    client_of: from a changelog key to the client whose state is under it; None: the state belongs to the
+    partition, and stays. key_of: from a client's name to the key of its records; ValueError for a name that
+    no key has.
     """
 
     client_of: Callable[[bytes], str | None]

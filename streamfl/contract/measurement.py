@@ -1,4 +1,5 @@
-"""Metrics for the operator of a member: each is declared once; measurements and PromQL are made from the declaration."""
+"""Metrics for the operator of a member: each is declared once; measurements and PromQL are made from the
+declaration."""
 
 from __future__ import annotations
 
@@ -8,20 +9,32 @@ from typing import Generic, Literal, TypeVar, overload
 
 import msgspec
 
-__all__ = ["PREFIX", "Counted", "Counts", "Histogram", "Measurement", "Metric", "counter", "declared", "gauge", "histogram"]
+__all__ = [
+    "PREFIX",
+    "Counted",
+    "Counts",
+    "Histogram",
+    "Measurement",
+    "Metric",
+    "counter",
+    "declared",
+    "gauge",
+    "histogram",
+]
 
 PREFIX = "streamfl_"
 """Begins the names of metrics in ``/metrics``."""
 
 
 class Measurement(msgspec.Struct, frozen=True, gc=False):
-    """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of clients.
+    """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of
+    clients.
 
     headline: whether it is one of the few figures in the log's line of progress.
     known: whether there is a figure yet. If not, the value means nothing, and ``/metrics`` has NaN.
     until: the role's time until which the value is valid; from then on it counts as not known.
-    during: spans (begin, end) of the role's time. During each of them the value is one larger, whether messages come or not.
-    """
+    during: spans (begin, end) of the role's time. During each of them the value is one larger, whether
+    messages come or not."""
 
     name: str
     kind: str
@@ -42,7 +55,9 @@ class Measurement(msgspec.Struct, frozen=True, gc=False):
         if self.until == math.inf and not self.during:
             return self
         value = self.value + sum(begin <= now < end for begin, end in self.during)
-        return msgspec.structs.replace(self, value=value, known=self.known and now < self.until, until=math.inf, during=())
+        return msgspec.structs.replace(
+            self, value=value, known=self.known and now < self.until, until=math.inf, during=()
+        )
 
 
 class Metric:
@@ -50,7 +65,8 @@ class Metric:
 
     kind: "counter", "gauge" or "histogram". help: what it means. headline: as in :class:`Measurement`.
     labels: every value of each label; None: the values are known only while a worker runs.
-    prefix: begins its name in ``/metrics``. A class whose metrics another library measures says its own, as ``prefix``.
+    prefix: begins its name in ``/metrics``. A class whose metrics another library measures says its own, as
+    ``prefix``.
 
     A call gives a measurement. In an f-string it is the metric's name in PromQL.
 
@@ -60,7 +76,9 @@ class Metric:
     (3, 'max(streamfl_clients)')
     """
 
-    def __init__(self, kind: str, help: str, headline: bool, labels: Mapping[str, Sequence[str] | None]) -> None:
+    def __init__(
+        self, kind: str, help: str, headline: bool, labels: Mapping[str, Sequence[str] | None]
+    ) -> None:
         self.kind = kind
         self.help = help
         self.headline = headline
@@ -101,7 +119,9 @@ class Metric:
         for label, value in labels.items():
             values, sign = ((value,), "=") if isinstance(value, str) else (value, "=~")
             if label not in self.labels or not {*values} <= {*(self.labels[label] or values)}:
-                raise ValueError(f"{self} has no label {label} with the value {value!r}: its labels are {self.labels}")
+                raise ValueError(
+                    f"{self} has no label {label} with the value {value!r}: its labels are {self.labels}"
+                )
             chosen.append(f'{label}{sign}"{"|".join(values)}"')
         return f"{self}{{{','.join(chosen)}}}" if chosen else str(self)
 
@@ -115,7 +135,9 @@ class Histogram(Metric):
     streamfl_seconds_sum
     """
 
-    def __init__(self, help: str, buckets: Sequence[float], labels: Mapping[str, Sequence[str] | None]) -> None:
+    def __init__(
+        self, help: str, buckets: Sequence[float], labels: Mapping[str, Sequence[str] | None]
+    ) -> None:
         super().__init__("histogram", help, False, labels)
         self.buckets = buckets
 
@@ -130,7 +152,8 @@ Value = TypeVar("Value", int, dict[str, int])
 
 
 class Counted(Metric, Generic[Value]):
-    """A counter. As an attribute of an object it is the object's own count: an int, or ints by the value of the only label."""
+    """A counter. As an attribute of an object it is the object's own count: an int, or ints by the value of
+    the only label."""
 
     @overload
     def __get__(self, counts: None, owner: type) -> Counted[Value]: ...
@@ -152,7 +175,9 @@ def counter(help: str, *, headline: bool = False) -> Counted[int]: ...
 
 
 @overload
-def counter(help: str, *, headline: bool = False, **labels: Sequence[str] | None) -> Counted[dict[str, int]]: ...
+def counter(
+    help: str, *, headline: bool = False, **labels: Sequence[str] | None
+) -> Counted[dict[str, int]]: ...
 
 
 def counter(
@@ -196,4 +221,6 @@ class Counts:
         for metric in declared(type(self)):
             if isinstance(metric, Counted):
                 count = getattr(self, metric.name)
-                yield from (metric(one, label) for label, one in count.items()) if metric.labels else [metric(count)]
+                yield from (
+                    (metric(one, label) for label, one in count.items()) if metric.labels else [metric(count)]
+                )

@@ -1,29 +1,35 @@
 """The contract between a role (protocol and mathematics) and the worker that runs it.
 
-A role is a state machine: messages in, messages out. It has no clock (``now`` is given), no socket, no thread and no randomness but
-:mod:`streamfl.contract.seeding`. One role object hosts every partition that its worker was assigned, so that all records of a poll
-are one array operation. Each piece of its state belongs to exactly one partition and moves with it.
+A role is a state machine: messages in, messages out. It has no clock (``now`` is given), no socket, no thread
+and no randomness but :mod:`streamfl.contract.seeding`. One role object hosts every partition that its worker
+was assigned, so that all records of a poll are one array operation. Each piece of its state belongs to
+exactly one partition and moves with it.
 
 The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 
 1. deterministic: the same state and the same input give the same output, bit for bit;
 2. a batch equals its messages one by one, to floating-point rounding;
 3. restoring what ``changed_state`` gave and going on equals never having stopped;
-4. a message that a peer got wrong gives a :class:`Rejection` for that message alone and leaves the state as it was;
+4. a message that a peer got wrong gives a :class:`Rejection` for that message alone and leaves the state as
+   it was;
 5. a message delivered twice changes nothing the second time;
 6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted;
-7. what was accepted can be written: changelog entries and messages that follow from it fit into a record, and can be restored;
-8. a tick replaces every remembered time that is later than now with now, in the changelog too (:mod:`streamfl.state.clock_guard`).
+7. what was accepted can be written: changelog entries and messages that follow from it fit into a record, and
+   can be restored;
+8. a tick replaces every remembered time that is later than now with now, in the changelog too
+   (:mod:`streamfl.state.clock_guard`).
 
-A batch with messages is never a tick: the clock's time passes for a role only with an empty batch. There the role checks timeouts
-and whatever else falls due at ``wake_at``. A message is judged by its own time in its topic alone, so that it does not matter how
-long the role was away. The exception is what may be sent: a budget of bytes a second counts real time.
+A batch with messages is never a tick: the clock's time passes for a role only with an empty batch. There the
+role checks timeouts and whatever else falls due at ``wake_at``. A message is judged by its own time in its
+topic alone, so that it does not matter how long the role was away. The exception is what may be sent: a
+budget of bytes a second counts real time.
 
-The worker gives a tick as soon as ``wake_at`` is reached, in the same step after a batch if there is one. Whatever ``wake_at`` is,
-it also gives one after partitions were opened, because restored state may be able to go on, and one after the clock was set back,
-because a time noted by a clock that was ahead would be waited for until it comes again. The worker withholds ticks while messages
-that lay in a partition's inputs when it was opened are unread: a role that was away reads them before time passes. It gives them
-all the same if the partition is full, or if nothing could be read for as long as the worker waits for a cluster.
+The worker gives a tick as soon as ``wake_at`` is reached, in the same step after a batch if there is one.
+Whatever ``wake_at`` is, it also gives one after partitions were opened, because restored state may be able to
+go on, and one after the clock was set back, because a time noted by a clock that was ahead would be waited
+for until it comes again. The worker withholds ticks while messages that lay in a partition's inputs when it
+was opened are unread: a role that was away reads them before time passes. It gives them all the same if the
+partition is full, or if nothing could be read for as long as the worker waits for a cluster.
 """
 
 from __future__ import annotations
@@ -75,7 +81,8 @@ class DataError(Exception):
 
 
 class PeerError(Exception):
-    """A record that its sender got wrong. ``reason`` is one of a small fixed set: it labels a metric and a dead letter."""
+    """A record that its sender got wrong. ``reason`` is one of a small fixed set: it labels a metric and a
+    dead letter."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(f"{reason}: {text}")
@@ -97,10 +104,11 @@ class IgnoredRecord(Exception):
 
 
 class NotYetReadable(Exception):
-    """A record cannot be read at present, and not because of its sender: a service that is needed to read it does not answer.
+    """A record cannot be read at present, and not because of its sender: a service that is needed to read it
+    does not answer.
 
-    The text says what the worker waits for and what the operator can do. Nothing is lost: the worker reads the record again later.
-    Raised while records are written, it ends the step, as if the cluster were away.
+    The text says what the worker waits for and what the operator can do. Nothing is lost: the worker reads
+    the record again later. Raised while records are written, it ends the step, as if the cluster were away.
     """
 
 
@@ -129,7 +137,8 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """A message to publish on an output. ``partition`` None leaves the choice to the key. ``headers``: for the user's consumers."""
+    """A message to publish on an output. ``partition`` None leaves the choice to the key. ``headers``: for
+    the user's consumers."""
 
     channel: str
     key: bytes | None
@@ -148,13 +157,15 @@ class Rejection(msgspec.Struct, frozen=True):
 class Work(msgspec.Struct, frozen=True, gc=False):
     """A long computation that the role asks for in place of a reply. The worker does it beside its loop.
 
-    channel: the channel of the :class:`Received` that brings the result as its message, with ``key``; no topic has this name.
-    function: a pure function of a module. The same content gives the same result in any process, so anything random in it has to
-    follow from ``content``. It reports failures in its result; an error that it raises ends the worker.
+    channel: the channel of the :class:`Received` that brings the result as its message, with ``key``; no
+    topic has this name. function: a pure function of a module. The same content gives the same result in any
+    process, so anything random in it has to follow from ``content``. It reports failures in its result; an
+    error that it raises ends the worker.
 
-    The next ``receive`` brings all results of this one together, in the order in which the role asked for them. It comes before any
-    other message, and before the messages that led to the work are committed. So remembered state never contains work under way,
-    and after a crash the same messages ask for the work again.
+    The next ``receive`` brings all results of this one together, in the order in which the role asked for
+    them. It comes before any other message, and before the messages that led to the work are committed. So
+    remembered state never contains work under way, and after a crash the same messages ask for the work
+    again.
     """
 
     channel: str
@@ -164,7 +175,8 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     content: bytes
 
     def received(self, number: int, result: bytes) -> Received:
-        """The result as the role gets it. number: the place of this work among all that one ``receive`` asked for."""
+        """The result as the role gets it. number: the place of this work among all that one ``receive`` asked
+        for."""
         return Received(self.channel, result, Record(self.channel, self.partition, number, self.key, result))
 
 
@@ -178,11 +190,12 @@ class StateChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class OperatorNotice(msgspec.Struct, frozen=True):
-    """A notice for the operator's log. A role has no logger: the worker logs the first of each ``reason``, then a rate.
+    """A notice for the operator's log. A role has no logger: the worker logs the first of each ``reason``,
+    then a rate.
 
     reason: one of a small fixed set. text: what happened, to whom, and what to do about it.
-    of_records: whether the notice follows from the records alone, without the role's state. ``streamfl check`` does not restore the
-    state and shows only these.
+    of_records: whether the notice follows from the records alone, without the role's state. ``streamfl
+    check`` does not restore the state and shows only these.
     """
 
     reason: str
@@ -198,7 +211,8 @@ Seal = Callable[[bytes | None, bytes | None, int | None], Headers]
 
 @dataclass(frozen=True)
 class Sender:
-    """Who writes an input: workers of the role ``kind``. claimed_sender: the member for whom a message speaks, if any."""
+    """Who writes an input: workers of the role ``kind``. claimed_sender: the member for whom a message
+    speaks, if any."""
 
     kind: str
     claimed_sender: Callable[[Any], str | None]
@@ -206,7 +220,8 @@ class Sender:
 
 @dataclass(frozen=True)
 class Receiver:
-    """Who reads an output: workers of the role ``kind``; of the party ``name``, if there are several parties."""
+    """Who reads an output: workers of the role ``kind``; of the party ``name``, if there are several
+    parties."""
 
     kind: str
     name: str | None = None
@@ -218,13 +233,13 @@ class Input:
 
     ``decode`` raises PeerError, IgnoredRecord or NotYetReadable.
 
-    makes_room: whether waiting messages in the role wait for these. Then this input is read even while a partition is full.
-    keyed_by: gives a name in a message. The message has to be in the bus's own partition for this name as key. None: in any.
-    sender: the peers that write the topic; None: the user writes it.
+    makes_room: whether waiting messages in the role wait for these. Then this input is read even while a
+    partition is full. keyed_by: gives a name in a message. The message has to be in the bus's own partition
+    for this name as key. None: in any. sender: the peers that write the topic; None: the user writes it.
     client: gives the client in whose name the role speaks because of a message.
-    signed: where members have keys, each record, or the message it is a part of, has a signature that the system itself checks.
-    strict: a decoder that refuses unreadable values, where the role accepts them silently. `streamfl check` reports if all are.
-    """
+    signed: where members have keys, each record, or the message it is a part of, has a signature that the
+    system itself checks. strict: a decoder that refuses unreadable values, where the role accepts them
+    silently. `streamfl check` reports if all are."""
 
     topic: str
     decode: Decode
@@ -240,9 +255,10 @@ class Input:
 class TopicSpec:
     """A topic as the federation needs it. ``partitions`` None: any number will do.
 
-    options: settings that it must have (numbers: at least). preferred: settings that a topic made by streamfl gets besides.
-    users: the topic is the user's own, and streamfl does not judge its retention. caution: what its readers learn beyond what its
-    name says, for the administrator who grants the right to read it. reason: why it needs this number of partitions.
+    options: settings that it must have (numbers: at least). preferred: settings that a topic made by streamfl
+    gets besides. users: the topic is the user's own, and streamfl does not judge its retention. caution: what
+    its readers learn beyond what its name says, for the administrator who grants the right to read it.
+    reason: why it needs this number of partitions.
     """
 
     name: str
@@ -261,15 +277,17 @@ class Channels:
 
     inputs: streams that one consumer group shares, partition p of each to the same worker.
     tables: compacted topics that every worker reads whole, whatever partitions it was assigned.
-    outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from partition p.
-    receivers: the peers that read an output; messages to them name their partition. party: the party in whose name all messages are
-    sent, if there is one. published: changelogs that peers read too, and that others may therefore write to. The role gets all
-    their records, in order, and tells its own from others'. seals: where members have keys, headers for each record of an output.
-    times: for outputs whose records have another time than that of their writing: finds it, in seconds, in a record's headers.
-    signed: outputs that everybody may read and act on: where members have keys, each record is signed for all.
-    lasting: changelogs that outlive the federation, such as the spent part of a person's budget. Other federations restore them
-    under other settings, and nobody deletes them to begin anew. dealt: to which client each part of the state belongs, so that
-    the state can move when the inputs get more partitions; None: it cannot move.
+    outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from
+    partition p. receivers: the peers that read an output; messages to them name their partition. party: the
+    party in whose name all messages are sent, if there is one. published: changelogs that peers read too, and
+    that others may therefore write to. The role gets all their records, in order, and tells its own from
+    others'. seals: where members have keys, headers for each record of an output. times: for outputs whose
+    records have another time than that of their writing: finds it, in seconds, in a record's headers. signed:
+    outputs that everybody may read and act on: where members have keys, each record is signed for all.
+    lasting: changelogs that outlive the federation, such as the spent part of a person's budget. Other
+    federations restore them under other settings, and nobody deletes them to begin anew. dealt: to which
+    client each part of the state belongs, so that the state can move when the inputs get more partitions;
+    None: it cannot move.
     """
 
     inputs: Mapping[str, Input]
@@ -301,28 +319,33 @@ class Role(Protocol):
 
     @property
     def full(self) -> Collection[int]:
-        """Partitions whose waiting messages have reached their bound: the worker reads only those inputs that make room."""
+        """Partitions whose waiting messages have reached their bound: the worker reads only those inputs that
+        make room."""
 
     @property
     def waiting(self) -> Mapping[str, int]:
-        """How much of each kind the role has taken and not worked off yet, without zeros. The kinds are few and fixed.
+        """How much of each kind the role has taken and not worked off yet, without zeros. The kinds are few
+        and fixed.
 
         Waiting until a time shows in ``wake_at`` instead.
         """
 
     @property
     def prompt(self) -> bool:
-        """Whether peers wait for each message of this role. Then the worker does not gather records for a whole commit interval."""
+        """Whether peers wait for each message of this role. Then the worker does not gather records for a
+        whole commit interval."""
 
     @property
     def trouble(self) -> str | None:
-        """Why the role cannot do its work at present, and what to do about it; None if it can. The worker is then not ready."""
+        """Why the role cannot do its work at present, and what to do about it; None if it can. The worker is
+        then not ready."""
 
     def open(self, partition: int) -> None:
         """Begin a partition with an empty state."""
 
     def restore(self, change: StateChange) -> None:
-        """Restore a change that ``changed_state`` once gave. Called between ``open`` and the partition's first message."""
+        """Restore a change that ``changed_state`` once gave. Called between ``open`` and the partition's
+        first message."""
 
     def close(self, partition: int) -> None:
         """Drop a partition's state: another worker has the partition now."""
@@ -331,13 +354,15 @@ class Role(Protocol):
         """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds; it may go back."""
 
     def changed_state(self) -> Iterable[StateChange]:
-        """The changes of remembered state since the last call, in the order in which they have to be written."""
+        """The changes of remembered state since the last call, in the order in which they have to be
+        written."""
 
     def notices(self) -> Iterable[OperatorNotice]:
         """Notices for the operator's log about what the role received since the last call."""
 
     def forget(self, name: str) -> bool:
-        """Remove a client from every open partition, as if it had never been there. False if the role does not know it."""
+        """Remove a client from every open partition, as if it had never been there. False if the role does
+        not know it."""
 
     def measure(self) -> Iterable[Measurement]:
         """The role's figures, computed at the call."""
@@ -349,30 +374,35 @@ class Waits(Protocol):
 
     @property
     def backlog(self) -> str | None:
-        """A sentence on what the role waits for and how much of it is there; None: nothing. The worker is ready all the same."""
+        """A sentence on what the role waits for and how much of it is there; None: nothing. The worker is
+        ready all the same."""
 
 
 @runtime_checkable
 class CatchesUp(Waits, Protocol):
-    """The further interface of a role that learns a backlog in step with its peers, and not all of it at once."""
+    """The further interface of a role that learns a backlog in step with its peers, and not all of it at
+    once."""
 
     @property
     def most_records(self) -> int | None:
-        """The most records of its inputs that the role takes in one batch now; None: as many as the worker likes."""
+        """The most records of its inputs that the role takes in one batch now; None: as many as the worker
+        likes."""
 
     @property
     def urgent(self) -> bool:
-        """As ``prompt``, at present: accuracy, or the speed of catching up, depends on how soon peers get the messages."""
+        """As ``prompt``, at present: accuracy, or the speed of catching up, depends on how soon peers get the
+        messages."""
 
     def unread(self, records: Mapping[int, int]) -> None:
         """How many unread records follow those of the next batch, by partition; control records may count.
 
-        A partition where this is not known is left out. The worker calls it before every ``receive``: it is part of the input.
-        """
+        A partition where this is not known is left out. The worker calls it before every ``receive``: it is
+        part of the input."""
 
 
 def receive_at_once(role: Role, batch: Sequence[Received], now: float) -> list[Send | Rejection]:
-    """The role's answers to a batch. Work that it asks for is done here, at once, for callers without a worker's loop."""
+    """The role's answers to a batch. Work that it asks for is done here, at once, for callers without a
+    worker's loop."""
     answers: list[Send | Rejection] = []
     replies = role.receive(batch, now)
     while True:
@@ -384,4 +414,6 @@ def receive_at_once(role: Role, batch: Sequence[Received], now: float) -> list[S
                 answers.append(reply)
         if not work:
             return answers
-        replies = role.receive([one.received(number, one.function(one.content)) for number, one in enumerate(work)], now)
+        replies = role.receive(
+            [one.received(number, one.function(one.content)) for number, one in enumerate(work)], now
+        )

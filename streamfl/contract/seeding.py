@@ -1,16 +1,20 @@
 """Counter-based random streams: the only source of randomness in streamfl.
 
-A seed and a path name a stream. Everybody who knows both draws the same numbers, in any order and in any language:
+A seed and a path name a stream. Everybody who knows both draws the same numbers, in any order and in any
+language:
 
-1. ``name = b"streamfl/1"`` followed by the seed as 8 bytes, little-endian, two's complement, and then, for every element of the
-   path, one byte of type (``s`` for text, ``i`` for a whole number), the length of its bytes as 4 bytes little-endian, and its
-   bytes: UTF-8 for text, 8 bytes little-endian two's complement for a whole number.
+1. ``name = b"streamfl/1"`` followed by the seed as 8 bytes, little-endian, two's complement, and then, for
+   every element of the path, one byte of type (``s`` for text, ``i`` for a whole number), the length of its
+   bytes as 4 bytes little-endian, and its bytes: UTF-8 for text, 8 bytes little-endian two's complement for a
+   whole number.
 2. ``key = BLAKE2b(name, digest_size=16)``, read as two 64-bit little-endian words: the key of Philox4x64-10
-   (Salmon et al. 2011), whose counter starts at 0. NumPy's ``Philox`` increments the counter before each block of four words.
-3. Word ``n`` of the stream, ``w``, gives the uniform ``u = ((w >> 11) + 1/2) * 2**-53`` in double precision, strictly between 0
-   and 1: where rounding gives 1, which happens for the largest words alone, ``u`` is ``1 - 2**-53``.
-4. A standard normal is the inverse of the normal distribution function at ``u`` (``scipy.special.ndtri``), a standard Cauchy is
-   ``tan(pi (u - 1/2))``: one word each, so that no rejection loop has to be reproduced.
+   (Salmon et al. 2011), whose counter starts at 0. NumPy's ``Philox`` increments the counter before each
+   block of four words.
+3. Word ``n`` of the stream, ``w``, gives the uniform ``u = ((w >> 11) + 1/2) * 2**-53`` in double precision,
+   strictly between 0 and 1: where rounding gives 1, which happens for the largest words alone, ``u`` is ``1 -
+   2**-53``.
+4. A standard normal is the inverse of the normal distribution function at ``u`` (``scipy.special.ndtri``), a
+   standard Cauchy is ``tan(pi (u - 1/2))``: one word each, so that no rejection loop has to be reproduced.
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ def philox_key(seed: int, *path: PathElement) -> NDArray[np.uint64]:
     """
     name = [b"streamfl/1", struct.pack("<q", seed)]
     for element in path:
-        kind, content = (b"s", element.encode()) if isinstance(element, str) else (b"i", struct.pack("<q", element))
+        kind, content = (
+            (b"s", element.encode()) if isinstance(element, str) else (b"i", struct.pack("<q", element))
+        )
         name += [kind, struct.pack("<I", len(content)), content]
     digest = hashlib.blake2b(b"".join(name), digest_size=16).digest()
     return np.frombuffer(digest, dtype="<u8").astype(np.uint64)

@@ -1,7 +1,9 @@
 """The manifest of a learning system, and which systems are installed.
 
-A system is one folder: its roles, and its tools: simulation, dashboards, comparison. Nothing outside that folder
-knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other package::
+A system is one folder: its roles, and its tools: simulation, dashboards, comparison. Nothing outside that
+folder
+knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other
+package::
 
     [project.entry-points."streamfl.systems"]
     running-mean = "running_mean:SYSTEM"
@@ -22,7 +24,15 @@ from typing import Any
 from streamfl.contract.refusals import Reason
 from streamfl.contract.role import ConfigurationError
 
-__all__ = ["System", "find_system", "installed_systems", "load", "load_parts", "parts_of_systems", "systems_with"]
+__all__ = [
+    "System",
+    "find_system",
+    "installed_systems",
+    "load",
+    "load_parts",
+    "parts_of_systems",
+    "systems_with",
+]
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +44,8 @@ OWN = "streamfl"
 class System:
     """One learning system.
 
-    Every value but name, summary, kinds, rank, refusals, notices and extras is a place, "module:attribute". It is loaded only when
-    it is needed: a worker never imports a system's tools.
+    Every value but name, summary, kinds, rank, refusals, notices and extras is a place, "module:attribute".
+    It is loaded only when it is needed: a worker never imports a system's tools.
 
     name: the name in ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME``.
     summary: what it learns from, in a few words.
@@ -44,17 +54,18 @@ class System:
     rank: the order in which systems are listed. If a user names none, the first system with a demo is shown.
     simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
     demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
-    sources: by role kind, a :class:`streamfl.simulation.system_tools.Source`: a table's rows as that role's records.
-    commands: by name, functions that become commands of ``streamfl``.
+    sources: by role kind, a :class:`streamfl.simulation.system_tools.Source`: a table's rows as that role's
+    records. commands: by name, functions that become commands of ``streamfl``.
     dashboards: a tuple of :class:`streamfl.monitoring.dashboard.Dashboard`, the overview first.
     alerts: a tuple of :class:`streamfl.monitoring.alerts.Alert`.
     report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
-    readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.system_tools.Readers`.
-    inspect: by role kind, a :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state.
-    standings: by role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers.
+    readers: by the last part of a topic's name, such as "updates", a
+    :class:`streamfl.simulation.system_tools.Readers`. inspect: by role kind, a
+    :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state. standings: by
+    role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers.
     exports: by name, the object that is exported as ``streamfl.NAME``.
-    refusals, notices: the system's own reasons for refusing records and for notices in the log. :mod:`.refusals` has the common
-    ones.
+    refusals, notices: the system's own reasons for refusing records and for notices in the log.
+    :mod:`.refusals` has the common ones.
     extras: by name, the extras that its parts need, and what for.
     """
 
@@ -80,7 +91,9 @@ class System:
 
     def __post_init__(self) -> None:
         texts = [self.name, self.summary, self.roles]
-        if not isinstance(self.kinds, tuple) or not all(isinstance(text, str) for text in (*texts, *self.kinds)):
+        if not isinstance(self.kinds, tuple) or not all(
+            isinstance(text, str) for text in (*texts, *self.kinds)
+        ):
             raise TypeError(f"{self.name}: name, summary and roles are texts, and kinds is a tuple of texts")
         if not isinstance(self.rank, int):
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
@@ -90,44 +103,55 @@ class System:
         for group in (*groups, self.refusals, self.notices, self.extras):
             if not isinstance(group, Mapping):
                 raise TypeError(
-                    f"{self.name}: sources, commands, readers, inspect, standings, exports, refusals, notices and extras are "
-                    f"dictionaries, not {group!r}"
+                    f"{self.name}: sources, commands, readers, inspect, standings, exports, refusals, "
+                    f"notices and extras are dictionaries, not {group!r}"
                 )
         parts += [place for group in groups for place in group.values()]
         for name, reason in (*self.refusals.items(), *self.notices.items()):
             if not isinstance(reason, Reason):
-                raise TypeError(f"{self.name}: {name!r} is {reason!r}, a streamfl.contract.refusals.Reason is expected")
+                raise TypeError(
+                    f"{self.name}: {name!r} is {reason!r}, a streamfl.contract.refusals.Reason is expected"
+                )
         for place in (self.roles, *parts):
             if not isinstance(place, str) or ":" not in place:
-                raise TypeError(f"{self.name}: {place!r} is not a place: \"module:attribute\" is expected")
+                raise TypeError(f'{self.name}: {place!r} is not a place: "module:attribute" is expected')
 
 
 @functools.cache
 def installed_systems() -> tuple[System, ...]:
     """Every system of the group ``streamfl.systems``, sorted by rank and name.
 
-    A system whose manifest cannot be loaded, or whose name is taken, is left out and logged: it must not stop the others. Names go
-    to streamfl's own systems first.
+    A system whose manifest cannot be loaded, or whose name is taken, is left out and logged: it must not stop
+    the others. Names go to streamfl's own systems first.
     """
     found: list[System] = []
-    own_first = sorted(entry_points(group=GROUP), key=lambda entry: (entry.dist is None or entry.dist.name != OWN, entry.name))
+    own_first = sorted(
+        entry_points(group=GROUP),
+        key=lambda entry: (entry.dist is None or entry.dist.name != OWN, entry.name),
+    )
     for entry in own_first:
         try:
             system = entry.load()
             if not isinstance(system, System):
                 raise TypeError(f"it is a {type(system).__name__}, not a streamfl.contract.system.System")
-            taken = {name for other in found for name in (other.name, *other.kinds)} & {system.name, *system.kinds}
+            taken = {name for other in found for name in (other.name, *other.kinds)} & {
+                system.name,
+                *system.kinds,
+            }
             if taken:
                 raise TypeError(f"another system has the name {', '.join(sorted(taken))}")
         except (Exception, SystemExit) as error:
-            log.warning("the system %r, %s, cannot be loaded and is left out: %s", entry.name, entry.value, error)
+            log.warning(
+                "the system %r, %s, cannot be loaded and is left out: %s", entry.name, entry.value, error
+            )
             continue
         found.append(system)
     return tuple(sorted(found, key=lambda system: (system.rank, system.name)))
 
 
 def parts_of_systems(part: str) -> dict[str, Any]:
-    """The loaded part, such as "simulate", by the name of each system that has it. A part that cannot be loaded is left out."""
+    """The loaded part, such as "simulate", by the name of each system that has it. A part that cannot be
+    loaded is left out."""
     return load_parts({name: getattr(system, part) for name, system in systems_with(part).items()})
 
 
@@ -155,7 +179,8 @@ def load(place: str) -> Any:
 
 
 def load_parts(places: Mapping[str, str]) -> dict[str, Any]:
-    """The objects at these places, by the same names. An object that cannot be loaded is left out and logged."""
+    """The objects at these places, by the same names. An object that cannot be loaded is left out and
+    logged."""
     found = {}
     for name, place in places.items():
         try:

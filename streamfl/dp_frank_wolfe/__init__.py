@@ -1,7 +1,8 @@
-"""Sparse linear models of features that belong to several parties, with a differential privacy that is computed and enforced.
+"""Sparse linear models of features that belong to several parties, with a differential privacy that is
+computed and enforced.
 
-Lou and Cheung, "Uplink Communication Efficient Differentially Private Sparse Optimization with Feature-Wise Distributed Data",
-AAAI 2018.
+Lou and Cheung, "Uplink Communication Efficient Differentially Private Sparse Optimization with Feature-Wise
+Distributed Data", AAAI 2018.
 """
 
 from streamfl.contract.refusals import OTHER_SETTINGS, WRITERS, Reason
@@ -22,7 +23,8 @@ SYSTEM = System(
     demo="streamfl.dp_frank_wolfe.tools.demo:demo",
     sources={"dp-frank-wolfe-party": "streamfl.simulation.sources:entity_samples_and_labels"},
     standings=dict.fromkeys(
-        ("dp-frank-wolfe-party", "dp-frank-wolfe-server"), "streamfl.simulation.system_tools:what_learning_waits_for"
+        ("dp-frank-wolfe-party", "dp-frank-wolfe-server"),
+        "streamfl.simulation.system_tools:what_learning_waits_for",
     ),
     dashboards="streamfl.dp_frank_wolfe.tools.dashboard:DASHBOARDS",
     alerts="streamfl.dp_frank_wolfe.tools.alerts:ALERTS",
@@ -32,37 +34,62 @@ SYSTEM = System(
     refusals={
         "another_answer": Reason("a party sent other content than before at this place of the fit", WRITERS),
         "another_ask": Reason(
-            "the server sent other content than before at this place of the fit; the party releases only once there", WRITERS
+            "the server sent other content than before at this place of the fit; the party releases only "
+            "once there",
+            WRITERS,
         ),
         "another_manifest": Reason(
-            "a party has frozen other rows than the server's, or a manifest's numbers belong to other entities; the window goes on "
-            "without the party",
+            "a party has frozen other rows than the server's, or a manifest's numbers belong to other "
+            "entities; the window goes on without the party",
             f"if the party's state was lost, {RESTORE}; check who may write to its topics",
         ),
         "another_sketch": Reason("a column that the party has already sent", WRITERS),
-        "budget": Reason("a window with entities that have no budget left at this party, or no room in its ledger"),
-        "full": Reason("a record of a new entity, but window.limit entities wait already", "raise window.limit, then send it back"),
-        "ledger": Reason("the ledger and its file do not agree, so nothing is released", f"{RESTORE}, then send the message back"),
+        "budget": Reason(
+            "a window with entities that have no budget left at this party, or no room in its ledger"
+        ),
+        "full": Reason(
+            "a record of a new entity, but window.limit entities wait already",
+            "raise window.limit, then send it back",
+        ),
+        "ledger": Reason(
+            "the ledger and its file do not agree, so nothing is released",
+            f"{RESTORE}, then send the message back",
+        ),
         "ledger_went_back": Reason(
-            "a release that does not follow those before it in its party's ledger: an old copy was restored, or a new one made",
+            "a release that does not follow those before it in its party's ledger: an old copy was restored, "
+            "or a new one made",
             TELL_OPERATOR,
         ),
         "out_of_bounds": Reason("a sum larger than noise can explain"),
-        "quota": Reason("a party chose or sent more columns than its share of learning.columns", OTHER_SETTINGS),
+        "quota": Reason(
+            "a party chose or sent more columns than its share of learning.columns", OTHER_SETTINGS
+        ),
     },
     notices={
-        "away": Reason("a party has not answered for window.patience_seconds: the window continues without it", "start the party"),
-        "exact": Reason("serving.mode is exact: parts of predictions come without noise, which epsilon does not cover"),
+        "away": Reason(
+            "a party has not answered for window.patience_seconds: the window continues without it",
+            "start the party",
+        ),
+        "exact": Reason(
+            "serving.mode is exact: parts of predictions come without noise, which epsilon does not cover"
+        ),
         "fits_ahead": Reason(
-            "the ledger file has releases that the state has not: parts of predictions wait for the server's messages",
+            "the ledger file has releases that the state has not: parts of predictions wait for the server's "
+            "messages",
             f"if none come, {RESTORE}",
         ),
-        "ledger": Reason("nothing more is released: the ledger cannot be continued", f"{RESTORE}, or do what the text says"),
-        "ledger_went_back": Reason("a party's release does not follow those before it in its ledger", TELL_OPERATOR),
+        "ledger": Reason(
+            "nothing more is released: the ledger cannot be continued", f"{RESTORE}, or do what the text says"
+        ),
+        "ledger_went_back": Reason(
+            "a party's release does not follow those before it in its ledger", TELL_OPERATOR
+        ),
         "names": Reason(
             "no entity has become known to all parties for window.patience_seconds",
             "check that records and labels come to the parties that the text names, under the same names",
         ),
-        "not_centred": Reason("a party sends no means", "set its learning.intercept to true, or bring it to this release"),
+        "not_centred": Reason(
+            "a party sends no means", "set its learning.intercept to true, or bring it to this release"
+        ),
     },
 )

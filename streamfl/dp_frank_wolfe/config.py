@@ -16,11 +16,13 @@ from streamfl.state.changeable import CHANGEABLE
 __all__ = ["MOST_COLUMNS", "MOST_ROWS", "PARTY", "SERVER", "DPFrankWolfeSettings"]
 
 PARTY, SERVER = "dp-frank-wolfe-party", "dp-frank-wolfe-server"
-# A frozen window and the sketches of a fit are held in memory: rows times columns at a party, sketches times columns at the server.
+# A frozen window and the sketches of a fit are held in memory: rows times columns at a party, sketches times
+# columns at the server.
 MOST_ROWS = 1_000_000
 MOST_COLUMNS = 100_000
 MOST_NUMBERS = 2**28
-# MOST_WEIGHTS: a party's model is published in one record. MOST_SOLVED: columns that the server can solve for at once.
+# MOST_WEIGHTS: a party's model is published in one record. MOST_SOLVED: columns that the server can solve for
+# at once.
 MOST_WEIGHTS, MOST_SOLVED = 20_000, 4_096
 
 Amount = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
@@ -43,19 +45,21 @@ class RowWindowSection(Section):
     """Which rows a fit uses. rows and fits are the same at every member."""
 
     rows: int = Field(ge=2, le=MOST_ROWS)
-    """n: entities of a fit. A fit begins once every party knows them. A row that is missing or cannot be read counts as zeros."""
+    """n: entities of a fit. A fit begins once every party knows them. A row that is missing or cannot be read
+    counts as zeros."""
     fits: int = Field(default=1, ge=1, le=1_000_000)
-    """Number of fits that an entity may take part in over its life. The budget is divided by this. What predictions leave of
-    serving.share may pay for more."""
+    """Number of fits that an entity may take part in over its life. The budget is divided by this. What
+    predictions leave of serving.share may pay for more."""
     limit: Annotated[int, CHANGEABLE] = Field(default=1_000_000, ge=2, le=10_000_000)
-    """Most entities that wait for a fit. Beyond it, new ones are refused. The server's has to be as large as any party's:
-    entities that parties announce beyond it come into no window."""
+    """Most entities that wait for a fit. Beyond it, new ones are refused. The server's has to be as large as
+    any party's: entities that parties announce beyond it come into no window."""
     patience_seconds: Annotated[float, CHANGEABLE] = Field(default=600.0, gt=0, le=1e6, allow_inf_nan=False)
     """Seconds that the server waits for a party's answer before it goes on without that party."""
 
 
 class DataBoundsSection(Section):
-    """Bounds that scale values. They come from public knowledge, never from the data. Values beyond a bound are clipped to it."""
+    """Bounds that scale values. They come from public knowledge, never from the data. Values beyond a bound
+    are clipped to it."""
 
     centre: float | list[float] = 0.0
     """Subtracted from this party's columns: one number, or one for each column."""
@@ -70,29 +74,35 @@ class DataBoundsSection(Section):
 
 
 class BudgetSection(Section):
-    """Limits what anybody who sees all messages may learn about one entity, over all parties and its whole life.
+    """Limits what anybody who sees all messages may learn about one entity, over all parties and its whole
+    life.
 
     epsilon, delta, shares and insecure_test_noise are the same at every member.
     """
 
     epsilon: float = Field(gt=0)
-    """Privacy budget of one entity: its row at all parties, with its label, may be any other. `inf`: no noise, no promise."""
+    """Privacy budget of one entity: its row at all parties, with its label, may be any other. `inf`: no
+    noise, no promise."""
     delta: float = Field(gt=0, lt=1)
     """Probability that the promise fails. Below 1 / window.rows."""
     shares: dict[str, Annotated[float, Field(gt=0, le=1)]] | None = None
     """Each party's share of the budget, by name. The sum is at most 1. Left out: equal shares."""
     insecure_test_noise: bool = False
-    """For tests. `true`: noise comes from federation.seed, which others know, so that a run can be repeated. No promise holds."""
+    """For tests. `true`: noise comes from federation.seed, which others know, so that a run can be repeated.
+    No promise holds."""
     # The file may be moved to another place. Its content is compared.
     secret_file: Annotated[str | None, CHANGEABLE] = None
     """Party only: a file with at least 32 bytes that nobody else knows. Noise is drawn from them."""
     ledger: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+$", max_length=64)
-    """Party only: the name of the ledger of its source data. Use the same name in every federation that learns from them."""
+    """Party only: the name of the ledger of its source data. Use the same name in every federation that
+    learns from them."""
     # The file may be moved to another place. Its content is compared.
     ledger_file: Annotated[str | None, CHANGEABLE] = None
-    """Party only: the file that `streamfl ledger init` makes. The party notes each release there before it sends it."""
+    """Party only: the file that `streamfl ledger init` makes. The party notes each release there before it
+    sends it."""
     ledger_limit: Annotated[int, CHANGEABLE] = Field(default=1_000_000, ge=1, le=100_000_000)
-    """Party only: most entities that the ledger has room for. The party releases nothing about further entities."""
+    """Party only: most entities that the ledger has room for. The party releases nothing about further
+    entities."""
 
     @property
     def is_private(self) -> bool:
@@ -104,22 +114,24 @@ class SparseLearningSection(Section):
     """What is learnt and how. Every member has to be given the same values."""
 
     estimator: Literal["frank-wolfe", "marginal", "two-round"] = "marginal"
-    """The algorithm. `marginal`: columns are chosen once, and fitted as if they were independent. `two-round`: chosen once, and a
-    second round measures their correlations. `frank-wolfe`: the paper's."""
+    """The algorithm. `marginal`: columns are chosen once, and fitted as if they were independent.
+    `two-round`: chosen once, and a second round measures their correlations. `frank-wolfe`: the paper's."""
     radius: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     """Bound on the sum of the weights' absolute values, with features and labels scaled by their bounds."""
     radii: dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]] | None = None
     """Radius of each party, by name. The sum is radius. Left out: equal radii."""
     columns: int = Field(default=10, ge=1, le=MOST_WEIGHTS)
-    """N: most columns with a weight, over all parties. Each party has an equal part, rounded down, and at least one."""
+    """N: most columns with a weight, over all parties. Each party has an equal part, rounded down, and at
+    least one."""
     iterations: int = Field(default=20, ge=1, le=100_000)
     """T: iterations of a fit by `frank-wolfe`."""
     intercept: bool = True
-    """Whether the model has an intercept. `true`: columns and label are centred by means that are released with noise, for a
-    twentieth of a fit's budget. `false`: the paper's model, for columns whose centre is their mean by public knowledge."""
+    """Whether the model has an intercept. `true`: columns and label are centred by means that are released
+    with noise, for a twentieth of a fit's budget. `false`: the paper's model, for columns whose centre is
+    their mean by public knowledge."""
     sampling: SamplingName = "full"
-    """Which blocks take part in an iteration: `full`, `uniform` (one), `nice` (sampled_blocks of all), `distributed`
-    (sampled_blocks of each party) or `importance` (one, by probabilities)."""
+    """Which blocks take part in an iteration: `full`, `uniform` (one), `nice` (sampled_blocks of all),
+    `distributed` (sampled_blocks of each party) or `importance` (one, by probabilities)."""
     blocks: int = Field(default=1, ge=1, le=1000)
     """Number of blocks that each party's columns are divided into. Each block has a ball of its own."""
     sampled_blocks: int = Field(default=1, ge=1, le=64_000)
@@ -142,13 +154,14 @@ class ServingSection(Section):
     """Whether entities are predicted between fits. Every member has to be given the same values."""
 
     mode: Literal["off", "exact", "private"] = "off"
-    """How parties send their parts of predictions. `exact`: without noise, which epsilon does not cover: a few of them show the
-    columns. No federation that keeps to noise can use the ledger afterwards. `private`: with noise, from the entity's budget."""
+    """How parties send their parts of predictions. `exact`: without noise, which epsilon does not cover: a
+    few of them show the columns. No federation that keeps to noise can use the ledger afterwards. `private`:
+    with noise, from the entity's budget."""
     share: float = Field(default=0.2, gt=0, lt=1)
     """Share of the budget for predictions, with `private`."""
     predictions: int = Field(default=1, ge=1, le=1_000_000)
-    """Predictions that an entity may get in its life, with `private`. Its share of the budget is divided by this. Each record of
-    the entity at a party counts as one, also one that comes again."""
+    """Predictions that an entity may get in its life, with `private`. Its share of the budget is divided by
+    this. Each record of the entity at a party counts as one, also one that comes again."""
 
 
 class DPFrankWolfeSettings(VerticalSettings):
@@ -182,7 +195,9 @@ class DPFrankWolfeSettings(VerticalSettings):
         """Bytes of the longest content of any message."""
         names = 300 * self.window.rows
         rows = 8 * self.window.rows * max(self.learning.columns, len(self.federation.parties))
-        shown = 8 * self.sketch_numbers * (self.learning.blocks + 1) + 16 * max(self.federation.columns.values())
+        shown = 8 * self.sketch_numbers * (self.learning.blocks + 1) + 16 * max(
+            self.federation.columns.values()
+        )
         products = 8 * (self.learning.columns + len(self.federation.parties)) ** 2 * 2
         return max(names, rows if self.learning.estimator == "two-round" else 0, shown, products) + 65_536
 
@@ -202,7 +217,8 @@ class DPFrankWolfeSettings(VerticalSettings):
                     raise ValueError(f"privacy.{key} is missing: a {PARTY} needs it")
         if self.bus.processing_guarantee != "exactly_once":
             raise ValueError(
-                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected: what a release costs '
+                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected: '
+                "what a release costs "
                 "is remembered with the release"
             )
         return self
@@ -212,17 +228,19 @@ class DPFrankWolfeSettings(VerticalSettings):
         privacy, rows, parties = self.privacy, self.window.rows, self.federation.parties
         if privacy.delta >= 1 / rows:
             raise ValueError(
-                f"privacy.delta = {privacy.delta:g}: less than 1 / window.rows = {1 / rows:g} is expected, otherwise a whole row "
-                "could be revealed"
+                f"privacy.delta = {privacy.delta:g}: less than 1 / window.rows = {1 / rows:g} is expected, "
+                "otherwise a whole row could be revealed"
             )
-        if privacy.shares is not None and (set(privacy.shares) != set(parties) or math.fsum(privacy.shares.values()) > 1):
+        if privacy.shares is not None and (
+            set(privacy.shares) != set(parties) or math.fsum(privacy.shares.values()) > 1
+        ):
             raise ValueError(f"privacy.shares: one for each of {parties} is expected, of sum 1 at most")
         for section, given in (("samples", self.samples), ("labels", self.labels)):
             if privacy.is_private and given is not None and given.entity is not None:
                 raise ValueError(
-                    f"{section}.entity = {given.entity!r}: leave it out, and write records under the entity's name as their key. "
-                    "A name among the values is lost if they cannot be read, so the values would decide which entities are "
-                    "announced"
+                    f"{section}.entity = {given.entity!r}: leave it out, and write records under the "
+                    "entity's name as their key. A name among the values is lost if they cannot be read, so "
+                    "the values would decide which entities are announced"
                 )
         if self.window.limit < rows:
             raise ValueError(f"window.limit = {self.window.limit}: at least window.rows = {rows} is expected")
@@ -235,32 +253,52 @@ class DPFrankWolfeSettings(VerticalSettings):
         if learning.radii is not None:
             total = math.fsum(learning.radii.values())
             if set(learning.radii) != set(parties) or abs(total - learning.radius) > 1e-9 * learning.radius:
-                raise ValueError(f"learning.radii: one for each of {parties} is expected, of sum {learning.radius:g}")
+                raise ValueError(
+                    f"learning.radii: one for each of {parties} is expected, of sum {learning.radius:g}"
+                )
         if learning.blocks > min(federation.columns.values()):
-            raise ValueError(f"learning.blocks = {learning.blocks}: no more than a party has columns are expected")
+            raise ValueError(
+                f"learning.blocks = {learning.blocks}: no more than a party has columns are expected"
+            )
         most = {"nice": learning.blocks * count, "distributed": learning.blocks}.get(learning.sampling)
         if most is not None and learning.sampled_blocks > most:
-            raise ValueError(f"learning.sampled_blocks = {learning.sampled_blocks}: at most {most} are expected")
+            raise ValueError(
+                f"learning.sampled_blocks = {learning.sampled_blocks}: at most {most} are expected"
+            )
         if learning.sampling == "importance":
             given = learning.probabilities or []
             if len(given) != learning.blocks * count or abs(math.fsum(given) - 1) > 1e-9:
-                raise ValueError(f"learning.probabilities: {learning.blocks * count} of sum 1 are expected, one for each block")
+                raise ValueError(
+                    f"learning.probabilities: {learning.blocks * count} of sum 1 are expected, one for each "
+                    "block"
+                )
         if learning.tolerance > 0 and math.isfinite(self.privacy.epsilon):
             raise ValueError(
-                "learning.tolerance needs privacy.epsilon = inf: the gap is computed from the data without noise, so a fit may "
-                "not end by it"
+                "learning.tolerance needs privacy.epsilon = inf: the gap is computed from the data without "
+                "noise, so a fit may not end by it"
             )
         if self.window.rows * max(federation.columns.values()) > 2 * MOST_NUMBERS:
             raise ValueError(
-                f"window.rows = {self.window.rows}: with this number of columns, more than a member can hold in memory"
+                f"window.rows = {self.window.rows}: with this number of columns, more than a member can hold "
+                "in memory"
             )
         if self.sketch_numbers * learning.columns > MOST_NUMBERS:
-            raise ValueError(f"learning.columns = {learning.columns}: with such sketches, more than a server can hold in memory")
-        if learning.estimator != "frank-wolfe" and learning.columns > MOST_SOLVED:
-            raise ValueError(f"learning.columns = {learning.columns}: {learning.estimator} can solve for {MOST_SOLVED} at most")
-        if learning.estimator == "two-round" and self.window.rows * max(learning.columns, count) > MOST_NUMBERS:
             raise ValueError(
-                f"learning.columns = {learning.columns}: with this number of rows, more than a server can hold in memory"
+                f"learning.columns = {learning.columns}: with such sketches, more than a server can hold in "
+                "memory"
+            )
+        if learning.estimator != "frank-wolfe" and learning.columns > MOST_SOLVED:
+            raise ValueError(
+                f"learning.columns = {learning.columns}: {learning.estimator} can solve for {MOST_SOLVED} at "
+                "most"
+            )
+        if (
+            learning.estimator == "two-round"
+            and self.window.rows * max(learning.columns, count) > MOST_NUMBERS
+        ):
+            raise ValueError(
+                f"learning.columns = {learning.columns}: with this number of rows, more than a server can "
+                "hold in memory"
             )
         own = None if self.party is None else federation.columns.get(self.party.name)
         for key in ("centre", "bound"):

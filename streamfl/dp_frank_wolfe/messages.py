@@ -38,7 +38,10 @@ __all__ = [
 ]
 
 # Why a message of a member with other settings is refused.
-ANOTHER = "another federation name, seed, list of parties, number of columns, window, budget, learning or serving was used"
+ANOTHER = (
+    "another federation name, seed, list of parties, number of columns, window, budget, learning or serving "
+    "was used"
+)
 SERVER_NAME: Final = "(server)"
 """No party can have it: parties' names have no brackets."""
 LONGEST_ENTITY = 256
@@ -47,10 +50,23 @@ LONGEST_ENTITY = 256
 KINDS: Mapping[str, int] = {
     kind: number
     for number, kind in enumerate(
-        ("entities", "manifest", "frozen", "ask", "answers", "choose", "chosen", "rows", "products", "model", "partial")
+        (
+            "entities",
+            "manifest",
+            "frozen",
+            "ask",
+            "answers",
+            "choose",
+            "chosen",
+            "rows",
+            "products",
+            "model",
+            "partial",
+        )
     )
 }
-"""A message's number within its window and iteration. No member sends the same member two of one kind there."""
+"""A message's number within its window and iteration. No member sends the same member two of one kind
+there."""
 
 Digest = Annotated[bytes, msgspec.Meta(max_length=32)]
 
@@ -59,8 +75,8 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
     """window: counts fits from 1. For "entities" and "partial": 0.
 
     iteration: of the fit, from 0. For "entities" and "partial": their running number from the same party.
-    link, head: for a party's release, how many releases its ledger's chain has with this one, and the chain's hash. Otherwise 0
-    and empty.
+    link, head: for a party's release, how many releases its ledger's chain has with this one, and the chain's
+    hash. Otherwise 0 and empty.
     """
 
     version: Version
@@ -75,10 +91,11 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
 
 
 class Entities(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Entities that a party has a record of columns, one of the label, and budget for. What is in the records plays no part.
+    """Entities that a party has a record of columns, one of the label, and budget for. What is in the records
+    plays no part.
 
-    first: number of the first name; the others follow. A manifest refers to names by number. 0: a party of 0.1, without numbers.
-    """
+    first: number of the first name; the others follow. A manifest refers to names by number. 0: a party of
+    0.1, without numbers."""
 
     names: list[Name]
     first: Count = 0
@@ -88,9 +105,9 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     """The rows of a window, as many as ``window.rows``, none twice.
 
     names: entities that were announced without a number, ascending.
-    runs: for the others, in turn: how many numbers are skipped before a run of consecutive ones, and the run's length.
-    digest: SHA-256 of the content that lists all of them by name. A manifest without numbers has neither runs nor digest.
-    """
+    runs: for the others, in turn: how many numbers are skipped before a run of consecutive ones, and the
+    run's length. digest: SHA-256 of the content that lists all of them by name. A manifest without numbers
+    has neither runs nor digest."""
 
     names: list[Name]
     runs: list[Count] = []
@@ -101,8 +118,8 @@ class Frozen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     """A party has frozen the window, and charged every entity in it.
 
     manifest: SHA-256 of the content of a manifest that lists all by name.
-    means: sums of the party's columns and of the label, 64-bit whole numbers in units of the noise; empty where nothing is centred.
-    weight: w, which the label's sum is multiplied by.
+    means: sums of the party's columns and of the label, 64-bit whole numbers in units of the noise; empty
+    where nothing is centred. weight: w, which the label's sum is multiplied by.
     """
 
     manifest: Digest
@@ -111,7 +128,8 @@ class Frozen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
 
 class Ask(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """An iteration begins. columns, weights: x of the party's columns that have a weight, 32-bit numbers and 64-bit floats.
+    """An iteration begins. columns, weights: x of the party's columns that have a weight, 32-bit numbers and
+    64-bit floats.
 
     others: the sum of x_j times the sketch of column j over the other parties' columns, 64-bit floats.
     """
@@ -122,7 +140,8 @@ class Ask(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
 
 
 class VertexAnswer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A block's vertex. sums: of its column, 64-bit whole numbers in units of the noise; empty if they were shown before."""
+    """A block's vertex. sums: of its column, 64-bit whole numbers in units of the noise; empty if they were
+    shown before."""
 
     block: Count
     column: Count
@@ -131,14 +150,16 @@ class VertexAnswer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_
 
 
 class Answers(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Answers of the party's blocks that took part. gap: the party's part of the duality gap, only where nothing is private."""
+    """Answers of the party's blocks that took part. gap: the party's part of the duality gap, only where
+    nothing is private."""
 
     answers: list[VertexAnswer]
     gap: float | None
 
 
 class Chosen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Columns that a party chose at once: 32-bit numbers. values, norms, rows: 64-bit floats, empty where not asked for."""
+    """Columns that a party chose at once: 32-bit numbers. values, norms, rows: 64-bit floats, empty where not
+    asked for."""
 
     columns: bytes
     values: bytes
@@ -167,10 +188,11 @@ class FittedModel(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_f
 
 
 class Partial(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party's part of a prediction. model: its version, the window it was fitted on. value: in label bounds.
+    """A party's part of a prediction. model: its version, the window it was fitted on. value: in label
+    bounds.
 
-    before: the same with the version before, where parts have no noise and the party had that version. Parties change to another
-    model at different moments, and a prediction needs one model.
+    before: the same with the version before, where parts have no noise and the party had that version.
+    Parties change to another model at different moments, and a prediction needs one model.
     """
 
     entity: Name
@@ -180,7 +202,8 @@ class Partial(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """A prediction for users, under the entity's name. prediction: in the label's scale. private: whether epsilon covers it."""
+    """A prediction for users, under the entity's name. prediction: in the label's scale. private: whether
+    epsilon covers it."""
 
     entity: str
     prediction: float

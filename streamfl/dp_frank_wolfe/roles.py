@@ -36,11 +36,15 @@ from streamfl.state.state_settings import StateSettings, by_key
 __all__ = ["ROLES"]
 
 
-def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any) -> PartitionedRole[Any]:
+def _member(
+    settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any
+) -> PartitionedRole[Any]:
     # A message put together from parts is decoded like a single record.
     whole = dict.fromkeys(_table(settings).channels.inputs, _decoder(settings))
     limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
-    return PartitionedRole(make, whole, limits, patience, settings.role.kind, MemberCounts(), SYSTEM, **options)
+    return PartitionedRole(
+        make, whole, limits, patience, settings.role.kind, MemberCounts(), SYSTEM, **options
+    )
 
 
 # ---- a party
@@ -75,10 +79,14 @@ def _given(settings: DPFrankWolfeSettings) -> PartyGiven:
 
 
 def _public_of_party(settings: DPFrankWolfeSettings) -> Public:
-    own, dimension = settings.required_party(), SampleReader(settings.required_samples("a party").samples).dimension
+    own, dimension = (
+        settings.required_party(),
+        SampleReader(settings.required_samples("a party").samples).dimension,
+    )
     if dimension != settings.own_columns:
         raise ConfigurationError(
-            f"samples.features: {dimension} columns, federation.columns says that {own!r} has {settings.own_columns}"
+            f"samples.features: {dimension} columns, federation.columns says that {own!r} has "
+            f"{settings.own_columns}"
         )
     return _public(settings)
 
@@ -94,7 +102,9 @@ def _secret(settings: DPFrankWolfeSettings) -> bytes:
     """The secret that noise is drawn from. Without a privacy promise it is one that anybody could compute."""
     privacy, own = settings.privacy, settings.required_party()
     if privacy.is_private and privacy.secret_file is None:
-        raise ConfigurationError("privacy.secret_file is missing: noise that others could compute hides nothing")
+        raise ConfigurationError(
+            "privacy.secret_file is missing: noise that others could compute hides nothing"
+        )
     if privacy.is_private and privacy.secret_file is not None:
         return read_secret(privacy.secret_file, "privacy.secret_file")
     name = repr(("dp-frank-wolfe", settings.federation.name, settings.federation.seed, own))
@@ -106,7 +116,8 @@ def _secret(settings: DPFrankWolfeSettings) -> bytes:
 
 def _build_server(settings: DPFrankWolfeSettings) -> PartitionedRole[ServerTask]:
     public = _public(settings)
-    # The server goes on without a party that does not answer in time. If no party does, the server is in trouble.
+    # The server goes on without a party that does not answer in time. If no party does, the server is in
+    # trouble.
     return _member(settings, lambda outbox: ServerTask(public, outbox), 2 * settings.window.patience_seconds)
 
 
@@ -119,7 +130,8 @@ def _decoder(settings: DPFrankWolfeSettings) -> Callable[[Record], Any]:
 
 
 def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
-    """The channels of DP Frank-Wolfe. All entities are rows of one table, so each topic but the users' has one partition."""
+    """The channels of DP Frank-Wolfe. All entities are rows of one table, so each topic but the users' has
+    one partition."""
     federation, serving, predictions = settings.federation, settings.serving.mode, settings.predictions
     decode = decoded_in_fragments(_decoder(settings))
     one = partial(Channel, partitions=1, reason=_ONE_TABLE)
@@ -142,7 +154,9 @@ def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
             decode=decode,
             makes_room=True,
         ),
-        Channel(name="model", links={(SERVER, USER): f"{federation.name}.model"}, compacted=True, signed=True),
+        Channel(
+            name="model", links={(SERVER, USER): f"{federation.name}.model"}, compacted=True, signed=True
+        ),
     ]
     if serving != "off":
         topic = f"{federation.name}.predictions"
@@ -150,13 +164,23 @@ def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
     if own == SERVER:
         return ChannelTable(own, [*rows, state()], dict.fromkeys(federation.parties, PARTY))
     samples, labels = settings.required_samples("a party"), settings.required_labels("a party")
-    reader, label_reader, from_user = SampleReader(samples.samples), LabelReader(labels, None), partial(one, caution=_OWN)
+    reader, label_reader, from_user = (
+        SampleReader(samples.samples),
+        LabelReader(labels, None),
+        partial(one, caution=_OWN),
+    )
     rows = [
         from_user(
-            name="samples", links={(USER, own): samples.topic}, decode=readable_sample(reader), strict=reader.decode
+            name="samples",
+            links={(USER, own): samples.topic},
+            decode=readable_sample(reader),
+            strict=reader.decode,
         ),
         from_user(
-            name="labels", links={(USER, own): labels.topic}, decode=readable_label(label_reader), strict=label_reader.decode
+            name="labels",
+            links={(USER, own): labels.topic},
+            decode=readable_label(label_reader),
+            strict=label_reader.decode,
         ),
         *rows,
         state(caution=_OWN),
@@ -171,26 +195,48 @@ def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
     return ChannelTable(own, rows, dict.fromkeys(federation.parties, PARTY))
 
 
-_EXACT = 'with serving.mode = "exact" whoever reads it can solve for the party\'s columns: grant Read to nobody but the server'
+_EXACT = (
+    'with serving.mode = "exact" whoever reads it can solve for the party\'s columns: grant Read to nobody '
+    "but the server"
+)
 _ONE_TABLE = "for all entities are rows of one table"
-_OWN = "rows or labels in plain numbers, which epsilon does not cover: labels are for the parties, all else for this party alone"
+_OWN = (
+    "rows or labels in plain numbers, which epsilon does not cover: labels are for the parties, all else for "
+    "this party alone"
+)
 _LEDGER = (
-    "all releases, by entity: grant Read and Write only to this party; it belongs to the data and outlives the federation, so "
-    "never delete it"
+    "all releases, by entity: grant Read and Write only to this party; it belongs to the data and outlives "
+    "the federation, so never delete it"
 )
 
 
 def _state_settings(settings: DPFrankWolfeSettings) -> StateSettings:
-    sections = ["federation", "party", "samples", "labels", "window", "bounds", "privacy", "learning", "serving"]
-    return StateSettings.of(by_key(settings, sections), changeable_keys(settings, settings.role.kind), _LAYOUT)
+    sections = [
+        "federation",
+        "party",
+        "samples",
+        "labels",
+        "window",
+        "bounds",
+        "privacy",
+        "learning",
+        "serving",
+    ]
+    return StateSettings.of(
+        by_key(settings, sections), changeable_keys(settings, settings.role.kind), _LAYOUT
+    )
 
 
-# A release that knows layout 1 would go on with a centred window under another plan, and has no means or intercepts. One that knows
-# layout 2 would take the label's sum, which counts several times, for one that counts once, and does not number announced entities.
+# A release that knows layout 1 would go on with a centred window under another plan, and has no means or
+# intercepts. One that knows layout 2 would take the label's sum, which counts several times, for one that
+# counts once, and does not number announced entities.
 _LAYOUT = 3
 
 
-_BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], PartitionedRole[Any]]] = {PARTY: _build_party, SERVER: _build_server}
+_BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], PartitionedRole[Any]]] = {
+    PARTY: _build_party,
+    SERVER: _build_server,
+}
 
 ROLES: dict[str, RoleKind[Any]] = {
     name: RoleKind(

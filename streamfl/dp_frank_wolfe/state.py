@@ -63,7 +63,10 @@ SPENT = LEDGER_STATE.row(
     "`privacy.ledger_limit`. Beyond it no other entity takes part.",
 )
 CHAIN = LEDGER_STATE.row(
-    "chain/LANE", "Ledger: the latest release for fits, or for predictions.", "With each release.", "One for each."
+    "chain/LANE",
+    "Ledger: the latest release for fits, or for predictions.",
+    "With each release.",
+    "One for each.",
 )
 LATEST = LEDGER_STATE.row(
     "latest/FEDERATION",
@@ -72,8 +75,12 @@ LATEST = LEDGER_STATE.row(
     "One for each federation that has learnt from the data.",
 )
 TERMS = LEDGER_STATE.row("terms", "Ledger: the promise to the entities.", "Once, with the first window.")
-EXACT = LEDGER_STATE.row("exact", "Ledger: the federation that sent predictions without noise.", "Once, before the first of them.")
-WHOLE = LEDGER_STATE.row("whole", "Ledger: a digest of all of it, and the number of its entities.", "With each change of it.")
+EXACT = LEDGER_STATE.row(
+    "exact", "Ledger: the federation that sent predictions without noise.", "Once, before the first of them."
+)
+WHOLE = LEDGER_STATE.row(
+    "whole", "Ledger: a digest of all of it, and the number of its entities.", "With each change of it."
+)
 
 # ---- at a party
 
@@ -86,18 +93,32 @@ ENTITY = PARTY_STATE.row(
 )
 NUMBERED = PARTY_STATE.row("numbered", "How many entities were announced.", "With each announcement.")
 WINDOW = PARTY_STATE.row(
-    "window/NUMBER", "The rows of the window.", "When it is frozen. Deleted when its fit has ended.", AS_MANY_FRAGMENTS
+    "window/NUMBER",
+    "The rows of the window.",
+    "When it is frozen. Deleted when its fit has ended.",
+    AS_MANY_FRAGMENTS,
 )
 PROGRESS = PARTY_STATE.row("progress", "The party's place in the fit.", "With each message that is taken.")
-WINDOW_NUMBER = PARTY_STATE.row("fit-window", "The window's number.", "When it is frozen. Deleted when its fit has ended.")
+WINDOW_NUMBER = PARTY_STATE.row(
+    "fit-window", "The window's number.", "When it is frozen. Deleted when its fit has ended."
+)
 CENTRED = PARTY_STATE.row("fit-centred", "Whether the window's means were released.", "As `fit-window`.")
 PARTY_FIT = PARTY_STATE.row(
-    "fit", "What was released of the window, with Frank-Wolfe.", "With each answer. Deleted when the fit has ended."
+    "fit",
+    "What was released of the window, with Frank-Wolfe.",
+    "With each answer. Deleted when the fit has ended.",
 )
-PARTY_SELECTION = PARTY_STATE.row("selection", "What was released of the window, with another estimator.", "As `fit`.")
-MODEL = PARTY_STATE.row("model/NUMBER", "The party's own weights of the latest fit.", "When a fit has ended.", AS_MANY_FRAGMENTS)
+PARTY_SELECTION = PARTY_STATE.row(
+    "selection", "What was released of the window, with another estimator.", "As `fit`."
+)
+MODEL = PARTY_STATE.row(
+    "model/NUMBER", "The party's own weights of the latest fit.", "When a fit has ended.", AS_MANY_FRAGMENTS
+)
 BEFORE = PARTY_STATE.row(
-    "before/NUMBER", "The same of the fit before. Only where predictions have no noise.", "When a fit has ended.", AS_MANY_FRAGMENTS
+    "before/NUMBER",
+    "The same of the fit before. Only where predictions have no noise.",
+    "When a fit has ended.",
+    AS_MANY_FRAGMENTS,
 )
 DUE = PARTY_STATE.row(
     "prediction/NUMBER",
@@ -105,7 +126,9 @@ DUE = PARTY_STATE.row(
     "When the entity's record comes. Deleted when it is sent.",
     "`window.limit`. Beyond it no other record is predicted.",
 )
-PREDICTIONS = PARTY_STATE.row("predictions", "How many parts of predictions were computed.", "With each of them.")
+PREDICTIONS = PARTY_STATE.row(
+    "predictions", "How many parts of predictions were computed.", "With each of them."
+)
 TIMES = PARTY_STATE.row(
     "predicted/ENTITY",
     "How often an entity was predicted with noise.",
@@ -116,7 +139,9 @@ TIMES = PARTY_STATE.row(
 # ---- at the server
 
 SERVER_STATE = StateTable([FRAGMENTS])
-RUN = SERVER_STATE.row("run", "The window's number, and how far it has come.", "When a window is made, frozen or fitted.")
+RUN = SERVER_STATE.row(
+    "run", "The window's number, and how far it has come.", "When a window is made, frozen or fitted."
+)
 NAME = SERVER_STATE.row(
     "name/ENTITY",
     "The numbers that the parties have announced an entity under.",
@@ -127,7 +152,10 @@ ANNOUNCEMENTS = SERVER_STATE.row(
     "announcements/PARTY", "How many announcements a party has sent.", "With each of them.", _EACH_PARTY
 )
 MANIFEST = SERVER_STATE.row(
-    "manifest/NUMBER", "The entities of a window.", "When it is made. Deleted when it is frozen.", AS_MANY_FRAGMENTS
+    "manifest/NUMBER",
+    "The entities of a window.",
+    "When it is made. Deleted when it is frozen.",
+    AS_MANY_FRAGMENTS,
 )
 PRESENCE = SERVER_STATE.row(
     "presence/PARTY",
@@ -146,28 +174,41 @@ MEANS = SERVER_STATE.row(
     _EACH_PARTY_FRAGMENTED,
 )
 WEIGHTS = SERVER_STATE.row(
-    "weights/NUMBER", "The weights of the present or latest fit.", "With each iteration that changes them.", AS_MANY_FRAGMENTS
+    "weights/NUMBER",
+    "The weights of the present or latest fit.",
+    "With each iteration that changes them.",
+    AS_MANY_FRAGMENTS,
 )
 SERVER_FIT = SERVER_STATE.row(
     "fit", "The iteration, and how much was released, with Frank-Wolfe.", "With each answer and iteration."
 )
 VERTICES = SERVER_STATE.row(
-    "vertices/PARTY", "What a party has chosen in the iteration.", "When it comes. Deleted with the iteration.", _EACH_PARTY
+    "vertices/PARTY",
+    "What a party has chosen in the iteration.",
+    "When it comes. Deleted with the iteration.",
+    _EACH_PARTY,
 )
 SHOWN = SERVER_STATE.row(
     "shown/PARTY/COLUMN/NUMBER",
     "The sums of a column that a party has released.",
     "When they come. Deleted with the next window.",
-    "As many for each column as hold the value, and as many columns as the public plan allows a party to show.",
+    "As many for each column as hold the value, and as many columns as the public plan allows a party to "
+    "show.",
 )
 SERVER_SELECTION = SERVER_STATE.row(
     "selection", "The step, and how much was released, with another estimator.", "With each answer and step."
 )
 CHOSEN = SERVER_STATE.row(
-    "chosen/PARTY/NUMBER", "A party's choice of columns.", "When it comes. Deleted with the next window.", _EACH_PARTY_FRAGMENTED
+    "chosen/PARTY/NUMBER",
+    "A party's choice of columns.",
+    "When it comes. Deleted with the next window.",
+    _EACH_PARTY_FRAGMENTED,
 )
 PRODUCTS = SERVER_STATE.row(
-    "products/PARTY/NUMBER", "A party's products of columns.", "As `chosen/PARTY/NUMBER`.", _EACH_PARTY_FRAGMENTED
+    "products/PARTY/NUMBER",
+    "A party's products of columns.",
+    "As `chosen/PARTY/NUMBER`.",
+    _EACH_PARTY_FRAGMENTED,
 )
 PARTIALS = SERVER_STATE.row(
     "partials/PARTY", "How many parts of predictions a party has sent.", "With each of them.", _EACH_PARTY
@@ -178,4 +219,6 @@ PARTIAL = SERVER_STATE.row(
     "With each of them. Deleted when all have come.",
     "`window.limit`. Beyond it the oldest is forgotten. Any is forgotten a day after its latest part came.",
 )
-INTERCEPT = SERVER_STATE.row("intercept/VERSION", "The intercept of a model.", "When a fit has ended.", "4 of the latest models.")
+INTERCEPT = SERVER_STATE.row(
+    "intercept/VERSION", "The intercept of a model.", "When a fit has ended.", "4 of the latest models."
+)

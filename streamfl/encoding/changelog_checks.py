@@ -1,7 +1,8 @@
-"""Checks restored state as strictly as a stranger's message: a changelog may be damaged, whatever Kafka's checksums say.
+"""Checks restored state as strictly as a stranger's message: a changelog may be damaged, whatever Kafka's
+checksums say.
 
-The checks accept everything that a role wrote. They refuse what it cannot have written: NaN, counts below 0, impossible times,
-names that no sample can have.
+The checks accept everything that a role wrote. They refuse what it cannot have written: NaN, counts below 0,
+impossible times, names that no sample can have.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Messages to bytes and back: MessagePack arrays with a version in front, bounded in size, numbers checked.
 
-A value on the wire is a MessagePack array whose first element is the protocol version. Arrays of numbers travel as raw
-little-endian bytes. The receiver states the shape that it expects, and any other is a :class:`~streamfl.contract.role.PeerError`.
+A value on the wire is a MessagePack array whose first element is the protocol version. Arrays of numbers
+travel as raw little-endian bytes. The receiver states the shape that it expects, and any other is a
+:class:`~streamfl.contract.role.PeerError`.
 
-Roles remember and forward what peers send. So every name and number has a bound that is small enough for each record that follows
-from it to be written. Message types take these bounds from here, and :class:`Codec` refuses a type with an unbounded field.
-"""
+Roles remember and forward what peers send. So every name and number has a bound that is small enough for each
+record that follows from it to be written. Message types take these bounds from here, and :class:`Codec`
+refuses a type with an unbounded field."""
 
 from __future__ import annotations
 
@@ -40,11 +41,14 @@ __all__ = [
 VERSION = 1
 # The largest record, with its key, headers and framing. Kafka's own default is 1 MiB.
 MAXIMUM_BYTES = 1_000_000
-# The largest message. The rest of a record is for the key under which it is sent or remembered: a name with a prefix.
+# The largest message. The rest of a record is for the key under which it is sent or remembered: a name with a
+# prefix.
 LARGEST_VALUE = MAXIMUM_BYTES - 2_048
-# The largest total of the arrays in a message. The rest is for names, in the key and in the value, and for counts.
+# The largest total of the arrays in a message. The rest is for names, in the key and in the value, and for
+# counts.
 ROOM = MAXIMUM_BYTES - 4_096
-# The longest key of a sample, in bytes: it is remembered while the sample waits, and sent on with the prediction.
+# The longest key of a sample, in bytes: it is remembered while the sample waits, and sent on with the
+# prediction.
 LONGEST_KEY = 65_536
 # In characters, each of up to four bytes.
 LONGEST_NAME = 256
@@ -56,8 +60,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Version = Annotated[int, msgspec.Meta(ge=0, le=127)]
 """The version of the protocol, in one byte."""
 
-# A Kafka record batch has a header of 61 bytes, and each record up to 21 bytes of lengths and deltas. A message that travels alone
-# costs both, so counting both for every message can only overstate what is sent.
+# A Kafka record batch has a header of 61 bytes, and each record up to 21 bytes of lengths and deltas. A
+# message that travels alone costs both, so counting both for every message can only overstate what is sent.
 RECORD_OVERHEAD = 61 + 21
 
 Message = TypeVar("Message", bound=msgspec.Struct)
@@ -96,7 +100,9 @@ class Codec(Generic[Message]):
         if value is None:
             raise PeerError("malformed", f"{self._name} without a value")
         if len(value) > self._maximum_bytes:
-            raise PeerError("oversized", f"{self._name} of {len(value)} bytes, at most {self._maximum_bytes} are accepted")
+            raise PeerError(
+                "oversized", f"{self._name} of {len(value)} bytes, at most {self._maximum_bytes} are accepted"
+            )
         _check_version(value, self._name)
         try:
             return self._decoder.decode(value)
@@ -105,7 +111,8 @@ class Codec(Generic[Message]):
 
 
 def fingerprint(*settings: object) -> int:
-    """A hash of settings: two members get the same number only if their messages fit. 53 bits, so that any language can hold it.
+    """A hash of settings: two members get the same number only if their messages fit. 53 bits, so that any
+    language can hold it.
 
     settings: numbers, texts and tuples of these: all that has to be equal at all members.
     """
@@ -126,8 +133,15 @@ def decode_array(content: bytes, dtype: type[Number], shape: tuple[int, ...], na
     """
     expected = math.prod(shape) * np.dtype(dtype).itemsize
     if len(content) != expected:
-        raise PeerError("shape", f"{name} has {len(content)} bytes, expected {expected} for shape {shape} of {dtype.__name__}")
-    array = np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
+        raise PeerError(
+            "shape",
+            f"{name} has {len(content)} bytes, expected {expected} for shape {shape} of {dtype.__name__}",
+        )
+    array = (
+        np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<"))
+        .astype(dtype, copy=False)
+        .reshape(shape)
+    )
     if not np.isfinite(array).all():
         raise PeerError("not_finite", f"{name} holds a NaN or an infinity")
     return array
@@ -144,7 +158,8 @@ def record_size(record: Record) -> int:
 
 
 def _check_bounded(kind: msgspec.inspect.Type, place: str) -> None:
-    """TypeError names a field without a bound. Bytes and lists need none: the size of the whole value bounds them."""
+    """TypeError names a field without a bound. Bytes and lists need none: the size of the whole value bounds
+    them."""
     known = msgspec.inspect
     if isinstance(kind, known.StructType):
         for field in kind.fields:
@@ -159,15 +174,20 @@ def _check_bounded(kind: msgspec.inspect.Type, place: str) -> None:
             raise TypeError(f"{place} is a text of any length: bound it, as streamfl.encoding.wire.Name is")
     elif isinstance(kind, known.IntType):
         if kind.ge is None or kind.le is None:
-            raise TypeError(f"{place} is a whole number of any size: bound it, as streamfl.encoding.wire.Count is")
+            raise TypeError(
+                f"{place} is a whole number of any size: bound it, as streamfl.encoding.wire.Count is"
+            )
     elif not isinstance(kind, (known.BytesType, known.FloatType, known.BoolType, known.NoneType)):
         raise TypeError(f"{place} is a {type(kind).__name__}: nothing is known of how large it may be")
 
 
 def _check_version(value: bytes, name: str) -> None:
-    # The version is the first element of a MessagePack array: a fixarray, array16 or array32 header, then a positive fixint.
+    # The version is the first element of a MessagePack array: a fixarray, array16 or array32 header, then a
+    # positive fixint.
     header = value[:1]
-    start = 1 if b"\x90" <= header <= b"\x9f" else 3 if header == b"\xdc" else 5 if header == b"\xdd" else None
+    start = (
+        1 if b"\x90" <= header <= b"\x9f" else 3 if header == b"\xdc" else 5 if header == b"\xdd" else None
+    )
     if start is None or len(value) <= start:
         raise PeerError("malformed", f"{name} is not a MessagePack array")
     if value[start] != VERSION:

@@ -35,8 +35,8 @@ class FdsklFederation(VerticalMembers):
     """Who learns together. Every member has to be given the same values."""
 
     active: str | Annotated[list[str], Field(min_length=1)] | None = None
-    """The party that knows the labels. Left out: the first of federation.parties. With learning.solver = "sgd" it can be a list:
-    all of them learn, and the first predicts."""
+    """The party that knows the labels. Left out: the first of federation.parties. With learning.solver =
+    "sgd" it can be a list: all of them learn, and the first predicts."""
 
     @model_validator(mode="after")
     def _active_are_parties(self) -> FdsklFederation:
@@ -74,22 +74,26 @@ class KernelLearningSection(Section):
     """What is learnt and how. Every member has to be given the same kernel."""
 
     loss: Literal["logistic", "square", "smooth-hinge"] = "logistic"
-    """The loss: `square` for numbers, `logistic` or `smooth-hinge` for labels 0 and 1. Only the active party uses it."""
+    """The loss: `square` for numbers, `logistic` or `smooth-hinge` for labels 0 and 1. Only the active party
+    uses it."""
     positive_weight: Annotated[float, CHANGEABLE] = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Weight of a label 1 against a label 0. Above 1 the model finds more of the 1s where they are rare, and predictions are above
-    their share. Only the active party uses it."""
+    """Weight of a label 1 against a label 0. Above 1 the model finds more of the 1s where they are rare, and
+    predictions are above their share. Only the active party uses it."""
     kernel: Literal["gaussian", "laplacian", "matern"] = "gaussian"
     """The kernel: how similar two entities are at a given distance."""
     matern_nu: float = Field(default=1.5, ge=0.5, le=50, allow_inf_nan=False)
     """Smoothness of the kernel `matern`."""
     bandwidth: Annotated[float | None, CHANGEABLE] = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
-    """The kernel's bandwidth: the distance at which entities stop being similar. Left out: the median distance between entities,
-    measured by masked sums before the first feature is drawn, times bandwidth_multiplier."""
-    bandwidth_multiplier: Annotated[float, CHANGEABLE] = Field(default=0.7, ge=1e-3, le=1e3, allow_inf_nan=False)
+    """The kernel's bandwidth: the distance at which entities stop being similar. Left out: the median
+    distance between entities, measured by masked sums before the first feature is drawn, times
+    bandwidth_multiplier."""
+    bandwidth_multiplier: Annotated[float, CHANGEABLE] = Field(
+        default=0.7, ge=1e-3, le=1e3, allow_inf_nan=False
+    )
     """Factor of the median distance, where bandwidth is left out."""
     solver: Annotated[Literal["newton", "sgd"], CHANGEABLE] = "newton"
-    """How coefficients are learnt. `newton`: one block of features at a time is solved for over the window. `sgd`: the paper's
-    stochastic gradient."""
+    """How coefficients are learnt. `newton`: one block of features at a time is solved for over the window.
+    `sgd`: the paper's stochastic gradient."""
     features_limit: Annotated[int, CHANGEABLE] = Field(default=2048, ge=1, le=MOST_FEATURES)
     """Most random features kept, rounded down to whole blocks. New ones beyond it replace the oldest."""
     block_features: int = Field(default=128, ge=1, le=MOST_FEATURES)
@@ -97,82 +101,98 @@ class KernelLearningSection(Section):
     block_instances: Annotated[int, CHANGEABLE] = Field(default=256, ge=1, le=1_000_000)
     """New labels that start an iteration."""
     first_instances: Annotated[int, CHANGEABLE] = Field(default=32, ge=1, le=1_000_000)
-    """With `newton`: labels that start the first iteration. Each later one takes as many new labels as all before it together, up
-    to block_instances."""
+    """With `newton`: labels that start the first iteration. Each later one takes as many new labels as all
+    before it together, up to block_instances."""
     window: Annotated[int, CHANGEABLE] = Field(default=20_000, ge=1, le=10_000_000)
     """With `newton`: number of labelled entities that are learnt from, the latest ones."""
     visits: Annotated[int, CHANGEABLE] = Field(default=4, ge=1, le=1_000)
-    """With `newton`: blocks of features in an iteration. They are new until features_limit features are kept; then the kept ones
-    are solved for again in turn."""
+    """With `newton`: blocks of features in an iteration. They are new until features_limit features are kept;
+    then the kept ones are solved for again in turn."""
     sweeps: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1, le=1_000_000)
-    """With `newton`: turns after which, on average, new features replace a block. Set it for a stream that drifts: the model
-    forgets what no longer holds. Left out: never."""
+    """With `newton`: turns after which, on average, new features replace a block. Set it for a stream that
+    drifts: the model forgets what no longer holds. Left out: never."""
     cache_bytes: Annotated[int, CHANGEABLE] = Field(default=268_435_456, ge=0)
-    """Memory, in bytes, for features of a partition's labelled entities at the active party. Features that do not fit are asked for
-    in each iteration."""
+    """Memory, in bytes, for features of a partition's labelled entities at the active party. Features that do
+    not fit are asked for in each iteration."""
     columns_share: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
-    """Probability that a random feature looks at a column. Below 1 the model is a sum over few columns at a time, which suits many
-    tables. A feature that looks at one column shows it to the active party, up to scale and shift."""
+    """Probability that a random feature looks at a column. Below 1 the model is a sum over few columns at a
+    time, which suits many tables. A feature that looks at one column shows it to the active party, up to
+    scale and shift."""
     regularisation: Annotated[float, CHANGEABLE] = Field(default=1e-5, gt=0, le=1e6, allow_inf_nan=False)
     """Strength of the penalty: lambda of lambda |f|^2 / 2."""
     step: Annotated[float, CHANGEABLE] = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     """With `sgd`: the step size gamma. gamma times regularisation has to be below 1."""
     step_rule: Annotated[Literal["constant", "horizon", "inverse"], CHANGEABLE] = "constant"
-    """With `sgd`: the step size over time. `constant`: gamma. `horizon`: log(T) / (lambda T) with T = horizon, at most gamma.
-    `inverse`: gamma / (1 + lambda gamma t) at iteration t."""
+    """With `sgd`: the step size over time. `constant`: gamma. `horizon`: log(T) / (lambda T) with T =
+    horizon, at most gamma. `inverse`: gamma / (1 + lambda gamma t) at iteration t."""
     horizon: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=2, le=2**53)
     """With step_rule = "horizon": the number of iterations of the whole run."""
     catch_up_samples: Annotated[int, CHANGEABLE] = Field(default=64, ge=0)
-    """Unread records at or below which the active party has caught up. Until then, after its start or after too much waited, it
-    predicts an entity once the labels of the entities before it are learnt. 0: it predicts a history at once, with the model as it
-    is."""
-    catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Seconds that a backlog waits while learning makes no progress, for instance because a party is away. Then the active party
-    predicts without waiting, until there is a new version of the model."""
+    """Unread records at or below which the active party has caught up. Until then, after its start or after
+    too much waited, it predicts an entity once the labels of the entities before it are learnt. 0: it
+    predicts a history at once, with the model as it is."""
+    catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(
+        default=30.0, gt=0, le=1e6, allow_inf_nan=False
+    )
+    """Seconds that a backlog waits while learning makes no progress, for instance because a party is away.
+    Then the active party predicts without waiting, until there is a new version of the model."""
 
     @property
     def first_block(self) -> int:
         """Labels of the first iteration."""
-        return min(self.first_instances, self.block_instances) if self.solver == "newton" else self.block_instances
+        return (
+            min(self.first_instances, self.block_instances)
+            if self.solver == "newton"
+            else self.block_instances
+        )
 
     @model_validator(mode="after")
     def _numbers_fit(self) -> KernelLearningSection:
         if self.loss == "square" and self.positive_weight != 1:
-            raise ValueError(f'positive_weight = {self.positive_weight:g}: with learning.loss = "square" only 1 has a meaning')
+            raise ValueError(
+                f'positive_weight = {self.positive_weight:g}: with learning.loss = "square" only 1 has a '
+                "meaning"
+            )
         if self.step * self.regularisation >= 1:
-            raise ValueError(f"step = {self.step:g}: learning.step times learning.regularisation has to be below 1")
+            raise ValueError(
+                f"step = {self.step:g}: learning.step times learning.regularisation has to be below 1"
+            )
         if (self.step_rule == "horizon") != (self.horizon is not None):
             text = "is missing" if self.horizon is None else "has no meaning"
             raise ValueError(f'horizon {text}: it belongs to learning.step_rule = "horizon"')
         if self.block_features > self.features_limit:
             raise ValueError(
-                f"block_features = {self.block_features}: at most learning.features_limit = {self.features_limit} is expected"
+                f"block_features = {self.block_features}: at most learning.features_limit = "
+                f"{self.features_limit} is expected"
             )
         return self
 
 
 class AggregationSection(Section):
-    """How sums are made without showing their parts. Every member has to be given the same values, but for files."""
+    """How sums are made without showing their parts. Every member has to be given the same values, but for
+    files."""
 
     topology: Literal["tree", "star", "ring"] = "tree"
     """Which party adds whose sums on the way to the active party."""
     mask: Literal["one-time", "paper", "none"] = "one-time"
-    """How the parts of a sum are hidden. `one-time`: by numbers that cancel in the sum and are never used twice. `paper` and `none`
-    are for study."""
+    """How the parts of a sum are hidden. `one-time`: by numbers that cancel in the sum and are never used
+    twice. `paper` and `none` are for study."""
     study: Annotated[bool, CHANGEABLE] = False
-    """Whether the masks `paper` and `none` are allowed on a bus other than memory. The page of this system says what they show."""
+    """Whether the masks `paper` and `none` are allowed on a bus other than memory. The page of this system
+    says what they show."""
     frequencies: Literal["private", "shared"] = "private"
-    """What a party draws its part of the random features from. `private`: from a secret of its own. `shared`: from federation.seed,
-    so that others can compute it."""
+    """What a party draws its part of the random features from. `private`: from a secret of its own. `shared`:
+    from federation.seed, so that others can compute it."""
     # The state remembers a digest of the secret and refuses another one.
     secret_file: Annotated[str | None, CHANGEABLE] = None
-    """A file with at least 32 secret bytes, from which private frequencies are drawn. Left out: the party makes a secret at its
-    first start and keeps it in its state. Old features mean nothing with another secret, so a state that was made with another one
-    is refused."""
+    """A file with at least 32 secret bytes, from which private frequencies are drawn. Left out: the party
+    makes a secret at its first start and keeps it in its state. Old features mean nothing with another
+    secret, so a state that was made with another one is refused."""
     circle_bits: Literal[32, 64] = 32
     """Bits of a number in a partial sum. 32: a phase is exact to 4e-9."""
     round_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Seconds after which an incomplete round is abandoned and asked again. More than alignment.reply_seconds."""
+    """Seconds after which an incomplete round is abandoned and asked again. More than
+    alignment.reply_seconds."""
     rounds_in_flight: Annotated[int, CHANGEABLE] = Field(default=16, ge=1, le=1_000)
     """Most rounds of a partition under way at a time. Each is one record of every party."""
 
@@ -181,14 +201,17 @@ class EntityAlignmentSection(Section):
     """How long entities are remembered and waited for."""
 
     reply_seconds: Annotated[float, CHANGEABLE] = Field(default=10.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Seconds that a party waits for its own columns when it is asked for an entity. Then their mean stands in."""
+    """Seconds that a party waits for its own columns when it is asked for an entity. Then their mean stands
+    in."""
     expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=86_400.0, gt=0, allow_inf_nan=False)
-    """Seconds without news of an entity after which it is forgotten. Set it above the longest delay of labels."""
+    """Seconds without news of an entity after which it is forgotten. Set it above the longest delay of
+    labels."""
     limit: Annotated[int, CHANGEABLE] = Field(default=100_000, ge=1)
     """Most entities remembered per partition. When it is full the oldest is forgotten. With `newton` at least
     learning.window."""
     revise: Annotated[bool, CHANGEABLE] = True
-    """Whether the active party predicts an entity again when a party has new columns of it and no label has come."""
+    """Whether the active party predicts an entity again when a party has new columns of it and no label has
+    come."""
     linger_ms: Annotated[float, CHANGEABLE] = Field(default=20.0, ge=0, le=60_000, allow_inf_nan=False)
     """Milliseconds for which the active party gathers entities, to predict them in one round."""
     patience_seconds: Annotated[float, CHANGEABLE] = Field(default=600.0, gt=0, allow_inf_nan=False)
@@ -201,26 +224,29 @@ class StandardisationSection(Section):
     columns: bool = True
     """Whether columns are standardised. `false`: they are used as they come."""
     transform: Literal["auto", "none"] = "auto"
-    """How unusual columns are treated. `auto`: a column with a few numbers far from all others is first put through arcsinh, which
-    is a logarithm for large numbers of either sign and leaves small ones as they are; a rare flag is kept near the usual value.
-    `none`: mean and deviation alone."""
+    """How unusual columns are treated. `auto`: a column with a few numbers far from all others is first put
+    through arcsinh, which is a logarithm for large numbers of either sign and leaves small ones as they are;
+    a rare flag is kept near the usual value. `none`: mean and deviation alone."""
     first_entities: Annotated[int, CHANGEABLE] = Field(default=1024, ge=2, le=1_000_000)
-    """Samples of a partition from which a party computes its columns' scale, which is then frozen. Nothing else is computed from
-    columns before. Fewer do if the labels of the first iteration are there, or a round waits, and alignment.reply_seconds have
-    passed."""
+    """Samples of a partition from which a party computes its columns' scale, which is then frozen. Nothing
+    else is computed from columns before. Fewer do if the labels of the first iteration are there, or a round
+    waits, and alignment.reply_seconds have passed."""
 
 
 class InputPrivacySection(Section):
-    """Limits on what a party shows of its columns: noise before they are projected, which costs accuracy; a number of features."""
+    """Limits on what a party shows of its columns: noise before they are projected, which costs accuracy; a
+    number of features."""
 
     input_norm: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """B, the norm to which an entity's standardised columns are shortened. It belongs to input_noise."""
     input_noise: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
-    """Standard deviation of the noise on each column; from 1e-6 to 100,000 times B. Needs aggregation.secret_file."""
+    """Standard deviation of the noise on each column; from 1e-6 to 100,000 times B. Needs
+    aggregation.secret_file."""
 
     features_per_entity: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
-    """Most random features that a party answers for one entity in its whole life, where members have keys. Then the mean stands in,
-    as for an unknown entity. At least twice learning.features_limit. Left out: eight times that, or 16,384 if that is more."""
+    """Most random features that a party answers for one entity in its whole life, where members have keys.
+    Then the mean stands in, as for an unknown entity. At least twice learning.features_limit. Left out: eight
+    times that, or 16,384 if that is more."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> InputPrivacySection:
@@ -292,7 +318,9 @@ class FdsklSettings(VerticalSettings):
     def trees(self) -> dict[int, Aggregation]:
         """The topology of each stage of a round, by stage."""
         federation, aggregated = self.federation, self.aggregation
-        return trees_of(aggregated.topology, len(federation.parties), federation.actives, aggregated.mask == "paper")
+        return trees_of(
+            aggregated.topology, len(federation.parties), federation.actives, aggregated.mask == "paper"
+        )
 
     @property
     def loss(self) -> MarginLoss:
@@ -310,8 +338,13 @@ class FdsklSettings(VerticalSettings):
 
     @property
     def answered_features(self) -> int | None:
-        """The same as the party keeps to it. None: no limit, because without keys a stranger may ask, or nobody else asks."""
-        return None if self.is_open or self.federation.active_parties == [self.own_party] else self.features_per_entity
+        """The same as the party keeps to it. None: no limit, because without keys a stranger may ask, or
+        nobody else asks."""
+        return (
+            None
+            if self.is_open or self.federation.active_parties == [self.own_party]
+            else self.features_per_entity
+        )
 
     @property
     def is_for_study(self) -> bool:
@@ -343,35 +376,40 @@ class FdsklSettings(VerticalSettings):
         if (2 * learning.features_limit + learning.block_features) * number > CARRIED_BYTES:
             most = (CARRIED_BYTES // number - learning.block_features) // 2
             raise ValueError(
-                f"learning.features_limit = {learning.features_limit}: the sums of one entity are one record: at most {most} is "
-                "expected"
+                f"learning.features_limit = {learning.features_limit}: the sums of one entity are one "
+                f"record: at most {most} is expected"
             )
         if self.is_for_study and not aggregation.study and not self.bus.url.startswith("memory:"):
             raise ValueError(
-                f'aggregation.mask = "{aggregation.mask}" reveals what it should hide: for a study, set aggregation.study = true'
+                f'aggregation.mask = "{aggregation.mask}" reveals what it should hide: for a study, set '
+                "aggregation.study = true"
             )
         if self.features_per_entity < 2 * learning.features_limit:
             raise ValueError(
-                f"privacy.features_per_entity = {self.features_per_entity}: at least twice learning.features_limit = "
-                f"{learning.features_limit} is expected, otherwise no entity can be learnt from completely"
+                f"privacy.features_per_entity = {self.features_per_entity}: at least twice "
+                f"learning.features_limit = {learning.features_limit} is expected, otherwise no entity can "
+                "be learnt from completely"
             )
         if learning.solver == "newton" and self.alignment.limit < learning.window:
             raise ValueError(
-                f"alignment.limit = {self.alignment.limit}: at least learning.window = {learning.window} is expected, because "
-                "entities of the window are requested again"
+                f"alignment.limit = {self.alignment.limit}: at least learning.window = {learning.window} is "
+                "expected, because entities of the window are requested again"
             )
         if aggregation.round_seconds <= self.alignment.reply_seconds:
             raise ValueError(
-                f"aggregation.round_seconds = {aggregation.round_seconds:g}: more than alignment.reply_seconds = "
-                f"{self.alignment.reply_seconds:g} is expected, otherwise a round is given up while a party waits for its columns"
+                f"aggregation.round_seconds = {aggregation.round_seconds:g}: more than "
+                f"alignment.reply_seconds = {self.alignment.reply_seconds:g} is expected, otherwise a round "
+                "is given up while a party waits for its columns"
             )
         if learning.bandwidth is None and max(learning.window, learning.block_instances) < FEWEST_ENTITIES:
             raise ValueError(
-                f"learning.window = {learning.window}: at least {FEWEST_ENTITIES} is expected, because the bandwidth is computed "
-                "from their distances; or set learning.bandwidth"
+                f"learning.window = {learning.window}: at least {FEWEST_ENTITIES} is expected, because the "
+                "bandwidth is computed from their distances; or set learning.bandwidth"
             )
         if self.privacy.input_noise is not None and aggregation.secret_file is None:
-            raise ValueError("aggregation.secret_file is missing: noise that others can compute does not protect anything")
+            raise ValueError(
+                "aggregation.secret_file is missing: noise that others can compute does not protect anything"
+            )
         return self
 
     def _check_several_actives(self) -> None:
@@ -379,20 +417,23 @@ class FdsklSettings(VerticalSettings):
         names, learning = ", ".join(self.federation.active_parties), self.learning
         if self.is_active and learning.solver == "newton":
             raise ValueError(
-                f'learning.solver = "newton" needs exactly one active party, and federation.active names {names}: set '
-                'learning.solver = "sgd" at each of them, or name one'
+                'learning.solver = "newton" needs exactly one active party, and federation.active names '
+                f'{names}: set learning.solver = "sgd" at each of them, or name one'
             )
         if self.aggregation.mask == "paper":
             raise ValueError(
-                f'aggregation.mask = "paper" needs exactly one active party, which owns no phase: federation.active names {names}'
+                'aggregation.mask = "paper" needs exactly one active party, which owns no phase: '
+                f"federation.active names {names}"
             )
         if self.bus.processing_guarantee != "exactly_once":
             raise ValueError(
-                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected where federation.active '
+                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected '
+                "where federation.active "
                 f"names {names}, because an iteration has to be announced and stored in one step"
             )
         if learning.features_limit // learning.block_features > 2 * MOST_RANGES:
             raise ValueError(
-                f"learning.block_features = {learning.block_features}: at least a {2 * MOST_RANGES:,}th of learning.features_limit "
-                f"= {learning.features_limit} is expected where federation.active names {names}: a round asks for the blocks of one"
+                f"learning.block_features = {learning.block_features}: at least a {2 * MOST_RANGES:,}th of "
+                f"learning.features_limit = {learning.features_limit} is expected where federation.active "
+                f"names {names}: a round asks for the blocks of one"
             )

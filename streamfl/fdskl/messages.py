@@ -39,8 +39,8 @@ __all__ = [
 # Why a message of another member is refused.
 ANOTHER = "another federation name, seed, list of parties, kernel or aggregation was used"
 
-# What a round asks of each party: phases of features, squared distances of pairs of entities, with several active parties f_l' of
-# entities, or only who knows the entities.
+# What a round asks of each party: phases of features, squared distances of pairs of entities, with several
+# active parties f_l' of entities, or only who knows the entities.
 PHASES, DISTANCES, OUTPUTS, KNOWN = 0, 1, 2, 3
 
 # Most bytes of the numbers of a partial sum, and of the names of a round's entities. Each is one record.
@@ -54,12 +54,14 @@ SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-12, 1e12
 
 
 class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """One life of a party in a partition begins. Masks are agreed on with its key, which is never written down.
+    """One life of a party in a partition begins. Masks are agreed on with its key, which is never written
+    down.
 
     number: names the life; a digest of ``public``.
     public: X25519 public key, 32 bytes.
     telling: another number for each announcement, which nobody can foretell. A copy is recognised by it.
-    known: the receiver's life as the sender knows it, 0: none. A receiver with another life announces it again.
+    known: the receiver's life as the sender knows it, 0: none. A receiver with another life announces it
+    again.
     """
 
     version: Version
@@ -81,13 +83,13 @@ class FeatureRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbi
 class Round(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """An active party asks all others for one masked sum.
 
-    incarnations: of every party, in the order of federation.parties; a party that has another by now does not answer.
-    number: grows by one with each round of the active party's incarnation.
-    purpose: phases (0), distances (1) or, with several active parties, outputs (2): each one's part of f of an entity. Known (3)
-        asks for no numbers: only how many parties have columns of each entity.
+    incarnations: of every party, in the order of federation.parties; a party that has another by now does not
+    answer. number: grows by one with each round of the active party's incarnation.
+    purpose: phases (0), distances (1) or, with several active parties, outputs (2): each one's part of f of
+        an entity. Known (3) asks for no numbers: only how many parties have columns of each entity.
     bandwidth: of the kernel.
-    ranges: of the features; with outputs the range of all kept features, which identifies the version of the model.
-    entities: whose columns; with distances each two in order are a pair.
+    ranges: of the features; with outputs the range of all kept features, which identifies the version of the
+    model. entities: whose columns; with distances each two in order are a pair.
     """
 
     version: Version
@@ -106,8 +108,8 @@ class PartialSum(msgspec.Struct, array_like=True, gc=False, forbid_unknown_field
 
     incarnation, number: of the round.
     round: digest of its whole announcement, :func:`identity_of`.
-    stage: 1, or 2 + p for the sum that takes the masks off features that party p owns (mask = "paper"); and 128 more for rounds of
-        each further active party.
+    stage: 1, or 2 + p for the sum that takes the masks off features that party p owns (mask = "paper"); and
+        128 more for rounds of each further active party.
     contributors: numbers of the parties in the sum, in order.
     known: for each entity, how many of them had its columns; raw bytes.
     values: raw whole numbers, with check words at the end.
@@ -140,12 +142,13 @@ class Revision(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=
 
 
 class Turn(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """One of several active parties asks to learn, or has learnt. The order of these messages in the log orders the iterations.
+    """One of several active parties asks to learn, or has learnt. The order of these messages in the log
+    orders the iterations.
 
     fingerprint: of the settings that active parties have to agree on.
     number: counts the sender's turns from 1.
-    learnt: False: it asks for a turn, and model to decay are 0 or 1. True: its iteration is complete, and they describe it.
-    model: version that the iteration began with.
+    learnt: False: it asks for a turn, and model to decay are 0 or 1. True: its iteration is complete, and
+    they describe it. model: version that the iteration began with.
     first: the first feature that is kept after it.
     bandwidth: of the kernel.
     decay: factor of all coefficients before it, 1 - gamma lambda.

@@ -22,11 +22,13 @@ class PartyMetrics(Counts):
     revisions_sent = counter("Entities whose new columns were reported to the active party")
     implausible_bandwidths = counter("Rounds with a bandwidth far from the first one that was requested")
     spent_entities = counter(
-        "Requested entities that had released privacy.features_per_entity features, so that their mean was used"
+        "Requested entities that had released privacy.features_per_entity features, so that their mean was "
+        "used"
     )
     imputed = counter("Requested columns of an entity that are missing here, so that their mean was used")
     abandoned_rounds = counter(
-        "Rounds given up: too slow, a party restarted, masks did not cancel, too many at once, or an old model",
+        "Rounds given up: too slow, a party restarted, masks did not cancel, too many at once, or an old "
+        "model",
         reason=("timeout", "incarnation", "masks", "displaced", "version"),
         headline=True,
     )
@@ -44,11 +46,15 @@ class PartyMetrics(Counts):
             "turn_again",
         ),
     )
-    forgotten_entities = counter("Entities forgotten: by age, or to make room", reason=("expired", "displaced"))
+    forgotten_entities = counter(
+        "Entities forgotten: by age, or to make room", reason=("expired", "displaced")
+    )
     entities = gauge("Entities whose columns are stored")
     pending_rounds = gauge("Open rounds")
     # Of the active party.
-    missing_entities = gauge("Labelled entities that the first iteration still waits for, of all partitions", headline=True)
+    missing_entities = gauge(
+        "Labelled entities that the first iteration still waits for, of all partitions", headline=True
+    )
 
 
 class ActiveCounts(Counts):
@@ -70,14 +76,17 @@ class ActiveMetrics(ActiveCounts):
     """Metrics of the active party."""
 
     loss_sum = counter("Loss of all scored predictions, each made before its label was learnt from")
-    loss_windowed = gauge(f"Mean loss of the last {WINDOW} scored predictions since the worker's start", headline=True)
+    loss_windowed = gauge(
+        f"Mean loss of the last {WINDOW} scored predictions since the worker's start", headline=True
+    )
     lifetime_labels = gauge(f"Labels of entities that had been predicted, {LIFE}")
     lifetime_loss = gauge(f"Sum of the loss of these predictions, {LIFE}")
     lifetime_best_constant_loss = gauge(
         f"Sum of the loss of each partition's best constant in hindsight, for the same labels, {LIFE}"
     )
     regret = gauge(
-        f"Loss of the predictions minus that of each partition's best constant, {LIFE}; below 0 the model is better than a constant"
+        f"Loss of the predictions minus that of each partition's best constant, {LIFE}; below 0 the model is "
+        "better than a constant"
     )
     right_predictions = counter("Scored predictions that were correct")
     awaited_predictions = gauge("Predictions that have to be made", headline=True)

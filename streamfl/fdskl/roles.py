@@ -34,16 +34,18 @@ __all__ = ["ROLES"]
 # The scale of all columns is remembered as one record, with 80 bytes a column.
 MOST_COLUMNS = 12_000
 _CAUTION = {
-    "paper": "with aggregation.mask = \"paper\" readers learn differences of a party's columns: grant Read to nobody but the party",
-    "none": "with aggregation.mask = \"none\" readers learn a party's phases: grant Read to nobody but the party",
+    "paper": 'with aggregation.mask = "paper" readers learn differences of a party\'s columns: grant Read to '
+    "nobody but the party",
+    "none": 'with aggregation.mask = "none" readers learn a party\'s phases: grant Read to nobody but the '
+    "party",
 }
 
 
 def _build(settings: FdsklSettings) -> FdsklWorker:
     if len(settings.columns) > MOST_COLUMNS:
         raise ConfigurationError(
-            f"samples.features: {len(settings.columns):,} columns: their common state is one record, so at most "
-            f"{MOST_COLUMNS:,} are expected"
+            f"samples.features: {len(settings.columns):,} columns: their common state is one record, so at "
+            f"most {MOST_COLUMNS:,} are expected"
         )
     log, path = _log(settings), settings.aggregation.secret_file
     secret = os.urandom(32) if path is None else read_secret(path, "aggregation.secret_file")
@@ -51,7 +53,9 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         secret=secret if path is None else _derived(secret, settings),
         noise_secret=hashlib.blake2b(secret, digest_size=32, person=b"input noise").hexdigest(),
         entropy=lambda: os.urandom(32),
-        encode=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
+        encode=prediction_encoder(
+            settings.predictions, f"{settings.federation.name}.predictions", Prediction
+        ),
         carry=carried(settings.predictions) if settings.predicts else carried_nothing,
         sign=signer(None if log is None else load_identity(settings), log or ""),
     )
@@ -59,7 +63,8 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
 
 
 def _derived(secret: bytes, settings: FdsklSettings) -> bytes:
-    """The key of the frequencies, derived from the secret and the federation, so that two federations have nothing in common."""
+    """The key of the frequencies, derived from the secret and the federation, so that two federations have
+    nothing in common."""
     content = msgspec.msgpack.encode((secret, settings.fingerprint, settings.own_party))
     return hashlib.blake2b(content, digest_size=32, person=b"frequencies").digest()
 
@@ -67,7 +72,11 @@ def _derived(secret: bytes, settings: FdsklSettings) -> bytes:
 def _table(settings: FdsklSettings) -> ChannelTable:
     """The channels of FDSKL. A topic between parties belongs to its reader: FEDERATION.READER.NAME."""
     own, samples = settings.required_party(), settings.required_samples(f"a {WORKER}")
-    federation, parties, actives = settings.federation.name, settings.federation.parties, settings.federation.active_parties
+    federation, parties, actives = (
+        settings.federation.name,
+        settings.federation.parties,
+        settings.federation.active_parties,
+    )
     predicts = settings.federation.active_party
     pairs = [(writer, reader) for writer in parties for reader in parties if writer != reader]
     sums = {
@@ -90,7 +99,9 @@ def _table(settings: FdsklSettings) -> ChannelTable:
         )
 
     rows = [
-        Channel(name="samples", links={(USER, own): samples.topic}, decode=SampleReader(samples.samples).decode),
+        Channel(
+            name="samples", links={(USER, own): samples.topic}, decode=SampleReader(samples.samples).decode
+        ),
         *([_labels(settings)] if settings.is_active else []),
         between("incarnations", INCARNATION, pairs),
         between("rounds", ROUND, [(writer, reader) for writer, reader in pairs if writer in actives]),
@@ -122,29 +133,48 @@ def _labels(settings: FdsklSettings) -> Channel:
     labels, square = settings.required_labels("the active party"), settings.learning.loss == "square"
     decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
     links = {(USER, settings.required_party()): labels.topic}
-    return Channel(name="labels", links=links, decode=decode if square else of_two_classes(decode), like="samples")
+    return Channel(
+        name="labels", links=links, decode=decode if square else of_two_classes(decode), like="samples"
+    )
 
 
 def _log(settings: FdsklSettings) -> str | None:
-    """The topic that orders the iterations of several active parties; None for a party that does not read it."""
+    """The topic that orders the iterations of several active parties; None for a party that does not read
+    it."""
     shared = settings.is_active and len(settings.federation.actives) > 1
     return f"{settings.federation.name}.turns" if shared else None
 
 
 def _state_settings(settings: FdsklSettings) -> StateSettings:
-    """Settings that a party's state was made with: of its columns, its features, and what the active party has learnt."""
+    """Settings that a party's state was made with: of its columns, its features, and what the active party
+    has learnt."""
     content = by_key(
         settings,
-        ("federation", "party", "samples", "labels", "learning", "aggregation", "alignment", "standardisation", "privacy"),
+        (
+            "federation",
+            "party",
+            "samples",
+            "labels",
+            "learning",
+            "aggregation",
+            "alignment",
+            "standardisation",
+            "privacy",
+        ),
     )
     if not settings.is_active:
         # Only the active party uses these keys. Another party's file may have them.
-        content = {key: value for key, value in content.items() if key not in ("learning.loss", "learning.block_features")}
+        content = {
+            key: value
+            for key, value in content.items()
+            if key not in ("learning.loss", "learning.block_features")
+        }
     return StateSettings.of(content, changeable_keys(settings, WORKER))
 
 
 def _begins_anew(settings: FdsklSettings) -> bool:
-    """Whether this party alone knows the model. Any other would forget the secret that the model's features are drawn from."""
+    """Whether this party alone knows the model. Any other would forget the secret that the model's features
+    are drawn from."""
     return settings.federation.active_parties == [settings.own_party]
 
 

@@ -37,7 +37,8 @@ ENTITY = STATE.row(
     "entity/NAME",
     "An entity's own columns, whether others were answered for it, and how many features were.",
     "When its columns come, and when others are answered for it.",
-    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after its columns came.",
+    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after "
+    "its columns came.",
 )
 SECRET = STATE.row(
     "secret",
@@ -69,7 +70,8 @@ FORECAST = STATE.row(
     "forecast/NAME",
     "An entity that waits for its prediction or for its label, and its last prediction.",
     "When its columns or label come, and when it is predicted. Deleted once it is learnt from.",
-    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after its last change.",
+    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after "
+    "its last change.",
 )
 
 # ---- at active parties

@@ -1,4 +1,5 @@
-"""Identities in a federation whose members have keys: key files, the members' file, seals on messages, signatures on models.
+"""Identities in a federation whose members have keys: key files, the members' file, seals on messages,
+signatures on models.
 
 Knows no system and no bus. docs/identity.md says what it protects, and what not.
 """

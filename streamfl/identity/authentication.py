@@ -1,8 +1,9 @@
 """Seals on records, and signatures on statements, of one member of a federation.
 
-A seal is a keyed BLAKE2b under a key that only sender and receiver can make (X25519, HKDF). It covers the federation, sender and
-receiver, topic, partition, key and value of the record. Nobody else can make a seal, and a record that is moved or changed does not
-fit its seal. A seal does not show that a record comes twice where it belongs: the numbers within the messages do.
+A seal is a keyed BLAKE2b under a key that only sender and receiver can make (X25519, HKDF). It covers the
+federation, sender and receiver, topic, partition, key and value of the record. Nobody else can make a seal,
+and a record that is moved or changed does not fit its seal. A seal does not show that a record comes twice
+where it belongs: the numbers within the messages do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from weakref import WeakSet
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, Headers, PeerError, Record, Seal
 from streamfl.encoding.wire import encoded_size
-from streamfl.identity.keys import IDENTIFIER_BYTES, SIGNATURE_BYTES, PrivateKey, PublicKey, derive, read_key_file
+from streamfl.identity.keys import (
+    IDENTIFIER_BYTES,
+    SIGNATURE_BYTES,
+    PrivateKey,
+    PublicKey,
+    derive,
+    read_key_file,
+)
 from streamfl.identity.members import Member, MemberKey, Members, read_members
 
 __all__ = ["SEAL_BYTES", "Identity", "load_identity", "renew_identities"]
@@ -27,7 +35,9 @@ SEAL = "seal"
 # A seal's first byte says how it is made. The identifiers of the sender's and the receiver's key come next.
 FOR_A_PEER = b"\x01"
 CODE_BYTES = 16
-SEAL_BYTES = encoded_size(None, None, ((SEAL, bytes(1 + 2 * IDENTIFIER_BYTES + CODE_BYTES)),)) - encoded_size(None, None)
+SEAL_BYTES = encoded_size(None, None, ((SEAL, bytes(1 + 2 * IDENTIFIER_BYTES + CODE_BYTES)),)) - encoded_size(
+    None, None
+)
 """What a seal adds to a record, in bytes as :func:`~streamfl.encoding.wire.encoded_size` counts them."""
 
 
@@ -43,8 +53,8 @@ class _Source(NamedTuple):
 class _Standing:
     """The content of the files when they were read.
 
-    keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does not let the member be a
-    worker of the role ``kind``.
+    keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does
+    not let the member be a worker of the role ``kind``.
     """
 
     def __init__(self, keys: Collection[PrivateKey], members: Members, kind: str) -> None:
@@ -56,14 +66,18 @@ class _Standing:
         if not listed:
             newest = next(iter(keys)).public.text
             raise ConfigurationError(
-                f"this member's public key is not in the members' file: {newest}: have it added with streamfl members add"
+                f"this member's public key is not in the members' file: {newest}: have it added with "
+                "streamfl members add"
             )
         if len({found.member.name for found in listed}) > 1:
             raise ConfigurationError("the key file has keys of two members: give each member its own file")
         valid = [found.key.identifier for found in listed if not found.revoked]
         if not valid:
-            raise ConfigurationError(f"the key of {listed[0].member.name!r} is revoked in the members' file: have a new one added")
-        # A new key opens seals before this member's copy of the members' file has it: the others may have a newer copy.
+            raise ConfigurationError(
+                f"the key of {listed[0].member.name!r} is revoked in the members' file: have a new one added"
+            )
+        # A new key opens seals before this member's copy of the members' file has it: the others may have a
+        # newer copy.
         revoked = {found.key.identifier for found in listed if found.revoked}
         self.own = {key.public.identifier: key for key in keys if key.public.identifier not in revoked}
         # The newest key that the others can know.
@@ -71,8 +85,9 @@ class _Standing:
         self.member: Member = listed[0].member
         if kind not in self.member.roles:
             raise ConfigurationError(
-                f"role.kind = {kind!r}: {self.member.name!r} may be {', '.join(self.member.roles) or 'nothing'}, according to "
-                "the members' file: run a role that it may be, or change the file"
+                f"role.kind = {kind!r}: {self.member.name!r} may be "
+                f"{', '.join(self.member.roles) or 'nothing'}, according to the members' file: run a role "
+                "that it may be, or change the file"
             )
 
     def peer(self, kind: str, name: str | None) -> PublicKey:
@@ -80,7 +95,11 @@ class _Standing:
         found: dict[str, MemberKey] = {}
         for one in self.known.values():
             member = one.member
-            if not one.revoked and kind in member.roles and (name is None or member.speaks_in_the_name_of(name)):
+            if (
+                not one.revoked
+                and kind in member.roles
+                and (name is None or member.speaks_in_the_name_of(name))
+            ):
                 found.setdefault(member.name, one)
         if len(found) != 1:
             wanted = f"{kind} for {name!r}" if name else kind
@@ -95,16 +114,22 @@ class _Standing:
         sender, receiver = (own.public, other) if outgoing else (other, own.public)
         ends = sender.identifier, receiver.identifier
         if ends not in self._pairs:
-            parts = (self._federation.encode(), *(half for end in (sender, receiver) for half in (end.signing, end.agreement)))
-            self._pairs[ends] = derive(own.agree(other), b"seal" + b"".join(struct.pack(">I", len(part)) + part for part in parts))
+            parts = (
+                self._federation.encode(),
+                *(half for end in (sender, receiver) for half in (end.signing, end.agreement)),
+            )
+            self._pairs[ends] = derive(
+                own.agree(other), b"seal" + b"".join(struct.pack(">I", len(part)) + part for part in parts)
+            )
         return self._pairs[ends]
 
 
 class Identity:
-    """A member with its own keys. The files may change while it works: each message is checked against what was read last.
+    """A member with its own keys. The files may change while it works: each message is checked against what
+    was read last.
 
-    keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does not let the member be a
-    worker of the role ``kind``.
+    keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does
+    not let the member be a worker of the role ``kind``.
     """
 
     def __init__(self, keys: Collection[PrivateKey], members: Members, kind: str) -> None:
@@ -138,7 +163,8 @@ class Identity:
         self._now = standing
 
     def need(self, check: Callable[[Member], object]) -> None:
-        """Run ``check`` now and after each change. It raises ConfigurationError if the member may not do what its worker does."""
+        """Run ``check`` now and after each change. It raises ConfigurationError if the member may not do what
+        its worker does."""
         self._require(lambda standing: check(standing.member))
 
     def _require(self, needed: Callable[[_Standing], object]) -> None:
@@ -148,7 +174,8 @@ class Identity:
     # ---- messages between peers
 
     def seal(self, topic: str, kind: str, name: str | None = None) -> Seal:
-        """Makes the header of each record that goes to the member that may be ``kind``, and speaks for the party ``name`` if given.
+        """Makes the header of each record that goes to the member that may be ``kind``, and speaks for the
+        party ``name`` if given.
 
         ConfigurationError unless the members' file has exactly one such member with a key.
         """
@@ -166,7 +193,8 @@ class Identity:
         return make
 
     def open(self, topic: str, kind: str) -> Callable[[Record], Member]:
-        """Returns which member sealed a record for this member, as the role ``kind``. It raises PeerError if none did."""
+        """Returns which member sealed a record for this member, as the role ``kind``. It raises PeerError if
+        none did."""
         now = self._now
         codes: dict[bytes, Callable[..., bytes]] = {}
 
@@ -178,16 +206,23 @@ class Identity:
             names, content = _seal_of(record)
             found = now.known.get(names[:IDENTIFIER_BYTES])
             if found is None:
-                raise PeerError("not_a_member", f"sealed with the key {names[:IDENTIFIER_BYTES].hex()}, which no member has")
+                raise PeerError(
+                    "not_a_member",
+                    f"sealed with the key {names[:IDENTIFIER_BYTES].hex()}, which no member has",
+                )
             if names not in codes:
                 own = now.own.get(names[IDENTIFIER_BYTES:])
                 if own is None:
-                    raise PeerError("forged", f"sealed by {found.member.name!r} for a key that {now.member.name!r} does not have")
+                    raise PeerError(
+                        "forged",
+                        f"sealed by {found.member.name!r} for a key that {now.member.name!r} does not have",
+                    )
                 codes[names] = _code(now.pair(own, found.key, outgoing=False), topic)
             if not hmac.compare_digest(content, codes[names](record.key, record.value, record.partition)):
                 raise PeerError(
                     "forged",
-                    f"its seal is not of {found.member.name!r}, or of another federation, topic, partition, key or content",
+                    f"its seal is not of {found.member.name!r}, or of another federation, topic, partition, "
+                    "key or content",
                 )
             _check_standing(found, kind, "sealed")
             return found.member
@@ -202,7 +237,8 @@ class Identity:
         return key.public.identifier + key.sign(statement)
 
     def check_signature(self, kind: str, statement: bytes, signature: bytes) -> None:
-        """PeerError unless a member that may be ``kind`` signed the statement with a key that is not revoked."""
+        """PeerError unless a member that may be ``kind`` signed the statement with a key that is not
+        revoked."""
         self.signer_of(kind, statement, signature)
 
     def signer_of(self, kind: str, statement: bytes, signature: bytes) -> Member:
@@ -236,7 +272,8 @@ _loaded: WeakSet[Identity] = WeakSet()
 
 
 def load_identity(settings: RoleSettings) -> Identity | None:
-    """The member that these settings describe; None where members have no keys. ConfigurationError says what does not fit."""
+    """The member that these settings describe; None where members have no keys. ConfigurationError says what
+    does not fit."""
     source = _source(settings)
     if source is None:
         return None
@@ -251,7 +288,8 @@ def load_identity(settings: RoleSettings) -> Identity | None:
 
 
 def renew_identities(settings: RoleSettings) -> bool:
-    """Read the files again, and update all identities loaded from these settings. False if nothing has changed.
+    """Read the files again, and update all identities loaded from these settings. False if nothing has
+    changed.
 
     ConfigurationError if the files cannot be used; all identities then stay as they were.
     """
@@ -285,7 +323,8 @@ def _read(source: _Source) -> tuple[tuple[PrivateKey, ...], Members]:
         members = read_members(Path(source.members_file))
         if members.federation != source.federation:
             raise ConfigurationError(
-                f"{source.members_file}: has the members of {members.federation!r}, federation.name is {source.federation!r}"
+                f"{source.members_file}: has the members of {members.federation!r}, federation.name is "
+                f"{source.federation!r}"
             )
     except ConfigurationError as error:
         raise ConfigurationError(f"federation.members: {error}") from None
@@ -299,7 +338,9 @@ def _code(secret: bytes, topic: str) -> Callable[[bytes | None, bytes | None, in
 
     def make(key: bytes | None, value: bytes | None, partition: int) -> bytes:
         # 0: nothing else is said.
-        lengths = struct.pack(">IBqq", partition, 0, -1 if key is None else len(key), -1 if value is None else len(value))
+        lengths = struct.pack(
+            ">IBqq", partition, 0, -1 if key is None else len(key), -1 if value is None else len(value)
+        )
         content = b"".join((head, lengths, key or b"", value or b""))
         return hashlib.blake2b(content, key=secret, digest_size=CODE_BYTES, person=b"streamfl seal").digest()
 

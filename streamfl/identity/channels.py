@@ -36,8 +36,8 @@ def sealed_channels(channels: Channels, identity: Identity) -> Channels:
 def _check_party(party: str, member: Member) -> None:
     if not member.speaks_in_the_name_of(party):
         raise ConfigurationError(
-            f"party.name = {party!r}: {member.name!r} may not speak for it, according to the members' file: name a party that it "
-            "may speak for, or change the file"
+            f"party.name = {party!r}: {member.name!r} may not speak for it, according to the members' file: "
+            "name a party that it may speak for, or change the file"
         )
 
 
@@ -65,7 +65,8 @@ def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
         member = check(record)
         message = decode(record)
         if isinstance(message, Fragment):
-            # The reader that puts the fragments together checks that the whole message speaks for nobody else.
+            # The reader that puts the fragments together checks that the whole message speaks for nobody
+            # else.
             if message.sender != member.name:
                 _check_name(member, message.sender)
         elif (name := sender.claimed_sender(message)) is not None:
@@ -77,4 +78,6 @@ def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
 
 def _check_name(member: Member, name: str) -> None:
     if not member.speaks_in_the_name_of(name):
-        raise PeerError("not_its_client", f"{member.name!r} may not speak for {name!r}, says the members' file")
+        raise PeerError(
+            "not_its_client", f"{member.name!r} may not speak for {name!r}, says the members' file"
+        )

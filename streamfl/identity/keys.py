@@ -1,4 +1,5 @@
-"""A member's keys: one secret of 32 bytes, from which a signing key (Ed25519) and a key-agreement key (X25519) are derived.
+"""A member's keys: one secret of 32 bytes, from which a signing key (Ed25519) and a key-agreement key
+(X25519) are derived.
 
 A private key never leaves its file: nothing here prints it, and no error quotes it.
 """
@@ -23,7 +24,16 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from streamfl.configuration.secrets import read_private
 from streamfl.contract.role import ConfigurationError
 
-__all__ = ["IDENTIFIER_BYTES", "SIGNATURE_BYTES", "PrivateKey", "PublicKey", "add_key", "derive", "make_key_file", "read_key_file"]
+__all__ = [
+    "IDENTIFIER_BYTES",
+    "SIGNATURE_BYTES",
+    "PrivateKey",
+    "PublicKey",
+    "add_key",
+    "derive",
+    "make_key_file",
+    "read_key_file",
+]
 
 FIRST_LINE = "streamfl private key file, version 1"
 WARNING = "Keep it to yourself: whoever can read it can speak in your name."
@@ -47,7 +57,9 @@ class PublicKey:
     @functools.cached_property
     def identifier(self) -> bytes:
         """8 bytes by which messages name the key."""
-        return hashlib.blake2b(self.signing + self.agreement, digest_size=IDENTIFIER_BYTES, person=b"streamfl key").digest()
+        return hashlib.blake2b(
+            self.signing + self.agreement, digest_size=IDENTIFIER_BYTES, person=b"streamfl key"
+        ).digest()
 
     @functools.cached_property
     def text(self) -> str:
@@ -56,13 +68,18 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """The key that :attr:`text` wrote; ConfigurationError if the text is no key, or one that no member could have made."""
+        """The key that :attr:`text` wrote; ConfigurationError if the text is no key, or one that no member
+        could have made."""
         if text.strip().startswith(PRIVATE):
             # Not quoted, because it is a secret.
-            raise ConfigurationError("a private key where a public key is expected: keep it to yourself, and make a new one")
+            raise ConfigurationError(
+                "a private key where a public key is expected: keep it to yourself, and make a new one"
+            )
         content = _decode(text.strip(), PUBLIC, 64)
         if content is None:
-            raise ConfigurationError(f"{text!r} is no public key: copy the whole text that begins with {PUBLIC!r}")
+            raise ConfigurationError(
+                f"{text!r} is no public key: copy the whole text that begins with {PUBLIC!r}"
+            )
         key = cls(content[:32], content[32:])
         try:
             # With a few points, key agreement gives zero for every key.
@@ -103,7 +120,8 @@ class PrivateKey:
         return self._signing.sign(statement)
 
     def agree(self, other: PublicKey) -> bytes:
-        """32 bytes that only this key and the other can make (X25519); ValueError if the other is no member's."""
+        """32 bytes that only this key and the other can make (X25519); ValueError if the other is no
+        member's."""
         return self._agreement.exchange(X25519PublicKey.from_public_bytes(other.agreement))
 
     def line(self) -> str:
@@ -130,7 +148,8 @@ def make_key_file(path: Path) -> PrivateKey:
 
 
 def add_key(path: Path) -> PrivateKey:
-    """Put a new key first in an existing key file. The old keys stay, so that records on their way to them can be opened."""
+    """Put a new key first in an existing key file. The old keys stay, so that records on their way to them
+    can be opened."""
     keys = read_key_file(path)
     key = PrivateKey.generate()
     beside = path.with_name(path.name + ".new")

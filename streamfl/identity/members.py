@@ -1,6 +1,7 @@
 """The members' file: who takes part in a federation, with which public keys, and for whom each may speak.
 
-It is public, and the same at every member. Nothing in it is secret. Anyone who may change it decides who takes part.
+It is public, and the same at every member. Nothing in it is secret. Anyone who may change it decides who
+takes part.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ Value = TypeVar("Value", str, bytes)
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A member: it runs workers with one key file.
 
-    roles: kinds of role that it may be. speaks_for: clients or parties that it may speak for: exact names, and prefixes that end
-    with ``*``. public_keys, revoked_keys: as :attr:`~streamfl.identity.keys.PublicKey.text`, newest first.
+    roles: kinds of role that it may be. speaks_for: clients or parties that it may speak for: exact names,
+    and prefixes that end with ``*``. public_keys, revoked_keys: as
+    :attr:`~streamfl.identity.keys.PublicKey.text`, newest first.
     """
 
     name: str
@@ -50,7 +52,8 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         [True, True, False]
         """
         return any(
-            name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in self.speaks_for
+            name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+            for pattern in self.speaks_for
         )
 
 
@@ -84,7 +87,9 @@ class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """A copy with this member added, or in place of the member of the same name."""
         if self.named(member.name) is None:
             return Members(self.federation, (*self.members, member))
-        return Members(self.federation, tuple(member if one.name == member.name else one for one in self.members))
+        return Members(
+            self.federation, tuple(member if one.name == member.name else one for one in self.members)
+        )
 
 
 def read_members(path: Path) -> Members:
@@ -109,25 +114,33 @@ def _checked(content: object) -> Members:
         raise ConfigurationError(str(error)) from None
     for member in members.members:
         if not NAME.fullmatch(member.name):
-            raise ConfigurationError(f"{member.name!r} is no member's name: letters, digits, '.', '_' and '-' are expected")
+            raise ConfigurationError(
+                f"{member.name!r} is no member's name: letters, digits, '.', '_' and '-' are expected"
+            )
         for pattern in member.speaks_for:
             if not pattern or "*" in pattern[:-1]:
                 raise ConfigurationError(
-                    f"{member.name!r} speaks for {pattern!r}: a name is expected, or the beginning of names with one * at its end"
+                    f"{member.name!r} speaks for {pattern!r}: a name is expected, or the beginning of names "
+                    "with one * at its end"
                 )
     names = [member.name for member in members.members]
     if len(set(names)) < len(names):
-        raise ConfigurationError(f"the member {_twice(names)!r} comes twice: give each member a name of its own")
+        raise ConfigurationError(
+            f"the member {_twice(names)!r} comes twice: give each member a name of its own"
+        )
     found = list(members.every_key())
     keys = [one.key.identifier for one in found]
     if len(set(keys)) < len(keys):
         owner = found[keys.index(_twice(keys))].member.name
-        raise ConfigurationError(f"a public key of {owner!r} comes twice: every member needs a key of its own")
+        raise ConfigurationError(
+            f"a public key of {owner!r} comes twice: every member needs a key of its own"
+        )
     return members
 
 
 def write_members(path: Path, members: Members) -> None:
-    """Write the file whole or not at all; ConfigurationError if it cannot be written, or could not be read again."""
+    """Write the file whole or not at all; ConfigurationError if it cannot be written, or could not be read
+    again."""
     _checked(msgspec.to_builtins(members))
     lines = [HEAD, f"federation = {_text(members.federation)}"]
     for member in members.members:
@@ -153,7 +166,8 @@ def write_members(path: Path, members: Members) -> None:
 
 
 def _text(value: str) -> str:
-    # JSON's strings are TOML's, except for this character, and for characters that JSON escapes as surrogate pairs.
+    # JSON's strings are TOML's, except for this character, and for characters that JSON escapes as surrogate
+    # pairs.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

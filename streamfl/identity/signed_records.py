@@ -1,4 +1,5 @@
-"""Signed records for everybody, such as a model that users apply: a reader with the members' file can tell who wrote one.
+"""Signed records for everybody, such as a model that users apply: a reader with the members' file can tell
+who wrote one.
 
 A seal has one receiver. A signature has none. It costs more, so it is for topics with few records.
 """
@@ -18,7 +19,8 @@ SIGNATURE = "signature"
 
 
 def signatures(identity: Identity, topic: str) -> Seal:
-    """Makes the header of each record of a topic that everybody reads. It leaves out the partition, which the bus chooses."""
+    """Makes the header of each record of a topic that everybody reads. It leaves out the partition, which the
+    bus chooses."""
 
     def make(key: bytes | None, value: bytes | None, _partition: int | None) -> Headers:
         return ((SIGNATURE, identity.sign(_statement(identity.federation, topic, key, value))),)
@@ -27,7 +29,8 @@ def signatures(identity: Identity, topic: str) -> Seal:
 
 
 def signer_of_record(identity: Identity, kind: str) -> Callable[[Record], Member]:
-    """A function that returns the member that signed a record and may be ``kind``; it raises PeerError if none did."""
+    """A function that returns the member that signed a record and may be ``kind``; it raises PeerError if
+    none did."""
 
     def check(record: Record) -> Member:
         found = [content for name, content in record.headers if name == SIGNATURE]
@@ -35,7 +38,9 @@ def signer_of_record(identity: Identity, kind: str) -> Callable[[Record], Member
             raise PeerError("unsigned", "without a signature: its writer has no [identity]")
         if len(found) > 1:
             raise PeerError("forged", f"it has {len(found)} signatures, one is expected")
-        return identity.signer_of(kind, _statement(identity.federation, record.topic, record.key, record.value), found[0])
+        return identity.signer_of(
+            kind, _statement(identity.federation, record.topic, record.key, record.value), found[0]
+        )
 
     return check
 

@@ -1,4 +1,5 @@
-"""The mathematics that several systems share: kernel dictionaries, random features, losses and kernel weights."""
+"""The mathematics that several systems share: kernel dictionaries, random features, losses and kernel
+weights."""
 
 from streamfl.kernels.dictionary import FAMILIES, Kernel, grid, paper_dictionary
 from streamfl.kernels.log_weights import bin_probabilities, bins, heaviest_first, normalised

@@ -11,7 +11,8 @@ from streamfl.contract.role import ConfigurationError
 __all__ = ["FAMILIES", "Kernel", "grid", "paper_dictionary"]
 
 FAMILIES = ("gaussian", "laplacian", "matern")
-# A row of frequencies takes 2 nu more normals, and above this smoothness the kernel hardly differs from the Gaussian.
+# A row of frequencies takes 2 nu more normals, and above this smoothness the kernel hardly differs from the
+# Gaussian.
 LARGEST_SMOOTHNESS = 50.0
 
 
@@ -21,12 +22,13 @@ class Kernel:
 
     - gaussian: exp(-||r||_2^2 / (2 bandwidth^2));
     - laplacian: exp(-||r||_1 / bandwidth);
-    - matern of smoothness nu: 2^(1-nu) / Gamma(nu) s^nu K_nu(s) with s = sqrt(2 nu) ||r||_2 / bandwidth. nu is a
-      multiple of 1/2 up to 50 (1/2 is exp(-||r||_2 / bandwidth)), so that its spectral density, Student's t, can be drawn
-      from normals alone.
+    - matern of smoothness nu: 2^(1-nu) / Gamma(nu) s^nu K_nu(s) with s = sqrt(2 nu) ||r||_2 / bandwidth. nu
+      is a
+      multiple of 1/2 up to 50 (1/2 is exp(-||r||_2 / bandwidth)), so that its spectral density, Student's t,
+      can be drawn from normals alone.
 
-    ``bandwidth`` is in the unit of the inputs. ConfigurationError for an unknown family, a bandwidth that is not
-    positive, a Matern kernel without a usable smoothness, or another kernel with one.
+    ``bandwidth`` is in the unit of the inputs. ConfigurationError for an unknown family, a bandwidth that is
+    not positive, a Matern kernel without a usable smoothness, or another kernel with one.
     """
 
     family: str
@@ -42,10 +44,13 @@ class Kernel:
             nu = self.smoothness
             if nu is None or not 0 < nu <= LARGEST_SMOOTHNESS or 2 * nu != int(2 * nu):
                 raise ConfigurationError(
-                    f"smoothness {nu!r} of a matern kernel is not one of 0.5, 1, 1.5, 2, 2.5, ..., {LARGEST_SMOOTHNESS:g}"
+                    f"smoothness {nu!r} of a matern kernel is not one of 0.5, 1, 1.5, 2, 2.5, ..., "
+                    f"{LARGEST_SMOOTHNESS:g}"
                 )
         elif self.smoothness is not None:
-            raise ConfigurationError(f"smoothness {self.smoothness!r} is for matern kernels, not for {self.family}")
+            raise ConfigurationError(
+                f"smoothness {self.smoothness!r} is for matern kernels, not for {self.family}"
+            )
 
 
 def paper_dictionary() -> tuple[Kernel, ...]:
@@ -59,8 +64,11 @@ def paper_dictionary() -> tuple[Kernel, ...]:
     return tuple(Kernel("gaussian", 10.0 ** ((2 * i - 52) / 25)) for i in range(1, 52))
 
 
-def grid(families: Sequence[str], bandwidths: Sequence[float], smoothness: float | None = None) -> tuple[Kernel, ...]:
-    """Every family with every bandwidth, family by family; ``smoothness`` applies to the Matern kernels alone.
+def grid(
+    families: Sequence[str], bandwidths: Sequence[float], smoothness: float | None = None
+) -> tuple[Kernel, ...]:
+    """Every family with every bandwidth, family by family; ``smoothness`` applies to the Matern kernels
+    alone.
 
     ConfigurationError as for :class:`Kernel`, and for a grid that holds no kernel, or one twice.
 

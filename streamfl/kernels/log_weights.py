@@ -1,6 +1,7 @@
 """A client's kernel weights, kept as logarithms.
 
-The plain product of (7), w_i <- w_i exp(-eta l_i), underflows within a few thousand samples, to 0/0 or to denormals
+The plain product of (7), w_i <- w_i exp(-eta l_i), underflows within a few thousand samples, to 0/0 or to
+denormals
 that never move again. Its logarithm is a sum, and only differences of log-weights ever matter.
 """
 
@@ -17,7 +18,8 @@ __all__ = ["bin_probabilities", "bins", "heaviest_first", "normalised"]
 def normalised(log_weights: NDArray[Any]) -> NDArray[np.float64]:
     """Weights that sum to one: w_bar_i = exp(log w_i) / sum_j exp(log w_j)   (POF-MKL, eq. 6).
 
-    Parameters: log_weights (..., kernels), finite. Returns float64 of the same shape. At least one weight of each row
+    Parameters: log_weights (..., kernels), finite. Returns float64 of the same shape. At least one weight of
+    each row
     is 1 / kernels or more, however far the others fall.
 
     >>> normalised(np.array([-5000.0, -5000.0]))
@@ -38,7 +40,8 @@ def heaviest_first(log_weights: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def bins(order: NDArray[Any], kernels_per_bin: int) -> list[NDArray[Any]]:
-    """Cut an order of kernels into bins of ``kernels_per_bin``, the last may be shorter   (POF-MKL, Algorithm 1).
+    """Cut an order of kernels into bins of ``kernels_per_bin``, the last may be shorter   (POF-MKL, Algorithm
+    1).
 
     Parameters: order (kernels,), heaviest first. Returns the kernel numbers of each of the
     ceil(kernels / kernels_per_bin) bins.
@@ -49,14 +52,16 @@ def bins(order: NDArray[Any], kernels_per_bin: int) -> list[NDArray[Any]]:
     return [order[start : start + kernels_per_bin] for start in range(0, len(order), kernels_per_bin)]
 
 
-def bin_probabilities(sorted_weights: NDArray[Any], kernels_per_bin: int, exploration: float) -> NDArray[np.float64]:
+def bin_probabilities(
+    sorted_weights: NDArray[Any], kernels_per_bin: int, exploration: float
+) -> NDArray[np.float64]:
     """The probability with which each bin is drawn.
 
     q_j = (1 - xi) u_j / sum(u) + xi / m, with u_j the weights of bin j added up   (POF-MKL, eq. 8)
 
-    Parameters: sorted_weights (..., kernels), heaviest first, not necessarily normalised; exploration xi in [0, 1].
-    Returns (..., m), m = ceil(kernels / kernels_per_bin), summing to one. xi = 1 gives 1 / m exactly, whatever the
-    weights.
+    Parameters: sorted_weights (..., kernels), heaviest first, not necessarily normalised; exploration xi in
+    [0, 1]. Returns (..., m), m = ceil(kernels / kernels_per_bin), summing to one. xi = 1 gives 1 / m exactly,
+    whatever the weights.
 
     >>> bin_probabilities(np.array([0.5, 0.25, 0.25]), 2, exploration=0.5)
     array([0.625, 0.375])

@@ -46,7 +46,8 @@ class _Square:
 
 
 class _Logistic:
-    """log(1 + exp(f)) - y f: minus the log-likelihood of label y in {0, 1} (nats) when f is the log-odds of label 1."""
+    """log(1 + exp(f)) - y f: minus the log-likelihood of label y in {0, 1} (nats) when f is the log-odds of
+    label 1."""
 
     name = "logistic"
 

@@ -1,4 +1,5 @@
-"""Random Fourier features: shift-invariant kernels as inner products of short vectors (Rahimi & Recht 2007)."""
+"""Random Fourier features: shift-invariant kernels as inner products of short vectors (Rahimi & Recht
+2007)."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from streamfl.kernels.dictionary import Kernel
 
 __all__ = ["FeatureMap", "frequencies", "random_features"]
 
-# Phases of this many rows stay in the processor's caches between the product, the sine and the sums (51 kernels of 100
-# float32 frequencies: 0.65 MB). Larger blocks cost memory and gain nothing.
+# Phases of this many rows stay in the processor's caches between the product, the sine and the sums (51
+# kernels of 100 float32 frequencies: 0.65 MB). Larger blocks cost memory and gain nothing.
 BLOCK_ROWS = 32
-# For fewer rows, computing amplitudes and phases of new parameters takes longer than the cosines that they save.
+# For fewer rows, computing amplitudes and phases of new parameters takes longer than the cosines that they
+# save.
 FEW_ROWS = 16
 # Multiplied by the largest accepted input it is still finite in single precision.
 LARGEST_FREQUENCY = 1e18
@@ -33,14 +35,16 @@ def frequencies(
 ) -> NDArray[Any]:
     """Draw the frequencies of every kernel from its spectral density.
 
-    Kernel i reads stream (seed, "frequencies", i) of :mod:`streamfl.contract.seeding` row by row; with ``shared_directions`` it
-    reads the stream of the first kernel that has its family and smoothness, so that such kernels differ by the factor
+    Kernel i reads stream (seed, "frequencies", i) of :mod:`streamfl.contract.seeding` row by row; with
+    ``shared_directions`` it reads the stream of the first kernel that has its family and smoothness, so that
+    such kernels differ by the factor
     1 / bandwidth alone.
     A row omega of ``dimension`` entries, with sigma the bandwidth:
 
     - gaussian: ``dimension`` normals, divided by sigma;
     - laplacian: ``dimension`` Cauchy variables, divided by sigma;
-    - matern: ``dimension`` normals, then 2 nu more whose mean square is s; the former divided by sigma sqrt(s)
+    - matern: ``dimension`` normals, then 2 nu more whose mean square is s; the former divided by sigma
+      sqrt(s)
       (Student's t with 2 nu degrees of freedom).
 
     They are computed in float64 and rounded to ``dtype`` once, at the end.
@@ -60,8 +64,8 @@ def frequencies(
             drawn = _unit_frequencies(kernel, count, dimension, seed, stream) / kernel.bandwidth
         if not np.abs(drawn).max(initial=0.0) <= LARGEST_FREQUENCY:
             raise ConfigurationError(
-                f"kernels.bandwidths: {kernel.bandwidth:g} is too small, its frequencies exceed {LARGEST_FREQUENCY:g}; "
-                "bandwidths are in units of the inputs after samples.input_norm"
+                f"kernels.bandwidths: {kernel.bandwidth:g} is too small, its frequencies exceed "
+                f"{LARGEST_FREQUENCY:g}; bandwidths are in units of the inputs after samples.input_norm"
             )
         result[i] = drawn
     return result
@@ -89,9 +93,10 @@ def random_features(inputs: NDArray[Any], frequencies: NDArray[Any]) -> NDArray[
 class FeatureMap:
     """The features of one dictionary, applied to many samples without ever holding them all.
 
-    Parameters: frequencies (kernels, D, dimension), float32 or float64; everything is computed in that dtype. ``shared_by``:
-    the dictionary, where they were drawn with ``shared_directions``. Phases are then computed for the first kernel of a family
-    and smoothness and multiplied for the others; predictions are the same but for rounding.
+    Parameters: frequencies (kernels, D, dimension), float32 or float64; everything is computed in that dtype.
+    ``shared_by``: the dictionary, where they were drawn with ``shared_directions``. Phases are then computed
+    for the first kernel of a family and smoothness and multiplied for the others; predictions are the same
+    but for rounding.
     Raises ValueError if the frequencies of ``shared_by`` do not differ by 1 / bandwidth alone.
 
     One object serves one thread: calls share its buffers.
@@ -104,7 +109,8 @@ class FeatureMap:
         self._shared = None if shared_by is None else _Shared(self.frequencies, shared_by)
         self._scale = self.dtype.type(self.count**-0.5)
         self._phases = np.empty((BLOCK_ROWS, self.kernels * self.count), dtype=self.dtype)
-        # A one follows each input, and the parameters' phases follow the frequencies, so that the product adds them at no cost.
+        # A one follows each input, and the parameters' phases follow the frequencies, so that the product
+        # adds them at no cost.
         self._block = np.ones((BLOCK_ROWS, self.dimension + 1), dtype=self.dtype)
         self._by_input = np.empty((self.dimension + 1, self.kernels * self.count), dtype=self.dtype)
         self._by_input[:-1] = self.frequencies.reshape(self.kernels * self.count, self.dimension).T
@@ -114,15 +120,18 @@ class FeatureMap:
     def predict(self, inputs: NDArray[Any], parameters: NDArray[Any]) -> NDArray[Any]:
         """What each kernel alone predicts for each sample.
 
-        f_i(x) = theta_i . z_i(x)   (POF-MKL, eq. 6), computed as sum_j r_ij sin(omega_ij . x + phi_ij) where r and phi are the
-        amplitude and the phase of a sin + b cos: one sine for a sine and a cosine.
+        f_i(x) = theta_i . z_i(x)   (POF-MKL, eq. 6), computed as sum_j r_ij sin(omega_ij . x + phi_ij) where
+        r and phi are the amplitude and the phase of a sin + b cos: one sine for a sine and a cosine.
 
-        Parameters: inputs (samples, dimension); parameters (kernels, 2 D), sines first, one set for all samples.
+        Parameters: inputs (samples, dimension); parameters (kernels, 2 D), sines first, one set for all
+        samples.
         Returns (samples, kernels). Memory beyond it does not grow with the samples.
         Raises ValueError if the shapes do not fit.
         """
         if parameters.shape != (self.kernels, 2 * self.count):
-            raise ValueError(f"parameters have shape {parameters.shape}, not {(self.kernels, 2 * self.count)}")
+            raise ValueError(
+                f"parameters have shape {parameters.shape}, not {(self.kernels, 2 * self.count)}"
+            )
         inputs = self._checked(inputs)
         parameters = np.asarray(parameters, dtype=self.dtype)
         if len(inputs) < FEW_ROWS:
@@ -145,18 +154,22 @@ class FeatureMap:
         return result
 
     def phases(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Omega_i x of every kernel for a few samples: inputs (samples, dimension) to (samples, kernels D)."""
+        """Omega_i x of every kernel for a few samples: inputs (samples, dimension) to (samples, kernels
+        D)."""
         return np.asarray(inputs @ self._by_input[:-1])
 
     def rows(self, inputs: NDArray[Any], kernels: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """The features of one kernel for each input: row r is z_kernels[r](inputs[r])   (POF-MKL, eq. 4).
 
-        Parameters: inputs (rows, dimension); kernels (rows,), numbers from 0. Returns (rows, 2 D), each of unit norm.
-        Raises ValueError if the shapes do not fit, IndexError for a kernel that the dictionary does not have.
+        Parameters: inputs (rows, dimension); kernels (rows,), numbers from 0. Returns (rows, 2 D), each of
+        unit norm. Raises ValueError if the shapes do not fit, IndexError for a kernel that the dictionary
+        does not have.
         """
         inputs = self._checked(inputs)
         if kernels.shape != (len(inputs),):
-            raise ValueError(f"{len(inputs)} inputs need as many kernel numbers, not an array of shape {kernels.shape}")
+            raise ValueError(
+                f"{len(inputs)} inputs need as many kernel numbers, not an array of shape {kernels.shape}"
+            )
         features = np.empty((len(inputs), 2 * self.count), dtype=self.dtype)
         for start in range(0, len(inputs), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
@@ -189,7 +202,8 @@ class FeatureMap:
 
 
 class _Shared:
-    """Frequencies (kernels, D, dimension), held as those of each family's and smoothness' first kernel and a factor per kernel."""
+    """Frequencies (kernels, D, dimension), held as those of each family's and smoothness' first kernel and a
+    factor per kernel."""
 
     def __init__(self, frequencies: NDArray[Any], kernels: Sequence[Kernel]) -> None:
         first_of_kind = _first_of_kind(kernels)
@@ -222,7 +236,9 @@ def _first_of_kind(kernels: Sequence[Kernel]) -> list[int]:
     return [first.setdefault((kernel.family, kernel.smoothness), i) for i, kernel in enumerate(kernels)]
 
 
-def _unit_frequencies(kernel: Kernel, count: int, dimension: int, seed: int, stream: int) -> NDArray[np.float64]:
+def _unit_frequencies(
+    kernel: Kernel, count: int, dimension: int, seed: int, stream: int
+) -> NDArray[np.float64]:
     path = ("frequencies", stream)
     if kernel.family == "laplacian":
         return cauchy(count * dimension, seed, *path).reshape(count, dimension)

@@ -1,4 +1,5 @@
-"""Measures of predictions for labels 0 and 1: log loss, accuracy, the area under the ROC curve, the Kolmogorov-Smirnov statistic.
+"""Measures of predictions for labels 0 and 1: log loss, accuracy, the area under the ROC curve, the
+Kolmogorov-Smirnov statistic.
 
 The squared error of a probability, the Brier score, is the mean squared error and needs no function here.
 """
@@ -16,8 +17,8 @@ __all__ = ["accuracy", "area_under_curve", "classification_figures", "kolmogorov
 def log_loss(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
     """Mean of -log(probability of the true label), in nats; NaN without labels.
 
-    probabilities: of label 1, any shape; clipped to [eps, 1 - eps] with eps = 2^-52: a certain error costs 36, not infinity.
-    labels: 0 or 1, of the same shape.
+    probabilities: of label 1, any shape; clipped to [eps, 1 - eps] with eps = 2^-52: a certain error costs
+    36, not infinity. labels: 0 or 1, of the same shape.
 
     >>> round(log_loss(np.array([0.5, 0.75]), np.array([0.0, 1.0])), 6)
     0.490415
@@ -38,9 +39,11 @@ def accuracy(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """How often a sample of label 1 scores higher than one of label 0, ties counted half; NaN if one of the labels is missing.
+    """How often a sample of label 1 scores higher than one of label 0, ties counted half; NaN if one of the
+    labels is missing.
 
-    AUC = U / (n_1 n_0),  U = sum of the ranks of label 1 - n_1 (n_1 + 1) / 2   (Mann and Whitney 1947; ties share their rank)
+    AUC = U / (n_1 n_0),  U = sum of the ranks of label 1 - n_1 (n_1 + 1) / 2   (Mann and Whitney 1947; ties
+    share their rank)
 
     scores: any numbers that grow with the probability of label 1, any shape.
     labels: 0 or 1, of the same shape.
@@ -61,7 +64,8 @@ def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def kolmogorov_smirnov(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """KS: the largest distance between the distributions of the two labels' scores; NaN if one of the labels is missing.
+    """KS: the largest distance between the distributions of the two labels' scores; NaN if one of the labels
+    is missing.
 
     max over c of |share of label 0 with a score of at most c - share of label 1 with a score of at most c|
 

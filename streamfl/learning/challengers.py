@@ -1,4 +1,5 @@
-"""Models that a user might pick instead, one per client on its own samples: River's, and two trivial predictors."""
+"""Models that a user might pick instead, one per client on its own samples: River's, and two trivial
+predictors."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class LastLabel:
 class RiverChallenger:
     """A River regressor, its predictions clipped to the range of the labels seen.
 
-    Unclipped, linear models and trees on scaled inputs are off by orders of magnitude for their first samples.
+    Unclipped, linear models and trees on scaled inputs are off by orders of magnitude for their first
+    samples.
     """
 
     def __init__(self, model: Any) -> None:
@@ -82,7 +84,8 @@ class RiverChallenger:
 
 
 class RiverClassifier:
-    """A River classifier of labels 0 and 1. Predicts the probability of 1; one half if River returns no probabilities."""
+    """A River classifier of labels 0 and 1. Predicts the probability of 1; one half if River returns no
+    probabilities."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -99,8 +102,8 @@ class RiverClassifier:
 class Probability:
     """A challenger whose predictions are kept away from 0 and 1 by 1 / (2 n + 2) after n labels.
 
-    Nearest neighbours, trees and the last label predict 0 and 1, and one error would cost infinite log loss. The margin is what the
-    Krichevsky-Trofimov estimator gives the other label after n equal labels.
+    Nearest neighbours, trees and the last label predict 0 and 1, and one error would cost infinite log loss.
+    The margin is what the Krichevsky-Trofimov estimator gives the other label after n equal labels.
     """
 
     def __init__(self, model: Challenger) -> None:
@@ -128,7 +131,8 @@ def _logistic() -> Any:
     return preprocessing.StandardScaler() | linear_model.LogisticRegression()
 
 
-# River's default engine, SWINN, searches the same 1000 samples approximately and at random, in a multiple of the time.
+# River's default engine, SWINN, searches the same 1000 samples approximately and at random, in a multiple of
+# the time.
 def _knn() -> Any:
     from river import neighbors
 
@@ -199,10 +203,11 @@ def challenger_about(name: str) -> str | None:
 
 
 def challenger(name: str | OwnModel, loss: Literal["square", "logistic"] = "square") -> Challenger:
-    """A new challenger: for numeric labels, or with loss = "logistic" for labels 0 and 1; it then predicts the probability of 1.
+    """A new challenger: for numeric labels, or with loss = "logistic" for labels 0 and 1; it then predicts
+    the probability of 1.
 
-    name: one of :func:`challenger_names`; or a user's own model, or "package.module:function" for one without parameters.
-    ConfigurationError lists the known names, or says what is wrong with the model.
+    name: one of :func:`challenger_names`; or a user's own model, or "package.module:function" for one without
+    parameters. ConfigurationError lists the known names, or says what is wrong with the model.
 
     >>> mean = challenger("running-mean")
     >>> mean.learn({0: 1.0}, 4.0)

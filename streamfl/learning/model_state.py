@@ -1,4 +1,5 @@
-"""The state of a user's own model as bytes: MessagePack of plain values and arrays, limited in size, never a pickle."""
+"""The state of a user's own model as bytes: MessagePack of plain values and arrays, limited in size, never a
+pickle."""
 
 from __future__ import annotations
 
@@ -75,14 +76,19 @@ def encode_state(state: Any, most: int) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise StateRefused("state", f"the state cannot be written: {error}") from None
     if len(content) > most:
-        raise StateRefused("too_large", f"the state takes {len(content)} bytes, state_bytes = {most} are allowed")
+        raise StateRefused(
+            "too_large", f"the state takes {len(content)} bytes, state_bytes = {most} are allowed"
+        )
     return content
 
 
 def decode_state(content: bytes, most: int) -> Any:
-    """The state that :func:`encode_state` was given; StateRefused if the bytes are too many or cannot be read."""
+    """The state that :func:`encode_state` was given; StateRefused if the bytes are too many or cannot be
+    read."""
     if len(content) > most:
-        raise StateRefused("too_large", f"{len(content)} bytes are remembered, state_bytes = {most} are allowed")
+        raise StateRefused(
+            "too_large", f"{len(content)} bytes are remembered, state_bytes = {most} are allowed"
+        )
     try:
         return msgspec.msgpack.decode(content, ext_hook=_decode_array)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -90,12 +96,13 @@ def decode_state(content: bytes, most: int) -> Any:
 
 
 def _check_types(values: Iterable[Any]) -> None:
-    """TypeError unless every value is restored as it was: the encoder would turn a set into a list and a date into text."""
+    """TypeError unless every value is restored as it was: the encoder would turn a set into a list and a date
+    into text."""
     kinds = set(map(type, values))
     for kind in kinds - PLAIN - NUMPY - {list, tuple, dict, np.ndarray}:
         raise TypeError(
-            f"a {kind.__name__} is not a plain value or an array: it could not be restored unchanged. Use None, booleans, "
-            "numbers, texts, bytes, lists, dictionaries or NumPy arrays"
+            f"a {kind.__name__} is not a plain value or an array: it could not be restored unchanged. Use "
+            "None, booleans, numbers, texts, bytes, lists, dictionaries or NumPy arrays"
         )
     for value in values if kinds & {list, tuple, dict} else ():
         if type(value) is dict:

@@ -7,10 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST_DEVIATION", "bounded", "clipped", "moments_with", "predictive_deviation", "reach", "standardised"]
+__all__ = [
+    "LARGEST_DEVIATION",
+    "bounded",
+    "clipped",
+    "moments_with",
+    "predictive_deviation",
+    "reach",
+    "standardised",
+]
 
-# In a normal distribution, one value in 10^15 is farther than 8 deviations from the mean. The deviation of few values may be far
-# too small: after five values, one next value in 10^5 is farther than 34 deviations away. With fewer values it tells nothing.
+# In a normal distribution, one value in 10^15 is farther than 8 deviations from the mean. The deviation of
+# few values may be far too small: after five values, one next value in 10^5 is farther than 34 deviations
+# away. With fewer values it tells nothing.
 LEAST_REACH, FEW, FEWEST = 8.0, 16.0, 5
 # Standardised columns are clipped at this many deviations.
 LARGEST_DEVIATION = 3.0
@@ -27,13 +36,16 @@ def clipped(numbers: Floats, low: Any, high: Any) -> Floats:
     return np.asarray(np.minimum(np.maximum(numbers, low), high))
 
 
-def moments_with(counts: NDArray[Any], means: Floats, squares: Floats, values: Floats) -> tuple[Floats, Floats]:
+def moments_with(
+    counts: NDArray[Any], means: Floats, squares: Floats, values: Floats
+) -> tuple[Floats, Floats]:
     """Means and summed squared deviations with ``values`` included (Welford 1962).
 
     n <- n + 1;  mean <- mean + (x - mean) / n;  S <- S + (x - mean_before) (x - mean)
 
-    Parameters: counts (rows,), the new value included; means, squares, values (rows, ...). Returns means and squares, same shape.
-    The sum never cancels, however far the values are from zero and however long the stream.
+    Parameters: counts (rows,), the new value included; means, squares, values (rows, ...). Returns means and
+    squares, same shape. The sum never cancels, however far the values are from zero and however long the
+    stream.
 
     >>> moments_with(np.array([2]), np.array([1.0]), np.array([0.0]), np.array([3.0]))
     (array([2.]), array([2.]))
@@ -45,9 +57,11 @@ def moments_with(counts: NDArray[Any], means: Floats, squares: Floats, values: F
 
 
 def predictive_deviation(counts: NDArray[Any], squares: Floats, least: float) -> Floats:
-    """Expected deviation of the next value from the mean so far: sqrt(S / (n - 1) (1 + 1 / n)), at least ``least``.
+    """Expected deviation of the next value from the mean so far: sqrt(S / (n - 1) (1 + 1 / n)), at least
+    ``least``.
 
-    The variance is unbiased and includes the mean's error: after two values the plain deviation is too small by a factor of 1.7.
+    The variance is unbiased and includes the mean's error: after two values the plain deviation is too small
+    by a factor of 1.7.
 
     Parameters: counts, squares (rows,). Returns (rows,); ``least`` for fewer than two values.
 
@@ -63,9 +77,9 @@ def reach(counts: NDArray[Any], squares: Floats) -> Floats:
 
     Infinity where S = 0 or n < 5.
 
-    So after a hundred values, one value adds at most as much to S as all values before it. No value so far was farther away than
-    sqrt(S), so a value that came once is never clipped when it comes again. A new level is accepted after a few values, because the
-    reach grows with each.
+    So after a hundred values, one value adds at most as much to S as all values before it. No value so far
+    was farther away than sqrt(S), so a value that came once is never clipped when it comes again. A new level
+    is accepted after a few values, because the reach grows with each.
 
     Parameters: counts (rows,), squares (rows,) or more columns. Returns the shape of squares.
 
@@ -78,7 +92,8 @@ def reach(counts: NDArray[Any], squares: Floats) -> Floats:
 
 
 def bounded(counts: NDArray[Any], means: Floats, squares: Floats, values: Floats) -> Floats:
-    """Values clipped to :func:`reach` around the means so far. Shapes as there; values have the shape of means.
+    """Values clipped to :func:`reach` around the means so far. Shapes as there; values have the shape of
+    means.
 
     >>> bounded(np.array([400]), np.array([1.0]), np.array([400.0]), np.array([1e6])).tolist()
     [21.0]

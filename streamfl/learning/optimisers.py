@@ -48,7 +48,8 @@ class Optimiser(Protocol):
         """PeerError if ``numbers`` cannot be the state's array ``name``."""
 
     def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
-        """Move ``parameters`` in place, of any shape, at ``rows``: indices of their first axis, each at most once.
+        """Move ``parameters`` in place, of any shape, at ``rows``: indices of their first axis, each at most
+        once.
 
         gradient: of these rows. number: of this step, from 1.
         """
@@ -78,7 +79,8 @@ class StochasticGradient(_Remembers):
 
 
 class AdaGrad(_Remembers):
-    """s <- s + g^2;  theta <- theta - eta g / (1e-8 + sqrt(s))   (Duchi, Hazan and Singer 2011, diagonal form, figure 1).
+    """s <- s + g^2;  theta <- theta - eta g / (1e-8 + sqrt(s))   (Duchi, Hazan and Singer 2011, diagonal
+    form, figure 1).
 
     shape: of the parameters.
     """
@@ -118,7 +120,8 @@ class Adam(_Remembers):
 def finite_step(optimiser: Optimiser, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> bool:
     """Take a step in place, and undo it if a parameter would become infinite. Returns whether it was taken.
 
-    No step is taken if the gradient is not finite, or so large that the optimiser's state would not be finite.
+    No step is taken if the gradient is not finite, or so large that the optimiser's state would not be
+    finite.
     """
     if not float(np.abs(gradient).max(initial=0.0)) <= LARGEST_GRADIENT:
         return False

@@ -1,7 +1,8 @@
 """Users' own models: functions of installed packages make them, and the operator's settings name them.
 
-They are guests. Their errors and wrong return values are caught, counted and logged, and the worker goes on without them. Their
-state is data: numbers, texts, lists, dictionaries and arrays, limited in size. Nothing is ever unpickled.
+They are guests. Their errors and wrong return values are caught, counted and logged, and the worker goes on
+without them. Their state is data: numbers, texts, lists, dictionaries and arrays, limited in size. Nothing is
+ever unpickled.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ log = logging.getLogger(__name__)
 Loss = Literal["square", "logistic"]
 GROUP = "streamfl.models"
 STATE_BYTES = 65_536
-# A guest's errors, sys.exit() included. Anything else that it raises becomes ModelEnded, except Ctrl-C, which is the operator's.
+# A guest's errors, sys.exit() included. Anything else that it raises becomes ModelEnded, except Ctrl-C, which
+# is the operator's.
 GUESTS_ERRORS = (Exception, SystemExit)
 # Most bytes that are stored beside a state.
 REMEMBERED_BYTES = 100
@@ -55,7 +57,8 @@ REASONS = ("make", "predict", "no_number", "learn", "state", "too_large", "resto
 
 
 class Model(Protocol):
-    """The methods that a user's own model needs, as in River; with the logistic loss predict_proba_one for predict_one."""
+    """The methods that a user's own model needs, as in River; with the logistic loss predict_proba_one for
+    predict_one."""
 
     def predict_one(self, x: dict[int, float], /) -> float:
         """The prediction of a sample whose label is not known yet. x: inputs by column number."""
@@ -68,7 +71,8 @@ class RemembersItself(Protocol):
     """Optional methods of a model, to keep its state over restarts."""
 
     def state(self) -> Any:
-        """All that it has learnt: None, truth values, numbers, texts, bytes, lists, dictionaries and NumPy arrays of these."""
+        """All that it has learnt: None, truth values, numbers, texts, bytes, lists, dictionaries and NumPy
+        arrays of these."""
 
     def restore(self, state: Any, /) -> None:
         """Take back what :meth:`state` returned, in a new model. Tuples come back as lists."""
@@ -79,7 +83,8 @@ class NoNumber(ValueError):
 
 
 class ModelEnded(Exception):
-    """A model raised something that is no Exception, such as a panic in Rust or GeneratorExit. It would end the worker."""
+    """A model raised something that is no Exception, such as a panic in Rust or GeneratorExit. It would end
+    the worker."""
 
 
 class _AsGuest:
@@ -89,7 +94,9 @@ class _AsGuest:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None and not isinstance(error, (*GUESTS_ERRORS, KeyboardInterrupt)):
             raise ModelEnded(_told(error)) from None
 
@@ -124,7 +131,8 @@ class OwnModel:
         except GUESTS_ERRORS as error:
             raise ConfigurationError(f"{where}: {_told(error)}; {_remedy(error)}") from None
         try:
-            # A copy: a guest may change a list among its parameters, and the next client's model gets the same parameters.
+            # A copy: a guest may change a list among its parameters, and the next client's model gets the
+            # same parameters.
             with _as_guest:
                 model = function(**copy.deepcopy(dict(self.parameters)))
                 missing = [name for name in _methods(loss) if not callable(getattr(model, name, None))]
@@ -135,23 +143,25 @@ class OwnModel:
         if missing:
             kind = type(model).__name__
             raise ConfigurationError(
-                f"{where}: it gave a {kind}, which has no {' and no '.join(missing)}; with this loss a model needs "
-                f"{' and '.join(_methods(loss))}"
+                f"{where}: it gave a {kind}, which has no {' and no '.join(missing)}; with this loss a model "
+                f"needs {' and '.join(_methods(loss))}"
             )
         _check_kind(model, loss, where)
         return model
 
     @functools.cached_property
     def fingerprint(self) -> int:
-        """Identifies how the model is made. The state of a model that is made in another way is not restored."""
+        """Identifies how the model is made. The state of a model that is made in another way is not
+        restored."""
         return fingerprint(self.make, json.dumps(dict(self.parameters), sort_keys=True, default=str))
 
 
 class OwnChallenger:
-    """A user's own model as a challenger or an expert, with bounded predictions. ``labels``: how many it learnt.
+    """A user's own model as a challenger or an expert, with bounded predictions. ``labels``: how many it
+    learnt.
 
-    Predictions are clipped to the range of the labels that it learnt. Probabilities are kept away from 0 and 1 by 1 / (2 n + 2)
-    after n labels.
+    Predictions are clipped to the range of the labels that it learnt. Probabilities are kept away from 0 and
+    1 by 1 / (2 n + 2) after n labels.
     """
 
     def __init__(self, own: OwnModel, loss: Loss) -> None:
@@ -184,7 +194,9 @@ class OwnChallenger:
         """Its state after sample ``number``, as bytes. Raises StateRefused, or whatever the model raises."""
         with _as_guest:
             state = encode_state(self._model.state(), self._own.state_bytes)
-        return ModelSnapshot(number, self._own.fingerprint, self.labels, self._low, self._high, state).encoded()
+        return ModelSnapshot(
+            number, self._own.fingerprint, self.labels, self._low, self._high, state
+        ).encoded()
 
     def take_back(self, remembered: ModelSnapshot) -> None:
         """Restore the state in ``remembered``. Raises StateRefused, or whatever the model raises."""
@@ -269,7 +281,9 @@ def _check_kind(model: Any, loss: Loss, where: str) -> None:
     kind = base.Classifier if loss == "logistic" else base.Regressor
     if isinstance(model, base.Base) and not isinstance(model, kind):
         named = kind.__name__.lower()
-        raise ConfigurationError(f"{where}: no {named} of River's, which is expected with this loss: {type(model).__name__}")
+        raise ConfigurationError(
+            f"{where}: no {named} of River's, which is expected with this loss: {type(model).__name__}"
+        )
 
 
 def _number(prediction: Any) -> float:
@@ -305,7 +319,11 @@ def _told(error: BaseException) -> str:
         raise
     # It is the guest's own class, and its __str__ may fail in any way.
     except BaseException as another:
-        return f"{type(error).__name__}, whose text cannot be told: its __str__ raised {type(another).__name__}"[:300]
+        return (
+            f"{type(error).__name__}, whose text cannot be told: its __str__ raised {type(another).__name__}"[
+                :300
+            ]
+        )
 
 
 def _remedy(error: BaseException) -> str:

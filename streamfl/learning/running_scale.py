@@ -1,4 +1,5 @@
-"""Scales columns as they come, each by its own mean and deviation so far, so that nobody has to know them beforehand."""
+"""Scales columns as they come, each by its own mean and deviation so far, so that nobody has to know them
+beforehand."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ LARGEST_MOMENT = 1e300
 
 
 class RunningScale:
-    """clip((x - mean) / deviation, +-3) / sqrt(columns that vary), so that a row has a norm of about 1, and 3 at most.
+    """clip((x - mean) / deviation, +-3) / sqrt(columns that vary), so that a row has a norm of about 1, and 3
+    at most.
 
-    A row is included in the moments that it is scaled by. There it is clipped to ``reach``, so that one wrong number does not ruin
-    the scale.
+    A row is included in the moments that it is scaled by. There it is clipped to ``reach``, so that one wrong
+    number does not ruin the scale.
 
     columns: how many a row has.
     """
@@ -47,7 +49,9 @@ class RunningScale:
         seen = self._moments[:1]
         near = bounded(seen, self._means, self._squares, row)
         seen += 1
-        means, squares = moments_with(seen, self._means[np.newaxis], self._squares[np.newaxis], near[np.newaxis])
+        means, squares = moments_with(
+            seen, self._means[np.newaxis], self._squares[np.newaxis], near[np.newaxis]
+        )
         self._means[:], self._squares[:] = means[0], squares[0]
         scaled: Floats = self.scaled(row[np.newaxis])[0]
         return scaled

@@ -18,7 +18,17 @@ from streamfl.roles.partitioned_role import RefusalMetrics
 from streamfl.runtime.health import HealthMetrics
 from streamfl.runtime.metrics import WorkerMetrics
 
-__all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "gets_records", "increased", "member_sum", "rules", "runbook", "stopped"]
+__all__ = [
+    "MEMBER",
+    "WORKER_ALERTS",
+    "Alert",
+    "gets_records",
+    "increased",
+    "member_sum",
+    "rules",
+    "runbook",
+    "stopped",
+]
 
 MEMBER = "system, federation, role, group"
 """The labels that identify a member, without those of a single worker."""
@@ -47,7 +57,8 @@ class Alert:
 
 
 def member_sum(expression: str, *labels: str) -> str:
-    """Sum over the workers of one consumer group. The result keeps the member's labels and these further ones.
+    """Sum over the workers of one consumer group. The result keeps the member's labels and these further
+    ones.
 
     >>> member_sum(f"{HealthMetrics.not_ready}", "reason")
     'sum by (system, federation, role, group, reason) (streamfl_not_ready)'
@@ -64,22 +75,25 @@ def increased(counter: Metric, minutes: int, *labels: str, **values: str | tuple
     'increase(streamfl_labels_total[15m]))'
     """
     name = counter.where(**values)
-    # increase() ignores what a worker counted before its first scrape. The expression looks back an hour: a worker that was
-    # unreachable for a while is not a new one.
+    # increase() ignores what a worker counted before its first scrape. The expression looks back an hour: a
+    # worker that was unreachable for a while is not a new one.
     born = f"({name} unless last_over_time({name}[1h] offset {minutes}m))"
     return member_sum(f"{born} or increase({name}[{minutes}m])", *labels)
 
 
 def gets_records(minutes: int) -> str:
     """A member of a vertical federation got samples or labels within the last minutes."""
-    return f"({increased(SharedMetrics.samples, minutes)} > 0 or {increased(SharedMetrics.labels, minutes)} > 0)"
+    return (
+        f"({increased(SharedMetrics.samples, minutes)} > 0 or {increased(SharedMetrics.labels, minutes)} > 0)"
+    )
 
 
 def stopped(counter: Metric, *while_growing: Metric) -> str:
-    """A counter that usually grows has stopped: it grew in 19 of 20 earlier intervals, and not in the last three.
+    """A counter that usually grows has stopped: it grew in 19 of 20 earlier intervals, and not in the last
+    three.
 
-    The intervals are five minutes, an hour and a day: a daily counter has stopped after three days, one that grows each second
-    after 15 minutes.
+    The intervals are five minutes, an hour and a day: a daily counter has stopped after three days, one that
+    grows each second after 15 minutes.
 
     while_growing: other counters. At least one of them has to keep growing; none: no condition.
 
@@ -91,7 +105,9 @@ def stopped(counter: Metric, *while_growing: Metric) -> str:
         three = f"{3 * int(time[:-1])}{time[-1]}"
         usual = f"quantile_over_time(0.05, ({_grown(counter, time)})[{before}:{time}] offset {three})"
         others = " or ".join(f"{_grown(other, three)} > 0" for other in while_growing)
-        found.append(f"{_grown(counter, three)} == 0 and {usual} > 0" + (f" and ({others})" if others else ""))
+        found.append(
+            f"{_grown(counter, three)} == 0 and {usual} > 0" + (f" and ({others})" if others else "")
+        )
     return " or ".join(found)
 
 
@@ -105,15 +121,16 @@ READY = HealthMetrics.ready
 WORKER_ALERTS = (
     Alert(
         "StreamflNoWorker",
-        f"group by ({MEMBER}) (last_over_time({READY}[1d]) or last_over_time({READY}[7d]) and on (job, instance) up == 0)"
-        f" unless group by ({MEMBER}) ({READY})",
+        f"group by ({MEMBER}) (last_over_time({READY}[1d]) or last_over_time({READY}[7d]) and on (job, "
+        f"instance) up == 0) unless group by ({MEMBER}) ({READY})",
         5,
         "critical",
         "No worker of {{ $labels.group }} answers any more.",
-        "This role does no work: a client makes no predictions, a server no new model. Nothing is lost, because records stay in "
-        "their topics.",
-        "Check whether the processes run. If not, the exit code and the last line of the log say why they ended. Start them "
-        "again. If they were stopped on purpose, remove them from Prometheus' targets and silence the alert: it ends a day later.",
+        "This role does no work: a client makes no predictions, a server no new model. Nothing is lost, "
+        "because records stay in their topics.",
+        "Check whether the processes run. If not, the exit code and the last line of the log say why they "
+        "ended. Start them again. If they were stopped on purpose, remove them from Prometheus' targets and "
+        "silence the alert: it ends a day later.",
     ),
     Alert(
         "StreamflWorkerDown",
@@ -122,9 +139,9 @@ WORKER_ALERTS = (
         "warning",
         "The worker {{ $labels.instance }} does not answer.",
         "The other workers of its group, if there are any, have taken over its partitions.",
-        "Check its process and its log. If it runs, check metrics.host, metrics.port and the network between it and Prometheus. "
-        "For a worker that never answered, the alert only fires if the scrape job has streamfl in its name. Remove a worker that "
-        "is gone for good from Prometheus' targets.",
+        "Check its process and its log. If it runs, check metrics.host, metrics.port and the network between "
+        "it and Prometheus. For a worker that never answered, the alert only fires if the scrape job has "
+        "streamfl in its name. Remove a worker that is gone for good from Prometheus' targets.",
     ),
     Alert(
         "StreamflNotServing",
@@ -142,8 +159,8 @@ WORKER_ALERTS = (
         "critical",
         "{{ $labels.group }} has records to read and reads none.",
         "Everything that depends on this role has stopped.",
-        f"Check /readyz and the log of its workers. If {SharedMetrics.waiting_samples} is above 0, samples wait for the model: "
-        "then check the server.",
+        f"Check /readyz and the log of its workers. If {SharedMetrics.waiting_samples} is above 0, samples "
+        "wait for the model: then check the server.",
     ),
     Alert(
         "StreamflLagGrows",
@@ -153,9 +170,10 @@ WORKER_ALERTS = (
         "warning",
         "{{ $labels.group }} falls behind: its lag grows, and is larger than what it reads in ten minutes.",
         "Predictions come later and later.",
-        "Start more workers of this group, up to the number of partitions. If there are as many workers already, use faster "
-        "machines or more partitions. With more partitions, keys move away from their state. streamfl repartition moves the "
-        "state after them, if the role can do that (docs/changing.md). Otherwise do not add partitions.",
+        "Start more workers of this group, up to the number of partitions. If there are as many workers "
+        "already, use faster machines or more partitions. With more partitions, keys move away from their "
+        "state. streamfl repartition moves the state after them, if the role can do that (docs/changing.md). "
+        "Otherwise do not add partitions.",
     ),
     Alert(
         "StreamflSamplesGone",
@@ -163,9 +181,10 @@ WORKER_ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} gets no samples any more.",
-        "Nothing is predicted or learnt from them. The alert fires after three times the usual interval between samples: 15 "
-        "minutes, three hours or three days.",
-        "Check the writer of the topic. If the samples have ended as planned, nothing is wrong: the alert ends by itself.",
+        "Nothing is predicted or learnt from them. The alert fires after three times the usual interval "
+        "between samples: 15 minutes, three hours or three days.",
+        "Check the writer of the topic. If the samples have ended as planned, nothing is wrong: the alert "
+        "ends by itself.",
     ),
     Alert(
         "StreamflLabelsGone",
@@ -173,10 +192,10 @@ WORKER_ALERTS = (
         0,
         "critical",
         "{{ $labels.group }} gets samples and no labels any more.",
-        "It predicts, but learns nothing: the model no longer changes, and its error is unknown. The alert fires after three "
-        "times the usual interval between labels: 15 minutes, three hours or three days.",
-        "Check the writer of the labels, and the field or topic of the labels. If labels are in the topic but are not learnt, "
-        f"check {SharedMetrics.waiting_samples} and the dead letters.",
+        "It predicts, but learns nothing: the model no longer changes, and its error is unknown. The alert "
+        "fires after three times the usual interval between labels: 15 minutes, three hours or three days.",
+        "Check the writer of the labels, and the field or topic of the labels. If labels are in the topic "
+        f"but are not learnt, check {SharedMetrics.waiting_samples} and the dead letters.",
     ),
     Alert(
         "StreamflDeadLetters",
@@ -184,9 +203,11 @@ WORKER_ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} refused records: {{ $labels.reason }}.",
-        "These records had no effect. They are in the dead-letter topic and can be sent back once the cause is fixed.",
-        "streamfl dead-letters CONFIG shows them with the reason, and with --replay sends them back. What each reason means, and "
-        "what to do, is in the section Refused records of this page and of the system's page.",
+        "These records had no effect. They are in the dead-letter topic and can be sent back once the cause "
+        "is fixed.",
+        "streamfl dead-letters CONFIG shows them with the reason, and with --replay sends them back. What "
+        "each reason means, and what to do, is in the section Refused records of this page and of the "
+        "system's page.",
     ),
     Alert(
         "StreamflDeletedUnread",
@@ -194,9 +215,10 @@ WORKER_ALERTS = (
         0,
         "critical",
         "Records of {{ $labels.topic }} were deleted before {{ $labels.group }} had read them.",
-        "They had no effect: samples were never predicted, other members' messages never counted. Reading continued after them.",
-        "Let the topic keep its records for longer than workers may be away or behind: retention.ms and retention.bytes. The log "
-        "names the offsets; streamfl inspect CONFIG shows how many there were.",
+        "They had no effect: samples were never predicted, other members' messages never counted. Reading "
+        "continued after them.",
+        "Let the topic keep its records for longer than workers may be away or behind: retention.ms and "
+        "retention.bytes. The log names the offsets; streamfl inspect CONFIG shows how many there were.",
     ),
     Alert(
         "StreamflRecordsLost",
@@ -204,10 +226,10 @@ WORKER_ALERTS = (
         0,
         "critical",
         "The cluster has lost records of {{ $labels.topic }} that {{ $labels.group }} had read.",
-        "A broker that was behind became the leader. What was learnt from the lost records stays. The records in their place are "
-        "read.",
-        "Set min.insync.replicas to 2 and leave unclean.leader.election.enable off. The writer of the records may have to write "
-        "them again.",
+        "A broker that was behind became the leader. What was learnt from the lost records stays. The "
+        "records in their place are read.",
+        "Set min.insync.replicas to 2 and leave unclean.leader.election.enable off. The writer of the "
+        "records may have to write them again.",
     ),
     Alert(
         "StreamflMessagesRefused",
@@ -215,8 +237,10 @@ WORKER_ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} refused messages of other members: {{ $labels.reason }}.",
-        "They had no effect. A member has another version or other settings, or a stranger writes to the members' topics.",
-        "The log names the sender and the error. Run streamfl check CONFIG at that member, and check who may write to the topic.",
+        "They had no effect. A member has another version or other settings, or a stranger writes to the "
+        "members' topics.",
+        "The log names the sender and the error. Run streamfl check CONFIG at that member, and check who may "
+        "write to the topic.",
     ),
     Alert(
         "StreamflTableRejections",
@@ -224,7 +248,8 @@ WORKER_ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} refused records of the model: {{ $labels.reason }}.",
-        "Somebody without the right writes to the model's topic, or members run different versions or settings.",
+        "Somebody without the right writes to the model's topic, or members run different versions or "
+        "settings.",
         "Check who may write to that topic. Run streamfl check CONFIG at the members.",
     ),
     Alert(
@@ -233,8 +258,10 @@ WORKER_ALERTS = (
         15,
         "warning",
         "Many commits of {{ $labels.group }} are refused.",
-        "Work is repeated, because partitions keep moving between workers. Each result is still written once.",
-        "The log says why the group rebalances: workers restart, or batches take longer than the group's session timeout.",
+        "Work is repeated, because partitions keep moving between workers. Each result is still written "
+        "once.",
+        "The log says why the group rebalances: workers restart, or batches take longer than the group's "
+        "session timeout.",
     ),
     Alert(
         "StreamflRestarts",
@@ -252,8 +279,8 @@ def rules(group: str, page: str, alerts: Iterable[Alert]) -> str:
     """The text of a file of rules for Prometheus.
 
     group: the name of the rules' group.
-    page: the place of the page with the :func:`runbook`. A URL becomes runbook_url, which Alertmanager and Grafana show as a link.
-    """
+    page: the place of the page with the :func:`runbook`. A URL becomes runbook_url, which Alertmanager and
+    Grafana show as a link."""
     annotation = "runbook_url" if "://" in page else "runbook"
     lines = ["# Written from the code by `make reference`: a change belongs there.", "groups:"]
     lines += [f"  - name: {json.dumps(group)}", "    rules:"]

@@ -1,7 +1,7 @@
 """Descriptions of Grafana dashboards; :mod:`streamfl.monitoring.grafana` turns them into Grafana's JSON.
 
-A system describes its own dashboards in its tools. Grafana lays panels out on a grid of 24 columns; here they are in rows,
-from left to right, in the order in which they are listed.
+A system describes its own dashboards in its tools. Grafana lays panels out on a grid of 24 columns; here they
+are in rows, from left to right, in the order in which they are listed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,15 @@ __all__ = [
     "within_the_hour",
 ]
 
-# The labels by which the viewer chooses workers, with their captions. The first and the last label are Prometheus' own.
-CHOICES = {"job": "Job", "federation": "Federation", "role": "Role", "group": "Consumer group", "instance": "Instance"}
+# The labels by which the viewer chooses workers, with their captions. The first and the last label are
+# Prometheus' own.
+CHOICES = {
+    "job": "Job",
+    "federation": "Federation",
+    "role": "Role",
+    "group": "Consumer group",
+    "instance": "Instance",
+}
 # The system is fixed on a system's own dashboard, because several systems have metrics of the same name.
 CHOSEN = ",".join(f'{name}=~"${name}"' for name in ("system", *CHOICES))
 # Matchers for metrics that Prometheus itself makes for every target.
@@ -42,7 +49,8 @@ Unit = Literal["short", "ops", "Bps", "s", "bytes", "percentunit", "none"]
 def series(metric: Metric, *roles: str, **labels: str | tuple[str, ...]) -> str:
     """The series of a metric, for the workers that the viewer has chosen.
 
-    roles: only workers with these roles; none: all. labels: only series with these values of the metric's own labels.
+    roles: only workers with these roles; none: all. labels: only series with these values of the metric's own
+    labels.
 
     >>> from streamfl.monitoring.shared_metrics import SharedMetrics
     >>> series(SharedMetrics.labels).partition("{")[0]
@@ -73,7 +81,8 @@ def within_the_hour(counter: Metric) -> str:
 
 
 def lag() -> str:
-    """Unread records of the chosen workers' groups, by group, topic and partition. Partitions without a worker count too."""
+    """Unread records of the chosen workers' groups, by group, topic and partition. Partitions without a
+    worker count too."""
     return lag_by_partition("group", CHOSEN)
 
 
@@ -169,7 +178,8 @@ class Dashboard:
         return [*asked, *(self.values_of(name) for name in self.choices)]
 
     def values_of(self, label: str) -> str:
-        """The query for the values of a label that the viewer can choose. Each choice narrows the following ones."""
+        """The query for the values of a label that the viewer can choose. Each choice narrows the following
+        ones."""
         names = [*self.choices]
         before = ["system"] * bool(self.system) + names[: names.index(label)]
         chosen = ",".join(f'{name}=~"${name}"' for name in before)

@@ -1,4 +1,5 @@
-"""Panels for vertical systems: each party has other columns of the same entities, and scores an entity before its label comes."""
+"""Panels for vertical systems: each party has other columns of the same entities, and scores an entity before
+its label comes."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ def loss_tile(remedy: str) -> Panel:
     """Loss and accuracy of the latest interval. remedy: what to do when it looks bad."""
     return Panel(
         "Loss and accuracy now",
-        "Mean loss of the latest interval's predictions, made before the label came, and the share that was correct. The share "
-        "is empty with the square loss.",
+        "Mean loss of the latest interval's predictions, made before the label came, and the share that was "
+        "correct. The share is empty with the square loss.",
         "short",
         (
             Query(f"sum({rate(SharedMetrics.loss_sum)}) / {SCORED}", "loss"),

@@ -1,7 +1,7 @@
 """Dashboards as Grafana's JSON, made by Grafana's own typed builders.
 
-Only building dashboards needs the builders: the package grafana-foundation-sdk, which the extra ``dashboards`` installs.
-"""
+Only building dashboards needs the builders: the package grafana-foundation-sdk, which the extra
+``dashboards`` installs."""
 
 from __future__ import annotations
 
@@ -74,9 +74,14 @@ def _own_tags(described: Dashboard) -> list[str]:
 
 def _links(described: Dashboard) -> Iterator[dashboard.DashboardLink]:
     """Menus of the system's other dashboards, which keep the viewer's choices, and of all dashboards."""
-    for title, tags, chosen in (("This system", _own_tags(described), True), ("All of streamfl", [TAG], False)):
+    for title, tags, chosen in (
+        ("This system", _own_tags(described), True),
+        ("All of streamfl", [TAG], False),
+    ):
         if tags:
-            link = dashboard.DashboardLink(title).type(DashboardLinkType.DASHBOARDS).tags(tags).as_dropdown(True)
+            link = (
+                dashboard.DashboardLink(title).type(DashboardLinkType.DASHBOARDS).tags(tags).as_dropdown(True)
+            )
             yield link.keep_time(True).include_vars(chosen)
 
 
@@ -116,7 +121,8 @@ def _panels(described: Dashboard) -> Iterator[Builder]:
 
 
 def _number(panel: Panel) -> int:
-    """The panel's number, which links contain. It depends on the title alone, so that it stays when panels are added before."""
+    """The panel's number, which links contain. It depends on the title alone, so that it stays when panels
+    are added before."""
     return crc32(panel.title.encode()) % 1_000_000 + 1
 
 
@@ -134,13 +140,27 @@ def _panel(panel: Panel) -> Builder:
         builder = builder.decimals(0)
     if panel.nothing:
         builder = builder.no_value(panel.nothing)
-    return builder.targets([_target(*named, panel) for named in zip(ascii_uppercase, panel.queries, strict=False)])
+    return builder.targets(
+        [_target(*named, panel) for named in zip(ascii_uppercase, panel.queries, strict=False)]
+    )
 
 
 def _graph(_: Panel) -> timeseries.Panel:
-    legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM).show_legend(True)
+    legend = (
+        common.VizLegendOptions()
+        .display_mode(LegendDisplayMode.LIST)
+        .placement(LegendPlacement.BOTTOM)
+        .show_legend(True)
+    )
     tooltip = common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
-    return timeseries.Panel().legend(legend).tooltip(tooltip).line_width(1).fill_opacity(0).show_points(VisibilityMode.NEVER)
+    return (
+        timeseries.Panel()
+        .legend(legend)
+        .tooltip(tooltip)
+        .line_width(1)
+        .fill_opacity(0)
+        .show_points(VisibilityMode.NEVER)
+    )
 
 
 def _tile(panel: Panel) -> stat.Panel:
@@ -173,6 +193,12 @@ def _thresholds(panel: Panel) -> dashboard.ThresholdsConfig:
 
 
 def _target(name: str, query: Query, panel: Panel) -> prometheus.Dataquery:
-    asked = prometheus.Dataquery().ref_id(name).expr(query.expression).legend_format(query.legend).datasource(SOURCE)
+    asked = (
+        prometheus.Dataquery()
+        .ref_id(name)
+        .expr(query.expression)
+        .legend_format(query.legend)
+        .datasource(SOURCE)
+    )
     # A tile shows the present. With a range query it would show the last value, however old.
     return asked.range() if panel.kind == "timeseries" else asked.instant()

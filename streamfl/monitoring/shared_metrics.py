@@ -1,7 +1,7 @@
 """Names of metrics that several systems have, each with a help text of its own.
 
-The dashboards and alerts for every system look for these names: a system that measures the same thing uses the same name.
-"""
+The dashboards and alerts for every system look for these names: a system that measures the same thing uses
+the same name."""
 
 from __future__ import annotations
 

@@ -20,13 +20,19 @@ SYSTEM = System(
     dashboards="streamfl.pofmkl.tools.dashboard:DASHBOARDS",
     alerts="streamfl.pofmkl.tools.alerts:ALERTS",
     report="streamfl.pofmkl.tools.page:REPORTS",
-    readers={"updates": "streamfl.pofmkl.tools.readable:updates", "model": "streamfl.pofmkl.tools.readable:model"},
+    readers={
+        "updates": "streamfl.pofmkl.tools.readable:updates",
+        "model": "streamfl.pofmkl.tools.readable:model",
+    },
     inspect={
         "pofmkl-client": "streamfl.pofmkl.tools.inspect:client_report",
         "pofmkl-server": "streamfl.pofmkl.tools.inspect:server_report",
     },
     standings={"pofmkl-client": "streamfl.pofmkl.tools.standing:client_standing"},
-    commands={"features": "streamfl.pofmkl.tools.features:features", "compare": "streamfl.pofmkl.tools.commands:compare"},
+    commands={
+        "features": "streamfl.pofmkl.tools.features:features",
+        "compare": "streamfl.pofmkl.tools.commands:compare",
+    },
     exports={
         "Classifier": "streamfl.pofmkl.estimators.default_estimators:Classifier",
         "Regressor": "streamfl.pofmkl.estimators.default_estimators:Regressor",
@@ -36,11 +42,14 @@ SYSTEM = System(
     },
     refusals={
         "incomplete": Reason(
-            "with keys of members: a signed version of the model with parameters that somebody else has overwritten",
+            "with keys of members: a signed version of the model with parameters that somebody else has "
+            "overwritten",
             f"{ONLY_SERVER}, and restart the server",
         ),
         "kernel": Reason("kernel numbers that do not belong to the shard", OTHER_SETTINGS),
-        "replayed": Reason("with keys of members: an older version of the model, or a record of it, written again", WRITERS),
+        "replayed": Reason(
+            "with keys of members: an older version of the model, or a record of it, written again", WRITERS
+        ),
         "shard": Reason("a partition of the model that federation.shards does not have", OTHER_SETTINGS),
         "too_large": Reason("a target row longer than 3: its label was not clipped"),
         "too_many_clients": Reason(
@@ -48,12 +57,15 @@ SYSTEM = System(
             "raise federation.clients at all members, or remove clients that are gone with streamfl forget",
         ),
         "unknown_version": Reason(
-            "an update made on a version of the model that the server never published; the server repairs the topic", ONLY_SERVER
+            "an update made on a version of the model that the server never published; the server repairs "
+            "the topic",
+            ONLY_SERVER,
         ),
     },
     notices={
         "alone": Reason(
-            "no new version of the model has come for learning.catch_up_patience_seconds: clients learn alone until one comes",
+            "no new version of the model has come for learning.catch_up_patience_seconds: clients learn "
+            "alone until one comes",
             "start the server, or check what its log says about this client's updates",
         ),
         "behind": Reason("clients learn a backlog in step with the model"),
@@ -61,7 +73,9 @@ SYSTEM = System(
             "predictions were more than a label range beyond samples.label_range and were limited to that",
             f"check learning.learning_rate and samples.label_range; {ONLY_SERVER}",
         ),
-        "configuration": Reason("the server's model was made with other settings, so nothing is learnt together", OTHER_SETTINGS),
+        "configuration": Reason(
+            "the server's model was made with other settings, so nothing is learnt together", OTHER_SETTINGS
+        ),
         "duplicate_update": Reason("an update came again and had no effect", ONE_SENDER),
         "empty_update": Reason("an update without any step came outside a round and had no effect"),
         "late_update": Reason(
@@ -72,15 +86,24 @@ SYSTEM = System(
             "parameters grew beyond what clients accept and were shortened",
             "check learning.learning_rate, and who may write updates",
         ),
-        "model_mended": Reason("the model's topic did not hold what the server published last: it is published again", ONLY_SERVER),
-        "other_settings": Reason("client and server differ in settings that both need alike", "give both the same"),
+        "model_mended": Reason(
+            "the model's topic did not hold what the server published last: it is published again",
+            ONLY_SERVER,
+        ),
+        "other_settings": Reason(
+            "client and server differ in settings that both need alike", "give both the same"
+        ),
         "round_timed_out": Reason(
             "a round was closed after learning.round_timeout_seconds without some clients",
-            "start the clients that the text names, or set learning.staleness = \"async\"",
+            'start the clients that the text names, or set learning.staleness = "async"',
         ),
         "superseded": Reason("an update came after a later one of the same client", ONE_SENDER),
-        "taken_over": Reason("the model that was learnt before federation.features was given continues with it"),
-        "unknown_version": Reason("a client names a version that was never published: the server publishes again", ONLY_SERVER),
+        "taken_over": Reason(
+            "the model that was learnt before federation.features was given continues with it"
+        ),
+        "unknown_version": Reason(
+            "a client names a version that was never published: the server publishes again", ONLY_SERVER
+        ),
         "update_bounded": Reason(
             "updates were longer than a client's can be and were shortened",
             "give server and clients the same [learning], and check who may write updates",

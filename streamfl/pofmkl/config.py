@@ -41,8 +41,16 @@ FEW_BANDWIDTHS = (0.7, 1.4, 2.8)
 KERNELS_PER_UPLOAD, FEW_KERNELS = 5, 3
 # Keys that have no effect with a preset are refused: a user who sets one expects an effect.
 FOREIGN_KEYS: dict[str, dict[str, set[str]]] = {
-    "paper": {"learning": {"server_step"}, "kernels": {"views"}, "experts": {"local", "river", "mixtures"}, "drift": {"detector"}},
-    "default": {"learning": {"horizon", "regularisation", "shared_directions"}, "kernels": {"families", "smoothness"}},
+    "paper": {
+        "learning": {"server_step"},
+        "kernels": {"views"},
+        "experts": {"local", "river", "mixtures"},
+        "drift": {"detector"},
+    },
+    "default": {
+        "learning": {"horizon", "regularisation", "shared_directions"},
+        "kernels": {"families", "smoothness"},
+    },
 }
 CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
 OWN_TOPICS = ("predictions", "updates", "model", f"{CLIENT}.state", f"{SERVER}.state", "dead-letters")
@@ -54,15 +62,16 @@ class PofmklFederation(FederationSection):
     clients: Annotated[int, CHANGEABLE] = Field(ge=1, le=1_000_000)
     """K, the number of clients. No more than this are remembered. With `paper` the server divides by it."""
     shards: int = Field(default=1, ge=1, le=10_000)
-    """Partitions of the topics with updates and model. Each holds some of the kernels, so this many server workers can share the
-    work. At most the number of kernels."""
-    # A federation may name them later. A client's samples.features must stay, and the fingerprint guards what was learnt.
+    """Partitions of the topics with updates and model. Each holds some of the kernels, so this many server
+    workers can share the work. At most the number of kernels."""
+    # A federation may name them later. A client's samples.features must stay, and the fingerprint guards what
+    # was learnt.
     features: Annotated[list[str] | int | None, CHANGEABLE] = None
-    """The inputs of a sample: their names, in the same order for all members, or their number if they come as one list. A new
-    server needs it. A server that began without it goes on with the number it learnt from."""
+    """The inputs of a sample: their names, in the same order for all members, or their number if they come as
+    one list. A new server needs it. A server that began without it goes on with the number it learnt from."""
     client_expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=86_400.0, gt=0, allow_inf_nan=False)
-    """Idle seconds after which a client is forgotten if a new one needs its place. The server counts from its last update, a worker
-    of clients from its last sample, by the newest time in any of its partitions."""
+    """Idle seconds after which a client is forgotten if a new one needs its place. The server counts from its
+    last update, a worker of clients from its last sample, by the newest time in any of its partitions."""
 
     @field_validator("features")
     @classmethod
@@ -83,47 +92,57 @@ class LearningSection(Section):
     """How clients learn. Symbols are those of Ghari and Shen, NeurIPS 2022."""
 
     preset: Literal["default", "paper"] = "default"
-    """The learner. `default`: the recommended one. `paper`: exactly the paper's; other keys set what it leaves open."""
+    """The learner. `default`: the recommended one. `paper`: exactly the paper's; other keys set what it
+    leaves open."""
     # Rounds and updates are both counted up, so the model's version goes on.
     staleness: Annotated[Literal["lockstep", "bounded", "async"], CHANGEABLE] = "async"
-    """How far a client may run ahead of the model. `async`: live records never wait. `bounded`: max_staleness labels on one model
-    version. `lockstep`: in rounds, as in the paper; the default with `paper`. The server and the clients need the same."""
+    """How far a client may run ahead of the model. `async`: live records never wait. `bounded`: max_staleness
+    labels on one model version. `lockstep`: in rounds, as in the paper; the default with `paper`. The server
+    and the clients need the same."""
     max_staleness: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
-    """The most labels that a client learns on one model version. Required with `bounded`, refused otherwise."""
+    """The most labels that a client learns on one model version. Required with `bounded`, refused
+    otherwise."""
     catch_up_samples: Annotated[int, CHANGEABLE] = Field(default=4, ge=0, le=1_000_000)
-    """With `async`: the most labels that a client learns on one model version while it has a backlog, because its topic has a
-    history or it was away. It then waits for the model to advance. It begins with one label, and gets one more after every 8. 0: it
-    learns a backlog at once, with the model as it is. Live records never wait."""
+    """With `async`: the most labels that a client learns on one model version while it has a backlog, because
+    its topic has a history or it was away. It then waits for the model to advance. It begins with one label,
+    and gets one more after every 8. 0: it learns a backlog at once, with the model as it is. Live records
+    never wait."""
     catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, ge=0, allow_inf_nan=False)
-    """With `async`: seconds that clients with a backlog wait for a new version of the model. After that they learn alone, until
-    one comes."""
+    """With `async`: seconds that clients with a backlog wait for a new version of the model. After that they
+    learn alone, until one comes."""
     precision: Literal["float32", "float64"] = "float32"
     """Number type of features and parameters. Weights and sums are always float64."""
     loss: Literal["square", "logistic"] = "square"
     """The loss. `logistic` is for labels 0 and 1: predictions are the probability of 1."""
     # The step is in the server's state only.
-    server_step: Annotated[Literal["least-squares", "gradient", "adagrad"], Changeable(at=CLIENT)] = "least-squares"
+    server_step: Annotated[Literal["least-squares", "gradient", "adagrad"], Changeable(at=CLIENT)] = (
+        "least-squares"
+    )
     """With the preset `default`: the optimiser that the server applies to updates."""
-    learning_rate: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
-    """eta, the step size. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`. `least-squares` has
-    none."""
+    learning_rate: Annotated[float | None, CHANGEABLE] = Field(
+        default=None, gt=0, le=1e6, allow_inf_nan=False
+    )
+    """eta, the step size. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`.
+    `least-squares` has none."""
     horizon: Annotated[int, CHANGEABLE] = Field(default=1000, ge=1, le=10**15)
     """With `paper`: T, the expected number of samples of a client."""
     regularisation: Annotated[float, CHANGEABLE] = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
     """With `paper`: lambda, the weight of the L2 penalty."""
     exploration: Annotated[float | None, CHANGEABLE] = Field(default=None, ge=0, le=1)
-    """xi, the uniform share when the kernels to send are drawn (equation 8). Left out: 0.2, or 1 with `paper`."""
+    """xi, the uniform share when the kernels to send are drawn (equation 8). Left out: 0.2, or 1 with
+    `paper`."""
     features_per_kernel: int = Field(default=100, ge=1, le=100_000)
     """D, random frequencies per kernel. Kernels x D x inputs x 8 bytes may be 4 GiB at most."""
     shared_directions: bool = False
-    """With `paper`: whether kernels of one family share directions, scaled by bandwidth. It saves computation, but the draws are no
-    longer independent."""
+    """With `paper`: whether kernels of one family share directions, scaled by bandwidth. It saves
+    computation, but the draws are no longer independent."""
     round_timeout_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, allow_inf_nan=False)
-    """Seconds that a lockstep round waits for silent clients. The first round waits for all of federation.clients, a later one for
-    those that took part in the round before. After a client missed a round, the server waits for it again once it takes part."""
+    """Seconds that a lockstep round waits for silent clients. The first round waits for all of
+    federation.clients, a later one for those that took part in the round before. After a client missed a
+    round, the server waits for it again once it takes part."""
     upload_interval_ms: Annotated[int, CHANGEABLE] = Field(default=1000, ge=1, le=86_400_000)
-    """With `paper` and `bounded` or `async`: milliseconds after which a client sends an open upload even without a new model. The
-    preset `default` sends each upload at once."""
+    """With `paper` and `bounded` or `async`: milliseconds after which a client sends an open upload even
+    without a new model. The preset `default` sends each upload at once."""
 
     @property
     def lockstep(self) -> bool:
@@ -164,7 +183,9 @@ class LearningSection(Section):
     @model_validator(mode="after")
     def _bounds_belong_to_bounded(self) -> LearningSection:
         if self.staleness == "bounded" and self.max_staleness is None:
-            raise ValueError('max_staleness is missing: staleness = "bounded" needs it, a whole number from 1')
+            raise ValueError(
+                'max_staleness is missing: staleness = "bounded" needs it, a whole number from 1'
+            )
         if self.staleness != "bounded" and self.max_staleness is not None:
             raise ValueError(
                 f'max_staleness = {self.max_staleness} has no meaning with staleness = "{self.staleness}"; '
@@ -176,20 +197,26 @@ class LearningSection(Section):
 class KernelsSection(Section):
     """The kernel dictionary: every family, or every view, at every bandwidth. Left out: the preset's."""
 
-    views: list[Literal["standardised", "centred", "standardised-lags", "centred-lags"]] | None = Field(default=None, min_length=1)
+    views: list[Literal["standardised", "centred", "standardised-lags", "centred-lags"]] | None = Field(
+        default=None, min_length=1
+    )
     """With the preset `default`: how a sample is scaled for the kernels. Left out: all four."""
     families: list[Literal["gaussian", "laplacian", "matern"]] | None = Field(default=None, min_length=1)
     """With `paper`: the kernels' families. Left out with bandwidths given: `gaussian`."""
     bandwidths: list[float] | None = Field(default=None, min_length=1)
-    """The kernels' bandwidths. With the preset `default`: on scaled views; left out: 0.35, 0.5, 0.7, 1.4, 2.8, 5.6, or 0.7, 1.4,
-    2.8 if one or two kernels are sent. With `paper`: in units of the inputs after input_norm; left out with families given: the
-    paper's 51."""
+    """The kernels' bandwidths. With the preset `default`: on scaled views; left out: 0.35, 0.5, 0.7, 1.4,
+    2.8, 5.6, or 0.7, 1.4, 2.8 if one or two kernels are sent. With `paper`: in units of the inputs after
+    input_norm; left out with families given: the paper's 51."""
     smoothness: float = Field(default=1.5, gt=0, le=LARGEST_SMOOTHNESS)
     """With `paper`: nu of the Matern family, a multiple of 0.5; 0.5 is the exponential kernel."""
 
     @model_validator(mode="after")
     def _values_are_usable(self) -> KernelsSection:
-        for name, values in (("views", self.views), ("families", self.families), ("bandwidths", self.bandwidths)):
+        for name, values in (
+            ("views", self.views),
+            ("families", self.families),
+            ("bandwidths", self.bandwidths),
+        ):
             if values is not None and len(set(values)) < len(values):
                 raise ValueError(f"{name} = {values}: none may come twice")
         if self.bandwidths is not None and not all(0 < width < math.inf for width in self.bandwidths):
@@ -210,14 +237,17 @@ class DriftSection(Section):
     """What a client does when its errors rise. Only with preset = "default"."""
 
     detector: Literal["adwin", "none"] = "adwin"
-    """The drift detector. `adwin`: when River's ADWIN finds that a client's errors rose, the client forgets its earlier samples.
-    `none`: clients never forget all at once."""
+    """The drift detector. `adwin`: when River's ADWIN finds that a client's errors rose, the client forgets
+    its earlier samples. `none`: clients never forget all at once."""
 
 
 class UplinkSection(Section):
-    """How much a client may send. Neither set: 5 kernels per sample, or with preset = "paper" all kernels in every upload."""
+    """How much a client may send. Neither set: 5 kernels per sample, or with preset = "paper" all kernels in
+    every upload."""
 
-    budget_bytes_per_second: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
+    budget_bytes_per_second: Annotated[float | None, CHANGEABLE] = Field(
+        default=None, gt=0, allow_inf_nan=False
+    )
     """Limit for one client, in bytes as sent, with key, headers and framing. Never exceeded."""
     # With 1 or 2 kernels the default bandwidths differ; bandwidths must stay.
     kernels_per_upload: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
@@ -226,7 +256,9 @@ class UplinkSection(Section):
     @model_validator(mode="after")
     def _one_of_them(self) -> UplinkSection:
         if self.budget_bytes_per_second is not None and self.kernels_per_upload is not None:
-            raise ValueError("budget_bytes_per_second and kernels_per_upload exclude one another: leave one out")
+            raise ValueError(
+                "budget_bytes_per_second and kernels_per_upload exclude one another: leave one out"
+            )
         return self
 
 
@@ -247,7 +279,8 @@ class PofmklSettings(RecordSettings):
 
     @property
     def state_topic(self) -> str:
-        """The changelog of clients, one per consumer group: several groups, each with its own samples, can share a federation."""
+        """The changelog of clients, one per consumer group: several groups, each with its own samples, can
+        share a federation."""
         return f"{self.group}.state"
 
     @property
@@ -257,7 +290,8 @@ class PofmklSettings(RecordSettings):
 
     @property
     def bandwidths(self) -> tuple[float, ...]:
-        """Bandwidths of preset = "default"; half as many if one or two kernels are sent, so that each is trained often enough."""
+        """Bandwidths of preset = "default"; half as many if one or two kernels are sent, so that each is
+        trained often enough."""
         few = self.uplink.kernels_per_upload is not None and self.uplink.kernels_per_upload < FEW_KERNELS
         return tuple(self.kernels.bandwidths or (FEW_BANDWIDTHS if few else BANDWIDTHS))
 
@@ -300,14 +334,22 @@ class PofmklSettings(RecordSettings):
         if count is not None and count != self.federation.dimension:
             encoded = self.samples.inputs is not None
             key = "samples.inputs" if encoded else "samples.dimension" if own is None else "samples.features"
-            text = f"{key} gives {count} inputs, federation.features says {self.federation.dimension}: as many are expected"
+            text = (
+                f"{key} gives {count} inputs, federation.features says {self.federation.dimension}: as many "
+                "are expected"
+            )
             if encoded:
                 text += f" (they are {shown(own)})"
             raise ValueError(text)
-        if isinstance(own, list) and isinstance(features, list) and own != features and set(own) == set(features):
+        if (
+            isinstance(own, list)
+            and isinstance(features, list)
+            and own != features
+            and set(own) == set(features)
+        ):
             raise ValueError(
-                f"samples.features = {own}: these are federation.features in another order; leave samples.features out, or name "
-                f"them as {features}"
+                f"samples.features = {own}: these are federation.features in another order; leave "
+                f"samples.features out, or name them as {features}"
             )
         return self
 
@@ -319,8 +361,8 @@ class PofmklSettings(RecordSettings):
             given = getattr(self, section).model_fields_set & keys
             if given:
                 raise ValueError(
-                    f'{section}.{min(given)} has no meaning with learning.preset = "{preset}"; leave it out or set '
-                    f'learning.preset = "{other}"'
+                    f'{section}.{min(given)} has no meaning with learning.preset = "{preset}"; leave it out '
+                    f'or set learning.preset = "{other}"'
                 )
         return self
 
@@ -337,7 +379,10 @@ class PofmklSettings(RecordSettings):
             ("federation.shards", self.federation.shards),
         ):
             if value is not None and value > kernels:
-                raise ValueError(f"{key} = {value}: the dictionary's number of kernels is {kernels}, 1 to {kernels} is allowed")
+                raise ValueError(
+                    f"{key} = {value}: the dictionary's number of kernels is {kernels}, 1 to {kernels} is "
+                    "allowed"
+                )
         return self
 
     @model_validator(mode="after")
@@ -349,9 +394,10 @@ class PofmklSettings(RecordSettings):
         needed = kernels * count * dimension * 8
         if needed > LARGEST_FREQUENCIES_BYTES:
             raise ValueError(
-                f"learning.features_per_kernel = {count}: with {kernels} as the number of kernels and inputs of dimension "
-                f"{dimension} (samples.features or samples.dimension), their product, of 8 bytes each, takes "
-                f"{needed / 2**30:.1f} GiB; at most {LARGEST_FREQUENCIES_BYTES // 2**30} GiB is allowed: lower one of the three"
+                f"learning.features_per_kernel = {count}: with {kernels} as the number of kernels and inputs "
+                f"of dimension {dimension} (samples.features or samples.dimension), their product, of 8 "
+                f"bytes each, takes {needed / 2**30:.1f} GiB; at most {LARGEST_FREQUENCIES_BYTES // 2**30} "
+                "GiB is allowed: lower one of the three"
             )
         return self
 
@@ -371,8 +417,8 @@ class PofmklSettings(RecordSettings):
         group = self.bus.group
         if group is not None and (len(group) > 200 or not re.fullmatch(r"[A-Za-z0-9._-]+", group)):
             raise ValueError(
-                f"bus.group = {group!r}: up to 200 letters, digits, '.', '_' and '-' are expected, because the group's state is "
-                "in the topic <group>.state"
+                f"bus.group = {group!r}: up to 200 letters, digits, '.', '_' and '-' are expected, because "
+                "the group's state is in the topic <group>.state"
             )
         return self
 
@@ -381,16 +427,27 @@ class PofmklSettings(RecordSettings):
         if self.labels is None:
             return self
         if self.samples is None or self.samples.sample_id is None:
-            raise ValueError("samples.sample_id is missing: with [labels] it names the field by which a label finds its sample")
+            raise ValueError(
+                "samples.sample_id is missing: with [labels] it names the field by which a label finds its "
+                "sample"
+            )
         if self.samples.sample_id == self.samples.client or self.labels.sample_id == self.labels.client:
-            raise ValueError("samples.sample_id names the client: with [labels] each sample of a client needs a name of its own")
+            raise ValueError(
+                "samples.sample_id names the client: with [labels] each sample of a client needs a name of "
+                "its own"
+            )
         if self.samples.label is not None:
             raise ValueError(
-                f"samples.label = {self.samples.label!r}: labels come with the samples or on a topic of their own; "
-                "leave it out, or the section [labels]"
+                f"samples.label = {self.samples.label!r}: labels come with the samples or on a topic of "
+                "their own; leave it out, or the section [labels]"
             )
         if self.labels.topic == self.samples.topic:
-            raise ValueError(f"labels.topic = {self.labels.topic!r}: a topic other than the samples' is expected")
+            raise ValueError(
+                f"labels.topic = {self.labels.topic!r}: a topic other than the samples' is expected"
+            )
         if self.challengers.models:
-            raise ValueError("challengers.models has no meaning with [labels]: challengers learn from labels in the samples only")
+            raise ValueError(
+                "challengers.models has no meaning with [labels]: challengers learn from labels in the "
+                "samples only"
+            )
         return self

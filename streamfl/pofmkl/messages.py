@@ -32,10 +32,11 @@ Dimension = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """A client's steps for some kernels of one shard, made with ``model_version`` of that shard.
 
-    ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers. By preset they are gradient steps (equation
-    9), already divided by the bin's probability, none above ``LARGEST_STEP``; or target rows y z, each of one sample and with a
-    norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.learning.server_steps`). No kernels: the client took part in the round but
-    sent none. ``sequence`` grows by one an upload within an ``epoch``, which is one life of the client's state.
+    ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers. By preset they are
+    gradient steps (equation 9), already divided by the bin's probability, none above ``LARGEST_STEP``; or
+    target rows y z, each of one sample and with a norm up to ``LARGEST_TARGET``
+    (:mod:`streamfl.pofmkl.learning.server_steps`). No kernels: the client took part in the round but sent
+    none. ``sequence`` grows by one an upload within an ``epoch``, which is one life of the client's state.
     """
 
     version: Version
@@ -61,8 +62,8 @@ class KernelParameters(msgspec.Struct, array_like=True, forbid_unknown_fields=Tr
 class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Ends a version of a shard: all parameters before it in the partition belong to ``model_version``.
 
-    ``dimension``: of the inputs that the model has learnt from. ``updates``: uploads applied so far. In lockstep ``model_version``
-    counts rounds, otherwise it equals ``updates``.
+    ``dimension``: of the inputs that the model has learnt from. ``updates``: uploads applied so far. In
+    lockstep ``model_version`` counts rounds, otherwise it equals ``updates``.
     """
 
     version: Version
@@ -76,8 +77,8 @@ class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class SignedVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A shard's version where members have keys. It takes the place of ``marker``.
 
-    ``digests``: 16 bytes for each kernel of the shard, in order. ``signature``: 8 bytes that name the server's key, 64 of Ed25519.
-    """
+    ``digests``: 16 bytes for each kernel of the shard, in order. ``signature``: 8 bytes that name the
+    server's key, 64 of Ed25519."""
 
     version: Version
     marker: ShardVersion
@@ -86,7 +87,8 @@ class SignedVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
 
 
 class PublishedSettings(msgspec.Struct, frozen=True):
-    """The settings that a server's model is made with, as its worker stores them beside it: plain values by dotted key."""
+    """The settings that a server's model is made with, as its worker stores them beside it: plain values by
+    dotted key."""
 
     values: dict[str, Any]
 
@@ -102,7 +104,8 @@ class Prediction(msgspec.Struct, gc=False):
 
 
 UPDATE = Codec(Update)
-# The header of an update whose client is behind, and waits for a version with it. Servers that do not know the header ignore it.
+# The header of an update whose client is behind, and waits for a version with it. Servers that do not know
+# the header ignore it.
 AWAITED = (("awaited", b""),)
 KERNEL_PARAMETERS = Codec(KernelParameters)
 SHARD_VERSION = Codec(ShardVersion)
@@ -110,7 +113,8 @@ SIGNED_VERSION = Codec(SignedVersion)
 MARKER_KEY = b"version"
 SIGNED_KEY = b"signed-version"
 
-# Far above any step that learns something, and so far below the largest float32 that sums of steps stay finite.
+# Far above any step that learns something, and so far below the largest float32 that sums of steps stay
+# finite.
 LARGEST_STEP = 1e18
 # The standardised labels of target rows are clipped to this many standard deviations.
 LARGEST_TARGET = 3.0
@@ -127,7 +131,9 @@ def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | S
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)
 
 
-def decode_model_record(record: Record) -> KernelParameters | ShardVersion | SignedVersion | PublishedSettings:
+def decode_model_record(
+    record: Record,
+) -> KernelParameters | ShardVersion | SignedVersion | PublishedSettings:
     """As :func:`decode_model`, or the settings that the model is made with."""
     if record.key == STATE_SETTINGS_KEY:
         return PublishedSettings(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))

@@ -27,8 +27,8 @@ LIFE = "over the whole lifetime of this worker's clients, restarts included"
 SCALED = "with labels scaled to 0..1 by samples.label_range"
 UNIT = "in the label's own unit"
 SINCE = (
-    "since this worker's start; a client's challenger starts over when the worker starts or the client's partition moves, unless "
-    "it has a state of its own"
+    "since this worker's start; a client's challenger starts over when the worker starts or the client's "
+    "partition moves, unless it has a state of its own"
 )
 
 
@@ -52,27 +52,38 @@ class ClientMetrics:
 class ErrorMetrics:
     """Errors, losses and regret of a client worker."""
 
-    bounded_predictions = counter("With the preset `paper`: predictions limited to one label range beyond samples.label_range")
+    bounded_predictions = counter(
+        "With the preset `paper`: predictions limited to one label range beyond samples.label_range"
+    )
     squared_error_sum = counter(
-        f"Sum of the predictions' squared error over the labels of {ClientMetrics.labels}, in the label's own unit squared"
+        f"Sum of the predictions' squared error over the labels of {ClientMetrics.labels}, in the label's "
+        "own unit squared"
     )
     loss_sum = counter(f"Sum of the predictions' loss over the same labels, {SCALED}")
     lifetime_predictions = gauge(f"Predictions, {LIFE}")
     lifetime_version_zero_predictions = gauge(f"Predictions made with version 0 of the model, {LIFE}")
     lifetime_labels = gauge(f"Labels learnt from, {LIFE}")
-    lifetime_squared_error = gauge(f"Sum of the predictions' squared error, in the label's own unit squared, {LIFE}")
+    lifetime_squared_error = gauge(
+        f"Sum of the predictions' squared error, in the label's own unit squared, {LIFE}"
+    )
     lifetime_loss = gauge(f"Sum of the predictions' loss, {SCALED}, {LIFE}")
     lifetime_best_kernel_loss = gauge(f"Sum of the loss of each client's best kernel alone, {SCALED}, {LIFE}")
-    regret = gauge(f"Loss of the predictions minus loss of each client's best kernel, {SCALED}, summed over clients")
+    regret = gauge(
+        f"Loss of the predictions minus loss of each client's best kernel, {SCALED}, summed over clients"
+    )
     regret_per_sample = gauge(f"Regret divided by streamfl_lifetime_labels, {SCALED}")
-    rmse = gauge("Root of the mean squared error of all predictions of these clients, restarts included, in the label's own unit")
+    rmse = gauge(
+        "Root of the mean squared error of all predictions of these clients, restarts included, in the "
+        "label's own unit"
+    )
     rmse_windowed = gauge(
-        "Root of the mean squared error of the last 1000 predictions since the worker's start, in the label's own "
-        "unit",
+        "Root of the mean squared error of the last 1000 predictions since the worker's start, in the "
+        "label's own unit",
         headline=True,
     )
     mae_windowed = gauge(
-        "Mean absolute error of the last 1000 predictions since the worker's start, in the label's own unit", headline=True
+        "Mean absolute error of the last 1000 predictions since the worker's start, in the label's own unit",
+        headline=True,
     )
     best_kernel = gauge("Number of the kernel with the smallest loss over all clients")
 
@@ -81,16 +92,25 @@ class UplinkMetrics:
     """The model in use, and the uploads, of a client worker."""
 
     model_version = gauge("Version of the model in use; NaN before there is one", headline=True)
-    unsigned_parameters = counter("Kernels' parameters in the model topic that belong to no version signed by the server")
+    unsigned_parameters = counter(
+        "Kernels' parameters in the model topic that belong to no version signed by the server"
+    )
     update_bytes = counter("Encoded bytes of updates, including key and framing")
     update_budget_bytes = counter("Bytes that the budget has allowed so far; 0: no budget")
     updates = counter("Uploads sent", headline=True)
     skipped_updates = counter("Uploads left out for good", reason=("budget",))
     behind_partitions = gauge("Partitions with a backlog, which is learnt in step with the model")
     catch_up_labels = counter("Labels learnt by clients that were behind")
-    catch_up_extra_labels = counter("Labels learnt beyond learning.catch_up_samples on one version, because more came meanwhile")
-    alone = gauge("1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds")
-    patience_spent = counter("Times that no new version of the model came within learning.catch_up_patience_seconds")
+    catch_up_extra_labels = counter(
+        "Labels learnt beyond learning.catch_up_samples on one version, because more came meanwhile"
+    )
+    alone = gauge(
+        "1 while clients learn without the server, which did not answer for "
+        "learning.catch_up_patience_seconds"
+    )
+    patience_spent = counter(
+        "Times that no new version of the model came within learning.catch_up_patience_seconds"
+    )
 
 
 class ClassificationMetrics:
@@ -98,7 +118,10 @@ class ClassificationMetrics:
 
     log_loss = gauge("Mean log loss of the last 1000 predictions, in nats")
     accuracy = gauge("Share of the last 1000 predictions whose label was the likelier one")
-    auc = gauge("Area under the ROC curve of the last 1000 predictions, clients together; NaN while there is only one label")
+    auc = gauge(
+        "Area under the ROC curve of the last 1000 predictions, clients together; NaN while there is only "
+        "one label"
+    )
 
 
 class ChallengerMetrics:
@@ -106,19 +129,24 @@ class ChallengerMetrics:
 
     challenger_rmse = gauge(f"Root of the mean squared error of the challenger, {UNIT}, {SINCE}", model=None)
     challenger_squared_error_sum = counter(
-        "Sum of the challenger's squared error over the labels of streamfl_challenger_labels_total, in the label's own unit "
-        "squared",
+        "Sum of the challenger's squared error over the labels of streamfl_challenger_labels_total, in the "
+        "label's own unit squared",
         model=None,
     )
     challenger_rmse_windowed = gauge(
-        f"Root of the mean squared error of the challenger over the last 1000 labels, {UNIT}, of those {SINCE}", model=None
+        f"Root of the mean squared error of the challenger over the last 1000 labels, {UNIT}, of those "
+        f"{SINCE}",
+        model=None,
     )
     challenger_mae_windowed = gauge(
-        f"Mean absolute error of the challenger over the last 1000 labels, {UNIT}, of those {SINCE}", model=None
+        f"Mean absolute error of the challenger over the last 1000 labels, {UNIT}, of those {SINCE}",
+        model=None,
     )
     challenger_labels = counter(f"Labels that the challenger was scored on, {SINCE}", model=None)
     challenger_failures = counter(
-        f"Times that the challenger failed for a client, which then continues for {OFF_LABELS} labels without it", model=None
+        f"Times that the challenger failed for a client, which then continues for {OFF_LABELS} labels "
+        "without it",
+        model=None,
     )
 
 
@@ -133,9 +161,12 @@ class ChallengerClassification:
 class OwnModelMetrics:
     """Metrics of users' own models."""
 
-    challenger_state_failures = counter("States of challengers that were not stored or not restored", model=None, reason=None)
+    challenger_state_failures = counter(
+        "States of challengers that were not stored or not restored", model=None, reason=None
+    )
     expert_failures = counter(
-        "Failures of a model among the experts; the running mean replaced it, or it started over with the latest samples",
+        "Failures of a model among the experts; the running mean replaced it, or it started over with the "
+        "latest samples",
         model=None,
         reason=None,
     )
@@ -160,16 +191,23 @@ class ServerMetrics:
     """Metrics of the server."""
 
     updates_applied = counter("Uploads added to the model", headline=True)
-    model_version = gauge("Newest version of the model; NaN while the worker has no part of it", headline=True)
+    model_version = gauge(
+        "Newest version of the model; NaN while the worker has no part of it", headline=True
+    )
     clients = gauge("Known clients", headline=True)
     silent_clients = gauge("Clients without an update for longer than usual")
     round_waiting = gauge("Clients with an update in the open round", headline=True)
     staleness = gauge("Versions between an update's model and the newest, last update")
     ignored_updates = counter("Updates without effect", reason=("late", "duplicate", "empty"), headline=True)
-    superseded_updates = counter("Updates with a number below one that came just before: two processes send for one client")
-    bounded_parameters = counter(
-        "Times that parameters grew beyond what clients accept, or a kernel's updates beyond a client's maximum, and were shortened"
+    superseded_updates = counter(
+        "Updates with a number below one that came just before: two processes send for one client"
     )
-    model_repairs = counter("Times that the model topic held records that the server had not published, and was repaired")
+    bounded_parameters = counter(
+        "Times that parameters grew beyond what clients accept, or a kernel's updates beyond a client's "
+        "maximum, and were shortened"
+    )
+    model_repairs = counter(
+        "Times that the model topic held records that the server had not published, and was repaired"
+    )
     timed_out_rounds = counter("Rounds closed without every client", headline=True)
     expired_clients = counter("Clients forgotten to make room")

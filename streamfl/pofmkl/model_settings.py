@@ -14,19 +14,29 @@ from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.learning.model_state import LARGEST_STATE
 from streamfl.learning.own_models import STATE_BYTES, OwnModel, installed_models, is_own
 
-__all__ = ["ChallengersSection", "ExpertsSection", "ModelSection", "Models", "ModelsChoice", "check_models", "models_named"]
+__all__ = [
+    "ChallengersSection",
+    "ExpertsSection",
+    "ModelSection",
+    "Models",
+    "ModelsChoice",
+    "check_models",
+    "models_named",
+]
 
 
 class ModelSection(Section):
-    """A model of your own, under the name used in experts.river or challengers.models. Each model has a section."""
+    """A model of your own, under the name used in experts.river or challengers.models. Each model has a
+    section."""
 
     make: str = Field(min_length=1, max_length=500)
-    """What creates the model: `"package.module:function"`, a function or class of an installed package, or a name that an installed
-    package registered in the entry-point group `streamfl.models`."""
+    """What creates the model: `"package.module:function"`, a function or class of an installed package, or a
+    name that an installed package registered in the entry-point group `streamfl.models`."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the function."""
     state_bytes: int = Field(default=STATE_BYTES, ge=1, le=LARGEST_STATE)
-    """Largest state of this model for one client, in bytes. A larger state is not stored, but counted and logged."""
+    """Largest state of this model for one client, in bytes. A larger state is not stored, but counted and
+    logged."""
 
 
 def _named_once(value: list[str]) -> list[str]:
@@ -39,8 +49,8 @@ def _have_names(value: dict[str, ModelSection]) -> dict[str, ModelSection]:
     for name in value:
         if name in challenger_names() or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
             raise ValueError(
-                f"{name!r} is no name for a model of one's own: up to 100 letters, digits, '.', '_' and '-' are expected, and none "
-                f"of {', '.join(challenger_names())}"
+                f"{name!r} is no name for a model of one's own: up to 100 letters, digits, '.', '_' and '-' "
+                f"are expected, and none of {', '.join(challenger_names())}"
             )
     return value
 
@@ -57,21 +67,25 @@ class ExpertsSection(Section):
     )
     """Predictors from the client's own samples, beside the kernels."""
     river: ModelNames = Field(default=[])
-    """Experts beside the kernels: any model that challengers.models may name. They learn a client's latest 100 to 256 samples. They
-    begin anew with the latest 100 to 128 whenever as many more have come. A model of your own with state and restore does not begin
-    anew."""
-    mixtures: list[Literal["kernels", "all", "ridge"]] = Field(default=["kernels", "all", "ridge"], min_length=1)
-    """The mixtures of experts. `kernels`: the kernels alone. `all`: all experts. `ridge`: all experts, corrected by a ridge
-    regression. Their results are mixed once more."""
+    """Experts beside the kernels: any model that challengers.models may name. They learn a client's latest
+    100 to 256 samples. They begin anew with the latest 100 to 128 whenever as many more have come. A model of
+    your own with state and restore does not begin anew."""
+    mixtures: list[Literal["kernels", "all", "ridge"]] = Field(
+        default=["kernels", "all", "ridge"], min_length=1
+    )
+    """The mixtures of experts. `kernels`: the kernels alone. `all`: all experts. `ridge`: all experts,
+    corrected by a ridge regression. Their results are mixed once more."""
 
 
 class ChallengersSection(Section):
-    """Models that learn beside a client on its samples, for comparison: their predictions are measured, not published."""
+    """Models that learn beside a client on its samples, for comparison: their predictions are measured, not
+    published."""
 
     models: ModelNames = Field(default=[])
-    """Challengers to run: any of `running-mean`, `last-label`, `linear`, `knn`, `scaled-knn`, `hoeffding`; with the logistic loss
-    River's classifiers. Or models of your own: the name of a section `[models.NAME]`, `"package.module:function"`, or a name that
-    an installed package registered in the entry-point group `streamfl.models`."""
+    """Challengers to run: any of `running-mean`, `last-label`, `linear`, `knn`, `scaled-knn`, `hoeffding`;
+    with the logistic loss River's classifiers. Or models of your own: the name of a section `[models.NAME]`,
+    `"package.module:function"`, or a name that an installed package registered in the entry-point group
+    `streamfl.models`."""
 
 
 class ModelsChoice(Protocol):
@@ -100,11 +114,17 @@ def _model(name: str, sections: Mapping[str, ModelSection]) -> str | OwnModel:
 
 
 def check_models(settings: ModelsChoice, loss: Literal["square", "logistic"]) -> None:
-    """Raises ValueError if a name is unknown, a section is unused, or a model cannot be created or does not fit the loss."""
+    """Raises ValueError if a name is unknown, a section is unused, or a model cannot be created or does not
+    fit the loss."""
     chosen = {"experts.river": settings.experts.river, "challengers.models": settings.challengers.models}
     for key, names in chosen.items():
         for name in names:
-            if not (name in settings.models or name in challenger_names() or is_own(name) or name in installed_models()):
+            if not (
+                name in settings.models
+                or name in challenger_names()
+                or is_own(name)
+                or name in installed_models()
+            ):
                 raise ValueError(f"{key}: {name!r} is not known: {_expected(settings.models)}")
             try:
                 if name not in challenger_names():
@@ -113,9 +133,14 @@ def check_models(settings: ModelsChoice, loss: Literal["square", "logistic"]) ->
                 raise ValueError(f"{key}: {error}") from None
     unused = [name for name in settings.models if not any(name in names for names in chosen.values())]
     if unused:
-        raise ValueError(f"models.{unused[0]}: nobody uses it: name it in experts.river or challengers.models, or leave it out")
+        raise ValueError(
+            f"models.{unused[0]}: nobody uses it: name it in experts.river or challengers.models, or leave "
+            "it out"
+        )
 
 
 def _expected(sections: Sequence[str] | Mapping[str, Any] = ()) -> str:
     known = ", ".join([*challenger_names(), *installed_models(), *sections])
-    return f'any of {known} are expected, or a "package.module:function" or a section [models.NAME] of your own'
+    return (
+        f'any of {known} are expected, or a "package.module:function" or a section [models.NAME] of your own'
+    )

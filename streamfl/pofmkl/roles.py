@@ -49,11 +49,12 @@ __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
 log = logging.getLogger(__name__)
 
-# An honest update must never be shortened. The bound has to hold for any number of samples that a client adds up, any move of the
-# model since, and any rate and exploration at the client.
+# An honest update must never be shortened. The bound has to hold for any number of samples that a client adds
+# up, any move of the model since, and any rate and exploration at the client.
 MOST_TIMES = 1000
 
-# The model topic is compacted. Superseded parameters stay for a while, so that a reader that lags still sees whole versions.
+# The model topic is compacted. Superseded parameters stay for a while, so that a reader that lags still sees
+# whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
 # A round's timeout is measured on one clock, the broker's.
 _UPDATE_OPTIONS = {"message.timestamp.type": "LogAppendTime"}
@@ -74,13 +75,17 @@ def feature_map(settings: PofmklSettings, dimension: int) -> FeatureMap:
 
 
 def _fingerprint(settings: PofmklSettings, named: bool = True) -> int:
-    """named: include federation.features, if set. A federation that began without them is recognised without."""
+    """named: include federation.features, if set. A federation that began without them is recognised
+    without."""
     features, learning = settings.federation.features, settings.learning
     kernels: object
     if learning.preset == "paper":
         # As tuples: the names of a class's fields must not enter the fingerprint.
         dictionary = settings.kernels.dictionary()
-        kernels = [(kernel.family, kernel.bandwidth, kernel.smoothness) for kernel in dictionary], learning.shared_directions
+        kernels = (
+            [(kernel.family, kernel.bandwidth, kernel.smoothness) for kernel in dictionary],
+            learning.shared_directions,
+        )
     else:
         kernels = settings.views, settings.bandwidths
     return fingerprint(
@@ -91,19 +96,26 @@ def _fingerprint(settings: PofmklSettings, named: bool = True) -> int:
         kernels,
         learning.features_per_kernel,
         learning.precision,
-        *([] if features is None or not named else [tuple(features) if isinstance(features, list) else features]),
+        *(
+            []
+            if features is None or not named
+            else [tuple(features) if isinstance(features, list) else features]
+        ),
     )
 
 
 def _samples(settings: PofmklSettings) -> SamplesSection:
     if settings.samples is None:
         raise ConfigurationError(
-            "the section [samples] is missing: a pofmkl-client has to know the topic and fields of its samples"
+            "the section [samples] is missing: a pofmkl-client has to know the topic and fields of its "
+            "samples"
         )
     return settings.samples
 
 
-def learner(settings: PofmklSettings, dimension: int, viewed: type[ViewedFeatures] = ViewedFeatures) -> Learner:
+def learner(
+    settings: PofmklSettings, dimension: int, viewed: type[ViewedFeatures] = ViewedFeatures
+) -> Learner:
     """The learner of a client, by the preset. viewed: the class of the default preset's features."""
     learning = settings.learning
     if learning.preset == "paper":
@@ -135,7 +147,9 @@ def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
     """By the preset: a function from a shard's number of kernels to its step."""
     learning = settings.learning
     if learning.preset == "paper":
-        return lambda kernels: AveragedStep(settings.federation.clients, _longest_step(settings), learning.regularisation)
+        return lambda kernels: AveragedStep(
+            settings.federation.clients, _longest_step(settings), learning.regularisation
+        )
     if learning.server_step == "gradient":
         return lambda kernels: StochasticGradientStep(learning.rate)
     if learning.server_step == "adagrad":
@@ -156,13 +170,16 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
     reader = SampleReader(_samples(settings), fills_means=True)
     _check_federation(settings)
     made = learner(settings, reader.dimension)
-    # The default learner sees inputs relative to their running means. The paper's kernels are shared, so inputs stay as they are.
+    # The default learner sees inputs relative to their running means. The paper's kernels are shared, so
+    # inputs stay as they are.
     means = RunningMeans(reader.means, reader.lasts, relative=settings.learning.preset == "default")
     _check_sizes(settings, made, means)
     given = ClientGiven(
         learner=made,
         fingerprint=_fingerprint(settings),
-        encode=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
+        encode=prediction_encoder(
+            settings.predictions, f"{settings.federation.name}.predictions", Prediction
+        ),
         original=reader.original,
         carry=carried(settings.predictions),
         means=means,
@@ -189,29 +206,46 @@ def _signing(settings: PofmklSettings) -> ModelSigning | None:
 
 def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -> None:
     """Raises ConfigurationError if a record of the client's state could exceed the largest record."""
-    kernels, features, shards = settings.kernel_count, settings.learning.features_per_kernel, settings.federation.shards
+    kernels, features, shards = (
+        settings.kernel_count,
+        settings.learning.features_per_kernel,
+        settings.federation.shards,
+    )
     most = settings.kernels_per_upload or kernels
-    # An upload is gathered and stored in double precision, with its kernels' numbers and twice the versions of all shards.
+    # An upload is gathered and stored in double precision, with its kernels' numbers and twice the versions
+    # of all shards.
     kernel_bytes, rest = 16 * features + 9, made.record_bytes + 27 * shards
     _check_fits(
-        f"an upload of {most} kernels with learning.features_per_kernel = {features}, and what is known of its client,",
+        f"an upload of {most} kernels with learning.features_per_kernel = {features}, and what is known of "
+        "its client,",
         most * kernel_bytes + rest,
-        f"set uplink.kernels_per_upload to at most {max(1, (ROOM - rest) // kernel_bytes)}, or lower features_per_kernel",
+        f"set uplink.kernels_per_upload to at most {max(1, (ROOM - rest) // kernel_bytes)}, or lower "
+        "features_per_kernel",
     )
     _check_fits(
-        f"the scales and weights of a client, with inputs of dimension {made.dimension} and {kernels} kernels,",
+        f"the scales and weights of a client, with inputs of dimension {made.dimension} and {kernels} "
+        "kernels,",
         made.part_bytes,
-        "name fewer samples.features, kernels.bandwidths, kernels.views or experts.river, or lower a model's state_bytes",
+        "name fewer samples.features, kernels.bandwidths, kernels.views or experts.river, or lower a model's "
+        "state_bytes",
     )
     # A number takes nine bytes. A sample waits together with its record's key.
     waiting = made.forecast_bytes if settings.labels is not None else 9 * made.dimension + LONGEST_KEY
-    _check_fits("the means of a client's inputs", means.record_bytes, 'give fewer samples.inputs missing = "mean" or "last"')
-    _check_fits(f"a sample that waits, of dimension {made.dimension},", waiting, "name fewer samples.features")
+    _check_fits(
+        "the means of a client's inputs",
+        means.record_bytes,
+        'give fewer samples.inputs missing = "mean" or "last"',
+    )
+    _check_fits(
+        f"a sample that waits, of dimension {made.dimension},", waiting, "name fewer samples.features"
+    )
 
 
 def _check_fits(what: str, needed: int, remedy: str) -> None:
     if needed > ROOM:
-        raise ConfigurationError(f"{what} takes {needed:,} bytes to remember, more than the {ROOM:,} of a record: {remedy}")
+        raise ConfigurationError(
+            f"{what} takes {needed:,} bytes to remember, more than the {ROOM:,} of a record: {remedy}"
+        )
 
 
 def _check_federation(settings: PofmklSettings) -> None:
@@ -220,8 +254,9 @@ def _check_federation(settings: PofmklSettings) -> None:
     most = settings.kernels_per_upload or kernels
     if settings.learning.preset == "paper" and settings.federation.clients < 3 and most < kernels:
         log.warning(
-            "federation.clients = %d with %d of %d kernels an upload: the paper's step, divided by the probability of the "
-            "kernels sent, is unstable in so small a federation; send all kernels or lower learning.learning_rate",
+            "federation.clients = %d with %d of %d kernels an upload: the paper's step, divided by the "
+            "probability of the kernels sent, is unstable in so small a federation; send all kernels or "
+            "lower learning.learning_rate",
             settings.federation.clients,
             most,
             kernels,
@@ -236,13 +271,18 @@ def _check_server_sizes(settings: PofmklSettings) -> None:
     if learning.preset == "default" and learning.server_step == "least-squares":
         needed = RecursiveLeastSquares.snapshot_bytes(learning.row_length, learning.dtype)
         other = 'lower it, or set learning.server_step = "adagrad"'
-    _check_fits(f"what the server knows of a kernel with learning.features_per_kernel = {features}", needed, other)
+    _check_fits(
+        f"what the server knows of a kernel with learning.features_per_kernel = {features}", needed, other
+    )
 
 
 def _build_server(settings: PofmklSettings) -> PofmklServer:
     _check_server_sizes(settings)
     fingerprints = _fingerprint(settings), _fingerprint(settings, named=False)
-    return PofmklServer(settings, ServerGiven(step=server_step(settings), fingerprints=fingerprints, signing=_signing(settings)))
+    return PofmklServer(
+        settings,
+        ServerGiven(step=server_step(settings), fingerprints=fingerprints, signing=_signing(settings)),
+    )
 
 
 def _decode_update(record: Record) -> Update:
@@ -260,9 +300,17 @@ def _client_table(settings: PofmklSettings) -> ChannelTable:
     rows = [from_user(name="samples", links={(USER, CLIENT): samples.topic}, decode=decode)]
     if labels is not None:
         decode_label = LabelReader(labels, samples.label_range).decode
-        rows.append(from_user(name="labels", links={(USER, CLIENT): labels.topic}, decode=decode_label, like="samples"))
+        rows.append(
+            from_user(
+                name="labels", links={(USER, CLIENT): labels.topic}, decode=decode_label, like="samples"
+            )
+        )
     rows += [
-        Channel(name="predictions", links={(CLIENT, USER): f"{name}.predictions"}, time_of=timed(settings.predictions)),
+        Channel(
+            name="predictions",
+            links={(CLIENT, USER): f"{name}.predictions"},
+            time_of=timed(settings.predictions),
+        ),
         *_shared_channels(settings),
         Channel(
             name="state",
@@ -277,7 +325,9 @@ def _client_table(settings: PofmklSettings) -> ChannelTable:
 
 def _server_table(settings: PofmklSettings) -> ChannelTable:
     topic, shards = f"{settings.federation.name}.pofmkl-server.state", settings.federation.shards
-    state = Channel(name="state", links={(SERVER, SERVER): topic}, state=True, partitions=shards, reason=_SHARDS)
+    state = Channel(
+        name="state", links={(SERVER, SERVER): topic}, state=True, partitions=shards, reason=_SHARDS
+    )
     # The state is restored before the model, which is checked against it.
     return ChannelTable(SERVER, [state, *_shared_channels(settings)])
 
@@ -286,7 +336,10 @@ _SHARDS = "as federation.shards says"
 
 
 def _shared_channels(settings: PofmklSettings) -> list[Channel]:
-    name, one = settings.federation.name, partial(Channel, partitions=settings.federation.shards, reason=_SHARDS)
+    name, one = (
+        settings.federation.name,
+        partial(Channel, partitions=settings.federation.shards, reason=_SHARDS),
+    )
     return [
         one(
             name="updates",

@@ -1,8 +1,10 @@
-"""The model where members have keys: a server signs each version of a shard as a whole, and clients accept only signed versions.
+"""The model where members have keys: a server signs each version of a shard as a whole, and clients accept
+only signed versions.
 
-The signature covers the version's marker and a digest of every kernel's parameters. A client has the version once it holds or has
-received parameters for each digest, whatever else lies in the topic. Compaction may delete parameters of an older version. Then the
-client tries the next version, with all parameters that it received.
+The signature covers the version's marker and a digest of every kernel's parameters. A client has the version
+once it holds or has received parameters for each digest, whatever else lies in the topic. Compaction may
+delete parameters of an older version. Then the client tries the next version, with all parameters that it
+received.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from streamfl.pofmkl.messages import SIGNED_VERSION, ShardVersion, SignedVersion
 __all__ = ["ModelSigning", "SignedShard", "StagedShard", "empty_row"]
 
 DIGEST_BYTES = 16
-# Most candidates kept for a kernel: anyone with the right to write may put other parameters among a version's records.
+# Most candidates kept for a kernel: anyone with the right to write may put other parameters among a version's
+# records.
 MOST_CANDIDATES = 8
 
 
@@ -49,10 +52,16 @@ class ModelSigning:
     def digests(self, version: SignedVersion, kernels: Sequence[int]) -> dict[int, bytes]:
         """The digest of each kernel of the shard; PeerError if they are not signed."""
         if len(version.digests) != DIGEST_BYTES * len(kernels):
-            raise PeerError("forged", f"a signed version has {len(version.digests)} bytes of digests, for {len(kernels)} kernels")
+            raise PeerError(
+                "forged",
+                f"a signed version has {len(version.digests)} bytes of digests, for {len(kernels)} kernels",
+            )
         self.check(self._statement(version.marker, version.digests), version.signature)
         starts = range(0, len(version.digests), DIGEST_BYTES)
-        return {kernel: version.digests[start : start + DIGEST_BYTES] for kernel, start in zip(kernels, starts, strict=True)}
+        return {
+            kernel: version.digests[start : start + DIGEST_BYTES]
+            for kernel, start in zip(kernels, starts, strict=True)
+        }
 
     def _statement(self, marker: ShardVersion, digests: bytes) -> bytes:
         """The signed bytes: federation, topic, marker, and the kernels' digests in order."""
@@ -110,21 +119,26 @@ class StagedShard:
 
         wanted: the version's digest of each kernel, as :meth:`digests` gives it.
 
-        PeerError if the version is older than the last one taken, or if parameters are missing. Candidates are then kept.
-        """
+        PeerError if the version is older than the last one taken, or if parameters are missing. Candidates
+        are then kept."""
         number = version.marker.model_version
         if number < self._version:
-            raise PeerError("replayed", f"version {number} of the model, repeated after version {self._version}")
+            raise PeerError(
+                "replayed", f"version {number} of the model, repeated after version {self._version}"
+            )
         changed = {kernel: digest for kernel, digest in wanted.items() if digest != self._held[kernel]}
         lost = [kernel for kernel, digest in changed.items() if digest not in self._candidates[kernel]]
         if lost:
             raise PeerError(
                 "incomplete",
-                f"the parameters of the kernels {lost[:5]} of version {number} are not as they were signed: somebody else has "
-                "written to the topic of the model; remove that right and restart the server, which writes them again",
+                f"the parameters of the kernels {lost[:5]} of version {number} are not as they were signed: "
+                "somebody else has written to the topic of the model; remove that right and restart the "
+                "server, which writes them again",
             )
         taken = {kernel: self._candidates[kernel][digest] for kernel, digest in changed.items()}
-        self.unsigned += sum(digest != wanted[kernel] for kernel, found in self._candidates.items() for digest in found)
+        self.unsigned += sum(
+            digest != wanted[kernel] for kernel, found in self._candidates.items() for digest in found
+        )
         self._held, self._version = wanted, number
         for candidates in self._candidates.values():
             candidates.clear()

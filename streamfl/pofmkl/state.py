@@ -1,7 +1,7 @@
 """What the roles of POF-MKL remember of a partition: the keys of their changelogs.
 
-In ``part/…``, ``join/…`` and ``challenger/…`` the length of the client's name comes first, in two bytes, and no slash comes behind
-the name. In ``waiting/…`` the number has eight bytes, and the name follows at once.
+In ``part/…``, ``join/…`` and ``challenger/…`` the length of the client's name comes first, in two bytes, and
+no slash comes behind the name. In ``waiting/…`` the number has eight bytes, and the name follows at once.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ _EACH_KERNEL = "One for each kernel of the shard."
 CLIENT_STATE = StateTable()
 CLIENT_RECORD = CLIENT_STATE.row(
     "client/NAME",
-    "A client's place in its updates, its byte budget and its open upload; with `paper` its weights and sums too.",
+    "A client's place in its updates, its byte budget and its open upload; with `paper` its weights and sums "
+    "too.",
     "With each of its samples and labels, and when its upload is sent.",
-    "`federation.clients` in all partitions of a worker. Beyond it the client that was idle for longest is forgotten, if that is "
-    "`federation.client_expiry_seconds` or more. Otherwise the new client is refused.",
+    "`federation.clients` in all partitions of a worker. Beyond it the client that was idle for longest is "
+    "forgotten, if that is `federation.client_expiry_seconds` or more. Otherwise the new client is refused.",
 )
 CLIENT_PART = CLIENT_STATE.row(
     "part/CLIENT/PART",
-    "With the preset `default`: a snapshot of the client's running numbers, what it learnt since, its latest samples, "
-    "the models of `experts.river`, and the steps that it takes without a server.",
+    "With the preset `default`: a snapshot of the client's running numbers, what it learnt since, its latest "
+    "samples, the models of `experts.river`, and the steps that it takes without a server.",
     "With each sample and label; a snapshot every 64 of these.",
-    "For each client a snapshot, 192 samples and labels since, 256 latest samples, and one for each of `experts.river`.",
+    "For each client a snapshot, 192 samples and labels since, 256 latest samples, and one for each of "
+    "`experts.river`.",
 )
 INPUT_MEANS = CLIENT_STATE.row(
     "means/NAME",
     "The means, or the last values, that fill in a client's missing inputs.",
-    "With each of its samples, if an input has missing = \"mean\" or \"last\".",
+    'With each of its samples, if an input has missing = "mean" or "last".',
     _EACH_CLIENT,
 )
 WAITING = CLIENT_STATE.row(
@@ -70,8 +72,9 @@ JOIN = CLIENT_STATE.row(
     "join/CLIENT/SAMPLE",
     "With `[labels]`: a predicted sample, its label, both, or that they were learnt.",
     "When one of them comes, and when they are learnt.",
-    "`labels.limit` for each client. Beyond it the client's oldest is forgotten. Any is forgotten `labels.expiry_seconds` after "
-    "its last change. More may wait for the model: 10,000 and one poll of samples with their labels.",
+    "`labels.limit` for each client. Beyond it the client's oldest is forgotten. Any is forgotten "
+    "`labels.expiry_seconds` after its last change. More may wait for the model: 10,000 and one poll of "
+    "samples with their labels.",
 )
 SILENCE = CLIENT_STATE.row(
     "silence",
@@ -86,8 +89,8 @@ MEMBER = SERVER_STATE.row(
     "client/NAME",
     "Which of a client's updates have come, and whether rounds wait for the client.",
     "With each of its updates, and when a round that waited for it is closed.",
-    "`federation.clients`. Beyond it one that never sent a kernel is forgotten, or the one that was idle for longest, if that is "
-    "`federation.client_expiry_seconds` or more. Otherwise the new client is refused.",
+    "`federation.clients`. Beyond it one that never sent a kernel is forgotten, or the one that was idle for "
+    "longest, if that is `federation.client_expiry_seconds` or more. Otherwise the new client is refused.",
 )
 PENDING = SERVER_STATE.row(
     "pending/NAME",
@@ -96,11 +99,14 @@ PENDING = SERVER_STATE.row(
     "`federation.clients`.",
 )
 ROUND = SERVER_STATE.row(
-    "round", "When the open round began, and how many inputs a sample has.", "At the start, and when a round begins or is closed."
+    "round",
+    "When the open round began, and how many inputs a sample has.",
+    "At the start, and when a round begins or is closed.",
 )
 STEP = SERVER_STATE.row(
     "step/KIND/KERNEL/NUMBER",
-    "What the optimiser remembers of a kernel: with `least-squares` a snapshot, and the target rows since; with `adagrad` sums.",
+    "What the optimiser remembers of a kernel: with `least-squares` a snapshot, and the target rows since; "
+    "with `adagrad` sums.",
     "With each update of the kernel; a snapshot after every 256 rows.",
     "For each kernel a snapshot and 256 rows, or one record of sums.",
 )

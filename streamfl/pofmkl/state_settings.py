@@ -1,7 +1,7 @@
 """The settings that the state of POF-MKL's roles depends on.
 
-What was learnt stays valid when clients learn and send more, less or faster: the parameters are sums of steps of any size, and K
-scales only later steps.
+What was learnt stays valid when clients learn and send more, less or faster: the parameters are sums of steps
+of any size, and K scales only later steps.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ _SHARED_PACE = {"federation.clients", "learning.staleness"}
 def client_state_settings(settings: PofmklSettings) -> StateSettings:
     """The settings that a client's state depends on.
 
-    label_range and input_norm must stay with the default learner too. It scales by running moments, and these, the samples that it
-    keeps and the forecasts that wait for their label are all in the old unit. Another topic, client field or label is another
-    stream: the stored positions, names and target belong to the old one.
+    label_range and input_norm must stay with the default learner too. It scales by running moments, and
+    these, the samples that it keeps and the forecasts that wait for their label are all in the old unit.
+    Another topic, client field or label is another stream: the stored positions, names and target belong to
+    the old one.
     """
-    content = _effective(settings, ("federation", "samples", "labels", "learning", "kernels", "experts", "drift", "uplink"))
+    content = _effective(
+        settings, ("federation", "samples", "labels", "learning", "kernels", "experts", "drift", "uplink")
+    )
     free = changeable_keys(settings, CLIENT)
     if settings.samples is not None:
         # The number of inputs, however they are given.
@@ -57,7 +60,8 @@ def client_state_settings(settings: PofmklSettings) -> StateSettings:
         # An expert's state depends on how it was created. Its largest state may change.
         if (model := settings.models.get(name)) is not None:
             content |= {f"models.{name}.make": model.make, f"models.{name}.parameters": model.parameters}
-    # A client with labels on their own topic stores its state in another way than one whose samples have labels.
+    # A client with labels on their own topic stores its state in another way than one whose samples have
+    # labels.
     content["labels.topic"] = None if settings.labels is None else settings.labels.topic
     return StateSettings.of(content, free)
 
@@ -69,7 +73,8 @@ def server_state_settings(settings: PofmklSettings) -> StateSettings:
 
 
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:
-    """The settings that must be the same at all members, with the values that the server stores beside its model."""
+    """The settings that must be the same at all members, with the values that the server stores beside its
+    model."""
     return _as_the_server_has(settings, _FEDERATION)
 
 
@@ -90,7 +95,9 @@ def _effective(settings: PofmklSettings, sections: tuple[str, ...]) -> dict[str,
         dictionary = settings.kernels.dictionary()
         kernels["families"] = list(dict.fromkeys(kernel.family for kernel in dictionary))
         kernels["bandwidths"] = list(dict.fromkeys(kernel.bandwidth for kernel in dictionary))
-        kernels["smoothness"] = next((kernel.smoothness for kernel in dictionary if kernel.smoothness is not None), None)
+        kernels["smoothness"] = next(
+            (kernel.smoothness for kernel in dictionary if kernel.smoothness is not None), None
+        )
     else:
         kernels["views"], kernels["bandwidths"] = list(settings.views), list(settings.bandwidths)
     return content | {f"kernels.{key}": value for key, value in kernels.items()}

@@ -1,8 +1,9 @@
 """The cost of Gaussian mechanisms, and its epsilon and delta: Gaussian differential privacy.
 
-A mechanism is mu-GDP if telling two neighbouring inputs apart from its output is at least as hard as telling N(0, 1) from N(mu, 1).
-mu^2 is the cost, because the squares add up: mechanisms of mu_1 .. mu_k compose to sqrt(mu_1^2 + .. + mu_k^2), also if
-each is chosen from the results before it (Dong, Roth and Su, "Gaussian Differential Privacy", 2022, theorem 4).
+A mechanism is mu-GDP if telling two neighbouring inputs apart from its output is at least as hard as telling
+N(0, 1) from N(mu, 1). mu^2 is the cost, because the squares add up: mechanisms of mu_1 .. mu_k compose to
+sqrt(mu_1^2 + .. + mu_k^2), also if each is chosen from the results before it (Dong, Roth and Su, "Gaussian
+Differential Privacy", 2022, theorem 4).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def cost_of(sensitivity: float, noise: float) -> float:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """delta of a mu-GDP mechanism at ``epsilon``: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)   (corollary 1).
+    """delta of a mu-GDP mechanism at ``epsilon``: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+     (corollary 1).
 
     >>> round(delta_of(1.0, 1.0), 6)
     0.126937

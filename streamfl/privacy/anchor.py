@@ -1,12 +1,14 @@
 """A file beside the secret that records how far a ledger has come, which a changelog alone cannot prove.
 
-A changelog that is rolled back or cut off looks like one that never went further. The party would then forget what it spent, and
-could release other content in place of what it released already. So it writes the hash of each release here before it sends the
-release. The file only grows, each link is on the disk before it is acknowledged, and a link is never replaced by another.
+A changelog that is rolled back or cut off looks like one that never went further. The party would then forget
+what it spent, and could release other content in place of what it released already. So it writes the hash of
+each release here before it sends the release. The file only grows, each link is on the disk before it is
+acknowledged, and a link is never replaced by another.
 
-The file: a header of 512 bytes, a JSON object and spaces, and then 32 bytes for each link: its lane, its number there, and
-the first 24 bytes of a hash. A link lies within one sector of a disk. Lanes are independent chains: work that is done again after a
-crash comes in the same order within a lane, but perhaps in another order between two lanes.
+The file: a header of 512 bytes, a JSON object and spaces, and then 32 bytes for each link: its lane, its
+number there, and the first 24 bytes of a hash. A link lies within one sector of a disk. Lanes are independent
+chains: work that is done again after a crash comes in the same order within a lane, but perhaps in another
+order between two lanes.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Anchor:
-    """The file of a party's ledger. identity: random bytes, drawn when the file was made; no two anchors have the same."""
+    """The file of a party's ledger. identity: random bytes, drawn when the file was made; no two anchors have
+    the same."""
 
     path: str
     ledger: str
@@ -66,7 +69,8 @@ class Anchor:
 
     @classmethod
     def create(cls, path: str | Path, ledger: str, party: str) -> Anchor:
-        """Make a file that no other user may read; ConfigurationError if it exists already or cannot be made."""
+        """Make a file that no other user may read; ConfigurationError if it exists already or cannot be
+        made."""
         header = _Header(FORMAT, ledger, party, secrets.token_bytes(IDENTITY_BYTES).hex())
         content = msgspec.json.encode(header).ljust(HEADER_BYTES - 1) + b"\n"
         if len(content) != HEADER_BYTES:
@@ -85,12 +89,15 @@ class Anchor:
             raise ConfigurationError(f"{path}: exists already; a ledger is made only once") from None
         except (OSError, ValueError) as error:
             # ValueError: a zero byte in the path.
-            raise ConfigurationError(f"{path}: cannot be made: {getattr(error, 'strerror', None) or error}") from None
+            raise ConfigurationError(
+                f"{path}: cannot be made: {getattr(error, 'strerror', None) or error}"
+            ) from None
         return cls(str(path), ledger, party, bytes.fromhex(header.identity))
 
     @classmethod
     def open(cls, path: str | Path, ledger: str, party: str, key: str = "privacy.ledger_file") -> Anchor:
-        """The anchor in a file. ConfigurationError if the file cannot be used, or belongs to another ledger or party.
+        """The anchor in a file. ConfigurationError if the file cannot be used, or belongs to another ledger
+        or party.
 
         key: the setting that names the file.
         """
@@ -103,7 +110,9 @@ class Anchor:
             text = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"{key} = {str(path)!r}: cannot be read: {text}; {how}") from None
         if mode & 0o077:
-            raise ConfigurationError(f"{key} = {str(path)!r}: other users may read or write it: run chmod 600 {path}")
+            raise ConfigurationError(
+                f"{key} = {str(path)!r}: other users may read or write it: run chmod 600 {path}"
+            )
         try:
             header = msgspec.json.decode(content, type=_Header)
             identity = bytes.fromhex(header.identity)
@@ -113,22 +122,30 @@ class Anchor:
             raise ConfigurationError(f"{key} = {str(path)!r}: is no ledger file of this release; {how}")
         if (header.ledger, header.party) != (ledger, party):
             raise ConfigurationError(
-                f"{key} = {str(path)!r}: belongs to the ledger {header.ledger!r} of the party {header.party!r}, not to {ledger!r} "
-                f"of {party!r}; {how}"
+                f"{key} = {str(path)!r}: belongs to the ledger {header.ledger!r} of the party "
+                f"{header.party!r}, not to {ledger!r} of {party!r}; {how}"
             )
         return cls(str(path), ledger, party, identity)
 
     def links(self, lane: int = 0) -> list[bytes]:
-        """All links of a lane, oldest first. A record torn by a crash was never acknowledged, and does not count."""
+        """All links of a lane, oldest first. A record torn by a crash was never acknowledged, and does not
+        count."""
         with Path(self.path).open("rb") as file:
             return [found.link for found in self._backwards(file.fileno(), lane)][::-1]
 
     def note(
-        self, number: int, link: bytes, lane: int = 0, before: bytes | None = None, most: Mapping[int, int] | None = None
+        self,
+        number: int,
+        link: bytes,
+        lane: int = 0,
+        before: bytes | None = None,
+        most: Mapping[int, int] | None = None,
     ) -> str | None:
-        """Write link ``number`` of a lane, counted from 1. Returns None once it is on the disk, otherwise why it is refused.
+        """Write link ``number`` of a lane, counted from 1. Returns None once it is on the disk, otherwise why
+        it is refused.
 
-        The link is accepted if the lane ends just before it, or has the same link there: the same work, done again after a crash.
+        The link is accepted if the lane ends just before it, or has the same link there: the same work, done
+        again after a crash.
 
         before: the link before it in the state; None: it is not compared.
         most: for a new link, by lane, the most links that another lane may have.
@@ -147,8 +164,8 @@ class Anchor:
             if number <= have:
                 if there is None or there.link != link:
                     return _another(number, have)
-                # Written again: the first writer may have been killed before the link was on the disk, and after a failed write the
-                # disk does not try again by itself.
+                # Written again: the first writer may have been killed before the link was on the disk, and
+                # after a failed write the disk does not try again by itself.
                 at = there.at
             else:
                 for other, count in (most or {}).items():
@@ -162,7 +179,8 @@ class Anchor:
         return None
 
     def examine(self, number: int, link: bytes, lane: int = 0) -> int | str:
-        """How many links the file has beyond a ledger that ends with ``link``, its link ``number``; or why they disagree.
+        """How many links the file has beyond a ledger that ends with ``link``, its link ``number``; or why
+        they disagree.
 
         The file may be ahead: work whose link was written before a crash is done again.
         """
@@ -170,21 +188,29 @@ class Anchor:
             have, there = self._find(file.fileno(), lane, number)
         if number > have:
             return _ends_before(number, have)
-        return have - number if number == 0 or (there is not None and there.link == link) else _another(number, have)
+        return (
+            have - number
+            if number == 0 or (there is not None and there.link == link)
+            else _another(number, have)
+        )
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
         file = os.open(self.path, os.O_RDWR)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if msgspec.json.decode(os.pread(file, HEADER_BYTES, 0), type=_Header).identity != self.identity.hex():
+            if (
+                msgspec.json.decode(os.pread(file, HEADER_BYTES, 0), type=_Header).identity
+                != self.identity.hex()
+            ):
                 raise ConfigurationError(f"{self.path}: another ledger file was put in its place")
             yield file
         finally:
             os.close(file)
 
     def _find(self, file: int, lane: int, number: int) -> tuple[int, _Found | None]:
-        """The number of links in a lane, and link ``number``. Searches from the end, where the link usually is."""
+        """The number of links in a lane, and link ``number``. Searches from the end, where the link usually
+        is."""
         have = 0
         for found in self._backwards(file, lane):
             have = have or found.number
@@ -198,7 +224,9 @@ class Anchor:
         """Links of a lane, newest first."""
         for at, record in self._records(file):
             if record[0] == lane + 1:
-                yield _Found(int.from_bytes(record[1 : 1 + NUMBER_BYTES], "big"), record[1 + NUMBER_BYTES :], at)
+                yield _Found(
+                    int.from_bytes(record[1 : 1 + NUMBER_BYTES], "big"), record[1 + NUMBER_BYTES :], at
+                )
 
     def _records(self, file: int) -> Iterator[tuple[int, bytes]]:
         """Offset and content of each record, newest first."""
@@ -214,13 +242,16 @@ class Anchor:
     def _count(self, file: int) -> int:
         """Number of records that were written whole. No record begins with a byte 0."""
         count = (os.fstat(file).st_size - HEADER_BYTES) // RECORD_BYTES
-        while count > 0 and os.pread(file, RECORD_BYTES, HEADER_BYTES + RECORD_BYTES * (count - 1)) == UNWRITTEN:
+        while (
+            count > 0 and os.pread(file, RECORD_BYTES, HEADER_BYTES + RECORD_BYTES * (count - 1)) == UNWRITTEN
+        ):
             count -= 1
         return max(count, 0)
 
 
 def note_link(content: bytes) -> bytes:
-    """:meth:`Anchor.note` as work. content: (path, ledger, party, identity) and its arguments. Returns b"" or why it is refused."""
+    """:meth:`Anchor.note` as work. content: (path, ledger, party, identity) and its arguments. Returns b"" or
+    why it is refused."""
     return _done(Anchor.note, content)
 
 
@@ -230,7 +261,8 @@ def examine_link(content: bytes) -> bytes:
 
 
 def _done(method: Callable[..., int | str | None], content: bytes) -> bytes:
-    """The method's result as bytes. An error of the disk is a reason to release nothing, and no fault of the program."""
+    """The method's result as bytes. An error of the disk is a reason to release nothing, and no fault of the
+    program."""
     path, ledger, party, identity, *given = msgspec.msgpack.decode(content)
     anchor = Anchor(path, ledger, party, identity)
     try:
@@ -246,17 +278,20 @@ def _done(method: Callable[..., int | str | None], content: bytes) -> bytes:
 
 def _another(number: int, have: int) -> str:
     return (
-        f"the ledger file has another release as number {number} of {have}: the state was rolled back or truncated, or two "
-        "workers use one ledger"
+        f"the ledger file has another release as number {number} of {have}: the state was rolled back or "
+        "truncated, or two workers use one ledger"
     )
 
 
 def _ends_before(number: int, have: int) -> str:
-    return f"the ledger file ends after {have} releases, the state has {number}: the file was rolled back or truncated"
+    return (
+        f"the ledger file ends after {have} releases, the state has {number}: the file was rolled back or "
+        "truncated"
+    )
 
 
 def _further(have: int, known: int) -> str:
     return (
-        f"the ledger file has {have} releases of another chain, the state has {known}, and none wait to be repeated: the "
-        "ledger's topic was rolled back or truncated"
+        f"the ledger file has {have} releases of another chain, the state has {known}, and none wait to be "
+        "repeated: the ledger's topic was rolled back or truncated"
     )

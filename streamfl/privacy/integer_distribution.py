@@ -1,9 +1,9 @@
 """Sampling in integers: an inverse distribution function, applied to bits from a secret stream.
 
-The proofs of differential privacy hold for real numbers, and floating point has gaps. A Gumbel variable from 53 bits lies between
--3.6 and 36.7: a candidate that is further behind is never chosen, which reveals how far it was behind (Mironov 2012). Here
-weights, sums and thresholds are integers, and the total variation between the sampled and the proved distribution is known.
-"""
+The proofs of differential privacy hold for real numbers, and floating point has gaps. A Gumbel variable from
+53 bits lies between -3.6 and 36.7: a candidate that is further behind is never chosen, which reveals how far
+it was behind (Mironov 2012). Here weights, sums and thresholds are integers, and the total variation between
+the sampled and the proved distribution is known."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DEVIATIONS", "DRAW_BYTES", "IntegerDistribution", "choice", "discrete_gaussian", "gaussian_variation"]
+__all__ = [
+    "DEVIATIONS",
+    "DRAW_BYTES",
+    "IntegerDistribution",
+    "choice",
+    "discrete_gaussian",
+    "gaussian_variation",
+]
 
 Integers = NDArray[np.int64]
 # Bits of one draw, and of the thresholds that it is compared with.
 DRAW_BITS = 128
 DRAW_BYTES = DRAW_BITS // 8
-# Bits of weights: the largest is 2^WEIGHT_BITS, and each is off by less than one before it is rounded to DRAW_BITS.
+# Bits of weights: the largest is 2^WEIGHT_BITS, and each is off by less than one before it is rounded to
+# DRAW_BITS.
 WEIGHT_BITS = 208
 DIGIT_BITS = 8
 # A number is more than 10 deviations from the mean with a probability of 1.5e-23.
@@ -31,7 +39,9 @@ LARGEST_DEVIATION = 2**15
 # A table has at most 2^20 weights. The error of one in each ratio adds up to less than 2^38 in each of them.
 TABLE_BITS, ERROR_BITS = 20, 38
 # Total variation that a discrete Gaussian loses: 4e-23 for its tails, and 2^-150 for errors of weights.
-GAUSSIAN_LOST = 2 * math.exp(-(DEVIATIONS**2) / 2) / DEVIATIONS + 2.0 ** (TABLE_BITS + ERROR_BITS - WEIGHT_BITS)
+GAUSSIAN_LOST = 2 * math.exp(-(DEVIATIONS**2) / 2) / DEVIATIONS + 2.0 ** (
+    TABLE_BITS + ERROR_BITS - WEIGHT_BITS
+)
 DECIMAL = Context(prec=90, Emin=-999999, Emax=999999)
 
 
@@ -69,11 +79,13 @@ class IntegerDistribution:
 
 
 def choice(scores: Integers, rate: Fraction) -> IntegerDistribution:
-    """The exponential mechanism over whole scores: P(i) in proportion to e^(rate scores_i)   (McSherry and Talwar 2007).
+    """The exponential mechanism over whole scores: P(i) in proportion to e^(rate scores_i)   (McSherry and
+    Talwar 2007).
 
-    It is report-noisy-max with independent Gumbel noise of scale 1 / rate on each score. Let a score move by at most D between
-    neighbours. Then the logarithm of the ratio of P(i) lies in an interval of length 2 rate D, the same for all i. The candidate's
-    own weight contributes between -rate D and rate D; the logarithm of the sums' ratio shifts all candidates by the same number.
+    It is report-noisy-max with independent Gumbel noise of scale 1 / rate on each score. Let a score move by
+    at most D between neighbours. Then the logarithm of the ratio of P(i) lies in an interval of length 2 rate
+    D, the same for all i. The candidate's own weight contributes between -rate D and rate D; the logarithm of
+    the sums' ratio shifts all candidates by the same number.
 
     scores: (candidates,). rate: above 0.
     """
@@ -89,7 +101,8 @@ def choice(scores: Integers, rate: Fraction) -> IntegerDistribution:
 
 @functools.lru_cache(maxsize=8)
 def discrete_gaussian(variance: Fraction) -> IntegerDistribution:
-    """Whole numbers x with P(x) in proportion to e^(-x^2 / (2 variance))   (Canonne, Kamath and Steinke 2020).
+    """Whole numbers x with P(x) in proportion to e^(-x^2 / (2 variance))   (Canonne, Kamath and Steinke
+    2020).
 
     variance: sigma^2, the parameter; above 0. ValueError for a table that would be too large.
     """
@@ -111,7 +124,10 @@ def gaussian_variation(variance: Fraction) -> float:
 def _furthest(variance: Fraction) -> int:
     """The largest distance of a draw from 0."""
     if not 0 < variance <= LARGEST_DEVIATION**2:
-        raise ValueError(f"a variance of {float(variance):.3g} steps: it has to be above 0, and {LARGEST_DEVIATION}^2 at most")
+        raise ValueError(
+            f"a variance of {float(variance):.3g} steps: it has to be above 0, and {LARGEST_DEVIATION}^2 at "
+            "most"
+        )
     return math.ceil(DEVIATIONS * math.sqrt(variance)) + 1
 
 
@@ -121,7 +137,10 @@ def _decay(gaps: NDArray[Any], rate: Fraction) -> NDArray[Any]:
     digits = -(-int(max(gaps)).bit_length() // DIGIT_BITS)
     for place in range(digits):
         table = _digit_table(rate, place)
-        weights = weights * table[((gaps >> (place * DIGIT_BITS)) & (2**DIGIT_BITS - 1)).astype(np.int64)] >> WEIGHT_BITS
+        weights = (
+            weights * table[((gaps >> (place * DIGIT_BITS)) & (2**DIGIT_BITS - 1)).astype(np.int64)]
+            >> WEIGHT_BITS
+        )
     return weights
 
 

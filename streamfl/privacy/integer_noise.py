@@ -33,11 +33,12 @@ class IntegerNoise:
 
     @classmethod
     def of_box(cls, moved: int, count: int, cost: float) -> IntegerNoise:
-        """Noise on numbers that each move by at most ``moved`` between neighbours: sensitivity sqrt(count) moved.
+        """Noise on numbers that each move by at most ``moved`` between neighbours: sensitivity sqrt(count)
+        moved.
 
-        ``moved`` is a whole number D of units, so two values that differ by at most ``moved`` are rounded to multiples that differ
-        by at most D: rounding commutes with a shift of D units, and keeps the order. The sensitivity is exactly sqrt(count) D
-        units, and sigma^2 = count D^2 / (2 cost).
+        ``moved`` is a whole number D of units, so two values that differ by at most ``moved`` are rounded to
+        multiples that differ by at most D: rounding commutes with a shift of D units, and keeps the order.
+        The sensitivity is exactly sqrt(count) D units, and sigma^2 = count D^2 / (2 cost).
 
         moved: a power of two. count: how many of the numbers may move.
         """
@@ -48,10 +49,11 @@ class IntegerNoise:
 
     @classmethod
     def of_length(cls, length: float, count: int, cost: float) -> IntegerNoise:
-        """Noise on ``count`` numbers that move together by a Euclidean length of at most ``length`` between neighbours.
+        """Noise on ``count`` numbers that move together by a Euclidean length of at most ``length`` between
+        neighbours.
 
-        Rounding moves each of two values by at most half a unit: the sensitivity is length / unit + sqrt(count) units.
-        """
+        Rounding moves each of two values by at most half a unit: the sensitivity is length / unit +
+        sqrt(count) units."""
         unit = max(1, int(length / math.sqrt(2 * cost) / FINE_STEPS))
         sensitivity = -(-math.ceil(length) // unit) + math.isqrt(count) + 1
         return cls(unit, sensitivity**2 / (2 * Fraction(cost)), cost)
@@ -79,4 +81,7 @@ class IntegerNoise:
 
         values: (count,). bits: uniform, 16 bytes for each number.
         """
-        return np.asarray((values + self.unit // 2) // self.unit + discrete_gaussian(self.variance).draw(bits), dtype=np.int64)
+        return np.asarray(
+            (values + self.unit // 2) // self.unit + discrete_gaussian(self.variance).draw(bits),
+            dtype=np.int64,
+        )

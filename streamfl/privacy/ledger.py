@@ -36,10 +36,12 @@ _NOTHING = _Entry()
 
 
 class Ledger:
-    """The ledger of one partition. It never forgets an entity: a forgotten one could be released for its full budget again.
+    """The ledger of one partition. It never forgets an entity: a forgotten one could be released for its full
+    budget again.
 
-    Costs add up. The accountant defines them: mu^2 of Gaussian mechanisms (``accountant``), rho of zero-concentrated ones
-    (``zcdp``). A release without noise has an infinite cost: no budget allows anything after it.
+    Costs add up. The accountant defines them: mu^2 of Gaussian mechanisms (``accountant``), rho of
+    zero-concentrated ones (``zcdp``). A release without noise has an infinite cost: no budget allows anything
+    after it.
 
     limit: most entities in the ledger. Releases of further entities are refused.
     budget: the cost that no entity may exceed, None for none.
@@ -108,7 +110,8 @@ class Ledger:
         self._changed = {}
 
     def restore(self, name: bytes, value: bytes) -> None:
-        """Restore the value of the key ``KIND``/``name``. The first versions of streamfl stored the cost alone."""
+        """Restore the value of the key ``KIND``/``name``. The first versions of streamfl stored the cost
+        alone."""
         found = msgspec.msgpack.decode(value, type=Amount | _Entry)
         entry = found if isinstance(found, _Entry) else _Entry(found)
         self._entries[check_name(name)] = entry
@@ -125,8 +128,10 @@ def promise_ended(who: str, missing: str, without_noise: bool) -> OperatorNotice
     if not without_noise:
         raise PeerError(
             "configuration",
-            f"{who} has a ledger of its releases with noise, but {missing} is missing: restore it, or set privacy.without_noise "
-            "= true to send without noise from now on, which ends the guarantee of mu",
+            f"{who} has a ledger of its releases with noise, but {missing} is missing: restore it, or set "
+            "privacy.without_noise = true to send without noise from now on, which ends the guarantee of mu",
         )
-    return OperatorNotice("without_noise", f"{who} continues without noise, as privacy.without_noise says: its mu does not hold "
-        "any longer")
+    return OperatorNotice(
+        "without_noise",
+        f"{who} continues without noise, as privacy.without_noise says: its mu does not hold any longer",
+    )

@@ -12,7 +12,8 @@ SUM_BYTES = 32
 
 
 class SummedLedger(Ledger):
-    """The sum of the SHA-256 of each entry, modulo 2^256. It does not depend on the order in which entries are restored."""
+    """The sum of the SHA-256 of each entry, modulo 2^256. It does not depend on the order in which entries
+    are restored."""
 
     def __init__(self, limit: int, budget: float | None) -> None:
         super().__init__(limit, budget)

@@ -1,9 +1,9 @@
 """The cost of releases in zero-concentrated differential privacy, and its epsilon and delta.
 
-A mechanism is rho-zCDP if its Renyi divergence of every order alpha > 1 between neighbouring inputs is at most rho alpha. rho is
-its cost. Costs add up, also if each release is chosen from the results before it (Bun and Steinke 2016). Choices and numbers from
-the same rows are counted this way: a choice by the exponential mechanism is far from a Gaussian, and its cost in zCDP is known.
-"""
+A mechanism is rho-zCDP if its Renyi divergence of every order alpha > 1 between neighbouring inputs is at
+most rho alpha. rho is its cost. Costs add up, also if each release is chosen from the results before it (Bun
+and Steinke 2016). Choices and numbers from the same rows are counted this way: a choice by the exponential
+mechanism is far from a Gaussian, and its cost in zCDP is known."""
 
 from __future__ import annotations
 
@@ -14,9 +14,18 @@ from functools import lru_cache
 
 from scipy.optimize import minimize_scalar
 
-__all__ = ["cost_of_choice", "cost_of_gaussian", "delta_of", "delta_of_variation", "epsilon_of", "largest_cost", "range_of"]
+__all__ = [
+    "cost_of_choice",
+    "cost_of_gaussian",
+    "delta_of",
+    "delta_of_variation",
+    "epsilon_of",
+    "largest_cost",
+    "range_of",
+]
 
-# Range of log(alpha - 1). Every alpha gives a valid bound: a search that misses the best one claims too little, never too much.
+# Range of log(alpha - 1). Every alpha gives a valid bound: a search that misses the best one claims too
+# little, never too much.
 ORDERS = (-30.0, 40.0)
 # Above this, sums would overflow, and nothing is promised anyway.
 LARGEST_COST = 1e200
@@ -31,10 +40,12 @@ RANGE_BITS = 40
 def cost_of_choice(epsilon: float | Fraction) -> float:
     """Cost of one choice by the exponential mechanism: epsilon^2 / 8.
 
-    Cesar and Rogers 2021, "Bounding, Concentrating, and Truncating: Unifying Privacy Loss Composition for Data Analytics".
+    Cesar and Rogers 2021, "Bounding, Concentrating, and Truncating: Unifying Privacy Loss Composition for
+    Data Analytics".
 
-    epsilon: between neighbours, the logarithm of the ratio of the probabilities of a candidate lies in an interval of this length.
-        That is twice the most that a score moves, divided by the scale of the scores: the total may move as well.
+    epsilon: between neighbours, the logarithm of the ratio of the probabilities of a candidate lies in an
+        interval of this length. That is twice the most that a score moves, divided by the scale of the
+        scores: the total may move as well.
 
     >>> cost_of_choice(2.0)
     0.5
@@ -43,7 +54,8 @@ def cost_of_choice(epsilon: float | Fraction) -> float:
 
 
 def range_of(cost: float) -> Fraction:
-    """The largest epsilon of a choice at this cost: sqrt(8 cost), rounded down to a fraction that is exact."""
+    """The largest epsilon of a choice at this cost: sqrt(8 cost), rounded down to a fraction that is
+    exact."""
     return Fraction(math.isqrt(int(Fraction(cost) * 8 * 4**RANGE_BITS)), 2**RANGE_BITS)
 
 
@@ -62,7 +74,8 @@ def cost_of_gaussian(sensitivity: float, noise: float) -> float:
 
 
 def epsilon_of(cost: float, delta: float) -> float:
-    """The least epsilon that rho-zCDP implies at ``delta``   (Canonne, Kamath and Steinke 2020, from Renyi divergences).
+    """The least epsilon that rho-zCDP implies at ``delta``   (Canonne, Kamath and Steinke 2020, from Renyi
+    divergences).
 
         min over alpha > 1 of  alpha cost + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
 
@@ -86,7 +99,7 @@ def epsilon_of(cost: float, delta: float) -> float:
 def delta_of(cost: float, epsilon: float) -> float:
     """The least delta that rho-zCDP implies at ``epsilon``   (the same source).
 
-        min over alpha > 1 of  e^((alpha - 1)(alpha cost - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)
+    min over alpha > 1 of  e^((alpha - 1)(alpha cost - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)
     """
     if cost <= 0:
         return 0.0

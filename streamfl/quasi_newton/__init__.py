@@ -1,7 +1,7 @@
 """Quasi-Newton: vertical logistic regression with curvature, over homomorphic encryption.
 
-Yang, Fan, Chen, Shi and Yang, "A Quasi-Newton Method Based Vertical Federated Learning Framework for Logistic Regression", 2019.
-"""
+Yang, Fan, Chen, Shi and Yang, "A Quasi-Newton Method Based Vertical Federated Learning Framework for Logistic
+Regression", 2019."""
 
 from streamfl.contract.refusals import OTHER_SETTINGS, WRITERS, Reason
 from streamfl.contract.system import System
@@ -32,15 +32,20 @@ SYSTEM = System(
         "keys": "streamfl.quasi_newton.tools.keys:keys",
         "scorecard": "streamfl.quasi_newton.tools.export:scorecard",
     },
-    extras={"paillier": "encryption (encryption.precision = \"paillier\")"},
+    extras={"paillier": 'encryption (encryption.precision = "paillier")'},
     refusals={
-        "alignment": Reason("a message of a training over other common entities, or over other batches of them"),
+        "alignment": Reason(
+            "a message of a training over other common entities, or over other batches of them"
+        ),
         "ciphertext_bare": Reason("a ciphertext that is not blinded: anybody could read it", WRITERS),
         "ciphertext_factor": Reason("a ciphertext that is not coprime to n", WRITERS),
         "ciphertext_range": Reason("a ciphertext that is not between 1 and n squared", WRITERS),
-        "ciphertext_repeated": Reason("a vector has the same ciphertext twice, although each is blinded anew", WRITERS),
+        "ciphertext_repeated": Reason(
+            "a vector has the same ciphertext twice, although each is blinded anew", WRITERS
+        ),
         "envelope": Reason(
-            "a message between host and guest that nobody with the link's secret sealed for this topic and round",
+            "a message between host and guest that nobody with the link's secret sealed for this topic and "
+            "round",
             f"give both ends of the link the same secret, and {WRITERS}",
         ),
         "out_of_bounds": Reason("a decrypted number beyond the public bound of its kind, or not below n"),
@@ -50,7 +55,10 @@ SYSTEM = System(
             "a Paillier key with another fingerprint than the settings'",
             "compare the fingerprints with streamfl keys at both members",
         ),
-        "weak_key": Reason("a Paillier key that is easy to break, or not fit for blinding", "make another key with streamfl keys"),
+        "weak_key": Reason(
+            "a Paillier key that is easy to break, or not fit for blinding",
+            "make another key with streamfl keys",
+        ),
     },
     notices={
         "alignment": Reason("points of the guest that came early are refused", OTHER_SETTINGS),

@@ -43,7 +43,9 @@ class QuasiNewtonFederation(VerticalMembers):
     @model_validator(mode="after")
     def _guest_is_a_party(self) -> QuasiNewtonFederation:
         if self.guest is not None and self.guest not in self.parties:
-            raise ValueError(f"guest = {self.guest!r}: one of federation.parties = {self.parties} is expected")
+            raise ValueError(
+                f"guest = {self.guest!r}: one of federation.parties = {self.parties} is expected"
+            )
         return self
 
     @property
@@ -59,44 +61,53 @@ class QuasiNewtonFederation(VerticalMembers):
 class CurvatureLearningSection(Section):
     """How the model is learnt. Every member has to be given the same values.
 
-    learning_rate, largest_step, freeze_below, tolerance and epochs may change at a restart. Change them at the guest last: it then
-    tries a failed training again.
+    learning_rate, largest_step, freeze_below, tolerance and epochs may change at a restart. Change them at
+    the guest last: it then tries a failed training again.
     """
 
     optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
     """The optimiser. `sgd`: the same without curvature."""
     batch: int = Field(default=1000, ge=1, le=100_000)
-    """Entities of a batch. Batches are fixed once; entities that fill none wait. One batch comes nearest to the optimum: with up to
-    some 5,000 entities it may hold them all. If the first training has fewer, because some are held out or not common, they form
-    one batch, and all later batches have its size. It must be at least half of this, min_batch, and 20 for each of a party's
-    columns."""
+    """Entities of a batch. Batches are fixed once; entities that fill none wait. One batch comes nearest to
+    the optimum: with up to some 5,000 entities it may hold them all. If the first training has fewer, because
+    some are held out or not common, they form one batch, and all later batches have its size. It must be at
+    least half of this, min_batch, and 20 for each of a party's columns."""
     memory: int = Field(default=20, ge=1, le=100)
     """Most curvature pairs that are kept."""
     curvature_every: int = Field(default=4, ge=1, le=10_000)
     """Iterations from one curvature pair to the next."""
     regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     """The L2 penalty: lambda in lambda |w|^2 / 2, without the intercept."""
-    learning_rate: Annotated[float, CHANGEABLE] = Field(default=DescentSettings().learning_rate, gt=0, le=1e6, allow_inf_nan=False)
+    learning_rate: Annotated[float, CHANGEABLE] = Field(
+        default=DescentSettings().learning_rate, gt=0, le=1e6, allow_inf_nan=False
+    )
     """The factor that each step is multiplied by."""
-    largest_step: Annotated[float, CHANGEABLE] = Field(default=DescentSettings().largest_step, gt=0, le=1e6, allow_inf_nan=False)
-    """Largest Euclidean length of a step. With one or two batches the limit grows, up to ten times this, while it shortens each
-    step and losses fall."""
-    freeze_below: Annotated[float, CHANGEABLE] = Field(default=DescentSettings().freeze_below, ge=0, allow_inf_nan=False)
+    largest_step: Annotated[float, CHANGEABLE] = Field(
+        default=DescentSettings().largest_step, gt=0, le=1e6, allow_inf_nan=False
+    )
+    """Largest Euclidean length of a step. With one or two batches the limit grows, up to ten times this,
+    while it shortens each step and losses fall."""
+    freeze_below: Annotated[float, CHANGEABLE] = Field(
+        default=DescentSettings().freeze_below, ge=0, allow_inf_nan=False
+    )
     """No curvature pairs are taken while the losses of two epochs in a row differ by less than this."""
     tolerance: Annotated[float, CHANGEABLE] = Field(default=1e-5, ge=0, allow_inf_nan=False)
-    """The training ends when the losses of two epochs in a row differ by less than this. With one or two batches: when those of
-    three in a row differ by less than a tenth of it."""
+    """The training ends when the losses of two epochs in a row differ by less than this. With one or two
+    batches: when those of three in a row differ by less than a tenth of it."""
     epochs: Annotated[int, CHANGEABLE] = Field(default=20, ge=1, le=100_000)
-    """Most epochs of a training. Left out: 20, or as many as 400 iterations take, so that few batches converge, too."""
+    """Most epochs of a training. Left out: 20, or as many as 400 iterations take, so that few batches
+    converge, too."""
     min_batch: int = Field(default=256, ge=1, le=100_000)
-    """Fewest entities of a batch. A smaller one is refused, and one smaller than 20 times a party's columns."""
+    """Fewest entities of a batch. A smaller one is refused, and one smaller than 20 times a party's
+    columns."""
     min_support: int = Field(default=10, ge=1, le=100_000)
-    """Fewest entities of a batch that must differ from a column's most common value. A column with fewer is left out; in a batch of
-    a later training it gets its most common value instead."""
+    """Fewest entities of a batch that must differ from a column's most common value. A column with fewer is
+    left out; in a batch of a later training it gets its most common value instead."""
     largest_leverage: float = Field(default=0.2, gt=0, le=1)
-    """Largest share of a batch's gradient that an entity may have to itself (its leverage). An entity so far out in a party's
-    columns that it exceeds this is learnt from with zeros in place of these columns. Before that, columns are cut at the range of
-    the entities that are not far out. 1: nothing is cut, and no entity is left out."""
+    """Largest share of a batch's gradient that an entity may have to itself (its leverage). An entity so far
+    out in a party's columns that it exceeds this is learnt from with zeros in place of these columns. Before
+    that, columns are cut at the range of the entities that are not far out. 1: nothing is cut, and no entity
+    is left out."""
     input_bound: float = Field(default=256.0, ge=1, le=1e6, allow_inf_nan=False)
     """Largest size of an input after preprocessing. Inputs beyond it are cut to it."""
     output_bound: float = Field(default=64.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -124,28 +135,29 @@ class PrivateAlignmentSection(Section):
     """How and when the parties find their common entities. method and limit are the same at every member."""
 
     method: Literal["intersection", "keyed-hash"] = "intersection"
-    """How names are compared. `intersection`: private set intersection; neither of two parties learns a name that it does not have.
-    `keyed-hash`: quicker, but the other party can try out names, some 600,000 a second with one core, and so find all that this
-    party has."""
+    """How names are compared. `intersection`: private set intersection; neither of two parties learns a name
+    that it does not have. `keyed-hash`: quicker, but the other party can try out names, some 600,000 a second
+    with one core, and so find all that this party has."""
     entities: Annotated[int, CHANGEABLE] = Field(default=1000, ge=1, le=1_000_000)
-    """Entities that a party must know before the first training. The guest counts those with labels, held-out ones included. At
-    least learning.batch."""
+    """Entities that a party must know before the first training. The guest counts those with labels, held-out
+    ones included. At least learning.batch."""
     settle_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
-    """Seconds that a party waits after that, so that all have the same entities. Records older than this on arrival are a history:
-    then the wait starts at the last of them, and takes 20 times as long at most."""
+    """Seconds that a party waits after that, so that all have the same entities. Records older than this on
+    arrival are a history: then the wait starts at the last of them, and takes 20 times as long at most."""
     limit: int = Field(default=200_000, ge=1, le=1_000_000)
-    """Most entities kept: beyond it the oldest is forgotten. No other party may have more. All batches together have no more
-    entities than this: the oldest batch is forgotten as a whole."""
+    """Most entities kept: beyond it the oldest is forgotten. No other party may have more. All batches
+    together have no more entities than this: the oldest batch is forgotten as a whole."""
     # Entities of a batch stay in it, and held-out entities join no batch.
     held_out: Annotated[float, CHANGEABLE] = Field(default=0.1, ge=0, le=0.5, allow_inf_nan=False)
-    """Share of the guest's entities that is never learnt from. They measure how good a model is, and calibrate its
-    probabilities."""
-    expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=2_592_000.0, gt=0, le=1e9, allow_inf_nan=False)
-    """Seconds after which an entity is forgotten whose columns and label have not changed. Then it joins no batch and is predicted
-    no longer. A batch keeps the rows that it has."""
+    """Share of the guest's entities that is never learnt from. They measure how good a model is, and
+    calibrate its probabilities."""
+    expiry_seconds: Annotated[float, CHANGEABLE] = Field(
+        default=2_592_000.0, gt=0, le=1e9, allow_inf_nan=False
+    )
+    """Seconds after which an entity is forgotten whose columns and label have not changed. Then it joins no
+    batch and is predicted no longer. A batch keeps the rows that it has."""
     patience_seconds: Annotated[float, CHANGEABLE] = Field(default=3_600.0, gt=0, allow_inf_nan=False)
     """Seconds to wait for another member. A member that has waited longer reports not ready."""
-
 
     @property
     def hashed(self) -> bool:
@@ -155,24 +167,28 @@ class PrivateAlignmentSection(Section):
 class RetrainingSection(Section):
     """When another training follows. The guest's values decide.
 
-    A failed training is tried again once the guest has new entities, or after a restart with another learning_rate, largest_step,
-    freeze_below, tolerance or epochs. Each failure in a row doubles the wait.
+    A failed training is tried again once the guest has new entities, or after a restart with another
+    learning_rate, largest_step, freeze_below, tolerance or epochs. Each failure in a row doubles the wait.
     """
 
-    every_seconds: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
-    """Seconds from the end of a training to the next one. Left out: there is one training, and another only after one that failed.
-    Weights go on from the last model; batches stay as they are, and new entities fill new ones."""
+    every_seconds: Annotated[float | None, CHANGEABLE] = Field(
+        default=None, gt=0, le=1e9, allow_inf_nan=False
+    )
+    """Seconds from the end of a training to the next one. Left out: there is one training, and another only
+    after one that failed. Weights go on from the last model; batches stay as they are, and new entities fill
+    new ones."""
     entities: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1, le=1_000_000)
-    """New entities with columns and labels that the guest needs before the next training. Left out: learning.batch."""
+    """New entities with columns and labels that the guest needs before the next training. Left out:
+    learning.batch."""
 
 
 class PreprocessingSection(Section):
-    """How a party transforms its own columns before training. Each party has its own values. The transformation is fitted once, in
-    the first training, and never changes."""
+    """How a party transforms its own columns before training. Each party has its own values. The
+    transformation is fitted once, in the first training, and never changes."""
 
     method: Method = "clip"
-    """The transformation: `clip`, `standardise`, `rank`, `signed-log`, `quantile-bins` or `none`. At the guest also
-    `weight-of-evidence`, which needs labels."""
+    """The transformation: `clip`, `standardise`, `rank`, `signed-log`, `quantile-bins` or `none`. At the
+    guest also `weight-of-evidence`, which needs labels."""
 
 
 class ScoringSection(Section):
@@ -181,19 +197,29 @@ class ScoringSection(Section):
     enabled: bool = True
     """Whether entities are scored. `false`: a model is learnt and no entity is scored."""
     quantum: float = Field(default=1 / 64, ge=2**-20, le=1, allow_inf_nan=False)
-    """The unit that a host's part of an output is rounded to. The larger it is, the less a host shows of its columns."""
+    """The unit that a host's part of an output is rounded to. The larger it is, the less a host shows of its
+    columns."""
     interval_seconds: Annotated[float, CHANGEABLE] = Field(default=5.0, gt=0, le=1e6, allow_inf_nan=False)
     """Fewest seconds between two questions of the guest to a host."""
     versions: Annotated[int, CHANGEABLE] = Field(default=10, ge=0, le=1_000_000)
-    """Versions of the model that a host answers for, in all. A guest that has as many as there are columns can solve for them."""
+    """Versions of the model that a host answers for, in all. A guest that has as many as there are columns
+    can solve for them."""
     calibration_entities: Annotated[int, CHANGEABLE] = Field(default=100, ge=2, le=1_000_000)
-    """Held-out entities, with both labels among them, that the guest needs before it publishes probabilities."""
-    base_points: Annotated[float, CHANGEABLE] = Field(default=ScoreScale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False)
+    """Held-out entities, with both labels among them, that the guest needs before it publishes
+    probabilities."""
+    base_points: Annotated[float, CHANGEABLE] = Field(
+        default=ScoreScale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False
+    )
     """The score at odds of base_odds to one against label 1. Read by the guest."""
-    base_odds: Annotated[float, CHANGEABLE] = Field(default=ScoreScale().base_odds, gt=0, le=1e6, allow_inf_nan=False)
+    base_odds: Annotated[float, CHANGEABLE] = Field(
+        default=ScoreScale().base_odds, gt=0, le=1e6, allow_inf_nan=False
+    )
     """Odds to one against label 1 at which the score is base_points. Read by the guest."""
-    doubling: Annotated[float, CHANGEABLE] = Field(default=ScoreScale().doubling, gt=0, le=1e6, allow_inf_nan=False)
-    """Points that double these odds. Read by the guest, and by `streamfl scorecard` at every party: the same at all."""
+    doubling: Annotated[float, CHANGEABLE] = Field(
+        default=ScoreScale().doubling, gt=0, le=1e6, allow_inf_nan=False
+    )
+    """Points that double these odds. Read by the guest, and by `streamfl scorecard` at every party: the same
+    at all."""
 
     @property
     def scale(self) -> ScoreScale:
@@ -234,11 +260,15 @@ class QuasiNewtonSettings(VerticalSettings):
 
     @cached_property
     def least_batch(self) -> int:
-        """Rows with which a batch is large enough for any columns that preprocessing may make: half of a whole batch, or more.
+        """Rows with which a batch is large enough for any columns that preprocessing may make: half of a
+        whole batch, or more.
 
         At most half of the entities are held out, so as many entities as a whole batch has are enough.
         """
-        columns, whole = most_columns(self.preprocessing.method, self.columns) + self.is_guest, self.learning.batch
+        columns, whole = (
+            most_columns(self.preprocessing.method, self.columns) + self.is_guest,
+            self.learning.batch,
+        )
         return min(whole, max((whole + 1) // 2, least_batch(columns, self.learning.min_batch)))
 
     @property
@@ -257,7 +287,8 @@ class QuasiNewtonSettings(VerticalSettings):
             tuple(federation.parties),
             federation.guest_party,
             learning.batch,
-            # These limits keep parties from finding out labels, and are only as strong as at the member with the weakest ones.
+            # These limits keep parties from finding out labels, and are only as strong as at the member with
+            # the weakest ones.
             learning.min_batch,
             learning.min_support,
             learning.largest_leverage,
@@ -274,7 +305,8 @@ class QuasiNewtonSettings(VerticalSettings):
         )
 
     def linked(self, other: str, name: str) -> str:
-        """The topic of the channel ``name`` between this party and another: the guest and a host, whose name the topic has."""
+        """The topic of the channel ``name`` between this party and another: the guest and a host, whose name
+        the topic has."""
         return f"{self.federation.name}.{other if self.is_guest else self.own_party}.{name}"
 
     @cached_property
@@ -303,7 +335,8 @@ class QuasiNewtonSettings(VerticalSettings):
             raise ValueError("federation.parties: a guest and at least one host are expected")
         if self.bus.processing_guarantee != "exactly_once":
             raise ValueError(
-                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected: a step that is taken '
+                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected: '
+                "a step that is taken "
                 "twice may take other entities than the others were told of"
             )
         if kind == COORDINATOR:
@@ -318,11 +351,13 @@ class QuasiNewtonSettings(VerticalSettings):
                 raise ValueError(f"party.name = {self.own_party!r}: the guest is {federation.guest_party!r}")
             if kind == HOST and self.preprocessing.method == EVIDENCE:
                 raise ValueError(
-                    f'preprocessing.method = "{EVIDENCE}" needs labels, which a {HOST} does not have: it is for the guest alone. '
-                    '"quantile-bins" makes bins without labels'
+                    f'preprocessing.method = "{EVIDENCE}" needs labels, which a {HOST} does not have: it is '
+                    'for the guest alone. "quantile-bins" makes bins without labels'
                 )
             if (kind == GUEST) != (self.labels is not None):
-                raise ValueError("labels is missing at the guest" if kind == GUEST else "labels has no meaning at a host")
+                raise ValueError(
+                    "labels is missing at the guest" if kind == GUEST else "labels has no meaning at a host"
+                )
         return self
 
     @model_validator(mode="after")
@@ -331,15 +366,20 @@ class QuasiNewtonSettings(VerticalSettings):
         if encryption.precision == "plain":
             if not (encryption.study or self.bus.url.startswith("memory:")):
                 raise ValueError(
-                    'encryption.precision = "plain" reveals what it should hide: set encryption.study = true if you mean that'
+                    'encryption.precision = "plain" reveals what it should hide: set encryption.study = true '
+                    "if you mean that"
                 )
             return self
         if encryption.key_bits < SAFE_BITS and not (encryption.study or self.bus.url.startswith("memory:")):
             raise ValueError(
-                f"encryption.key_bits = {encryption.key_bits}: keys of fewer than {SAFE_BITS} bits can be broken: set "
-                "encryption.study = true if you mean that"
+                f"encryption.key_bits = {encryption.key_bits}: keys of fewer than {SAFE_BITS} bits can be "
+                "broken: set encryption.study = true if you mean that"
             )
-        needed = ("key_fingerprint", "key_file") if kind == COORDINATOR else ("key_fingerprint", "secret_file", "link_secret_file")
+        needed = (
+            ("key_fingerprint", "key_file")
+            if kind == COORDINATOR
+            else ("key_fingerprint", "secret_file", "link_secret_file")
+        )
         for key in needed:
             if getattr(encryption, key) is None:
                 raise ValueError(f"encryption.{key} is missing: a {kind} needs it")
@@ -349,21 +389,29 @@ class QuasiNewtonSettings(VerticalSettings):
     def _batches_are_large_enough(self) -> QuasiNewtonSettings:
         learning, alignment = self.learning, self.alignment
         if learning.batch < learning.min_batch:
-            raise ValueError(f"learning.batch = {learning.batch}: at least learning.min_batch = {learning.min_batch} is expected")
+            raise ValueError(
+                f"learning.batch = {learning.batch}: at least learning.min_batch = {learning.min_batch} is "
+                "expected"
+            )
         if not learning.batch <= alignment.entities <= alignment.limit:
             raise ValueError(
-                f"alignment.entities = {alignment.entities}: learning.batch = {learning.batch} to alignment.limit = "
-                f"{alignment.limit} is expected"
+                f"alignment.entities = {alignment.entities}: learning.batch = {learning.batch} to "
+                f"alignment.limit = {alignment.limit} is expected"
             )
         if self.most_batches > MOST_BATCHES:
             raise ValueError(
-                f"alignment.limit = {alignment.limit}: at most {MOST_BATCHES} times learning.batch = {learning.batch} is expected"
+                f"alignment.limit = {alignment.limit}: at most {MOST_BATCHES} times learning.batch = "
+                f"{learning.batch} is expected"
             )
         links = link_files(self)
         if self.role.kind == GUEST and links is not None and set(links) != set(self.federation.hosts):
-            raise ValueError(f"encryption.link_secret_file: a file for each of {self.federation.hosts} is expected")
+            raise ValueError(
+                f"encryption.link_secret_file: a file for each of {self.federation.hosts} is expected"
+            )
         if self.role.kind == HOST and links is not None and set(links) != {self.federation.guest_party}:
-            raise ValueError(f"encryption.link_secret_file: a file for {self.federation.guest_party!r} alone is expected")
+            raise ValueError(
+                f"encryption.link_secret_file: a file for {self.federation.guest_party!r} alone is expected"
+            )
         return self
 
 
@@ -372,4 +420,8 @@ def link_files(settings: QuasiNewtonSettings) -> dict[str, str] | None:
     given, federation = settings.encryption.link_secret_file, settings.federation
     if given is None or isinstance(given, dict):
         return given
-    return {federation.guest_party: given} if settings.role.kind == HOST else dict.fromkeys(federation.hosts[:1], given)
+    return (
+        {federation.guest_party: given}
+        if settings.role.kind == HOST
+        else dict.fromkeys(federation.hosts[:1], given)
+    )

@@ -1,7 +1,7 @@
 """Messages between members: one header for all kinds, and a content for each kind.
 
-Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.encryption.end_to_end`), and the seal authenticates the
-header too.
+Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.encryption.end_to_end`), and the
+seal authenticates the header too.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ NUMBER_BYTES = 4
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
-    """run: counts trainings from 1; 0 before the first. round: twice the iteration, and one more in a round for curvature.
-    In messages about scores, run is the model's version, and round the number of the session under it.
+    """run: counts trainings from 1; 0 before the first. round: twice the iteration, and one more in a round
+    for curvature. In messages about scores, run is the model's version, and round the number of the session
+    under it.
 
     alignment: digest of the entities in common, empty before they are known.
     """
@@ -85,7 +86,8 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
 class Ready(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A party has enough entities.
 
-    entities: how many. key: SHA-256 and length in bits of the modulus that it accepts; empty if nothing is encrypted.
+    entities: how many. key: SHA-256 and length in bits of the modulus that it accepts; empty if nothing is
+    encrypted.
     """
 
     entities: Count
@@ -105,20 +107,23 @@ class Blinded(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A host's side of the alignment. own: its points, blinded. twice: the guest's, blinded by both, in the guest's order."""
+    """A host's side of the alignment. own: its points, blinded. twice: the guest's, blinded by both, in the
+    guest's order."""
 
     own: bytes
     twice: bytes
 
 
 class FirstAnswer(Answer, frozen=True):
-    """A host's answer before batches have their size. least: fewest rows of a batch that is not whole; 0: only whole batches."""
+    """A host's answer before batches have their size. least: fewest rows of a batch that is not whole; 0:
+    only whole batches."""
 
     least: Count = 0
 
 
 class Aligned(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Which of a host's points fill new batches, in the order of the batches. places: 32-bit places in the host's points.
+    """Which of a host's points fill new batches, in the order of the batches. places: 32-bit places in the
+    host's points.
 
     No places: the batches of the training before are learnt from again.
     """
@@ -127,7 +132,8 @@ class Aligned(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Joined(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party has its rows. columns: how many numbers each of its uploads has. batches: how many batches there are."""
+    """A party has its rows. columns: how many numbers each of its uploads has. batches: how many batches
+    there are."""
 
     columns: Count
     batches: Count
@@ -172,12 +178,21 @@ def numbers_of(content: bytes, kind: str) -> NDArray[np.int64]:
 def place_of(message: Message) -> bytes:
     """The header as bytes: what a seal authenticates beside its content."""
     return content_of(
-        (VERSION, message.fingerprint, message.sender, message.run, message.round, message.kind, message.alignment)
+        (
+            VERSION,
+            message.fingerprint,
+            message.sender,
+            message.run,
+            message.round,
+            message.kind,
+            message.alignment,
+        )
     )
 
 
 def seal(message: Message, content: bytes, link: EncryptedLink, topic: str) -> Message:
-    """The message with its content sealed: only the other end of the link can read it, and only on this topic."""
+    """The message with its content sealed: only the other end of the link can read it, and only on this
+    topic."""
     return replace(message, content=link.seal(content, topic, place_of(message)))
 
 

@@ -29,7 +29,9 @@ class MemberCounts(OutboxCounts):
     ciphertexts_sent = counter("Ciphertexts in messages to other members, or the numbers in their place")
     iterations = counter("Iterations that were decided; at a party: steps that it took")
     decryptions = counter("Vectors that the coordinator has decrypted")
-    refused_decryptions = counter("Vectors that were not decrypted because another one was, for the same party and round")
+    refused_decryptions = counter(
+        "Vectors that were not decrypted because another one was, for the same party and round"
+    )
     implausible_openings = counter("Decrypted vectors that numbers within the public bounds cannot give")
     refused_alignments = counter("Points for an alignment that were stored until it began, and are invalid")
     repeated_messages = counter("Messages that were repeated, or too late")
@@ -39,10 +41,13 @@ class MemberCounts(OutboxCounts):
     questions = counter("Questions about entities without a score, asked by the guest or answered by a host")
     abandoned_questions = counter("Questions without an answer in time")
     closed_questions = counter(
-        "Questions that a host did not answer, because it has answered for the allowed number of model versions"
+        "Questions that a host did not answer, because it has answered for the allowed number of model "
+        "versions"
     )
     answered_entities = counter("Entities for which a host sent its part of the output")
-    unscored_entities = counter("Entities without a score, because a part of the output is beyond the public bound or unknown")
+    unscored_entities = counter(
+        "Entities without a score, because a part of the output is beyond the public bound or unknown"
+    )
     predictions = counter("Predictions that were published")
     muted_rows = counter("Rows with own columns too far out to be learnt from, counted once a training")
 
@@ -70,7 +75,9 @@ class PartyMetrics:
     )
     iteration = gauge("Iterations of the training that are done", headline=True)
     known_entities = gauge(
-        "Entities with columns (at the guest also with a label), held out or not, as alignment.entities counts them", headline=True
+        "Entities with columns (at the guest also with a label), held out or not, as alignment.entities "
+        "counts them",
+        headline=True,
     )
     missing_entities = gauge("Entities that the first training still waits for at this party", headline=True)
 
@@ -79,7 +86,9 @@ class CoordinatorMetrics:
     """Metrics of the coordinator."""
 
     training = PartyMetrics.training
-    phase = _phase("waits for parties", "parties compare entities", "in a round", "has ended with a model", "has failed")
+    phase = _phase(
+        "waits for parties", "parties compare entities", "in a round", "has ended with a model", "has failed"
+    )
     iteration = PartyMetrics.iteration
     epoch = gauge("Epochs of the training that are done", headline=True)
     loss = gauge("Mean of Taylor's loss over the latest epoch, NaN before", headline=True)
@@ -90,7 +99,9 @@ class CoordinatorMetrics:
 class TrafficMetrics:
     """Metrics of the latest iteration of which this process has sent every message."""
 
-    iteration_ciphertexts = gauge("Ciphertexts sent in the latest complete iteration, or the numbers in their place")
+    iteration_ciphertexts = gauge(
+        "Ciphertexts sent in the latest complete iteration, or the numbers in their place"
+    )
     iteration_bytes = gauge("Bytes of messages sent in the latest complete iteration")
 
 
@@ -107,7 +118,8 @@ class HostMetrics(ScoringMetrics):
 
 
 class HeldOutMetrics:
-    """Metrics of the current model, in the order of :func:`streamfl.quasi_newton.rows.held_out.held_out_figures`."""
+    """Metrics of the current model, in the order of
+    :func:`streamfl.quasi_newton.rows.held_out.held_out_figures`."""
 
     held_out_auc = gauge(f"Area under the curve {HELD_OUT}")
     held_out_ks = gauge(f"Kolmogorov and Smirnov's distance {HELD_OUT}")
@@ -119,6 +131,7 @@ class GuestMetrics(ScoringMetrics):
     """Metrics of the guest's scoring."""
 
     timed_out_rounds = counter(
-        "Rounds of questions about scores that a host did not answer in time; a training's rounds wait without a limit"
+        "Rounds of questions about scores that a host did not answer in time; a training's rounds wait "
+        "without a limit"
     )
     held_out_entities = gauge("Labelled entities that the current model has scored but not learnt from")

@@ -12,7 +12,14 @@ from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.quasi_newton import SYSTEM, messages
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
+from streamfl.quasi_newton.config import (
+    COORDINATOR,
+    GUEST,
+    HOST,
+    MOST_COLUMNS,
+    QuasiNewtonSettings,
+    link_files,
+)
 from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.quasi_newton.encryption.key_file import read_key_file
@@ -65,7 +72,9 @@ def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: s
         return read_secret(path, key)
     if settings.encryption.precision == "paillier":
         raise ConfigurationError(f"{key} is missing: a value that everybody can compute is no secret")
-    return hashlib.blake2b(repr((settings.federation.name, settings.federation.seed, names)).encode(), digest_size=32).digest()
+    return hashlib.blake2b(
+        repr((settings.federation.name, settings.federation.seed, names)).encode(), digest_size=32
+    ).digest()
 
 
 def _party_given(settings: QuasiNewtonSettings) -> PartyGiven:
@@ -73,7 +82,9 @@ def _party_given(settings: QuasiNewtonSettings) -> PartyGiven:
     if encryption.encrypted:
         bignum.require()
     if settings.columns >= MOST_COLUMNS:
-        raise ConfigurationError(f"samples.features: {settings.columns:,} columns, fewer than {MOST_COLUMNS:,} are expected")
+        raise ConfigurationError(
+            f"samples.features: {settings.columns:,} columns, fewer than {MOST_COLUMNS:,} are expected"
+        )
     files = link_files(settings) or {}
     others = federation.hosts if settings.is_guest else [federation.guest_party]
     own_secret = _secret(settings, encryption.secret_file, "encryption.secret_file", "party", own)
@@ -82,7 +93,9 @@ def _party_given(settings: QuasiNewtonSettings) -> PartyGiven:
         pair = sorted((own, other))
         secret = _secret(settings, files.get(other), "encryption.link_secret_file", "link", *pair)
         if secret in known:
-            raise ConfigurationError(f"encryption.link_secret_file: the link with {other!r} has a secret that is in use already")
+            raise ConfigurationError(
+                f"encryption.link_secret_file: the link with {other!r} has a secret that is in use already"
+            )
         known.add(secret)
         links[other] = EncryptedLink(secret, federation.name)
     return PartyGiven(
@@ -132,10 +145,11 @@ def _decoder(settings: QuasiNewtonSettings) -> Callable[[Record], Any]:
 
 
 def _table(settings: QuasiNewtonSettings) -> ChannelTable:
-    """The channels of quasi-Newton. All entities are rows of one training table, so each topic has one partition.
+    """The channels of quasi-Newton. All entities are rows of one training table, so each topic has one
+    partition.
 
-    Between guest and host a topic has the host's name, between coordinator and party the party's: FEDERATION.PARTY.NAME.
-    """
+    Between guest and host a topic has the host's name, between coordinator and party the party's:
+    FEDERATION.PARTY.NAME."""
     federation, decode = settings.federation, decoded_in_fragments(_decoder(settings))
     own = COORDINATOR if settings.role.kind == COORDINATOR else settings.required_party()
     one = partial(Channel, partitions=1, reason=_ONE_TABLE)
@@ -151,7 +165,11 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
         return between(name=name, links=links, to_each=True, caution=_LINK)
 
     rows = [
-        between(name="uploads", links={(party, COORDINATOR): f"{name}.{party}.uploads" for party in parties}, from_each=True),
+        between(
+            name="uploads",
+            links={(party, COORDINATOR): f"{name}.{party}.uploads" for party in parties},
+            from_each=True,
+        ),
         from_hosts("outputs"),
         to_hosts("residuals"),
     ]
@@ -159,7 +177,11 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
         rows += [
             from_hosts("answers"),
             to_hosts("questions"),
-            Channel(name="predictions", links={(guest, USER): _predictions(settings)}, time_of=timed(settings.predictions)),
+            Channel(
+                name="predictions",
+                links={(guest, USER): _predictions(settings)},
+                time_of=timed(settings.predictions),
+            ),
         ]
     rows += [
         # The coordinator speaks for no party.
@@ -188,7 +210,17 @@ _PARTY_LAYOUT = 2
 
 def _state_settings(settings: QuasiNewtonSettings) -> StateSettings:
     sections = [
-        *("federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing", "retraining"),
+        *(
+            "federation",
+            "party",
+            "samples",
+            "labels",
+            "learning",
+            "encryption",
+            "alignment",
+            "preprocessing",
+            "retraining",
+        ),
         "scoring",
     ]
     layout = 1 if settings.role.kind == COORDINATOR else _PARTY_LAYOUT

@@ -51,7 +51,8 @@ _ENTITIES = "As many as entities."
 COORDINATOR_STATE = StateTable([FRAGMENTS])
 RUN = COORDINATOR_STATE.row(
     "run",
-    "The present training: its round, who has joined, which uploads were decrypted, and the losses of the epoch.",
+    "The present training: its round, who has joined, which uploads were decrypted, and the losses of the "
+    "epoch.",
     "With each message that is taken.",
 )
 DESCENT = COORDINATOR_STATE.row(
@@ -67,7 +68,8 @@ ENTITY = _PARTY.row(
     "entity/NAME",
     "An entity's own columns, and at the guest its label.",
     "When its columns or its label come.",
-    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after its last change.",
+    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after "
+    "its last change.",
 )
 SINCE = _PARTY.row(
     "since",
@@ -81,8 +83,15 @@ NAMES = _PARTY.row(
     "When it begins. Deleted when they are in batches.",
     AS_MANY_FRAGMENTS,
 )
-INPUTS = _PARTY.row("inputs/NUMBER", "The columns of these entities.", "As `names/NUMBER`.", AS_MANY_FRAGMENTS)
-SIGNS = _PARTY.row("signs/NUMBER", "The labels of these entities. Only at the guest.", "As `names/NUMBER`.", AS_MANY_FRAGMENTS)
+INPUTS = _PARTY.row(
+    "inputs/NUMBER", "The columns of these entities.", "As `names/NUMBER`.", AS_MANY_FRAGMENTS
+)
+SIGNS = _PARTY.row(
+    "signs/NUMBER",
+    "The labels of these entities. Only at the guest.",
+    "As `names/NUMBER`.",
+    AS_MANY_FRAGMENTS,
+)
 BATCH = _PARTY.row(
     "batch/NUMBER/PART/NUMBER",
     "The names, columns (`inputs`) and labels (`signs`) of a batch that is learnt from.",
@@ -102,7 +111,9 @@ PREPARATION = _PARTY.row(
     AS_MANY_FRAGMENTS,
 )
 VECTORS = _PARTY.row(
-    "vectors", "The weights, and the sums of weights of which the model is the mean.", "With each step of a training."
+    "vectors",
+    "The weights, and the sums of weights of which the model is the mean.",
+    "With each step of a training.",
 )
 PAIR = _PARTY.row(
     "pair/NUMBER",
@@ -122,13 +133,23 @@ TRAINED = _PARTY.row(
 
 GUEST_STATE = StateTable([*_PARTY.rows, HEADERS])
 COMMON = GUEST_STATE.row(
-    "common/HOST/NUMBER", "Which of the host's points are those of own entities.", "With each alignment.", _PER_HOST
+    "common/HOST/NUMBER",
+    "Which of the host's points are those of own entities.",
+    "With each alignment.",
+    _PER_HOST,
 )
 LEAST = GUEST_STATE.row(
-    "least/HOST/NUMBER", "The fewest rows that the host takes for a batch.", "With each alignment.", "One for each host."
+    "least/HOST/NUMBER",
+    "The fewest rows that the host takes for a batch.",
+    "With each alignment.",
+    "One for each host.",
 )
-HOST_OUTPUTS = GUEST_STATE.row("outputs/HOST/NUMBER", "The host's vector of a round.", "When it comes.", _PER_HOST)
-DOTS = GUEST_STATE.row("dots/HOST/NUMBER", "The host's inner products of a round.", "When they come.", _PER_HOST)
+HOST_OUTPUTS = GUEST_STATE.row(
+    "outputs/HOST/NUMBER", "The host's vector of a round.", "When it comes.", _PER_HOST
+)
+DOTS = GUEST_STATE.row(
+    "dots/HOST/NUMBER", "The host's inner products of a round.", "When they come.", _PER_HOST
+)
 PRODUCTS = GUEST_STATE.row(
     "products/NUMBER",
     "The own inner products of a round.",
@@ -154,14 +175,19 @@ SCORE = GUEST_STATE.row(
     _ENTITIES,
 )
 CALIBRATION = GUEST_STATE.row(
-    "calibration", "Intercept and slope that turn an output into a probability.", "Once for each model, when it is calibrated."
+    "calibration",
+    "Intercept and slope that turn an output into a probability.",
+    "Once for each model, when it is calibrated.",
 )
 
 # ---- at a host
 
 HOST_STATE = StateTable(_PARTY.rows)
 ASKED = HOST_STATE.row(
-    "asked/NUMBER", "The guest's points that came before the training began.", "When they come.", AS_MANY_FRAGMENTS
+    "asked/NUMBER",
+    "The guest's points that came before the training began.",
+    "When they come.",
+    AS_MANY_FRAGMENTS,
 )
 ORDER = HOST_STATE.row(
     "order/NUMBER",

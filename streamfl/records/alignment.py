@@ -1,9 +1,10 @@
 """Array rows for entities whose records come in several streams.
 
-Records of one entity come from several members at different times, and some never come. So a role that joins them has to bound how
-many entities it keeps, and to forget those that get no more records. This is the part that every join shares: which entity has
-which row, in which order entities were last seen, which are too old, and which were changed or removed since the last commit. The
-owner keeps the data of an entity in arrays of its own.
+Records of one entity come from several members at different times, and some never come. So a role that joins
+them has to bound how many entities it keeps, and to forget those that get no more records. This is the part
+that every join shares: which entity has which row, in which order entities were last seen, which are too old,
+and which were changed or removed since the last commit. The owner keeps the data of an entity in arrays of
+its own.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class AlignedEntities:
         return len(self._since)
 
     def given_out(self) -> list[int]:
-        """Rows given to new entities since the last call. The owner's arrays may still hold data of earlier entities there."""
+        """Rows given to new entities since the last call. The owner's arrays may still hold data of earlier
+        entities there."""
         rows, self._given_out = self._given_out, []
         return rows
 
@@ -121,7 +123,8 @@ class AlignedEntities:
             self._gone[name] = None
 
     def overdue(self, now: float) -> Iterator[tuple[str, int]]:
-        """Names and rows of entities that are too old, oldest first. The caller removes each before it takes the next."""
+        """Names and rows of entities that are too old, oldest first. The caller removes each before it takes
+        the next."""
         while self._rows:
             name, row = next(iter(self._rows.items()))
             if self._since[row] + self._expiry > now:
@@ -129,7 +132,8 @@ class AlignedEntities:
             yield name, row
 
     def set_back(self, now: float) -> tuple[list[str], NDArray[np.intp]]:
-        """The clock was ahead: entities seen after ``now`` count as seen now. Returns their names and rows."""
+        """The clock was ahead: entities seen after ``now`` count as seen now. Returns their names and
+        rows."""
         ahead = [(name, row) for name, row in self._rows.items() if self._since[row] > now]
         for name, _ in ahead:
             self._rows.move_to_end(name)
@@ -145,15 +149,18 @@ class AlignedEntities:
         return bool(self._gone) or bool(self._rows and self._touched[next(reversed(self._rows.values()))])
 
     def take_changed(self) -> tuple[list[str], list[str], NDArray[np.intp]]:
-        """Changes since the last call: names that were removed, and names and rows that have to be written, in order.
+        """Changes since the last call: names that were removed, and names and rows that have to be written,
+        in order.
 
-        Entities that were just seen are the youngest. So entities that are restored in the order of the last writing are in the
-        order of age.
+        Entities that were just seen are the youngest. So entities that are restored in the order of the last
+        writing are in the order of age.
         """
         gone = [name for name in self._gone if name not in self._rows]
         self._gone = {}
         touched = self._touched
-        names = [name for name, _ in takewhile(lambda item: touched[item[1]], reversed(self._rows.items()))][::-1]
+        names = [name for name, _ in takewhile(lambda item: touched[item[1]], reversed(self._rows.items()))][
+            ::-1
+        ]
         rows = np.array([self._rows[name] for name in names], np.intp)
         self._touched[rows], self._written[rows] = False, True
         return gone, names, rows
@@ -180,5 +187,8 @@ class AlignedEntities:
         new = max(FEWEST_ROWS, min(2 * old, limit) if old < limit else 2 * old)
         more = np.zeros(new - old, np.bool_)
         self._since = np.concatenate([self._since, np.zeros(new - old)])
-        self._touched, self._written = np.concatenate([self._touched, more]), np.concatenate([self._written, more])
+        self._touched, self._written = (
+            np.concatenate([self._touched, more]),
+            np.concatenate([self._written, more]),
+        )
         self._free = list(range(new - 1, old - 1, -1))

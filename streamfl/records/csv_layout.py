@@ -23,7 +23,8 @@ _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+")
 
 @dataclass(frozen=True)
 class CsvLayout:
-    """columns: names from a line, or made-up ones. named: the first line has the names. headless: it has values already."""
+    """columns: names from a line, or made-up ones. named: the first line has the names. headless: it has
+    values already."""
 
     delimiter: str
     decimal: Decimal
@@ -77,13 +78,17 @@ def guess_layout(lines: Sequence[str]) -> CsvLayout:
 
 
 def _fits(lines: Sequence[str], mark: str) -> tuple[bool, float, int]:
-    """How well a delimiter fits: most lines have the same number of values, no value has another delimiter, values are many."""
+    """How well a delimiter fits: most lines have the same number of values, no value has another delimiter,
+    values are many."""
     rows = [row for line in lines if (row := _values(line, mark))]
     width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
     if width == 1:
         return False, 0.0, 1
     values = [value for row in rows if len(row) == width for value in row]
-    clean = sum(not any(other in value for other in SEPARATORS) or bool(_COMMA.fullmatch(value.strip())) for value in values)
+    clean = sum(
+        not any(other in value for other in SEPARATORS) or bool(_COMMA.fullmatch(value.strip()))
+        for value in values
+    )
     return count >= SHARE * len(lines), clean / len(values), width
 
 
@@ -99,7 +104,11 @@ def _decimal(rows: Sequence[Sequence[str]], delimiter: str) -> Decimal:
     for row in rows:
         for value in map(str.strip, row):
             # If commas are the delimiter, "1,234" in quotes is a number with a thousands separator.
-            if "," in value and _COMMA.fullmatch(value) and not (delimiter == "," and _GROUPED.fullmatch(value)):
+            if (
+                "," in value
+                and _COMMA.fullmatch(value)
+                and not (delimiter == "," and _GROUPED.fullmatch(value))
+            ):
                 commas += 1
             elif "." in value and _is_a_number(value):
                 points += 1
@@ -111,7 +120,12 @@ def _are_names(row: Sequence[str]) -> bool:
     # Spreadsheets write delimiters after the last column.
     while names and not names[-1]:
         names.pop()
-    return len(names) > 1 and len(set(names)) == len(names) and all(names) and not any(map(_is_a_number, map(with_point, names)))
+    return (
+        len(names) > 1
+        and len(set(names)) == len(names)
+        and all(names)
+        and not any(map(_is_a_number, map(with_point, names)))
+    )
 
 
 def _named(row: Sequence[str]) -> list[str]:

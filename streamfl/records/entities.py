@@ -17,7 +17,13 @@ from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
 from streamfl.state.changeable import CHANGEABLE
 
-__all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
+__all__ = [
+    "EntityLabelsSection",
+    "EntitySamplesSection",
+    "PartySection",
+    "VerticalMembers",
+    "VerticalSettings",
+]
 
 PartyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
 
@@ -52,27 +58,33 @@ class EntitySamplesSection(AssembledTopic):
     features: list[FieldPath] | FieldPath | None = None
     """The fields with the inputs, or the one field that holds them as a list."""
     inputs: Annotated[list[InputSection], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
-    """Tables `[[samples.inputs]]`, one for each field, in place of features. Use them if values are text, times or categories, or
-    may be missing. `missing = "mean"` and `"last"` are refused: an entity comes once and has no earlier values, and with the values
-    of all entities each would change what is sent about the others."""
+    """Tables `[[samples.inputs]]`, one for each field, in place of features. Use them if values are text,
+    times or categories, or may be missing. `missing = "mean"` and `"last"` are refused: an entity comes once
+    and has no earlier values, and with the values of all entities each would change what is sent about the
+    others."""
     dimension: int | None = Field(default=None, ge=1, le=100_000)
     """Length of the list, if features names one field. Not needed if features lists fields."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Divisor of every number; choose it so that inputs are about one. `streamfl simulate --format json` reports a good value."""
+    """Divisor of every number; choose it so that inputs are about one. `streamfl simulate --format json`
+    reports a good value."""
     keyed_by_entity: Annotated[bool, CHANGEABLE] = True
-    """With [privacy]: an entity is refused outside the partition that Kafka's default partitioner (murmur2) gives its name, because
-    each partition has its own ledger. Set `false` if your producer chooses partitions in another way, always the same for an
-    entity. Then nothing is checked, and an entity in two partitions costs twice what the metrics show."""
+    """With [privacy]: an entity is refused outside the partition that Kafka's default partitioner (murmur2)
+    gives its name, because each partition has its own ledger. Set `false` if your producer chooses partitions
+    in another way, always the same for an entity. Then nothing is checked, and an entity in two partitions
+    costs twice what the metrics show."""
 
     @model_validator(mode="after")
     def _says_what_the_inputs_are(self) -> Self:
         check_inputs(self.inputs, self.features, self.dimension)
         if self.features is None and self.inputs is None:
-            raise ValueError("features is missing: the fields with the inputs, or a table [[samples.inputs]] for each")
+            raise ValueError(
+                "features is missing: the fields with the inputs, or a table [[samples.inputs]] for each"
+            )
         for number, one in enumerate(self.inputs or ()):
             if one.fills_means:
                 raise ValueError(
-                    f'inputs.{number}.missing = "{one.missing}": an entity comes once and has no earlier values, and with the '
+                    f'inputs.{number}.missing = "{one.missing}": an entity comes once and has no earlier '
+                    "values, and with the "
                     "values of all entities each would change what is sent about the others; "
                     '"reject", "zero" and a number are possible'
                 )
@@ -94,7 +106,8 @@ class EntitySamplesSection(AssembledTopic):
 
     @property
     def samples(self) -> SamplesSection:
-        """This section for :class:`~streamfl.records.samples.SampleReader`: an entity is a client with one sample."""
+        """This section for :class:`~streamfl.records.samples.SampleReader`: an entity is a client with one
+        sample."""
         return SamplesSection(
             **self.of_topic,
             key=self.key,
@@ -119,8 +132,8 @@ class EntityLabelsSection(RekeyedTopic):
     label_as: Literal["number"] | None = None
     """`number`: text that is a number, such as "1", counts as a label. Left out: only a number does."""
     label_range: LabelRange = (0.0, 1.0)
-    """With the square loss: the two label values that are scaled to 0 and 1. With privacy.reply_noise a label outside them goes to
-    the dead letters."""
+    """With the square loss: the two label values that are scaled to 0 and 1. With privacy.reply_noise a label
+    outside them goes to the dead letters."""
 
     def remembered(self) -> dict[str, Any]:
         return remembered_label(self, super().remembered(), "entity")
@@ -152,24 +165,31 @@ class VerticalSettings(RecordSettings):
     def required_party(self) -> str:
         """The party that this member is; ConfigurationError if it is not a party."""
         if self.party is None:
-            raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
+            raise ConfigurationError(
+                "the section [party] is missing: say which of federation.parties this is"
+            )
         return self.party.name
 
     def required_samples(self, whose: str) -> EntitySamplesSection:
         """``[samples]``; ConfigurationError if it is missing. whose: the role, for the error text."""
         if self.samples is None:
-            raise ConfigurationError(f"the section [samples] is missing: {whose} has to know its samples' topic and fields")
+            raise ConfigurationError(
+                f"the section [samples] is missing: {whose} has to know its samples' topic and fields"
+            )
         return self.samples
 
     def required_labels(self, whose: str) -> EntityLabelsSection:
         """``[labels]``; ConfigurationError if it is missing. whose: the role, for the error text."""
         if self.labels is None:
-            raise ConfigurationError(f"the section [labels] is missing: {whose} has to know its labels' topic and field")
+            raise ConfigurationError(
+                f"the section [labels] is missing: {whose} has to know its labels' topic and field"
+            )
         return self.labels
 
     @property
     def member(self) -> str:
-        """The prefix of the names of this member's own topics, of its state's topic and of its consumer group."""
+        """The prefix of the names of this member's own topics, of its state's topic and of its consumer
+        group."""
         return f"{self.federation.name}.{self.own_party or self.role.kind}"
 
     @property
@@ -185,7 +205,10 @@ class VerticalSettings(RecordSettings):
     def _is_a_member(self) -> VerticalSettings:
         federation = self.federation
         if self.party is not None and self.party.name not in federation.parties:
-            raise ValueError(f"party.name = {self.party.name!r}: one of federation.parties = {federation.parties} is expected")
+            raise ValueError(
+                f"party.name = {self.party.name!r}: one of federation.parties = {federation.parties} is "
+                "expected"
+            )
         for section, given in (("samples", self.samples), ("labels", self.labels)):
             if given is not None and given.topic.startswith(f"{federation.name}."):
                 raise ValueError(

@@ -29,7 +29,8 @@ __all__ = [
     "shown",
 ]
 
-# Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be infinite.
+# Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be
+# infinite.
 LARGEST_NUMBER = 1e18
 # Larger numbers make no sense in any unit.
 LARGEST_FLOAT = 1e300
@@ -44,7 +45,10 @@ _NO_NUMBER = {"", "nan", "null"}
 def _is_a_topic(value: str) -> str:
     # What Kafka allows.
     if not re.fullmatch("[A-Za-z0-9._-]{1,249}", value) or value in (".", ".."):
-        raise ValueError("1 to 249 letters of A to Z and a to z, digits, '.', '_' and '-' are expected, not '.' or '..' alone")
+        raise ValueError(
+            "1 to 249 letters of A to Z and a to z, digits, '.', '_' and '-' are expected, not '.' or '..' "
+            "alone"
+        )
     return value
 
 
@@ -69,7 +73,9 @@ def named_fields(decode: Callable[[bytes], Any], value: bytes) -> dict[str, Any]
     except (msgspec.DecodeError, ValueError, RecursionError) as broken:
         return PeerError("malformed", str(broken))
     if not isinstance(content, dict):
-        return PeerError("malformed", f"an object with named fields is expected, not {type(content).__name__}")
+        return PeerError(
+            "malformed", f"an object with named fields is expected, not {type(content).__name__}"
+        )
     return content
 
 
@@ -83,13 +89,15 @@ def scaled(label: float, field: str | None, label_range: tuple[float, float], ke
     if not abs(scaled) <= LARGEST_LABEL:
         raise PeerError(
             "label",
-            f"{field} is {label}, a number not {LARGEST_LABEL:g} times as large as {key} = {list(label_range)} is expected",
+            f"{field} is {label}, a number not {LARGEST_LABEL:g} times as large as {key} = "
+            f"{list(label_range)} is expected",
         )
     return scaled
 
 
 def number_in(value: Any, field: object, as_text: bool) -> float:
-    """The number in a field's value, NaN if the value says that there is none; PeerError with reason not_numeric or not_finite.
+    """The number in a field's value, NaN if the value says that there is none; PeerError with reason
+    not_numeric or not_finite.
 
     as_text: text that is a number counts as one.
     """
@@ -99,7 +107,9 @@ def number_in(value: Any, field: object, as_text: bool) -> float:
         elif says_nothing(value):
             return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise PeerError("not_numeric", f"{field} is {shown(value)}, a number is expected{_text_hint(value, as_text)}")
+        raise PeerError(
+            "not_numeric", f"{field} is {shown(value)}, a number is expected{_text_hint(value, as_text)}"
+        )
     # A whole number may be too long to become a float.
     if not abs(value) < LARGEST_FLOAT and value == value:
         raise PeerError("not_finite", f"{field} is {shown(value)}, a finite number is expected")
@@ -124,7 +134,11 @@ def says_nothing(value: Any) -> bool:
 
 
 def _text_hint(value: Any, as_text: bool) -> str:
-    if as_text and isinstance(value, str) and not any(character.isdigit() for character in value[:LONGEST_NUMBER]):
+    if (
+        as_text
+        and isinstance(value, str)
+        and not any(character.isdigit() for character in value[:LONGEST_NUMBER])
+    ):
         return "; missing_values in [[samples.inputs]] lists texts that mean a missing value"
     if as_text or not isinstance(value, str) or not _NUMBER.fullmatch(value[:LONGEST_NUMBER].strip()):
         return ""

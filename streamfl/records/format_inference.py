@@ -26,10 +26,11 @@ RETRY_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class InferredFormat:
-    """keys: of the topic's section. contents: of the records that could be read, None for the others. why: a text for the user.
+    """keys: of the topic's section. contents: of the records that could be read, None for the others. why: a
+    text for the user.
 
-    passed_over: how many records are neither samples nor mistakes. headers: places of the records that name a file's columns.
-    """
+    passed_over: how many records are neither samples nor mistakes. headers: places of the records that name a
+    file's columns."""
 
     keys: dict[str, Any]
     format: Format
@@ -41,7 +42,9 @@ class InferredFormat:
     def without_headers(self) -> InferredFormat:
         """The same without the records that name columns."""
         contents = [content for place, content in enumerate(self.contents) if place not in self.headers]
-        return replace(self, contents=contents, passed_over=self.passed_over - len(self.headers), headers=frozenset())
+        return replace(
+            self, contents=contents, passed_over=self.passed_over - len(self.headers), headers=frozenset()
+        )
 
     @property
     def read(self) -> list[dict[str, Any]]:
@@ -51,8 +54,9 @@ class InferredFormat:
 def infer_format(values: Sequence[bytes], given: TopicSection, deadline: float) -> InferredFormat:
     """The format of these records.
 
-    given: what is known of the topic; if it names a format, only that format is tried. deadline: on the monotonic clock, for the
-    answers of a registry. DataError if no format reads the records; NotYetReadable if the registry does not answer.
+    given: what is known of the topic; if it names a format, only that format is tried. deadline: on the
+    monotonic clock, for the answers of a registry. DataError if no format reads the records; NotYetReadable
+    if the registry does not answer.
     """
     if "format" in given.model_fields_set:
         said = given.model_copy(update=_layout("csv", values, given)) if given.format == "csv" else given
@@ -73,7 +77,13 @@ def infer_format(values: Sequence[bytes], given: TopicSection, deadline: float) 
     missing: list[ConfigurationError] = []
     for name in names:
         try:
-            tried.append(_tried(values, given.model_copy(update={"format": name, **_layout(name, values, given)}), deadline))
+            tried.append(
+                _tried(
+                    values,
+                    given.model_copy(update={"format": name, **_layout(name, values, given)}),
+                    deadline,
+                )
+            )
         except ConfigurationError as error:
             missing.append(error)
             continue
@@ -96,8 +106,9 @@ def _readable(values: Sequence[bytes], found: InferredFormat, share: float, why:
     able = len(found.read) + found.passed_over
     if not found.read or able < share * len(values):
         raise DataError(
-            f"{able} of {len(values)} records could be read as {found.keys['format']!r}, and no other way reads more. The first "
-            f"begins with {values[0][:SHOWN_BYTES]!r}. Say --record-format; --schema-file, or --registry, for Avro and Protobuf"
+            f"{able} of {len(values)} records could be read as {found.keys['format']!r}, and no other way "
+            f"reads more. The first begins with {values[0][:SHOWN_BYTES]!r}. Say --record-format; "
+            "--schema-file, or --registry, for Avro and Protobuf"
         )
     lost = len(values) - able
     unread = [f"{lost} of {len(values)} records could not be read"] if lost else []
@@ -144,7 +155,10 @@ def _layout(name: str, values: Sequence[bytes], given: TopicSection) -> dict[str
     if not lines:
         return {"columns": given.columns or ["column_1"]}
     found = guess_layout(lines)
-    delimiter, decimal = (None if found.delimiter == "," else found.delimiter), (None if found.decimal == "." else found.decimal)
+    delimiter, decimal = (
+        (None if found.delimiter == "," else found.delimiter),
+        (None if found.decimal == "." else found.decimal),
+    )
     layout = {"columns": found.columns, "delimiter": delimiter, "decimal": decimal}
     return {key: value for key, value in layout.items() if getattr(given, key) is None}
 

@@ -22,7 +22,8 @@ SPECIAL_KEYS = ("schema_file", "message", "columns", "delimiter", "decimal", "ch
 
 
 class FormatKeys(Protocol):
-    """What a format may need to know about its topic; a :class:`~streamfl.records.topic.TopicSection` has all of it."""
+    """What a format may need to know about its topic; a :class:`~streamfl.records.topic.TopicSection` has all
+    of it."""
 
     @property
     def format(self) -> str: ...
@@ -56,15 +57,15 @@ class Format(Protocol):
     ``textual``: every value is text, so that "21.5" is a number everywhere.
     ``tombstones``: a record without a value is no mistake.
     ``takes``: the ``SPECIAL_KEYS`` that it uses.
-    ``for_topic``: a class method that makes the format from a topic's section and its name in the settings, or ConfigurationError.
-    ``for_written``: the same from a section, its name, a topic and the type of everything that streamfl itself writes there.
-    """
+    ``for_topic``: a class method that makes the format from a topic's section and its name in the settings,
+    or ConfigurationError. ``for_written``: the same from a section, its name, a topic and the type of
+    everything that streamfl itself writes there."""
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
         """A function from bytes to ``type`` (a msgspec Struct or Any).
 
-        It raises ValueError or msgspec.DecodeError, or, with a reason of its own, PeerError, IgnoredRecord or NotYetReadable.
-        For Any it returns plain dicts, lists, text, numbers, truth values, bytes and None.
+        It raises ValueError or msgspec.DecodeError, or, with a reason of its own, PeerError, IgnoredRecord or
+        NotYetReadable. For Any it returns plain dicts, lists, text, numbers, truth values, bytes and None.
         """
 
     def encode(self, content: Any) -> bytes:
@@ -79,21 +80,26 @@ def format_named(name: str, setting: str = "samples.format") -> Format:
 def format_of(section: FormatKeys, setting: str = "samples") -> Format:
     """The format of a topic, made from its section.
 
-    setting: the section's name. ConfigurationError if no such format is installed, what it needs is missing, or a key is given that
-    it does not use.
+    setting: the section's name. ConfigurationError if no such format is installed, what it needs is missing,
+    or a key is given that it does not use.
     """
     found = _class_of(section.format, f"{setting}.format")
     takes = getattr(found, "takes", ())
     for key in SPECIAL_KEYS:
         if getattr(section, key) is not None and key not in takes:
-            raise ConfigurationError(f'{setting}.{key} has no meaning with {setting}.format = "{section.format}"; leave it out')
+            raise ConfigurationError(
+                f'{setting}.{key} has no meaning with {setting}.format = "{section.format}"; leave it out'
+            )
     return cast(Format, found.for_topic(section, setting) if hasattr(found, "for_topic") else found())
 
 
 def written_as(section: FormatKeys, setting: str, topic: str, kind: type[Any]) -> Format:
-    """The format of what streamfl itself writes to ``topic``, all of it of the type ``kind``; ConfigurationError as above."""
+    """The format of what streamfl itself writes to ``topic``, all of it of the type ``kind``;
+    ConfigurationError as above."""
     found = _class_of(section.format, f"{setting}.format")
-    return cast(Format, found.for_written(section, setting, topic, kind) if hasattr(found, "for_written") else found())
+    return cast(
+        Format, found.for_written(section, setting, topic, kind) if hasattr(found, "for_written") else found()
+    )
 
 
 def is_textual(format: Format) -> bool:

@@ -26,7 +26,8 @@ __all__ = [
 ]
 
 EVENT_TIME = "streamfl.time"
-"""The header with a record's event time, in milliseconds since 1970. Without it the event time is the record's own time."""
+"""The header with a record's event time, in milliseconds since 1970. Without it the event time is the
+record's own time."""
 LONGEST_HEADERS = 1_500
 """Most bytes of headers copied for one sample, names included. They are stored while the sample waits."""
 FRAMING = 8
@@ -40,15 +41,16 @@ Carry = Callable[[Record], Headers]
 
 
 class FollowedPredictions(PredictionsSection):
-    """The format of predictions, and what each copies from its sample's record. A prediction has that record's key."""
+    """The format of predictions, and what each copies from its sample's record. A prediction has that
+    record's key."""
 
     headers: list[HeaderName] = Field(default=FOLLOWED, max_length=100)
-    """Headers that are copied from the sample's record to its prediction, whatever their case. They may have 1,500 bytes together;
-    headers that do not fit are left out."""
+    """Headers that are copied from the sample's record to its prediction, whatever their case. They may have
+    1,500 bytes together; headers that do not fit are left out."""
     event_time: bool = False
-    """`true`: each prediction has its sample's event time: the sample's header `streamfl.time`, else its record's time. It is in
-    the prediction's header of this name, in milliseconds since 1970, and is the time of the prediction's record. Left out: the
-    record has the time when it is written."""
+    """`true`: each prediction has its sample's event time: the sample's header `streamfl.time`, else its
+    record's time. It is in the prediction's header of this name, in milliseconds since 1970, and is the time
+    of the prediction's record. Left out: the record has the time when it is written."""
 
 
 class FollowedAcross(PredictionsSection):
@@ -58,24 +60,30 @@ class FollowedAcross(PredictionsSection):
     """
 
     headers: list[HeaderName] | None = Field(default=None, max_length=100)
-    """At a party: headers of a sample's record that the party sends along, for the prediction. Left out: none, because other
-    members and readers of predictions see them, and no noise covers them. At the member that predicts: which of them a prediction
-    has; left out: `traceparent`, `tracestate`, `baggage`, `correlation-id`, `correlation_id`, `x-correlation-id`,
-    `x-request-id` and `streamfl.time`. They may have 1,500 bytes together."""
+    """At a party: headers of a sample's record that the party sends along, for the prediction. Left out:
+    none, because other members and readers of predictions see them, and no noise covers them. At the member
+    that predicts: which of them a prediction has; left out: `traceparent`, `tracestate`, `baggage`,
+    `correlation-id`, `correlation_id`, `x-correlation-id`, `x-request-id` and `streamfl.time`. They may have
+    1,500 bytes together."""
     event_time: bool = False
-    """`true`: the header `streamfl.time` is sent too: the record's if it has one, else the record's time, in milliseconds since
-    1970. A party sends its sample's. At the member that predicts it is also the time of the prediction's record; left out, that is
-    the time of writing."""
+    """`true`: the header `streamfl.time` is sent too: the record's if it has one, else the record's time, in
+    milliseconds since
+    1970. A party sends its sample's. At the member that predicts it is also the time of the prediction's
+    record; left out, that is the time of writing."""
 
     @field_validator("headers")
     @classmethod
     def _are_no_seals(cls, value: list[str] | None) -> list[str] | None:
         if any(name.lower() == SEAL for name in value or ()):
-            raise ValueError(f'"{SEAL}" is the header by which members prove their identity; rename the header of your samples')
+            raise ValueError(
+                f'"{SEAL}" is the header by which members prove their identity; rename the header of your '
+                "samples"
+            )
         return value
 
     def carried(self, *, by_party: bool) -> Carry:
-        """A function from a record to the headers to copy. by_party: from a sample; else from a party's message."""
+        """A function from a record to the headers to copy. by_party: from a sample; else from a party's
+        message."""
         default = [] if by_party else FOLLOWED
         return _carry(default if self.headers is None else self.headers, self.event_time)
 

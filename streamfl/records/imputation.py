@@ -27,17 +27,20 @@ class ImputationMetrics:
 
 
 class RunningMeans:
-    """Fills in NaN by the client's running mean, (x_1 + … + x_n) / n of its n values so far, or by x_n; 0 before the first.
+    """Fills in NaN by the client's running mean, (x_1 + … + x_n) / n of its n values so far, or by x_n; 0
+    before the first.
 
     Filled-in values do not count. The state has three numbers per column and client.
 
     columns: the places of the numbers that may be missing. lasts: the columns that get the last value.
-    relative: return these columns as differences from the client's first value. For a learner that uses only differences from its
-    own running means, this changes only the meaning of 0: a value like the first, so that 0 is in scale if a client's first samples
-    lack the value.
+    relative: return these columns as differences from the client's first value. For a learner that uses only
+    differences from its own running means, this changes only the meaning of 0: a value like the first, so
+    that 0 is in scale if a client's first samples lack the value.
     """
 
-    def __init__(self, columns: Sequence[int] = (), lasts: Sequence[int] = (), *, relative: bool = False) -> None:
+    def __init__(
+        self, columns: Sequence[int] = (), lasts: Sequence[int] = (), *, relative: bool = False
+    ) -> None:
         self._columns = tuple(columns)
         self._lasts = {place for place, column in enumerate(self._columns) if column in lasts}
         self._relative = relative
@@ -75,7 +78,9 @@ class RunningMeans:
                     known[2 * count + place] = number
                 known[place] = seen = min(seen + 1.0, MOST)
                 known[count + place] = (
-                    number if place in self._lasts else known[count + place] + (number - known[count + place]) / seen
+                    number
+                    if place in self._lasts
+                    else known[count + place] + (number - known[count + place]) / seen
                 )
             given[column] = number - known[2 * count + place] if self._relative else number
         self._touched[key] = None

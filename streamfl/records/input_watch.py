@@ -1,4 +1,5 @@
-"""Checks that samples and labels are keyed by client, that labels come, and that labels are within their range."""
+"""Checks that samples and labels are keyed by client, that labels come, and that labels are within their
+range."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ __all__ = ["InputMetrics", "InputWatch"]
 
 # Enough records to rule out chance, and few enough to report a mistake soon.
 ENOUGH = 20
-# A mistake is reported until this many samples and labels came without it, so that a stray record is not reported for ever.
+# A mistake is reported until this many samples and labels came without it, so that a stray record is not
+# reported for ever.
 LATEST = 1_000
 
 
@@ -25,11 +27,14 @@ class InputMetrics:
 class InputWatch:
     """Looks at every sample and label of a worker's clients; stores no state and decides nothing.
 
-    label: the samples' field with the label, None if there is none. range_key, label_range: the setting with the labels' range, and
-    its value. joined: labels come on a topic of their own. clients: most clients whose partition is known.
+    label: the samples' field with the label, None if there is none. range_key, label_range: the setting with
+    the labels' range, and its value. joined: labels come on a topic of their own. clients: most clients whose
+    partition is known.
     """
 
-    def __init__(self, label: str | None, range_key: str, label_range: tuple[float, float], joined: bool, clients: int) -> None:
+    def __init__(
+        self, label: str | None, range_key: str, label_range: tuple[float, float], joined: bool, clients: int
+    ) -> None:
         self._field = label
         self._range = f"{range_key} = {list(label_range)}"
         self._low, self._high = label_range
@@ -88,11 +93,13 @@ class InputWatch:
         return next((notice.text for at, notice in self._found.values() if self._seen - at < LATEST), None)
 
     def trouble(self, learnt: Callable[[], bool]) -> str | None:
-        """What keeps the clients from learning as they should. learnt: whether any client ever learnt; called only if needed."""
+        """What keeps the clients from learning as they should. learnt: whether any client ever learnt; called
+        only if needed."""
         return self.disorder or self._nothing_to_learn(learnt)
 
     def notices(self, learnt: Callable[[], bool]) -> Iterable[OperatorNotice]:
-        """What was found since the last call, each kind once, and how many labels were outside their range."""
+        """What was found since the last call, each kind once, and how many labels were outside their
+        range."""
         found = {reason: notice for reason, (_, notice) in self._found.items()}
         if (nothing := self._nothing_to_learn(learnt)) is not None:
             # It depends on the state too: whether anything was ever learnt.
@@ -105,8 +112,9 @@ class InputWatch:
             shown = self._low + self._last_outside * (self._high - self._low)
             yield OperatorNotice(
                 "labels_outside_range",
-                f"{self._outside} of {self._labels or self._pairs} labels were outside {self._range}, the last {shown:g}: set "
-                "the range of all possible labels, before anything is learnt with another one",
+                f"{self._outside} of {self._labels or self._pairs} labels were outside {self._range}, the "
+                f"last {shown:g}: set the range of all possible labels, before anything is learnt with "
+                "another one",
                 of_records=True,
             )
 
@@ -123,9 +131,10 @@ class InputWatch:
         if place is not None:
             self._find(
                 "not_keyed_by_client",
-                f"samples of the client {client!r} come in the partitions {min(place, partition)} and {max(place, partition)}: "
-                "in each it counts as another client, with a place and a state of its own. Write the topic with the client's "
-                "name as the key, or name it in [samples.rekey] and let `streamfl rekey CONFIG` write samples.topic from it",
+                f"samples of the client {client!r} come in the partitions {min(place, partition)} and "
+                f"{max(place, partition)}: in each it counts as another client, with a place and a state of "
+                "its own. Write the topic with the client's name as the key, or name it in [samples.rekey] "
+                "and let `streamfl rekey CONFIG` write samples.topic from it",
             )
         elif len(self._place) >= self._clients:
             del self._place[next(iter(self._place))]
@@ -136,9 +145,10 @@ class InputWatch:
     def _apart(self, client: str, label: int, sample: int) -> None:
         self._find(
             "labels_keyed_otherwise",
-            f"a label of the client {client!r} came in partition {label}, its samples come in partition {sample}: they never "
-            "meet. Write both topics with the same keys, by the same partitioner, or have one rekeyed: [labels.rekey] or "
-            "[samples.rekey] names the topic, and `streamfl rekey CONFIG` writes labels.topic or samples.topic",
+            f"a label of the client {client!r} came in partition {label}, its samples come in partition "
+            f"{sample}: they never meet. Write both topics with the same keys, by the same partitioner, or "
+            "have one rekeyed: [labels.rekey] or [samples.rekey] names the topic, and `streamfl rekey "
+            "CONFIG` writes labels.topic or samples.topic",
         )
 
     def _find(self, reason: str, text: str) -> None:
@@ -149,15 +159,18 @@ class InputWatch:
             return None
         if self._field is not None:
             text = (
-                f"none of {self._samples} samples had a label in the field {self._field!r}, so nothing is learnt: check that "
-                "samples.label is the field's name; leave it out if no labels come"
+                f"none of {self._samples} samples had a label in the field {self._field!r}, so nothing is "
+                "learnt: check that samples.label is the field's name; leave it out if no labels come"
             )
         # While history is read, samples of other partitions may not have been read yet.
-        elif self._joined and (labels := sum(self._labels_in[partition] for partition in self._sampled)) >= ENOUGH:
+        elif (
+            self._joined
+            and (labels := sum(self._labels_in[partition] for partition in self._sampled)) >= ENOUGH
+        ):
             text = (
-                f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: check that both topics have "
-                "the same keys (`streamfl rekey CONFIG` rekeys one), and that samples.sample_id and labels.sample_id give a "
-                "sample the same name"
+                f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: check "
+                "that both topics have the same keys (`streamfl rekey CONFIG` rekeys one), and that "
+                "samples.sample_id and labels.sample_id give a sample the same name"
             )
         else:
             return None

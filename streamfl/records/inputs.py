@@ -17,7 +17,15 @@ from streamfl.records.keys import remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.times import Timestamps, TimeUnit, zone_named
 
-__all__ = ["MOST_INPUTS", "InputReader", "InputSection", "Numbers", "check_inputs", "input_names", "remembered_fields"]
+__all__ = [
+    "MOST_INPUTS",
+    "InputReader",
+    "InputSection",
+    "Numbers",
+    "check_inputs",
+    "input_names",
+    "remembered_fields",
+]
 
 Kind = Literal["number", "boolean", "category", "hour-of-day", "day-of-week", "elapsed-seconds"]
 _TIMES = ("hour-of-day", "day-of-week", "elapsed-seconds")
@@ -39,25 +47,36 @@ class InputSection(Section):
     field: FieldPath
     """The field, or the path to it: `temp`, `meta.site`, `readings[0].temp`."""
     kind: Kind | None = Field(default=None, alias="as")
-    """What the field holds. Left out: a number. `number`: a number, or text that is one. `boolean`: true or false, also as text, or
-    as 1 and 0. `category`: text or a whole number, with `values` or `buckets`. `hour-of-day`, `day-of-week`: a time, which becomes
-    two inputs, sine and cosine. `elapsed-seconds`: a time, counted from `since` or `since_field`."""
-    missing: Literal["reject", "mean", "last", "zero"] | Annotated[float, Field(allow_inf_nan=False)] = "reject"
-    """What replaces a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean of
-    the client's own values. `last`: the client's last value. `zero` or a number: that number."""
-    missing_values: Annotated[list[str | int | float], Field(min_length=1, max_length=MOST_MISSING)] | None = None
-    """Further values that mean a missing value, such as `["N/A", "-", -999]`. They apply to the field of `since_field`, too."""
+    """What the field holds. Left out: a number. `number`: a number, or text that is one. `boolean`: true or
+    false, also as text, or as 1 and 0. `category`: text or a whole number, with `values` or `buckets`.
+    `hour-of-day`, `day-of-week`: a time, which becomes two inputs, sine and cosine. `elapsed-seconds`: a
+    time, counted from `since` or `since_field`."""
+    missing: Literal["reject", "mean", "last", "zero"] | Annotated[float, Field(allow_inf_nan=False)] = (
+        "reject"
+    )
+    """What replaces a value that is absent, null or NaN. `reject`: the record goes to the dead letters.
+    `mean`: the running mean of the client's own values. `last`: the client's last value. `zero` or a number:
+    that number."""
+    missing_values: (
+        Annotated[list[str | int | float], Field(min_length=1, max_length=MOST_MISSING)] | None
+    ) = None
+    """Further values that mean a missing value, such as `["N/A", "-", -999]`. They apply to the field of
+    `since_field`, too."""
     indicator: bool = False
-    """Adds an input that is 1 if the value is missing and 0 if not. It lowered accuracy wherever it was measured."""
+    """Adds an input that is 1 if the value is missing and 0 if not. It lowered accuracy wherever it was
+    measured."""
     values: Annotated[list[str], Field(min_length=1, max_length=MOST_VALUES)] | None = None
-    """Values of a category. Each becomes an input that is 1 if the field has this value. Any other value sets all of them to 0."""
+    """Values of a category. Each becomes an input that is 1 if the field has this value. Any other value sets
+    all of them to 0."""
     buckets: int | None = Field(default=None, ge=2, le=MOST_VALUES)
-    """Number of inputs for a category whose values nobody can list. The value's hash chooses its input, which never changes."""
+    """Number of inputs for a category whose values nobody can list. The value's hash chooses its input, which
+    never changes."""
     unit: TimeUnit | None = None
-    """Unit of a time that is a number, or digits as text: seconds (`s`), milliseconds (`ms`) or microseconds (`us`) since 1970.
-    Text that is no number is ISO 8601. Left out: all text is."""
+    """Unit of a time that is a number, or digits as text: seconds (`s`), milliseconds (`ms`) or microseconds
+    (`us`) since 1970. Text that is no number is ISO 8601. Left out: all text is."""
     zone: str = "UTC"
-    """Time zone in which hours and days are counted, such as `Europe/Oslo`. It also applies to an ISO time without a zone."""
+    """Time zone in which hours and days are counted, such as `Europe/Oslo`. It also applies to an ISO time
+    without a zone."""
     since: str | None = None
     """With `elapsed-seconds`: the time from which seconds are counted, in ISO 8601."""
     since_field: FieldPath | None = None
@@ -101,15 +120,22 @@ class InputSection(Section):
             if key in self.model_fields_set and getattr(self, key) is not None and kind not in kinds:
                 raise ValueError(f'{key} has no meaning with as = "{kind}"; it belongs to {", ".join(kinds)}')
         if kind == "category" and (self.values is None) == (self.buckets is None):
-            raise ValueError('values is expected, the list of them, or buckets, into how many they are put: one of the two')
+            raise ValueError(
+                "values is expected, the list of them, or buckets, into how many they are put: one of the two"
+            )
         if self.indicator and self.missing == "reject":
             raise ValueError('indicator has no meaning with missing = "reject": nothing is missing there')
         if self.values is not None and len(set(self.values)) < len(self.values):
             raise ValueError(f"values = {shown(self.values)}: none may come twice")
         if kind == "elapsed-seconds" and (self.since is None) == (self.since_field is None):
-            raise ValueError("since is expected, the time that seconds are counted from, or since_field: one of the two")
+            raise ValueError(
+                "since is expected, the time that seconds are counted from, or since_field: one of the two"
+            )
         if self.missing not in ("reject", "zero") and kind in _NO_MEAN:
-            raise ValueError(f'missing = {self.missing!r}: as = "{kind}" has "reject" and "zero", which leaves all its inputs at 0')
+            raise ValueError(
+                f'missing = {self.missing!r}: as = "{kind}" has "reject" and "zero", which leaves all its '
+                "inputs at 0"
+            )
         return self
 
     @property
@@ -132,7 +158,11 @@ class InputSection(Section):
             return [f"{field} in bucket {number} of {self.buckets}" for number in range(self.buckets or 0)]
         if kind in ("hour-of-day", "day-of-week"):
             return [f"{function} of {field}'s {kind}{zone}" for function in ("sine", "cosine")]
-        own = f"seconds from {self.since_field or self.since} to {field}" if kind == "elapsed-seconds" else field
+        own = (
+            f"seconds from {self.since_field or self.since} to {field}"
+            if kind == "elapsed-seconds"
+            else field
+        )
         # Such an input may be relative to the client's first value: its state has another unit.
         return [f"{own}, or its {self.missing}"] if self.fills_means else [own]
 
@@ -142,7 +172,9 @@ class InputSection(Section):
         return self.kind in (None, "number", "elapsed-seconds")
 
 
-def check_inputs(inputs: list[InputSection] | None, features: list[str] | str | None, dimension: int | None) -> None:
+def check_inputs(
+    inputs: list[InputSection] | None, features: list[str] | str | None, dimension: int | None
+) -> None:
     """ValueError if inputs are named twice, or in two ways, or are more than a sample may have."""
     if inputs is None:
         return
@@ -150,8 +182,14 @@ def check_inputs(inputs: list[InputSection] | None, features: list[str] | str | 
         raise ValueError("features names inputs, and so does [[samples.inputs]]: leave one of them out")
     names = input_names(inputs, None) or []
     if len(names) > LARGEST_DIMENSION:
-        raise ValueError(f"inputs become {len(names):,} numbers a sample, at most {LARGEST_DIMENSION:,} are possible")
-    if twice := [name for number, name in enumerate(names) if name in names[:number]] if len(set(names)) < len(names) else []:
+        raise ValueError(
+            f"inputs become {len(names):,} numbers a sample, at most {LARGEST_DIMENSION:,} are possible"
+        )
+    if (
+        twice := [name for number, name in enumerate(names) if name in names[:number]]
+        if len(set(names)) < len(names)
+        else []
+    ):
         raise ValueError(f"inputs has {twice[0]!r} twice: each is expected once")
     if dimension not in (None, len(names)):
         raise ValueError(f"dimension = {dimension}: the inputs become {len(names)} numbers; leave it out")
@@ -165,7 +203,8 @@ def input_names(inputs: list[InputSection] | None, features: list[str] | str | N
 
 
 def remembered_fields(section: Any, content: dict[str, Any], name: str) -> dict[str, Any]:
-    """The keys of a section to store with the state. How bytes are read does not matter once they are numbers and names.
+    """The keys of a section to store with the state. How bytes are read does not matter once they are numbers
+    and names.
 
     section: has features, inputs and a key. content: its keys. name: the key that names the client or entity.
     """
@@ -180,10 +219,12 @@ def remembered_fields(section: Any, content: dict[str, Any], name: str) -> dict[
 class InputReader:
     """Computes an input from a record.
 
-    norm: numbers are divided by it. columns: the record's fields, if the settings list them. textual: every value is text.
-    """
+    norm: numbers are divided by it. columns: the record's fields, if the settings list them. textual: every
+    value is text."""
 
-    def __init__(self, section: InputSection, norm: float, columns: list[str] | None = None, textual: bool = False) -> None:
+    def __init__(
+        self, section: InputSection, norm: float, columns: list[str] | None = None, textual: bool = False
+    ) -> None:
         self.path: Path = path_of(section.field, columns)
         self._reject = section.missing == "reject"
         self.names = section.names
@@ -194,7 +235,13 @@ class InputReader:
         self._nothing = _missing_ones(section.missing_values) if section.missing_values else None
         self._indicated = section.indicator
         self._make = self._maker(section, columns)
-        number = section.missing / self._norm if isinstance(section.missing, float) else math.nan if section.fills_means else 0.0
+        number = (
+            section.missing / self._norm
+            if isinstance(section.missing, float)
+            else math.nan
+            if section.fills_means
+            else 0.0
+        )
         count = len(self.names) - self._indicated
         self._missing: Numbers = (number,) * count + (1.0,) * self._indicated
 
@@ -227,7 +274,9 @@ class InputReader:
             return PeerError("not_finite", f"{self.path} is {shown(value)}, a finite number is expected")
         return PeerError("not_numeric", f"{self.path} is {shown(value)}, a value is expected")
 
-    def _maker(self, section: InputSection, columns: list[str] | None) -> Callable[[Any, dict[str, Any]], Numbers | None]:
+    def _maker(
+        self, section: InputSection, columns: list[str] | None
+    ) -> Callable[[Any, dict[str, Any]], Numbers | None]:
         kind, path, norm = section.kind, self.path, self._norm
         if kind in (None, "number"):
             as_text = kind == "number" or self._textual
@@ -241,7 +290,11 @@ class InputReader:
         if kind == "boolean":
             return lambda value, _content: (_truth(value, path),)
         if kind == "category":
-            return _one_hot(section.values, path) if section.values is not None else _hashed(section.buckets or 0, path)
+            return (
+                _one_hot(section.values, path)
+                if section.values is not None
+                else _hashed(section.buckets or 0, path)
+            )
         zone = zone_named(section.zone)
         times = Timestamps(section.unit, zone)
         if kind == "elapsed-seconds":
@@ -254,7 +307,11 @@ class InputReader:
                 begun = other.find(content)
                 if self._is_missing(begun):
                     if self._reject:
-                        lacking = other.lacking(content) if begun is ABSENT else f"{other} is {shown(begun)}, a time is expected"
+                        lacking = (
+                            other.lacking(content)
+                            if begun is ABSENT
+                            else f"{other} is {shown(begun)}, a time is expected"
+                        )
                         raise PeerError("missing_field", lacking)
                     return None
                 return ((times.read(value, path) - times.read(begun, other)) / norm,)
@@ -284,7 +341,8 @@ def _share_of_week(seconds: float) -> float:
 
 
 def _missing_ones(values: list[str | int | float]) -> Callable[[Any], bool]:
-    """A function that says whether a value is one of these. Numbers are compared as numbers, also if they are written as text."""
+    """A function that says whether a value is one of these. Numbers are compared as numbers, also if they are
+    written as text."""
     texts = {value.strip() for value in values if isinstance(value, str)}
     numbers = {value for value in values if not isinstance(value, str)}
     # The values of whole numbers in a field of floats. Between whole numbers all digits count.
@@ -325,12 +383,16 @@ def _category(value: Any, path: Path) -> str:
     # No schema has numbers beyond 64 bits, and long ones cost time.
     if isinstance(value, int) and abs(value) < 2**64:
         return str(value)
-    raise PeerError("not_a_category", f"{path} is {shown(value)}, text, a whole number or a truth value is expected")
+    raise PeerError(
+        "not_a_category", f"{path} is {shown(value)}, text, a whole number or a truth value is expected"
+    )
 
 
 def _one_hot(values: list[str], path: Path) -> Callable[[Any, dict[str, Any]], Numbers]:
     width = len(values)
-    rows = {value: tuple(float(place == number) for place in range(width)) for number, value in enumerate(values)}
+    rows = {
+        value: tuple(float(place == number) for place in range(width)) for number, value in enumerate(values)
+    }
     other = (0.0,) * width
     return lambda value, _content: rows.get(_category(value, path), other)
 

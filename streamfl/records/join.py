@@ -1,4 +1,5 @@
-"""A join of two streams by key that waits for the later side, bounded in size and time: samples and their labels."""
+"""A join of two streams by key that waits for the later side, bounded in size and time: samples and their
+labels."""
 
 from __future__ import annotations
 
@@ -27,10 +28,12 @@ class JoinMetrics:
     duplicate_labels = counter("Labels for a sample that already had one; the first one counts")
     repeated_samples = counter("Samples repeated under the same name; the first one is learnt from")
     unlearnt_samples = counter(
-        "Samples forgotten without a label: labels.expiry_seconds or labels.limit", reason=("expired", "displaced")
+        "Samples forgotten without a label: labels.expiry_seconds or labels.limit",
+        reason=("expired", "displaced"),
     )
     unused_labels = counter(
-        "Labels forgotten without a sample: labels.expiry_seconds or labels.limit", reason=("expired", "displaced")
+        "Labels forgotten without a sample: labels.expiry_seconds or labels.limit",
+        reason=("expired", "displaced"),
     )
 
 
@@ -100,15 +103,16 @@ class _Partition:
 
 
 class LabelJoin:
-    """Joins each sample and its label, whichever comes first, and reports samples and labels whose counterpart never comes.
+    """Joins each sample and its label, whichever comes first, and reports samples and labels whose
+    counterpart never comes.
 
-    A pair that was joined stays until :meth:`learnt`. A label for a sample that has one already, or that was learnt, is a duplicate
-    and changes nothing: the first one counts.
+    A pair that was joined stays until :meth:`learnt`. A label for a sample that has one already, or that was
+    learnt, is a duplicate and changes nothing: the first one counts.
 
-    expiry: seconds after which a sample without a label, a label without a sample, or the memory of a learnt pair is forgotten.
-    limit: most of these per client. When it is full the client's oldest is forgotten.
-    clients: most clients that may have something here. Above that, a label of a client that has nothing here is refused.
-    """
+    expiry: seconds after which a sample without a label, a label without a sample, or the memory of a learnt
+    pair is forgotten. limit: most of these per client. When it is full the client's oldest is forgotten.
+    clients: most clients that may have something here. Above that, a label of a client that has nothing here
+    is refused."""
 
     def __init__(self, expiry: float, limit: int, clients: int) -> None:
         self.expiry = expiry
@@ -117,7 +121,9 @@ class LabelJoin:
         self._partitions: dict[int, _Partition] = {}
         self._changed: dict[JoinKey, _Entry | None] = {}
         self._duplicates = self._repeated = 0
-        self._given_up = {(stage, why): 0 for stage in (_Stage.SAMPLE, _Stage.LABEL) for why in ("expired", "displaced")}
+        self._given_up = {
+            (stage, why): 0 for stage in (_Stage.SAMPLE, _Stage.LABEL) for why in ("expired", "displaced")
+        }
         self._told = dict(self._given_up)
 
     def open(self, partition: int) -> None:
@@ -146,8 +152,8 @@ class LabelJoin:
         if sum(len(held.by_client) for held in self._partitions.values()) >= self.clients:
             raise PeerError(
                 "labels_keyed_otherwise",
-                f"a label of {client!r}, which has sent no sample here: use the same keys for both topics, or let `streamfl "
-                "rekey CONFIG` rekey one of them ([labels.rekey])",
+                f"a label of {client!r}, which has sent no sample here: use the same keys for both topics, "
+                "or let `streamfl rekey CONFIG` rekey one of them ([labels.rekey])",
             )
 
     def label(self, key: JoinKey, label: float, now: float) -> Pair | None:
@@ -163,7 +169,8 @@ class LabelJoin:
         return None
 
     def learnt(self, key: JoinKey, now: float) -> None:
-        """The pair was learnt. Only this fact is kept, so that its label is recognised when it comes again."""
+        """The pair was learnt. Only this fact is kept, so that its label is recognised when it comes
+        again."""
         del self._partitions[key.partition].joined[key]
         self._wait(key, _Entry(_Stage.LEARNT, now))
 
@@ -196,7 +203,9 @@ class LabelJoin:
     @property
     def wake_at(self) -> float | None:
         """When something expires next."""
-        oldest = [next(iter(held.waiting.values())).since for held in self._partitions.values() if held.waiting]
+        oldest = [
+            next(iter(held.waiting.values())).since for held in self._partitions.values() if held.waiting
+        ]
         return min(oldest) + self.expiry if oldest else None
 
     def changed_state(self) -> Iterable[tuple[int, bytes, bytes | None]]:
@@ -206,8 +215,11 @@ class LabelJoin:
             yield key.partition, name, None if entry is None else msgspec.msgpack.encode(entry)
         self._changed = {}
 
-    def restore(self, partition: int, name: bytes, value: bytes, check: Callable[[bytes], None]) -> Pair | None:
-        """Restore one value; values come in the order in which they were written. Returns the pair if it waits to be learnt.
+    def restore(
+        self, partition: int, name: bytes, value: bytes, check: Callable[[bytes], None]
+    ) -> Pair | None:
+        """Restore one value; values come in the order in which they were written. Returns the pair if it
+        waits to be learnt.
 
         check: raises PeerError for content that cannot be a sample's.
         """
@@ -217,7 +229,9 @@ class LabelJoin:
         if entry.stage in (_Stage.SAMPLE, _Stage.JOINED):
             check(entry.content)
         elif entry.content:
-            raise PeerError("shape", f"of a label, or of what was learnt, {len(entry.content)} bytes are kept")
+            raise PeerError(
+                "shape", f"of a label, or of what was learnt, {len(entry.content)} bytes are kept"
+            )
         held = self._partitions[partition]
         if entry.stage is _Stage.JOINED:
             held.joined[key] = entry
@@ -234,21 +248,32 @@ class LabelJoin:
                 reason = "samples_without_label" if stage is _Stage.SAMPLE else "labels_without_sample"
                 one, _, other = reason.split("_")
                 expired = why == "expired"
-                cause = f"after {self.expiry:g} s (labels.expiry_seconds)" if expired else f"for labels.limit = {self.limit}"
+                cause = (
+                    f"after {self.expiry:g} s (labels.expiry_seconds)"
+                    if expired
+                    else f"for labels.limit = {self.limit}"
+                )
                 yield OperatorNotice(
                     reason,
-                    f"{came} {one} were forgotten {cause} without their {other}: check that both topics have the same keys, and "
-                    "that samples.sample_id and labels.sample_id give a sample the same name",
+                    f"{came} {one} were forgotten {cause} without their {other}: check that both topics have "
+                    "the same keys, and that samples.sample_id and labels.sample_id give a sample the same "
+                    "name",
                 )
 
     def measure(self) -> Iterable[Measurement]:
         """Counters and gauges, labelled by side and reason only."""
-        samples, labels = (sum(held.counts[stage] for held in self._partitions.values()) for stage in (_Stage.SAMPLE, _Stage.LABEL))
+        samples, labels = (
+            sum(held.counts[stage] for held in self._partitions.values())
+            for stage in (_Stage.SAMPLE, _Stage.LABEL)
+        )
         yield JoinMetrics.samples_without_label(samples)
         yield JoinMetrics.labels_without_sample(labels)
         yield JoinMetrics.duplicate_labels(self._duplicates)
         yield JoinMetrics.repeated_samples(self._repeated)
-        for stage, metric in ((_Stage.SAMPLE, JoinMetrics.unlearnt_samples), (_Stage.LABEL, JoinMetrics.unused_labels)):
+        for stage, metric in (
+            (_Stage.SAMPLE, JoinMetrics.unlearnt_samples),
+            (_Stage.LABEL, JoinMetrics.unused_labels),
+        ):
             for why in ("expired", "displaced"):
                 yield metric(self._given_up[stage, why], why)
 

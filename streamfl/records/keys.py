@@ -20,8 +20,8 @@ __all__ = ["KeySection", "binary_hint", "key_reader", "key_writer", "remembered_
 
 THE_KEY = "the record key"
 WITHOUT_KEY = (
-    "records without a key are in arbitrary partitions. Say which field has the name, and let `streamfl rekey CONFIG` write the "
-    "topic keyed by it"
+    "records without a key are in arbitrary partitions. Say which field has the name, and let `streamfl "
+    "rekey CONFIG` write the topic keyed by it"
 )
 _WIDTHS = {"int32": 4, "int64": 8}
 # Names of the latest keys, so that a key that comes again is not decoded again.
@@ -32,21 +32,23 @@ class KeySection(TopicSection):
     """A user's topic whose record keys may name the client or entity."""
 
     key: Literal["text", "int32", "int64", "uuid", "json", "hex"] = "text"
-    """Type of a record's key: `text`; `int32` or `int64`, as Java's serializers write them; `uuid`, as 16 bytes or as text;
-    `json`, a text or a number; `hex`, any bytes, which become hexadecimal digits."""
+    """Type of a record's key: `text`; `int32` or `int64`, as Java's serializers write them; `uuid`, as 16
+    bytes or as text; `json`, a text or a number; `hex`, any bytes, which become hexadecimal digits."""
     key_field: FieldPath | None = Field(default=None)
     """With `key = "json"`: the field with the name, if the key is an object, such as `payload.id`."""
 
 
 def key_reader(section: KeySection, setting: str) -> Callable[[bytes | None], str]:
-    """A function from a record's key to the name in it; it raises PeerError with reason missing_field or malformed.
+    """A function from a record's key to the name in it; it raises PeerError with reason missing_field or
+    malformed.
 
     setting: the section's name. ConfigurationError if ``key_field`` has no meaning.
     """
     kind = section.key
     if section.key_field is not None and kind != "json":
         raise ConfigurationError(
-            f'{setting}.key_field has no meaning with {setting}.key = "{kind}": leave it out or set key = "json"'
+            f'{setting}.key_field has no meaning with {setting}.key = "{kind}": leave it out or set key = '
+            '"json"'
         )
     if kind == "json":
         # Its keys may be long, so they are not kept.
@@ -75,7 +77,8 @@ def _reader_of(kind: str) -> Callable[[bytes | None], str]:
 
 
 def key_writer(section: KeySection) -> Callable[[str], bytes]:
-    """A function from a name to the key that :func:`key_reader` reads it from; it raises ValueError for a name that has none."""
+    """A function from a name to the key that :func:`key_reader` reads it from; it raises ValueError for a
+    name that has none."""
     kind, field = section.key, section.key_field
     if kind in _WIDTHS:
         width = _WIDTHS[kind]
@@ -103,7 +106,8 @@ def _within(field: str, name: str) -> dict[str, Any]:
 
 
 def remembered_key(section: KeySection, field: str | None) -> str | None:
-    """The stored value of the setting that names the client or entity. It says how the key is read: names depend on that."""
+    """The stored value of the setting that names the client or entity. It says how the key is read: names
+    depend on that."""
     if field is not None or section.key == "text":
         return field
     return f"the key as {section.key}" + ("" if section.key_field is None else f" at {section.key_field}")
@@ -160,13 +164,19 @@ def _json_reader(field: str | None) -> Callable[[bytes | None], str]:
             raise PeerError("malformed", f"{THE_KEY} is {shown(key)}, JSON is expected: {error}") from None
         if path is not None:
             if not isinstance(content, dict):
-                raise PeerError("malformed", f"{THE_KEY} is {shown(content)}, an object with {path} is expected")
+                raise PeerError(
+                    "malformed", f"{THE_KEY} is {shown(content)}, an object with {path} is expected"
+                )
             found = path.find(content)
             if found is ABSENT:
                 raise PeerError("missing_field", f"{THE_KEY}: {path.lacking(content)}")
             content = found
         if isinstance(content, bool) or not isinstance(content, (str, int)):
-            hint = "" if path is not None or not isinstance(content, dict) else "; key_field says which of its fields it is"
+            hint = (
+                ""
+                if path is not None or not isinstance(content, dict)
+                else "; key_field says which of its fields it is"
+            )
             raise PeerError("malformed", f"{THE_KEY} has {shown(content)}, a name is expected{hint}")
         return name_in(content, THE_KEY)
 

@@ -1,4 +1,5 @@
-"""Labels that come on a topic of their own: which field means what, and how a record becomes a :class:`Label`."""
+"""Labels that come on a topic of their own: which field means what, and how a record becomes a
+:class:`Label`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ __all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection", "of_two_class
 
 
 class LabelsSection(RekeyedTopic):
-    """Labels that come later, on their own topic with as many partitions as the samples' topic and the same keys."""
+    """Labels that come later, on their own topic with as many partitions as the samples' topic and the same
+    keys."""
 
     topic: TopicName
     """Your own topic, with as many partitions as samples.topic and the same record keys."""
@@ -35,9 +37,11 @@ class LabelsSection(RekeyedTopic):
     label_as: Literal["number"] | None = None
     """`number`: text that is a number, such as "21.5", counts as a label. Left out: only a number does."""
     expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=86_400.0, gt=0, allow_inf_nan=False)
-    """Seconds that a sample waits for its label, and a label for its sample. A label that comes twice is recognised for as long."""
+    """Seconds that a sample waits for its label, and a label for its sample. A label that comes twice is
+    recognised for as long."""
     limit: Annotated[int, CHANGEABLE] = Field(default=1_000, ge=1)
-    """Most samples, labels and learnt pairs kept per client. When it is full the client's oldest is forgotten."""
+    """Most samples, labels and learnt pairs kept per client. When it is full the client's oldest is
+    forgotten."""
 
     def remembered(self) -> dict[str, Any]:
         return remembered_label(self, super().remembered(), "client")
@@ -70,8 +74,8 @@ class LabelFields(FormatKeys, Protocol):
 class LabelReader:
     """Decodes the records of a labels' topic.
 
-    label_range: the label values that are scaled to 0 and 1, from the setting ``range_key``. None: labels are classes, which stay
-    as they are; the caller checks how many there are.
+    label_range: the label values that are scaled to 0 and 1, from the setting ``range_key``. None: labels are
+    classes, which stay as they are; the caller checks how many there are.
 
     Raises ConfigurationError if a field has two meanings.
     """
@@ -88,9 +92,13 @@ class LabelReader:
         names["label"] = section.label
         if section.client is not None:
             names["client"] = section.client
-        self._paths: dict[str, Path] = {attribute: path_of(name, columns) for attribute, name in names.items()}
+        self._paths: dict[str, Path] = {
+            attribute: path_of(name, columns) for attribute, name in names.items()
+        }
         if len(set(self._paths.values())) < len(names):
-            raise ConfigurationError(f"labels: {', '.join(names)} are read from the same field: each needs one of its own")
+            raise ConfigurationError(
+                f"labels: {', '.join(names)} are read from the same field: each needs one of its own"
+            )
         self._textual = is_textual(format)
         self._key = key_reader(cast(KeySection, section), "labels")
         self._diagnose = format.decoder(cast(type[Any], Any))
@@ -109,9 +117,14 @@ class LabelReader:
         if value is None:
             raise without_value(self._format, "a label")
         if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
-            raise PeerError("oversized", f"a label of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
+            raise PeerError(
+                "oversized", f"a label of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted"
+            )
         if len(record.key or b"") > LONGEST_KEY:
-            raise PeerError("oversized", f"a label's key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted")
+            raise PeerError(
+                "oversized",
+                f"a label's key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted",
+            )
         if self._decode is None:
             given, identity, label = self._read(value)
         else:
@@ -124,7 +137,11 @@ class LabelReader:
             given, identity, label = content.client, content.sample_id, float(content.label)
         client = self._key(record.key) if section.client is None else name_in(given, section.client)
         sample = client if section.sample_id is None else name_in(identity, section.sample_id)
-        return Label(client, sample, label if self._range is None else scaled(label, section.label, self._range, self._range_key))
+        return Label(
+            client,
+            sample,
+            label if self._range is None else scaled(label, section.label, self._range, self._range_key),
+        )
 
     def name(self, record: Record) -> str:
         """The client's name in ``record``, whatever else is in it; PeerError as in ``decode``."""
@@ -141,20 +158,25 @@ class LabelReader:
         return content
 
     def _read(self, value: bytes) -> tuple[str | int | None, str | int | None, float]:
-        """The client's name, the sample's, and the label in the user's unit; PeerError for the first thing that is wrong."""
+        """The client's name, the sample's, and the label in the user's unit; PeerError for the first thing
+        that is wrong."""
         content, section = self._content(value), self._section
         for path in self._paths.values():
             if path.find(content) is ABSENT:
                 raise PeerError("missing_field", path.lacking(content))
-        label = label_in(self._paths["label"].find(content), section.label, self._textual or section.label_as == "number")
+        label = label_in(
+            self._paths["label"].find(content), section.label, self._textual or section.label_as == "number"
+        )
         client, sample = (
-            name_at(self._paths[attribute], content) if attribute in self._paths else None for attribute in ("client", "sample_id")
+            name_at(self._paths[attribute], content) if attribute in self._paths else None
+            for attribute in ("client", "sample_id")
         )
         return client, sample, label
 
 
 def of_two_classes(decode: Callable[[Record], Label]) -> Callable[[Record], Label]:
-    """A decoder that refuses a class label other than 0 and 1, before it waits for its sample. PeerError with reason label."""
+    """A decoder that refuses a class label other than 0 and 1, before it waits for its sample. PeerError with
+    reason label."""
 
     def checked(record: Record) -> Label:
         label = decode(record)
@@ -166,7 +188,8 @@ def of_two_classes(decode: Callable[[Record], Label]) -> Callable[[Record], Labe
 
 
 def remembered_label(section: Any, content: dict[str, Any], name: str) -> dict[str, Any]:
-    """The keys of a section to store with the state. How bytes are read does not matter once they are numbers and names.
+    """The keys of a section to store with the state. How bytes are read does not matter once they are numbers
+    and names.
 
     name: the key that names the client or entity.
     """

@@ -16,7 +16,30 @@ from streamfl.records.times import Timestamps
 
 __all__ = ["Narrow", "NarrowRecord", "narrow_shape"]
 
-SPANS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
+SPANS = (
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    15,
+    20,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    14_400,
+    21_600,
+    43_200,
+    86_400,
+)
 # Share of a client's samples that have to have all of its values to rule out chance.
 SHARE = 0.7
 # Up to this many records per value, a sample is still one sample, with a few records that came twice.
@@ -24,7 +47,19 @@ SURPLUS = 1.5
 FEWEST = 8
 # Seconds of a span if nothing says when a record was written.
 ANY_SPAN = 60.0
-NAMES = {"sensor", "metric", "measurement", "channel", "tag", "parameter", "variable", "signal", "quantity", "point", "property"}
+NAMES = {
+    "sensor",
+    "metric",
+    "measurement",
+    "channel",
+    "tag",
+    "parameter",
+    "variable",
+    "signal",
+    "quantity",
+    "point",
+    "property",
+}
 VALUES = {"value", "val", "v", "reading", "measurement", "data"}
 
 
@@ -41,9 +76,9 @@ class NarrowRecord:
 class Narrow:
     """How narrow records become samples.
 
-    name, value: the fields that say which input a record has, and its value. names: of the inputs. together: the keys of
-    ``[samples.assemble]`` that say which records are one sample. complete: the share of samples that then have all values of
-    their client; None: not known. text: whether values are text.
+    name, value: the fields that say which input a record has, and its value. names: of the inputs. together:
+    the keys of ``[samples.assemble]`` that say which records are one sample. complete: the share of samples
+    that then have all values of their client; None: not known. text: whether values are text.
     """
 
     name: str
@@ -74,7 +109,8 @@ def narrow_shape(
     clients = [reading.client for reading in readings]
     kinds = {guess.path: _kind(guess) for guess in guesses}
     texts = [path for path, kind in kinds.items() if kind == "text"]
-    # The text field with the most values names the value; a unit or a place follows from it, or from the client.
+    # The text field with the most values names the value; a unit or a place follows from it, or from the
+    # client.
     name = max(texts, key=lambda path: len(set(map(str, fields[path]))), default=None)
     if name is None or len(readings) < FEWEST or len(set(map(str, fields[name]))) < 2:
         return None
@@ -100,7 +136,13 @@ def narrow_shape(
         return None
     else:
         value = numbers[0]
-        found = _by_time(readings, names, times, fields, last_name(name).lower() in NAMES and last_name(value).lower() in VALUES)
+        found = _by_time(
+            readings,
+            names,
+            times,
+            fields,
+            last_name(name).lower() in NAMES and last_name(value).lower() in VALUES,
+        )
         if found is None:
             return None
         together, complete = found
@@ -122,7 +164,10 @@ def _kind(guess: InferredField) -> str:
 def _follows_from(causes: Sequence[Any], effects: Sequence[Any]) -> bool:
     """Whether equal causes always have equal effects."""
     found: dict[Any, Any] = {}
-    return all(found.setdefault(cause, effect) == effect for cause, effect in zip(causes, map(repr, effects), strict=True))
+    return all(
+        found.setdefault(cause, effect) == effect
+        for cause, effect in zip(causes, map(repr, effects), strict=True)
+    )
 
 
 def _is_a_field(name: str) -> bool:
@@ -142,7 +187,11 @@ def _have_several(clients: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _by_id(
-    clients: Sequence[str], names: Sequence[str], fields: Mapping[str, Sequence[Any]], numbers: Sequence[str], others: Sequence[str]
+    clients: Sequence[str],
+    names: Sequence[str],
+    fields: Mapping[str, Sequence[Any]],
+    numbers: Sequence[str],
+    others: Sequence[str],
 ) -> tuple[str, tuple[Mapping[str, Any], float] | None]:
     """The value's field and, if a field names the sample that a record belongs to, that field."""
     for candidate in (*others, *numbers):
@@ -163,7 +212,8 @@ def _by_time(
     fields: Mapping[str, Sequence[Any]],
     hinted: bool,
 ) -> tuple[Mapping[str, Any], float | None] | None:
-    """The span of time whose records are one sample. hinted: the fields' names alone show that the records are narrow."""
+    """The span of time whose records are one sample. hinted: the fields' names alone show that the records
+    are narrow."""
     clients = [reading.client for reading in readings]
     said: dict[str, Any] = {}
     at = [reading.time for reading in readings]
@@ -198,7 +248,8 @@ def _seconds(read: Timestamps, value: Any) -> float:
 
 
 def _complete(clients: Sequence[str], places: Sequence[Any], names: Sequence[str]) -> tuple[float, float]:
-    """The share of samples with all names of their client, and how often a name comes in a sample on average."""
+    """The share of samples with all names of their client, and how often a name comes in a sample on
+    average."""
     own: dict[str, set[str]] = defaultdict(set)
     samples: dict[tuple[str, Any], Counter[str]] = defaultdict(Counter)
     for client, place, name in zip(clients, places, names, strict=True):
@@ -209,7 +260,8 @@ def _complete(clients: Sequence[str], places: Sequence[Any], names: Sequence[str
 
 
 def _turns(clients: Sequence[str], names: Sequence[str]) -> list[int]:
-    """For each record, how many of its client's samples came before. A sample ends where a name comes again."""
+    """For each record, how many of its client's samples came before. A sample ends where a name comes
+    again."""
     turn: Counter[str] = Counter()
     seen: dict[str, set[str]] = defaultdict(set)
     found = []

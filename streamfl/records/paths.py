@@ -25,8 +25,8 @@ _STEP = re.compile(r"(?P<dot>\.)?(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>[^.\[\]`
 class Path:
     """A field, or a field within others: ``meta.site``, ``payload.readings[0].temp``, ``meta.`a.b` ``.
 
-    Dots lead into objects, numbers in brackets into lists, and a name in backticks is taken as it is. Kafka Connect's transforms
-    write nested fields this way (KIP-821), and ksqlDB its names.
+    Dots lead into objects, numbers in brackets into lists, and a name in backticks is taken as it is. Kafka
+    Connect's transforms write nested fields this way (KIP-821), and ksqlDB its names.
 
     >>> Path("payload.readings[0].temp").find({"payload": {"readings": [{"temp": 21.5}]}})
     21.5
@@ -106,13 +106,14 @@ def _parsed(text: str) -> Path:
 def path_of(text: str, columns: Collection[str] | None = None) -> Path:
     """The path that a setting names; ValueError if the text is no path.
 
-    columns: the record's fields, if the settings list them. A name among them is that field, whatever characters it has.
-    """
+    columns: the record's fields, if the settings list them. A name among them is that field, whatever
+    characters it has."""
     return Path(text, (text,)) if columns is not None and text in columns else _parsed(text)
 
 
 def named_in(content: Any, text: str) -> Any:
-    """The value under this name in a record, or else at this path; ABSENT if there is none, or the text is no path."""
+    """The value under this name in a record, or else at this path; ABSENT if there is none, or the text is no
+    path."""
     if not isinstance(content, Mapping):
         return ABSENT
     if text in content:
@@ -133,10 +134,11 @@ FieldPath = Annotated[str, AfterValidator(_is_a_path)]
 
 
 def leaf_paths(content: Any, most: int = 200, items: int = 0) -> list[str]:
-    """The paths to all values of a record that are no objects, as a setting would name them. Returns the first ``most`` of them.
+    """The paths to all values of a record that are no objects, as a setting would name them. Returns the
+    first ``most`` of them.
 
-    items: how many items of a list have their own paths. 0: a list is one value; of a list of objects the first object has paths.
-    """
+    items: how many items of a list have their own paths. 0: a list is one value; of a list of objects the
+    first object has paths."""
     found: list[str] = []
     for path in _leaves(content, "", 0, items):
         if len(found) == most:
@@ -149,7 +151,12 @@ def _leaves(content: Any, come: str, depth: int, items: int) -> Iterator[str]:
     if depth < MOST_STEPS and isinstance(content, dict) and content:
         for name, value in content.items():
             yield from _leaves(value, _joined(come, str(name)), depth + 1, items)
-    elif depth < MOST_STEPS and isinstance(content, list) and content and (items or isinstance(content[0], dict)):
+    elif (
+        depth < MOST_STEPS
+        and isinstance(content, list)
+        and content
+        and (items or isinstance(content[0], dict))
+    ):
         for place, value in enumerate(content[: items or 1]):
             yield from _leaves(value, _joined(come, place), depth + 1, items)
     elif come:
@@ -180,18 +187,25 @@ def _steps(text: str) -> tuple[str | int, ...]:
     while place < len(text):
         match = _STEP.match(text, place)
         # A dot is between two steps, and nowhere else.
-        if match is None or (match["index"] is None and (match["dot"] is None) != (place == 0)) or (match["index"] and not place):
+        if (
+            match is None
+            or (match["index"] is None and (match["dot"] is None) != (place == 0))
+            or (match["index"] and not place)
+        ):
             raise ValueError(
-                f"{text!r}: a field, or a path such as meta.site or readings[0].temp, is expected; a name with dots, brackets or "
-                "backticks of its own goes in backticks, such as `meta.site`"
+                f"{text!r}: a field, or a path such as meta.site or readings[0].temp, is expected; a name "
+                "with dots, brackets or backticks of its own goes in backticks, such as `meta.site`"
             )
         if match["index"] is not None:
             steps.append(int(match["index"]))
         else:
             steps.append(match["quoted"].replace("``", "`") if match["quoted"] is not None else match["name"])
         place = match.end()
-    if not 0 < len(steps) <= MOST_STEPS or any(isinstance(step, int) and step > LARGEST_INDEX for step in steps):
+    if not 0 < len(steps) <= MOST_STEPS or any(
+        isinstance(step, int) and step > LARGEST_INDEX for step in steps
+    ):
         raise ValueError(
-            f"{text[:60]!r}: a field, or a path of at most {MOST_STEPS} steps with numbers up to {LARGEST_INDEX}, is expected"
+            f"{text[:60]!r}: a field, or a path of at most {MOST_STEPS} steps with numbers up to "
+            f"{LARGEST_INDEX}, is expected"
         )
     return tuple(steps)

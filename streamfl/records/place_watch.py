@@ -9,7 +9,8 @@ from streamfl.contract.role import OperatorNotice
 __all__ = ["PlaceWatch"]
 
 KNOWN = 10_000
-# A mistake is reported until this many records came without it, so that a stray record is not reported for ever.
+# A mistake is reported until this many records came without it, so that a stray record is not reported for
+# ever.
 LATEST = 1_000
 
 
@@ -37,10 +38,14 @@ class PlaceWatch:
                 self._places[name] = here
             elif there[0] != partition:
                 self._places[name] = here
-                self._found = self._seen, (
-                    f"{name!r} came in partition {there[0]} with {there[1]} and in partition {partition} with {source}: there "
-                    "they never meet. Write all members' topics with the same record keys, by the same partitioner, or have one "
-                    "rekeyed: [samples.rekey] or [labels.rekey] names the topic, and `streamfl rekey CONFIG` writes it"
+                self._found = (
+                    self._seen,
+                    (
+                        f"{name!r} came in partition {there[0]} with {there[1]} and in partition {partition} "
+                        f"with {source}: there they never meet. Write all members' topics with the same "
+                        "record keys, by the same partitioner, or have one rekeyed: [samples.rekey] or "
+                        "[labels.rekey] names the topic, and `streamfl rekey CONFIG` writes it"
+                    ),
                 )
 
     @property

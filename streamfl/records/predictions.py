@@ -19,8 +19,8 @@ class PredictionsSection(Section):
     """The format of predictions. Each has the key of the record that it predicts."""
 
     format: Literal["json", "msgpack", "avro"] = "json"
-    """Format of predictions. `avro` needs [registry]: streamfl registers a schema under `<federation>.predictions-value`, and
-    writes its number before each prediction."""
+    """Format of predictions. `avro` needs [registry]: streamfl registers a schema under
+    `<federation>.predictions-value`, and writes its number before each prediction."""
     registry: RegistrySection | None = Field(default=None)
     """The schema registry of the predictions; left out: [registry]."""
 
@@ -55,9 +55,12 @@ class PredictionsSection(Section):
         return None
 
 
-def prediction_encoder(section: PredictionsSection, topic: str, kind: type[msgspec.Struct]) -> Callable[[Any], bytes]:
+def prediction_encoder(
+    section: PredictionsSection, topic: str, kind: type[msgspec.Struct]
+) -> Callable[[Any], bytes]:
     """A function from predictions, each a ``kind``, to the bytes of records of ``topic``.
 
-    It raises NotYetReadable while the registry does not answer. ConfigurationError if the format lacks something.
+    It raises NotYetReadable while the registry does not answer. ConfigurationError if the format lacks
+    something.
     """
     return written_as(section, "predictions", topic, kind).encode

@@ -8,7 +8,14 @@ from typing import Any, cast
 import msgspec
 
 from streamfl.contract.role import ConfigurationError, PeerError
-from streamfl.records.fields import LARGEST_NUMBER, named_fields, number_in, number_of_text, says_nothing, shown
+from streamfl.records.fields import (
+    LARGEST_NUMBER,
+    named_fields,
+    number_in,
+    number_of_text,
+    says_nothing,
+    shown,
+)
 from streamfl.records.formats import Format, is_textual
 from streamfl.records.inputs import InputReader, InputSection, Numbers
 from streamfl.records.paths import ABSENT, Path, path_of
@@ -20,7 +27,8 @@ _UNFIT = re.compile(r'[\\"\x00-\x1f]')
 
 
 class SampleFields:
-    """The fields of a :class:`~streamfl.records.samples.SamplesSection`, read in the general way: the record is decoded whole.
+    """The fields of a :class:`~streamfl.records.samples.SamplesSection`, read in the general way: the record
+    is decoded whole.
 
     section: a SamplesSection. format: of its records.
 
@@ -34,8 +42,12 @@ class SampleFields:
         self._client = None if section.client is None else path_of(section.client, columns)
         self._sample_id = None if section.sample_id is None else path_of(section.sample_id, columns)
         self._label = None if section.label is None else path_of(section.label, columns)
-        self._listed: Path | None = path_of(section.features, columns) if isinstance(section.features, str) else None
-        named = section.inputs or [InputSection(field=name) for name in section.features if self._listed is None]
+        self._listed: Path | None = (
+            path_of(section.features, columns) if isinstance(section.features, str) else None
+        )
+        named = section.inputs or [
+            InputSection(field=name) for name in section.features if self._listed is None
+        ]
         self.inputs = [InputReader(one, section.input_norm, columns, self.textual) for one in named]
         self._names = [name for one in self.inputs for name in one.names]
         self._places = [str(one.path) for one in self.inputs for _ in one.names]
@@ -80,8 +92,8 @@ class SampleFields:
     def read(self, value: bytes) -> tuple[str | int | None, str | int | None, Numbers, float | None]:
         """The client's name and the sample's, the inputs, and the label as the user has it.
 
-        PeerError with reason malformed, missing_field, not_numeric, not_finite, not_a_category, not_a_time, dimension or label: the
-        first thing that is wrong.
+        PeerError with reason malformed, missing_field, not_numeric, not_finite, not_a_category, not_a_time,
+        dimension or label: the first thing that is wrong.
         """
         content = self._content(value)
         paths = (self._client, self._sample_id, self._listed)
@@ -103,7 +115,9 @@ class SampleFields:
         """PeerError with reason dimension or not_finite for inputs that nothing can be learnt from."""
         if len(features) != self.dimension:
             place = self._places[0] if self._listed is None else self._listed
-            raise PeerError("dimension", f"{place} has the length {len(features)}, {self.dimension} is expected")
+            raise PeerError(
+                "dimension", f"{place} has the length {len(features)}, {self.dimension} is expected"
+            )
         if not self.means and sum(map(abs, features)) < LARGEST_NUMBER:
             return
         for index, number in enumerate(features):
@@ -147,23 +161,28 @@ class SampleFields:
         if self._listed is None:
             if section.dimension not in (None, len(self._names)):
                 raise ConfigurationError(
-                    f"samples.dimension = {section.dimension}: the number of fields in samples.features is {len(self._names)}"
+                    f"samples.dimension = {section.dimension}: the number of fields in samples.features is "
+                    f"{len(self._names)}"
                 )
             return len(self._names)
         if section.dimension is None:
-            raise ConfigurationError(f"samples.dimension is missing: how many numbers are in the list {section.features!r}?")
+            raise ConfigurationError(
+                f"samples.dimension is missing: how many numbers are in the list {section.features!r}?"
+            )
         return int(section.dimension)
 
     def _check_meanings(self) -> None:
         single = [path for path in (self._listed, self._client, self._label) if path is not None]
         if self._sample_id is not None and self._sample_id != self._client:
             single.append(self._sample_id)
-        # A field may be the client's name and a category, or two inputs. The label's field can be nothing else.
+        # A field may be the client's name and a category, or two inputs. The label's field can be nothing
+        # else.
         single += [one.path for one in self.inputs if self._section.inputs is None or one.path == self._label]
         for number, path in enumerate(single):
             if path in single[:number]:
                 raise ConfigurationError(
-                    f"samples: the field {path.text!r} has two meanings; one of them has to come from another field"
+                    f"samples: the field {path.text!r} has two meanings; one of them has to come from "
+                    "another field"
                 )
 
     def _not_finite(self, index: int, number: float) -> PeerError:
@@ -178,7 +197,8 @@ class SampleFields:
 
 
 def fits_a_struct(path: Path) -> bool:
-    """Whether a struct can have this field: it is at the record's top level, and a struct accepts its name."""
+    """Whether a struct can have this field: it is at the record's top level, and a struct accepts its
+    name."""
     return path.name is not None and _UNFIT.search(path.name) is None
 
 
@@ -210,4 +230,8 @@ def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
 
 def _fills(inputs: list[InputSection]) -> list[Any]:
     """For each number of a sample, what a role fills in if it is missing; None: nothing."""
-    return [one.missing if one.fills_means and not place else None for one in inputs for place in range(len(one.names))]
+    return [
+        one.missing if one.fills_means and not place else None
+        for one in inputs
+        for place in range(len(one.names))
+    ]

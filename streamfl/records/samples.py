@@ -1,4 +1,5 @@
-"""The user's sample records: which field of a record means what, and how its bytes become a :class:`Sample`."""
+"""The user's sample records: which field of a record means what, and how its bytes become a
+:class:`Sample`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, name_in, scaled
 from streamfl.records.formats import Format, format_of, without_value
-from streamfl.records.inputs import MOST_INPUTS, InputSection, Numbers, check_inputs, input_names, remembered_fields
+from streamfl.records.inputs import (
+    MOST_INPUTS,
+    InputSection,
+    Numbers,
+    check_inputs,
+    input_names,
+    remembered_fields,
+)
 from streamfl.records.keys import key_reader
 from streamfl.records.paths import FieldPath, path_of
 from streamfl.records.rekey import AssembledTopic
@@ -30,23 +38,24 @@ class SamplesSection(AssembledTopic):
     sample_id: FieldPath | None = None
     """The field that names the sample; left out: `<topic>-<partition>-<offset>`."""
     features: list[FieldPath] | FieldPath | None = None
-    """The fields with the inputs, or the one field that holds them as a list. Left out: the names in federation.features. The same
-    names in another order are refused."""
+    """The fields with the inputs, or the one field that holds them as a list. Left out: the names in
+    federation.features. The same names in another order are refused."""
     inputs: Annotated[list[InputSection], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
-    """Tables `[[samples.inputs]]`, one for each field, in place of features. Use them if values are text, times or categories, or
-    may be missing."""
+    """Tables `[[samples.inputs]]`, one for each field, in place of features. Use them if values are text,
+    times or categories, or may be missing."""
     dimension: int | None = Field(default=None, ge=1, le=100_000)
-    """Length of the list, if features names one field. Left out: as in federation.features. Not needed if features lists fields."""
+    """Length of the list, if features names one field. Left out: as in federation.features. Not needed if
+    features lists fields."""
     label: FieldPath | None = None
-    """The field with the label, if the label comes with the sample. A record without it, or with null, is predicted and not learnt
-    from."""
+    """The field with the label, if the label comes with the sample. A record without it, or with null, is
+    predicted and not learnt from."""
     label_as: Literal["number"] | None = None
     """`number`: text that is a number, such as "21.5", counts as a label. Left out: only a number does."""
     label_range: LabelRange = (0.0, 1.0)
     """The two label values that are scaled to 0 and 1. Predictions are in the label's own unit."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Divisor of every number, so that a sample's norm is about one. Categories, truth values, and sines of times are not
-    divided."""
+    """Divisor of every number, so that a sample's norm is about one. Categories, truth values, and sines of
+    times are not divided."""
 
     @field_validator("features")
     @classmethod
@@ -76,7 +85,8 @@ class SamplesSection(AssembledTopic):
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """A sample in the learner's units: features divided by ``input_norm``, the label so that ``label_range`` is 0 to 1."""
+    """A sample in the learner's units: features divided by ``input_norm``, the label so that ``label_range``
+    is 0 to 1."""
 
     client: str
     id: str
@@ -87,23 +97,28 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 class SampleReader:
     """Decodes the records of one section.
 
-    If every field is at the top level of a record, and every input is a number, records are decoded straight into a struct with
-    exactly these fields; only a record that fails is decoded whole, to find the reason. All other records are decoded whole.
+    If every field is at the top level of a record, and every input is a number, records are decoded straight
+    into a struct with exactly these fields; only a record that fails is decoded whole, to find the reason.
+    All other records are decoded whole.
 
-    fills_means: whether the role fills in missing values of inputs with missing = "mean" or "last". They are NaN in a sample;
-    ``means`` has the places of both, ``lasts`` of the latter.
+    fills_means: whether the role fills in missing values of inputs with missing = "mean" or "last". They are
+    NaN in a sample; ``means`` has the places of both, ``lasts`` of the latter.
 
-    Raises ConfigurationError if the section does not say what the inputs are, gives a field two meanings, or asks for means that
-    the role does not have.
+    Raises ConfigurationError if the section does not say what the inputs are, gives a field two meanings, or
+    asks for means that the role does not have.
     """
 
-    def __init__(self, section: SamplesSection, format: Format | None = None, *, fills_means: bool = False) -> None:
+    def __init__(
+        self, section: SamplesSection, format: Format | None = None, *, fills_means: bool = False
+    ) -> None:
         format = format or format_of(section)
         self._format = format
         if section.features is None and section.inputs is None:
             raise ConfigurationError(
-                'samples.features is missing: name the fields with the inputs, such as features = ["t1", "t2"], or the '
-                'one field that holds them all as a list, such as features = "inputs" with dimension = 16; or write a table '
+                'samples.features is missing: name the fields with the inputs, such as features = ["t1", '
+                '"t2"], or the '
+                'one field that holds them all as a list, such as features = "inputs" with dimension = 16; '
+                "or write a table "
                 "[[samples.inputs]] for each"
             )
         self._section = section
@@ -112,7 +127,8 @@ class SampleReader:
         self.means, self.lasts = self._fields.means, self._fields.lasts
         if self.means and not fills_means:
             raise ConfigurationError(
-                'samples.inputs: missing = "mean" or "last": this role knows no client\'s own values; "reject", "zero" and a '
+                'samples.inputs: missing = "mean" or "last": this role knows no client\'s own values; '
+                '"reject", "zero" and a '
                 "number are possible"
             )
         low, high = section.label_range
@@ -123,22 +139,28 @@ class SampleReader:
         self._decode = None if decoded is None else format.decoder(decoded)
         count = len(self._fields.inputs)
         getter: Callable[[Any], Any] = attrgetter(*(f"feature_{index}" for index in range(max(count, 1))))
-        self._features: Callable[[Any], Numbers] = getter if count != 1 else lambda content: (getter(content),)
+        self._features: Callable[[Any], Numbers] = (
+            getter if count != 1 else lambda content: (getter(content),)
+        )
 
     def decode(self, record: Record) -> Sample:
         """The sample in ``record``.
 
-        PeerError with reason oversized, malformed, missing_field, not_numeric, not_finite, not_a_category, not_a_time, dimension or
-        label.
+        PeerError with reason oversized, malformed, missing_field, not_numeric, not_finite, not_a_category,
+        not_a_time, dimension or label.
         """
         value = record.value
         if value is None:
             raise without_value(self._format, "a sample")
         key_size = len(record.key or b"")
         if (size := len(value) + key_size) > MAXIMUM_BYTES:
-            raise PeerError("oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
+            raise PeerError(
+                "oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted"
+            )
         if key_size > LONGEST_KEY:
-            raise PeerError("oversized", f"a sample's key of {key_size} bytes, at most {LONGEST_KEY} are accepted")
+            raise PeerError(
+                "oversized", f"a sample's key of {key_size} bytes, at most {LONGEST_KEY} are accepted"
+            )
         fields, section = self._fields, self._section
         if self._decode is None:
             client, identity, features, given = fields.read(value)

@@ -1,4 +1,5 @@
-"""Guesses what the fields of records are: numbers, text that is a number, times, categories. Every guess says why."""
+"""Guesses what the fields of records are: numbers, text that is a number, times, categories. Every guess says
+why."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ OTHER_TIMES = "day-of-week and elapsed-seconds are possible too"
 WORDS = {"true", "false", "yes", "no", "on", "off"}
 # From 2008 to 2039.
 EPOCH = {"s": (1.2e9, 2.2e9), "ms": (1.2e12, 2.2e12), "us": (1.2e15, 2.2e15)}
-_TIME_NAME = re.compile(r"(^|_)(ts|at|time|date|datetime|epoch|\w*stamp|created|updated|seen)($|_)", re.IGNORECASE)
+_TIME_NAME = re.compile(
+    r"(^|_)(ts|at|time|date|datetime|epoch|\w*stamp|created|updated|seen)($|_)", re.IGNORECASE
+)
 _ID_NAME = re.compile(r"(^|_)(id|uuid|guid|key|seq|sequence|offset|index|row|nr|no)$", re.IGNORECASE)
 _OTHER_TIME = re.compile(r"\s*[0-9]{1,4}([./:-][0-9]{1,4}){2}([ T].*)?\s*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -49,7 +52,8 @@ ADDED = {"__op", "__ts_ms", "__source_ts_ms", "__deleted"}
 class InferredField:
     """What a field looks like.
 
-    keys: of its table ``[[samples.inputs]]``, without ``field``; None: it is no input. why: a text for the user.
+    keys: of its table ``[[samples.inputs]]``, without ``field``; None: it is no input. why: a text for the
+    user.
     """
 
     path: str
@@ -74,13 +78,17 @@ class _Values:
         return len({repr(value) for value in self.present})
 
 
-def field_values(contents: Sequence[dict[str, Any]], columns: Collection[str] | None = None) -> dict[str, list[Any]]:
+def field_values(
+    contents: Sequence[dict[str, Any]], columns: Collection[str] | None = None
+) -> dict[str, list[Any]]:
     """The values of at most a thousand fields, by path, without null and NaN."""
     found: dict[str, list[Any]] = {}
     for path in _paths(contents):
         where = path_of(path, columns)
         values = [where.find(content) for content in contents]
-        found[path] = [value for value in values if value is not ABSENT and value is not None and value == value]
+        found[path] = [
+            value for value in values if value is not ABSENT and value is not None and value == value
+        ]
     return found
 
 
@@ -94,9 +102,9 @@ def infer_fields(
 ) -> list[InferredField]:
     """What each field of these records looks like, in the order of the records.
 
-    besides: fields with a meaning already. textual: every value is text, as in CSV. columns: the names that a record has.
-    means: whether a missing number may be the mean of its client's values. orders: for each record, the series that it belongs to,
-    such as its client's or its partition's; None: all are one series.
+    besides: fields with a meaning already. textual: every value is text, as in CSV. columns: the names that a
+    record has. means: whether a missing number may be the mean of its client's values. orders: for each
+    record, the series that it belongs to, such as its client's or its partition's; None: all are one series.
     """
     others = {path_of(path, columns) for path in besides}
     values = field_values(contents, columns)
@@ -159,7 +167,9 @@ def _guess(values: _Values, textual: bool, filling: str) -> InferredField:
     if not values.present:
         return InferredField(values.path, None, f"null in all of {values.total} records")
     if len(values.present) < PRESENT * values.total:
-        return InferredField(values.path, None, f"only {len(values.present)} of {values.total} records have it")
+        return InferredField(
+            values.path, None, f"only {len(values.present)} of {values.total} records have it"
+        )
     keys, why = _kind(values, name, textual)
     if keys is not None and "missing_values" in keys and not values.lacking:
         keys = {**keys, "missing": filling}
@@ -171,7 +181,10 @@ def _guess(values: _Values, textual: bool, filling: str) -> InferredField:
 
 def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | None, str]:
     present = values.present
-    if all(isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in WORDS) for value in present):
+    if all(
+        isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in WORDS)
+        for value in present
+    ):
         return {"as": "boolean"}, "true or false"
     if any(isinstance(value, (dict, list, bytes)) for value in present):
         return None, f"no single value: {shown(present[0])}"
@@ -181,25 +194,37 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
     if len(numbers) >= SHARE * len(present) and not (nothing := _for_nothing(present)):
         return _number(values, numbers, name, textual)
     if len(numbers) >= MOSTLY * len(present) and (nothing := _for_nothing(present)):
-        keys, told = _number(_Values(values.path, values.total, _without(present, nothing)), numbers, name, textual)
+        keys, told = _number(
+            _Values(values.path, values.total, _without(present, nothing)), numbers, name, textual
+        )
         if keys is not None and "unit" not in keys:
             said = ", ".join(map(repr, nothing))
-            return {**keys, "missing_values": nothing}, f"{told}; {said} is treated as missing, which is a guess"
+            return {
+                **keys,
+                "missing_values": nothing,
+            }, f"{told}; {said} is treated as missing, which is a guess"
     texts = [value for value in present if isinstance(value, str)]
     if len(texts) < len(present):
         return None, f"values of several kinds, such as {shown(present[0])} and {_other(present)}"
     times = Timestamps(None)
     if sum(_works(lambda text: times.read(text, ""), text) for text in texts) >= SHARE * len(texts):
-        zone = "" if re.search(r"([+-]\d\d:?\d\d|Z)$", texts[0].strip()) else "; it names no zone: UTC is taken, or set zone"
+        zone = (
+            ""
+            if re.search(r"([+-]\d\d:?\d\d|Z)$", texts[0].strip())
+            else "; it names no zone: UTC is taken, or set zone"
+        )
         return {"as": "hour-of-day"}, f"a time, such as {texts[0].strip()}{zone}. {OTHER_TIMES}"
     return _category(values, sorted(set(texts)))
 
 
 def _for_nothing(present: Sequence[Any]) -> list[str]:
-    """Texts among numbers that may mean a missing value, such as N/A; empty if there are none, or if there is other text."""
+    """Texts among numbers that may mean a missing value, such as N/A; empty if there are none, or if there is
+    other text."""
     texts = [value for value in present if isinstance(value, str) and not says_nothing(value)]
     others = {text.strip() for text in texts if number_of_text(text) is None}
-    alike = len(others) <= MOST_NOTHINGS and all(len(text) <= LONGEST_NOTHING and not re.search(r"\d", text) for text in others)
+    alike = len(others) <= MOST_NOTHINGS and all(
+        len(text) <= LONGEST_NOTHING and not re.search(r"\d", text) for text in others
+    )
     return sorted(others) if alike else []
 
 
@@ -207,7 +232,9 @@ def _without(present: Sequence[Any], nothing: Collection[str]) -> list[Any]:
     return [value for value in present if not isinstance(value, str) or value.strip() not in nothing]
 
 
-def _number(values: _Values, numbers: list[float], name: str, textual: bool) -> tuple[dict[str, Any] | None, str]:
+def _number(
+    values: _Values, numbers: list[float], name: str, textual: bool
+) -> tuple[dict[str, Any] | None, str]:
     if not numbers:
         return None, f"nothing but {shown(values.present[0])}"
     low, high = min(numbers), max(numbers)
@@ -220,9 +247,19 @@ def _number(values: _Values, numbers: list[float], name: str, textual: bool) -> 
                 told += ", as text"
             return {"as": "hour-of-day", "unit": unit}, f"{told}. {OTHER_TIMES}"
     whole = all(number.is_integer() for number in numbers)
-    if whole and len(values.present) >= ENOUGH and values.distinct == len(values.present) and looks_like_an_id(name):
+    if (
+        whole
+        and len(values.present) >= ENOUGH
+        and values.distinct == len(values.present)
+        and looks_like_an_id(name)
+    ):
         return None, "each record has another: it looks like a name or a sequence number"
-    if whole and values.distinct > 2 and values.distinct <= MOST_VALUES and len(values.present) >= 10 * values.distinct:
+    if (
+        whole
+        and values.distinct > 2
+        and values.distinct <= MOST_VALUES
+        and len(values.present) >= 10 * values.distinct
+    ):
         told += f"; {values.distinct} different whole ones: if they are codes, a category"
     wrong = len(values.present) - len(numbers)
     if wrong:
@@ -235,10 +272,14 @@ def _category(values: _Values, known: list[str]) -> tuple[dict[str, Any] | None,
         return None, f"a date or a time, such as {shown(known[0])}, but not in ISO 8601"
     few = len(known) <= MOST_VALUES and (len(known) <= ENOUGH or 2 * len(known) <= len(values.present))
     if few and all(len(text) <= LONGEST_VALUE and text.isprintable() for text in known):
-        return {"as": "category", "values": known}, f"text of {len(known)} different values. Any other value sets all of them to 0"
+        return {
+            "as": "category",
+            "values": known,
+        }, f"text of {len(known)} different values. Any other value sets all of them to 0"
     buckets = 2 ** max(3, math.ceil(math.log2(4 * len(known))))
     return None, (
-        f"text with {len(known)} different values in {len(values.present)} records, such as {shown(known[0])}. "
+        f"text with {len(known)} different values in {len(values.present)} records, such as "
+        f"{shown(known[0])}. "
         f'If it is a category: as = "category", buckets = {min(buckets, 1024)}'
     )
 
@@ -263,7 +304,9 @@ def _rises(values: Sequence[Any], orders: Sequence[int] | None) -> bool:
         series[0 if orders is None else orders[place]].append(int(str(value).partition(".")[0]))
     # n numbers rise in one of their n! orders.
     unlikely = sum(math.lgamma(len(own) + 1) for own in series.values())
-    return unlikely > UNLIKELY and all(low < high for own in series.values() for low, high in itertools.pairwise(own))
+    return unlikely > UNLIKELY and all(
+        low < high for own in series.values() for low, high in itertools.pairwise(own)
+    )
 
 
 def _works(function: Callable[[Any], Any], value: Any) -> bool:
@@ -275,7 +318,9 @@ def _works(function: Callable[[Any], Any], value: Any) -> bool:
 
 
 def _no_number(values: Sequence[Any]) -> str:
-    return next((shown(value) for value in values if not numbers_among([value]) or isinstance(value, bool)), "NaN")
+    return next(
+        (shown(value) for value in values if not numbers_among([value]) or isinstance(value, bool)), "NaN"
+    )
 
 
 def _other(values: Sequence[Any]) -> str:

@@ -18,7 +18,11 @@ DISTINCT = 0.9
 
 def names_in(values: Sequence[Any]) -> list[str]:
     """The names among these values: text that is not empty, and whole numbers."""
-    return [str(value) for value in values if isinstance(value, (str, int)) and not isinstance(value, bool) and value != ""]
+    return [
+        str(value)
+        for value in values
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value != ""
+    ]
 
 
 def same_names(known: Collection[str], fields: Mapping[str, Sequence[Any]]) -> str | None:
@@ -32,13 +36,17 @@ def same_names(known: Collection[str], fields: Mapping[str, Sequence[Any]]) -> s
     return None if best is None else best[1]
 
 
-def same_ids(samples: Mapping[str, Sequence[Any]], labels: Mapping[str, Sequence[Any]]) -> tuple[str, str, int] | None:
+def same_ids(
+    samples: Mapping[str, Sequence[Any]], labels: Mapping[str, Sequence[Any]]
+) -> tuple[str, str, int] | None:
     """Each topic's field that names the sample, and how many names both have; None: there are no such fields.
 
-    The name differs in nearly every record. Fields with equal names come first, then fields that are called like an id, then text.
-    """
+    The name differs in nearly every record. Fields with equal names come first, then fields that are called
+    like an id, then text."""
     best: tuple[tuple[bool, bool, bool, int], tuple[str, str, int]] | None = None
-    ids = {path: set(found) for path, values in samples.items() if _are_ids(found := names_in(values), values)}
+    ids = {
+        path: set(found) for path, values in samples.items() if _are_ids(found := names_in(values), values)
+    }
     for path, values in labels.items():
         found = names_in(values)
         if not _are_ids(found, values):

@@ -35,8 +35,8 @@ def zone_named(name: str) -> tzinfo:
 class Timestamps:
     """Reads times as seconds since 1970.
 
-    unit: of times that are numbers, or digits in a text; None: only ISO 8601 is a time. zone: of text that names no zone.
-    """
+    unit: of times that are numbers, or digits in a text; None: only ISO 8601 is a time. zone: of text that
+    names no zone."""
 
     def __init__(self, unit: TimeUnit | None, zone: tzinfo = UTC) -> None:
         self._per_second = None if unit is None else _PER_SECOND[unit]
@@ -82,4 +82,7 @@ class Timestamps:
             expected = f'a number with unit = "{self._unit}", or ISO 8601,'
             return PeerError("not_a_time", f"{field} is {shown(value)}, {expected} is expected")
         hint = '; a number is one with unit = "s", "ms" or "us"' if isinstance(value, (int, float)) else ""
-        return PeerError("not_a_time", f"{field} is {shown(value)}, a time as 2026-01-31T13:30:00Z (ISO 8601) is expected{hint}")
+        return PeerError(
+            "not_a_time",
+            f"{field} is {shown(value)}, a time as 2026-01-31T13:30:00Z (ISO 8601) is expected{hint}",
+        )

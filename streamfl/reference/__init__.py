@@ -1,6 +1,7 @@
 """What is written from the code: a page of each system and one of every worker, dashboards, and alert rules.
 
-``python -m streamfl.reference`` writes them. A test compares the repository's files with what would be written.
+``python -m streamfl.reference`` writes them. A test compares the repository's files with what would be
+written.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ NOTE = "Written from the code by `make reference`: a change belongs there."
 
 
 def pages(systems: Iterable[System]) -> dict[str, str]:
-    """Maps each file's path in a repository to its text: the files about these systems and about every worker."""
+    """Maps each file's path in a repository to its text: the files about these systems and about every
+    worker."""
     systems = list(systems)
     written = alert_files(systems, NOTE, f"{PAGES}/", _sections)
     written |= {board.filename: to_json(board) for board in dashboards_of(systems)}

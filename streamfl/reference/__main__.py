@@ -17,7 +17,9 @@ if __name__ == "__main__":
     chosen = parser.parse_args()
     if unknown := set(chosen.systems) - set(names):
         parser.error(f"no such system: {', '.join(sorted(unknown))}")
-    systems = [system for system in installed_systems() if not chosen.systems or system.name in chosen.systems]
+    systems = [
+        system for system in installed_systems() if not chosen.systems or system.name in chosen.systems
+    ]
     for path, text in pages(systems).items():
         (chosen.root / path).parent.mkdir(parents=True, exist_ok=True)
         (chosen.root / path).write_text(text, encoding="utf-8")

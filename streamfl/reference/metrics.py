@@ -31,7 +31,11 @@ def metrics_section(system: System | None) -> str:
     """The metrics of a system by role, or no text if its roles declare none. None: those of every worker."""
     if system is None:
         return _table(worker_metrics())
-    return "\n\n".join(f"### Metrics of {kind}\n\n{_table(metrics)}" for kind, metrics in role_metrics(system).items() if metrics)
+    return "\n\n".join(
+        f"### Metrics of {kind}\n\n{_table(metrics)}"
+        for kind, metrics in role_metrics(system).items()
+        if metrics
+    )
 
 
 def _by_name(groups: Iterable[type]) -> dict[str, Metric]:
@@ -39,5 +43,8 @@ def _by_name(groups: Iterable[type]) -> dict[str, Metric]:
 
 
 def _table(found: Mapping[str, Metric]) -> str:
-    rows = [(f"`{name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.help) for name, one in found.items()]
+    rows = [
+        (f"`{name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.help)
+        for name, one in found.items()
+    ]
     return table(HEADING, rows)

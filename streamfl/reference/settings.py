@@ -22,7 +22,13 @@ __all__ = ["section_text", "sections", "settings_section"]
 
 HEADING = ("key", "type", "default", "allowed", "meaning")
 CHANGEABLE_TEXT = "*Changeable.*"
-WORDS: dict[object, str] = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "table"}
+WORDS: dict[object, str] = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    dict: "table",
+}
 ENDS = {"ge": "from {}", "gt": "above {}", "le": "up to {}", "lt": "below {}"}
 
 
@@ -33,9 +39,10 @@ def settings_section(system: System) -> str:
     for settings in dict.fromkeys(kinds[name].settings for name in system.kinds):
         roles = ", ".join(f"`{name}`" for name in system.kinds if kinds[name].settings is settings)
         parts.append(
-            f"Each role has its own TOML file: {roles}. A default of *required* means that there is none. {CHANGEABLE_TEXT} A role "
-            "goes on with its state when the key has another value; without this mark a state that was made with another value is "
-            "refused, unless the key only says how something is reached, logged or shown."
+            f"Each role has its own TOML file: {roles}. A default of *required* means that there is none. "
+            f"{CHANGEABLE_TEXT} A role goes on with its state when the key has another value; without this "
+            "mark a state that was made with another value is refused, unless the key only says how "
+            "something is reached, logged or shown."
         )
         parts += [section_text(heading, section) for heading, section in sections(settings).items()]
     return "\n\n".join(parts)
@@ -47,7 +54,11 @@ def sections(settings: type[BaseModel]) -> dict[str, type[BaseModel]]:
     found: dict[str, type[BaseModel]] = {}
     for heading, section in own.items():
         # Several sections have one like [registry], which the file has itself.
-        inner = {name: one for name, one in _headings(section, f"{heading.strip('[]')}.") if one not in own.values()}
+        inner = {
+            name: one
+            for name, one in _headings(section, f"{heading.strip('[]')}.")
+            if one not in own.values()
+        }
         found |= {heading: section} | inner
     return found
 
@@ -59,7 +70,8 @@ def _headings(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _models(annotation: Any, form: str = "[{}]") -> Iterator[tuple[str, type[BaseModel]]]:
-    """The sections that a key can hold, each with the form of its heading. In a table of sections the user chooses the names."""
+    """The sections that a key can hold, each with the form of its heading. In a table of sections the user
+    chooses the names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield form, annotation
     form = {list: "[[{}]]", dict: "[{}.NAME]"}.get(get_origin(annotation), form)
@@ -74,7 +86,15 @@ def section_text(heading: str, section: type[BaseModel]) -> str:
     for key, field in section.model_fields.items():
         changeable = [CHANGEABLE_TEXT] if any(isinstance(one, Changeable) for one in field.metadata) else []
         meaning = " ".join([*(field.description or "").split(), *changeable])
-        rows.append((f"`{name}.{field.alias or key}`", _type(field.annotation), _default(field), _allowed(field), meaning))
+        rows.append(
+            (
+                f"`{name}.{field.alias or key}`",
+                _type(field.annotation),
+                _default(field),
+                _allowed(field),
+                meaning,
+            )
+        )
     return f"### Section {heading}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{table(HEADING, rows)}"
 
 
@@ -93,7 +113,11 @@ def _type(annotation: Any) -> str:
         return " or ".join(f"`{json.dumps(value)}`" for value in members)
     if origin in (Union, types.UnionType):
         # A "number" may be whole, so int is not listed besides float.
-        told = [member for member in members if member is not type(None) and not (member is int and float in members)]
+        told = [
+            member
+            for member in members
+            if member is not type(None) and not (member is int and float in members)
+        ]
         return " or ".join(map(_type, told))
     if origin is list and isinstance(members[0], type) and issubclass(members[0], BaseModel):
         return "list of tables"
@@ -139,4 +163,8 @@ def _number(value: float) -> str:
         return f"{value:,g}"
     size = abs(value)
     # Large powers of two, such as the ends of a number type, are shown as powers.
-    return f"{'-' * (value < 0)}2^{size.bit_length() - 1}" if size > 10**15 and size.bit_count() == 1 else f"{value:,}"
+    return (
+        f"{'-' * (value < 0)}2^{size.bit_length() - 1}"
+        if size > 10**15 and size.bit_count() == 1
+        else f"{value:,}"
+    )

@@ -1,4 +1,5 @@
-"""Puts together samples that come in several records. Bounded in number and time; each sample is sent once."""
+"""Puts together samples that come in several records. Bounded in number and time; each sample is sent
+once."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class AssemblyMetrics(Counts):
 
     samples_in_assembly = gauge("Samples of which some records have come", headline=True)
     assembled_samples = counter(
-        "Samples that were sent on, by reason: complete, their span over, expired, or displaced by newer ones (limit)",
+        "Samples that were sent on, by reason: complete, their span over, expired, or displaced by newer "
+        "ones (limit)",
         reason=("complete", "over", "expired", "displaced"),
     )
     incomplete_samples = counter("Samples sent on without all of their inputs")
@@ -38,9 +40,10 @@ class AssemblyMetrics(Counts):
 class Together:
     """Which rows are one sample, and when the sample is sent.
 
-    fields: the sample is complete with all of these. several: which of several values for one input to take. span: a place is the
-    number of a span of this many seconds; None: it is an id. grace: a span is over with a row this many seconds past its end; None:
-    never. expiry: seconds after the first row. limit: most samples in a partition, those already sent included.
+    fields: the sample is complete with all of these. several: which of several values for one input to take.
+    span: a place is the number of a span of this many seconds; None: it is an id. grace: a span is over with
+    a row this many seconds past its end; None: never. expiry: seconds after the first row. limit: most
+    samples in a partition, those already sent included.
     """
 
     fields: Collection[str]
@@ -59,7 +62,8 @@ class SamplePlace(NamedTuple):
 
 
 class Assembled(NamedTuple):
-    """A sample to be sent. time: of its newest row, in seconds. written: that time as the row's record has it."""
+    """A sample to be sent. time: of its newest row, in seconds. written: that time as the row's record has
+    it."""
 
     client: str
     place: str
@@ -70,9 +74,11 @@ class Assembled(NamedTuple):
 
 
 class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A sample that is being put together or was sent. Once sent, ``values`` is empty and ``lacked`` names its missing inputs.
+    """A sample that is being put together or was sent. Once sent, ``values`` is empty and ``lacked`` names
+    its missing inputs.
 
-    since: when its first row came, or when it was sent. counts: number of values in each mean, from two upward.
+    since: when its first row came, or when it was sent. counts: number of values in each mean, from two
+    upward.
     """
 
     since: Time
@@ -89,8 +95,8 @@ class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class _Partition:
     """The samples of one partition.
 
-    entries: by place. open: by client, the places that are being put together. ages: a heap that finds the oldest entry; its items
-    may be stale, because an entry was removed or became younger.
+    entries: by place. open: by client, the places that are being put together. ages: a heap that finds the
+    oldest entry; its items may be stale, because an entry was removed or became younger.
     """
 
     entries: dict[SamplePlace, _Entry] = field(default_factory=dict)
@@ -125,7 +131,8 @@ class _Partition:
 
 
 class Assembly:
-    """Puts rows together and sends each sample once. Refuses rows that come too late for it, counts rows that it does not need."""
+    """Puts rows together and sends each sample once. Refuses rows that come too late for it, counts rows that
+    it does not need."""
 
     def __init__(self, together: Together) -> None:
         self._together = together
@@ -142,8 +149,8 @@ class Assembly:
     def take(self, partition: int, row: AssemblyRow, headers: Headers, now: float) -> list[Assembled]:
         """Take a row in. Returns the samples to be sent because of it, oldest span first.
 
-        PeerError with reason late if the row's sample was already sent without it, oversized if the sample would be too long.
-        """
+        PeerError with reason late if the row's sample was already sent without it, oversized if the sample
+        would be too long."""
         held, place = self._partitions[partition], self._place(row.client, row.place)
         done = self._spans_over(held, row)
         entry = held.entries.get(place)
@@ -154,7 +161,9 @@ class Assembly:
                 self._metrics.surplus_values += 1
                 return self._go_on(held, done, "over", now)
             lacked = ", ".join(sorted(row.values))
-            raise PeerError("late", f"the sample {row.place!r} of {row.client!r} was sent on without {lacked:.200}")
+            raise PeerError(
+                "late", f"the sample {row.place!r} of {row.client!r} was sent on without {lacked:.200}"
+            )
         added = self._added(entry, row)
         if place not in held.entries:
             held.put(place, entry)
@@ -168,7 +177,8 @@ class Assembly:
         return sent
 
     def expire(self, now: float) -> Iterator[Assembled]:
-        """The samples to be sent because they have waited too long. Forgets samples that were sent long ago."""
+        """The samples to be sent because they have waited too long. Forgets samples that were sent long
+        ago."""
         for held in self._partitions.values():
             while (oldest := held.oldest()) is not None and oldest[0] + self._together.expiry <= now:
                 place = oldest[1]
@@ -211,7 +221,9 @@ class Assembly:
         """Restore one value; PeerError if it cannot be one that was written."""
         kind, _, rest = key.partition(b"/")
         if kind != b"sample":
-            raise PeerError("malformed", f"{key[:60]!r} is not a key of the state of samples in several records")
+            raise PeerError(
+                "malformed", f"{key[:60]!r} is not a key of the state of samples in several records"
+            )
         end = 2 + int.from_bytes(rest[:2], "big")
         place = self._place(check_name(rest[2:end]), check_name(rest[end:]))
         entry = decode_restored(value, _Entry, "a sample in several records")
@@ -271,7 +283,9 @@ class Assembly:
         ]
         return [SamplePlace(row.client, place) for _, place in sorted(over)]
 
-    def _go_on(self, held: _Partition, places: Iterable[SamplePlace], why: str, now: float) -> list[Assembled]:
+    def _go_on(
+        self, held: _Partition, places: Iterable[SamplePlace], why: str, now: float
+    ) -> list[Assembled]:
         sent = []
         for place in places:
             entry = held.take(place)

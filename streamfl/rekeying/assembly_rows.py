@@ -12,10 +12,21 @@ from streamfl.contract.role import PeerError, Record
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import LONGEST_NAME, ROOM, Codec, Name, Version
 
-__all__ = ["ASSEMBLY_ROW", "LONGEST_TEXT", "AssemblyRow", "Named", "Scalar", "Values", "check_size", "decode_row", "scalar"]
+__all__ = [
+    "ASSEMBLY_ROW",
+    "LONGEST_TEXT",
+    "AssemblyRow",
+    "Named",
+    "Scalar",
+    "Values",
+    "check_size",
+    "decode_row",
+    "scalar",
+]
 
 LONGEST_TEXT = 1_000
-# Bytes of a number in JSON with what is around it; and how many times longer a character may be in JSON than in UTF-8.
+# Bytes of a number in JSON with what is around it; and how many times longer a character may be in JSON than
+# in UTF-8.
 NUMBER_BYTES, ESCAPED = 32, 6
 # Larger whole numbers are not exact in JSON.
 MOST = 2**53
@@ -35,8 +46,9 @@ class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class AssemblyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Some inputs of one sample.
 
-    place: which of the client's samples: an id, or the number of a span of time. time: event time, in seconds. written: that time
-    as the record has it, for the sample's time field. inputs: empty if the record has no input of a sample.
+    place: which of the client's samples: an id, or the number of a span of time. time: event time, in
+    seconds. written: that time as the record has it, for the sample's time field. inputs: empty if the record
+    has no input of a sample.
     """
 
     version: Version
@@ -65,7 +77,8 @@ def decode_row(record: Record) -> AssemblyRow:
 
 
 def scalar(content: Any, field: str) -> Scalar | None:
-    """The content as an input of a row, None for null and NaN; PeerError with reason malformed or not_finite."""
+    """The content as an input of a row, None for null and NaN; PeerError with reason malformed or
+    not_finite."""
     if content is None or (isinstance(content, float) and math.isnan(content)):
         return None
     if isinstance(content, float) and math.isinf(content):
@@ -74,14 +87,18 @@ def scalar(content: Any, field: str) -> Scalar | None:
         return content
     if isinstance(content, (bool, float)) or (isinstance(content, int) and -MOST <= content <= MOST):
         return content
-    raise PeerError("malformed", f"{field} is no number, truth value or text of up to {LONGEST_TEXT} characters")
+    raise PeerError(
+        "malformed", f"{field} is no number, truth value or text of up to {LONGEST_TEXT} characters"
+    )
 
 
 def check_size(values: Mapping[str, Scalar]) -> None:
     """PeerError with reason oversized if a record of these values might be too long, in any format."""
     size = sum(ESCAPED * len(name.encode()) + _size(value) for name, value in values.items())
     if size > ROOM - 2 * ESCAPED * 4 * LONGEST_NAME:
-        raise PeerError("oversized", f"a sample of {len(values)} inputs with up to {size} bytes, {ROOM} are accepted")
+        raise PeerError(
+            "oversized", f"a sample of {len(values)} inputs with up to {size} bytes, {ROOM} are accepted"
+        )
 
 
 def _size(value: Scalar) -> int:

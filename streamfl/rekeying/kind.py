@@ -33,8 +33,8 @@ WRITTEN = ("json", "msgpack")
 class Stream:
     """A role's topic that `streamfl rekey` writes.
 
-    name: of its section. target: that section. source: topic and format of the records to read. by: the field with the key.
-    """
+    name: of its section. target: that section. source: topic and format of the records to read. by: the field
+    with the key."""
 
     name: str
     target: KeySection
@@ -57,11 +57,13 @@ class Stream:
         inputs, features = getattr(self.target, "inputs", None), getattr(self.target, "features", None)
         if inputs is not None:
             # Every record has the time and the key, so they are no inputs of a sample.
-            features = [one.field for one in inputs if one.field not in (self.assemble.time, _keyed_by(self.target))]
+            features = [
+                one.field for one in inputs if one.field not in (self.assemble.time, _keyed_by(self.target))
+            ]
         if not isinstance(features, list):
             raise ConfigurationError(
-                f"{self.name}.assemble.fields is missing: say what a sample consists of, for {self.name}.features names no fields "
-                "one by one"
+                f"{self.name}.assemble.fields is missing: say what a sample consists of, for "
+                f"{self.name}.features names no fields one by one"
             )
         label = getattr(self.target, "label", None)
         return [*dict.fromkeys([*features, *([] if label is None else [label])])]
@@ -76,9 +78,13 @@ def _stream(settings: RoleSettings, name: str) -> Stream:
     target = getattr(settings, name, None)
     section = getattr(target, "rekey", None)
     if not isinstance(target, KeySection) or not isinstance(section, RekeySection):
-        raise ConfigurationError(f"the section [{name}.rekey] is missing: it names the topic to be rekeyed to {name}.topic")
+        raise ConfigurationError(
+            f"the section [{name}.rekey] is missing: it names the topic to be rekeyed to {name}.topic"
+        )
     if section.topic == target.topic:
-        raise ConfigurationError(f"{name}.rekey.topic = {section.topic!r}: {name}.topic is the output topic: name another one")
+        raise ConfigurationError(
+            f"{name}.rekey.topic = {section.topic!r}: {name}.topic is the output topic: name another one"
+        )
     said = {key: getattr(section, key) for key in section.model_fields_set & KeySection.model_fields.keys()}
     own = {key: getattr(target, key) for key in KeySection.model_fields}
     if said.keys() - {"topic", "key", "key_field"}:
@@ -89,7 +95,8 @@ def _stream(settings: RoleSettings, name: str) -> Stream:
 
 
 def rekey_kind(name: str) -> RoleKind[Any]:
-    """The role kind of `streamfl rekey` for one of ``STREAMS``. It takes the role's settings, with another consumer group."""
+    """The role kind of `streamfl rekey` for one of ``STREAMS``. It takes the role's settings, with another
+    consumer group."""
 
     kind = f"rekey-{name}"
 
@@ -99,8 +106,9 @@ def rekey_kind(name: str) -> RoleKind[Any]:
             Channel(name="source", links={(USER, kind): stream.source.topic}, decode=_decoder(stream)),
             # The section's own topic is ours to make here: nobody else writes it.
             Channel(name="keyed", links={(kind, USER): stream.target.topic}),
-            # Positions are stored here too: Kafka forgets a group's offsets, and all records would be written a second time.
-            # Rows are keyed by their client's name as it is, whatever the new records' keys are.
+            # Positions are stored here too: Kafka forgets a group's offsets, and all records would be written
+            # a second time. Rows are keyed by their client's name as it is, whatever the new records' keys
+            # are.
             Channel(
                 name="state",
                 links={(kind, kind): f"{settings.group}.state"},
@@ -112,7 +120,11 @@ def rekey_kind(name: str) -> RoleKind[Any]:
         if stream.assemble is not None:
             topic = f"{settings.group}.pieces"
             pieces = Channel(
-                name="pieces", links={(kind, kind): topic}, decode=decode_row, client=lambda row: row.client, like="source"
+                name="pieces",
+                links={(kind, kind): topic},
+                decode=decode_row,
+                client=lambda row: row.client,
+                like="source",
             )
             rows.insert(2, pieces)
         return ChannelTable(kind, rows)
@@ -120,13 +132,19 @@ def rekey_kind(name: str) -> RoleKind[Any]:
     def state_settings(settings: RoleSettings) -> StateSettings:
         stream = _stream(settings, name)
         # Records are not read twice, so a new target topic would lack those that were read already.
-        content: dict[str, Any] = {f"{name}.rekey.topic": stream.source.topic, f"{name}.topic": stream.target.topic}
+        content: dict[str, Any] = {
+            f"{name}.rekey.topic": stream.source.topic,
+            f"{name}.topic": stream.target.topic,
+        }
         content |= {f"{name}.key": stream.target.key}
         must_stay = {*content, f"{name}.assemble.seconds"}
         # The operator may correct it and send refused records back; the log reports that it has changed.
         content[f"{name}.rekey.by"] = stream.by
         if stream.assemble is not None:
-            content |= {f"{name}.assemble.{key}": value for key, value in stream.assemble.model_dump(mode="json").items()}
+            content |= {
+                f"{name}.assemble.{key}": value
+                for key, value in stream.assemble.model_dump(mode="json").items()
+            }
         # With another span a place means another time. All other changes apply from the next sample on.
         return StateSettings.of(content, content.keys() - must_stay)
 
@@ -168,9 +186,15 @@ def _decoder(stream: Stream) -> Callable[..., Any]:
     if not stream.as_it_is:
         _check_written(stream)
         plain = format_of(stream.target, stream.name).encode
-        encode = (lambda content: plain(with_infinities(content))) if stream.target.format == "json" else plain
-    if stream.by is None and (stream.source.key, stream.source.key_field) == (stream.target.key, stream.target.key_field):
-        # A UUID as text, or an object in JSON, would be spelt another way, and partitioned apart from its labels on another topic.
+        encode = (
+            (lambda content: plain(with_infinities(content))) if stream.target.format == "json" else plain
+        )
+    if stream.by is None and (stream.source.key, stream.source.key_field) == (
+        stream.target.key,
+        stream.target.key_field,
+    ):
+        # A UUID as text, or an object in JSON, would be spelt another way, and partitioned apart from its
+        # labels on another topic.
         write_key = None
     return RekeyReader(source, stream.by, columns, encode, read_key, write_key).decode
 
@@ -178,8 +202,8 @@ def _decoder(stream: Stream) -> Callable[..., Any]:
 def _check_written(stream: Stream) -> None:
     if stream.target.format not in WRITTEN:
         raise ConfigurationError(
-            f"{stream.name}.format = {stream.target.format!r}: `streamfl rekey` writes another format than it reads here, and "
-            f"can write {' or '.join(WRITTEN)}"
+            f"{stream.name}.format = {stream.target.format!r}: `streamfl rekey` writes another format than "
+            f"it reads here, and can write {' or '.join(WRITTEN)}"
         )
 
 
@@ -190,7 +214,8 @@ def _writer(stream: Stream) -> Callable[[Assembled], bytes]:
     format: Format = format_of(target, stream.name)
     paths = {name: path_of(name) for name in stream.fields}
     client, identity = (
-        None if text is None else path_of(text) for text in (_keyed_by(target), getattr(target, "sample_id", None))
+        None if text is None else path_of(text)
+        for text in (_keyed_by(target), getattr(target, "sample_id", None))
     )
     time = None if assemble.time is None else path_of(assemble.time)
 

@@ -1,4 +1,5 @@
-"""Turns a user's record into what `streamfl rekey` writes: the same content under another key, or a row of a sample."""
+"""Turns a user's record into what `streamfl rekey` writes: the same content under another key, or a row of a
+sample."""
 
 from __future__ import annotations
 
@@ -40,9 +41,12 @@ class Rekeyed(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Content:
-    """Reads records' fields and names. by: the field with the name; None: ``of_key`` reads it from the record's key."""
+    """Reads records' fields and names. by: the field with the name; None: ``of_key`` reads it from the
+    record's key."""
 
-    def __init__(self, format: Format, by: str | None, columns: Sequence[str] | None, of_key: ReadKey) -> None:
+    def __init__(
+        self, format: Format, by: str | None, columns: Sequence[str] | None, of_key: ReadKey
+    ) -> None:
         self._of_key = of_key
         self.format = format
         self._decode = format.decoder(cast(type[Any], Any))
@@ -53,7 +57,9 @@ class _Content:
         if record.value is None:
             raise without_value(self.format, "a record")
         if (size := len(record.value) + len(record.key or b"")) > MAXIMUM_BYTES:
-            raise PeerError("oversized", f"a record of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
+            raise PeerError(
+                "oversized", f"a record of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted"
+            )
         content = named_fields(self._decode, record.value)
         if isinstance(content, PeerError):
             raise content
@@ -69,8 +75,9 @@ class _Content:
 class RekeyReader:
     """Decodes records that are rewritten one by one.
 
-    encode: encodes a record's fields; None: its bytes stay as they are. read_key: reads the name from a record's key, where ``by``
-    is None. write_key: makes the new key from the name; None: the key stays as it is.
+    encode: encodes a record's fields; None: its bytes stay as they are. read_key: reads the name from a
+    record's key, where ``by`` is None. write_key: makes the new key from the name; None: the key stays as it
+    is.
     """
 
     def __init__(
@@ -100,12 +107,16 @@ class RekeyReader:
             raise PeerError("malformed", f"it cannot be written as the section says: {error}") from None
         headers = (*record.headers, *_origin(record, event_time(record)))
         if (size := encoded_size(key, value, headers)) > MAXIMUM_BYTES or len(key) > LONGEST_KEY:
-            raise PeerError("oversized", f"a record of {size} bytes with its key and headers, at most {MAXIMUM_BYTES} are accepted")
+            raise PeerError(
+                "oversized",
+                f"a record of {size} bytes with its key and headers, at most {MAXIMUM_BYTES} are accepted",
+            )
         return Rekeyed(key, value, headers)
 
 
 class RowReader:
-    """Decodes records that form samples together. fields: the fields of a sample, as the sample's own record names them."""
+    """Decodes records that form samples together. fields: the fields of a sample, as the sample's own record
+    names them."""
 
     def __init__(
         self,
@@ -121,7 +132,8 @@ class RowReader:
         self._times = Timestamps(section.time_unit)
         self._fields = {name: path_of(name, columns) for name in fields}
         self._id, self._time, self._name, self._value = (
-            None if text is None else path_of(text, columns) for text in (section.id, section.time, section.name, section.value)
+            None if text is None else path_of(text, columns)
+            for text in (section.id, section.time, section.name, section.value)
         )
 
     def decode(self, record: Record) -> AssemblyRow:
@@ -141,7 +153,9 @@ class RowReader:
             place = str(math.floor(time / self._section.seconds))
         values = self._inputs(content)
         check_size(values)
-        return AssemblyRow(VERSION, client, place, time, written, tuple(Named(name, value) for name, value in values.items()))
+        return AssemblyRow(
+            VERSION, client, place, time, written, tuple(Named(name, value) for name, value in values.items())
+        )
 
     def _inputs(self, content: Mapping[str, Any]) -> dict[str, Scalar]:
         if self._name is not None and self._value is not None:
@@ -150,7 +164,9 @@ class RowReader:
                 return {}
             found = {name: (_found(self._value, content), self._value.text)}
         else:
-            found = {name: (path.find(cast(dict[str, Any], content)), name) for name, path in self._fields.items()}
+            found = {
+                name: (path.find(cast(dict[str, Any], content)), name) for name, path in self._fields.items()
+            }
         values = {name: scalar(value, shown) for name, (value, shown) in found.items() if value is not ABSENT}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -158,8 +174,8 @@ class RowReader:
 def with_infinities(content: Any) -> Any:
     """The content with infinities as text.
 
-    JSON has no infinity: the encoder would write null, and null is filled in like any missing value. The error would go unnoticed.
-    """
+    JSON has no infinity: the encoder would write null, and null is filled in like any missing value. The
+    error would go unnoticed."""
     if isinstance(content, dict):
         return {name: with_infinities(value) for name, value in content.items()}
     if isinstance(content, list):

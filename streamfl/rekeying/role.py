@@ -1,4 +1,5 @@
-"""The role of `streamfl rekey`: it writes records under another key, and the rows of a sample as one record."""
+"""The role of `streamfl rekey`: it writes records under another key, and the rows of a sample as one
+record."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamfl.contract.measurement import Counts, Measurement, counter
-from streamfl.contract.role import Headers, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    Headers,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.records.header_propagation import time_header
 from streamfl.rekeying.assembly import Assembled, Assembly
 from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow
@@ -29,8 +39,8 @@ class RekeyingMetrics(Counts):
 class Rekeying:
     """Rewrites a topic.
 
-    Inputs: ``source``, the user's records; with an assembly also ``pieces``, which the role itself sends to the output of that
-    name, keyed by client. Output: ``keyed``.
+    Inputs: ``source``, the user's records; with an assembly also ``pieces``, which the role itself sends to
+    the output of that name, keyed by client. Output: ``keyed``.
 
     assembly: puts rows together; None: every record is a sample.
     encode: encodes an assembled sample.
@@ -55,7 +65,8 @@ class Rekeying:
         self._carry = carry
         self._clock_guard = ClockGuard()
         self._counts = RekeyingMetrics()
-        # Partitions from which something was written, and whether that is stored. From then on the settings are binding.
+        # Partitions from which something was written, and whether that is stored. From then on the settings
+        # are binding.
         self._written: dict[int, bool] = {}
 
     @property
@@ -81,7 +92,9 @@ class Rekeying:
             self._written[change.partition] = True
             return
         if self._assembly is None:
-            raise PeerError("malformed", "the state has samples in several records, but there is no [samples.assemble]")
+            raise PeerError(
+                "malformed", "the state has samples in several records, but there is no [samples.assemble]"
+            )
         if change.value is not None:
             self._assembly.restore(change.partition, change.key, change.value)
 
@@ -116,7 +129,15 @@ class Rekeying:
         if not message.inputs:
             self._counts.unused_records += 1
             return []
-        return [Send("pieces", message.client.encode(), ASSEMBLY_ROW.encode(message), None, self._carry(received.record))]
+        return [
+            Send(
+                "pieces",
+                message.client.encode(),
+                ASSEMBLY_ROW.encode(message),
+                None,
+                self._carry(received.record),
+            )
+        ]
 
     def _send(self, sample: Assembled) -> Send:
         timed = time_header(sample.time)

@@ -1,4 +1,5 @@
-"""Messages with one header for all kinds and a content for each kind, which is encoded apart from the header."""
+"""Messages with one header for all kinds and a content for each kind, which is encoded apart from the
+header."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 
 
 def message_codec(of: type[Header], content_bytes: int) -> Codec[Header]:
-    """The codec of messages with at most ``content_bytes`` of content. Messages longer than a record are sent in fragments."""
+    """The codec of messages with at most ``content_bytes`` of content. Messages longer than a record are sent
+    in fragments."""
     return Codec(of, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
 
 

@@ -1,16 +1,18 @@
-"""Messages that are too long for a record: sent in fragments, one record each, and put together by the reader.
+"""Messages that are too long for a record: sent in fragments, one record each, and put together by the
+reader.
 
-A message that fits into a record is sent as it is. :func:`split` cuts a longer one. The role that reads it owns a
-:class:`LongMessages`, which returns whole messages only::
+A message that fits into a record is sent as it is. :func:`split` cuts a longer one. The role that reads it
+owns a :class:`LongMessages`, which returns whole messages only::
 
     def receive(self, batch, now):
         whole, replies = self.long.receive(batch, now)
         ...
 
-Fragments of one message go to one partition, in their order. A fragment names its sender and its message, by the numbers with which
-the sender counts its messages (:mod:`streamfl.roles.received_numbers`) and by a digest of the whole message. The digest is needed
-because a sender that does its work again may use a number for other content. Fragments that have come are remembered in the role's
-state, one key each, so that the partition's next owner can go on.
+Fragments of one message go to one partition, in their order. A fragment names its sender and its message, by
+the numbers with which the sender counts its messages (:mod:`streamfl.roles.received_numbers`) and by a digest
+of the whole message. The digest is needed because a sender that does its work again may use a number for
+other content. Fragments that have come are remembered in the role's state, one key each, so that the
+partition's next owner can go on.
 """
 
 from __future__ import annotations
@@ -32,20 +34,30 @@ from streamfl.encoding.wire import ROOM, VERSION, Codec, Count, Name, Version
 from streamfl.roles.received_numbers import NumberRange, check_numbers, note, was_heard
 from streamfl.state.clock_guard import ClockGuard, overdue, set_back, time_written
 
-__all__ = ["FRAGMENT_BYTES", "ClaimedSender", "Fragment", "Limits", "LongMessages", "decoded_in_fragments", "split"]
+__all__ = [
+    "FRAGMENT_BYTES",
+    "ClaimedSender",
+    "Fragment",
+    "Limits",
+    "LongMessages",
+    "decoded_in_fragments",
+    "split",
+]
 
 FRAGMENT_BYTES = ROOM
 # No MessagePack value begins with this byte, so no message of a codec does.
 MARK = b"\xc1"
 DIGEST_BYTES = 16
-# Messages of a sender's earlier life may still come beside one of its present life; a third at a time is somebody's mistake.
+# Messages of a sender's earlier life may still come beside one of its present life; a third at a time is
+# somebody's mistake.
 UNDER_WAY_OF_A_SENDER = 2
 FRAGMENT, HEARD = b"part/", b"heard/"
 _PLACE: Final = struct.Struct(f">QQ{DIGEST_BYTES}sI")
 
 
 class Fragment(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Fragment number ``place`` of a message of ``size`` bytes. epoch, sequence: the message's numbers. digest: of the whole."""
+    """Fragment number ``place`` of a message of ``size`` bytes. epoch, sequence: the message's numbers.
+    digest: of the whole."""
 
     version: Version
     sender: Name
@@ -58,7 +70,8 @@ class Fragment(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A remembered fragment; its key names the message and the place. since: when the message began, in its first fragment."""
+    """A remembered fragment; its key names the message and the place. since: when the message began, in its
+    first fragment."""
 
     since: Time
     size: Count
@@ -74,11 +87,14 @@ _ranges = msgspec.msgpack.Decoder(list[NumberRange])
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def split(sender: str, epoch: int, sequence: int, value: bytes, fragment_bytes: int = FRAGMENT_BYTES) -> list[bytes]:
-    """The values of the records that carry a message, in the order of sending; the message itself if it fits into one.
+def split(
+    sender: str, epoch: int, sequence: int, value: bytes, fragment_bytes: int = FRAGMENT_BYTES
+) -> list[bytes]:
+    """The values of the records that carry a message, in the order of sending; the message itself if it fits
+    into one.
 
-    sender, epoch, sequence: the sender and the message's numbers; no other message has these. fragment_bytes: bytes of content in
-    each fragment; the reader's limits need the same value if it is not the default.
+    sender, epoch, sequence: the sender and the message's numbers; no other message has these. fragment_bytes:
+    bytes of content in each fragment; the reader's limits need the same value if it is not the default.
 
     >>> [len(fragment) for fragment in split("pump", 1, 1, bytes(2_000_000))]
     [995943, 995943, 8229]
@@ -109,9 +125,10 @@ def decoded_in_fragments(decode: Decode) -> Decode:
 class Limits:
     """Bounds of what may wait in a partition.
 
-    message_bytes: the largest whole message. messages: most incomplete messages at a time; when it is full the oldest is forgotten.
-    senders: most senders whose received numbers are remembered; when it is full the sender whose last complete message is oldest
-    is forgotten. seconds: from a message's first fragment until it is forgotten. fragment_bytes: as in :func:`split`.
+    message_bytes: the largest whole message. messages: most incomplete messages at a time; when it is full
+    the oldest is forgotten. senders: most senders whose received numbers are remembered; when it is full the
+    sender whose last complete message is oldest is forgotten. seconds: from a message's first fragment until
+    it is forgotten. fragment_bytes: as in :func:`split`.
     """
 
     message_bytes: int
@@ -121,7 +138,10 @@ class Limits:
     fragment_bytes: int = FRAGMENT_BYTES
 
     def __post_init__(self) -> None:
-        if min(self.message_bytes, self.messages, self.senders, self.fragment_bytes) < 1 or not self.seconds > 0:
+        if (
+            min(self.message_bytes, self.messages, self.senders, self.fragment_bytes) < 1
+            or not self.seconds > 0
+        ):
             raise ValueError(f"{self}: every limit has to be above 0")
 
     def content_bytes(self, size: int, place: int) -> int:
@@ -149,7 +169,8 @@ _Name = tuple[str, int, int, bytes]
 
 @dataclass(slots=True)
 class _Task:
-    """A partition. messages: in the order in which they began. heard: by sender, in the order of their last complete messages."""
+    """A partition. messages: in the order in which they began. heard: by sender, in the order of their last
+    complete messages."""
 
     messages: dict[_Name, _Message] = field(default_factory=dict)
     heard: dict[str, list[NumberRange]] = field(default_factory=dict)
@@ -169,16 +190,21 @@ class LongMessages:
     """A role's incomplete messages: bounded, and remembered under ``prefix`` in its changelog ``channel``.
 
     decode: by input that may bring fragments, the decoder of a whole record.
-    claimed_sender: gives the member for whom a whole message speaks. The fragments' writer was checked against the sender that they
-    name, so the whole message may speak for no other.
+    claimed_sender: gives the member for whom a whole message speaks. The fragments' writer was checked
+    against the sender that they name, so the whole message may speak for no other.
 
     A fragment is refused with the reason
-    "oversized", "contradictory_part", "missing_part" or "damaged_part", or with what ``decode`` finds in the whole. A fragment
-    that came before, of an incomplete or complete message, changes nothing.
+    "oversized", "contradictory_part", "missing_part" or "damaged_part", or with what ``decode`` finds in the
+    whole. A fragment that came before, of an incomplete or complete message, changes nothing.
     """
 
     def __init__(
-        self, decode: Mapping[str, Decode], claimed_sender: ClaimedSender, channel: str, prefix: bytes, limits: Limits
+        self,
+        decode: Mapping[str, Decode],
+        claimed_sender: ClaimedSender,
+        channel: str,
+        prefix: bytes,
+        limits: Limits,
     ) -> None:
         self.limits = limits
         self._claimed_sender = claimed_sender
@@ -209,7 +235,8 @@ class LongMessages:
         self._changes = {place: value for place, value in self._changes.items() if place[0] != partition}
 
     def restore(self, change: StateChange) -> bool:
-        """Restore a change from :meth:`changed_state`; False if it belongs to another owner. PeerError if it is damaged."""
+        """Restore a change from :meth:`changed_state`; False if it belongs to another owner. PeerError if it
+        is damaged."""
         if not change.key.startswith(self._prefix):
             return False
         key, value = change.key.removeprefix(self._prefix), change.value or b""
@@ -225,14 +252,16 @@ class LongMessages:
             raise PeerError("malformed", f"{change.key[:60]!r} is no part of a message: {error}") from None
         message = task.messages.setdefault(name, _Message(stored.since, stored.size))
         if place == 0:
-            # The first fragment may have been written anew after the clock was set back; then it comes behind the others.
+            # The first fragment may have been written anew after the clock was set back; then it comes behind
+            # the others.
             message.since = stored.since
             task.messages[name] = task.messages.pop(name)
         message.fragments[place] = stored.content
         return True
 
     def receive(self, batch: Sequence[Received], now: float) -> tuple[list[Received], list[Rejection]]:
-        """The whole messages of a batch, each in the place of its last fragment, and the refused fragments."""
+        """The whole messages of a batch, each in the place of its last fragment, and the refused
+        fragments."""
         ahead = self._clock_guard.pass_to(now, tick=not batch)
         if not batch:
             self._let_time_pass(now, ahead)
@@ -253,7 +282,9 @@ class LongMessages:
 
     def changed_state(self) -> Iterable[StateChange]:
         changes, self._changes = self._changes, {}
-        return [StateChange(self._channel, partition, key, value) for (partition, key), value in changes.items()]
+        return [
+            StateChange(self._channel, partition, key, value) for (partition, key), value in changes.items()
+        ]
 
     def measure(self) -> Iterable[Measurement]:
         yield from self._metrics.measure_counts()
@@ -267,18 +298,29 @@ class LongMessages:
         task, limits = self._tasks[received.partition], self.limits
         check_numbers(fragment.epoch, fragment.sequence, time_written(received.record.timestamp, now))
         if fragment.size > limits.message_bytes:
-            raise PeerError("oversized", f"a message of {fragment.size} bytes, at most {limits.message_bytes} are accepted")
+            raise PeerError(
+                "oversized",
+                f"a message of {fragment.size} bytes, at most {limits.message_bytes} are accepted",
+            )
         if len(fragment.digest) != DIGEST_BYTES or fragment.size <= limits.fragment_bytes:
-            raise PeerError("malformed", f"a message of {fragment.size} bytes is not sent in parts, or its digest is none")
+            raise PeerError(
+                "malformed", f"a message of {fragment.size} bytes is not sent in parts, or its digest is none"
+            )
         if len(fragment.content) != limits.content_bytes(fragment.size, fragment.place):
-            text = f"part {fragment.place} of a message of {fragment.size} bytes has not {len(fragment.content)} bytes"
+            text = (
+                f"part {fragment.place} of a message of {fragment.size} bytes has not "
+                f"{len(fragment.content)} bytes"
+            )
             raise PeerError("contradictory_part", text)
         if was_heard(task.heard.get(fragment.sender, []), fragment.epoch, fragment.sequence):
             return None
         name = (fragment.sender, fragment.epoch, fragment.sequence, fragment.digest)
         message = task.messages.get(name)
         if message is not None and message.size != fragment.size:
-            raise PeerError("contradictory_part", f"a message of {message.size} bytes that should have {fragment.size} bytes")
+            raise PeerError(
+                "contradictory_part",
+                f"a message of {message.size} bytes that should have {fragment.size} bytes",
+            )
         have = 0 if message is None else message.have
         if fragment.place > have:
             raise PeerError("missing_part", f"part {fragment.place} of a message of which {have} have come")
@@ -305,7 +347,10 @@ class LongMessages:
         message = self._decode[received.channel](record)
         claimed_sender = self._claimed_sender(message)
         if claimed_sender is not None and claimed_sender != fragment.sender:
-            raise PeerError("contradictory_part", f"parts of {fragment.sender!r} make a message in the name of {claimed_sender!r}")
+            raise PeerError(
+                "contradictory_part",
+                f"parts of {fragment.sender!r} make a message in the name of {claimed_sender!r}",
+            )
         return replace(received, message=message, record=record)
 
     def _note(self, partition: int, fragment: Fragment) -> None:
@@ -345,7 +390,8 @@ class LongMessages:
 
     def _forget(self, partition: int, name: _Name, reason: str | None = None) -> None:
         message = self._tasks[partition].messages.pop(name)
-        # The last fragment first: if only some of these are written, the rest still begins with the first fragment.
+        # The last fragment first: if only some of these are written, the rest still begins with the first
+        # fragment.
         for place in sorted(message.fragments, reverse=True):
             self._write(partition, self._fragment_key(name, place), None)
         if reason is not None:
@@ -355,7 +401,8 @@ class LongMessages:
 
     def _remember(self, partition: int, name: _Name, place: int) -> None:
         message = self._tasks[partition].messages[name]
-        # Only the first fragment has the time, so that a time that is set back costs one record. Without it a message is overdue.
+        # Only the first fragment has the time, so that a time that is set back costs one record. Without it a
+        # message is overdue.
         stored = _Stored(message.since if place == 0 else 0.0, message.size, message.fragments[place])
         self._write(partition, self._fragment_key(name, place), _encode(stored))
 

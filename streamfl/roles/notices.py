@@ -11,7 +11,8 @@ __all__ = ["Notices"]
 
 
 class Notices:
-    """Keeps the first notice of each reason until the worker asks for it, because every message might cause one.
+    """Keeps the first notice of each reason until the worker asks for it, because every message might cause
+    one.
 
     declared: the reasons with their meanings.
 
@@ -33,7 +34,8 @@ class Notices:
         return reason in self._first
 
     def say(self, reason: str, text: str | None = None) -> None:
-        """Keep a notice, unless there is one of the same reason. text: what happened; None: what the reason means."""
+        """Keep a notice, unless there is one of the same reason. text: what happened; None: what the reason
+        means."""
         self.add(OperatorNotice(reason, text or str(self._declared[reason])))
 
     def add(self, notice: OperatorNotice) -> None:

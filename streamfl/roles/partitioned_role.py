@@ -1,7 +1,8 @@
-"""A role with few partitions and much work in each: it takes messages one by one and asks the worker for long computations.
+"""A role with few partitions and much work in each: it takes messages one by one and asks the worker for long
+computations.
 
-A message that asked for work is finished when the results have come. Later messages wait until then, within the same step. So a
-batch equals its messages one by one, and remembered state never contains work under way.
+A message that asked for work is finished when the results have come. Later messages wait until then, within
+the same step. So a batch equals its messages one by one, and remembered state never contains work under way.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ __all__ = ["FRAGMENTS", "Outbox", "OutboxCounts", "PartitionedRole", "RefusalMet
 WORK = "work"
 FRAGMENTS = StateRow(
     "parts/PART",
-    "A part of a message whose other parts have not come yet, or which of the sender's messages have come whole.",
+    "A part of a message whose other parts have not come yet, or which of the sender's messages have come "
+    "whole.",
     "When a part comes. Deleted when the message is whole.",
     "As many as belong to the messages that may be under way. Beyond it the oldest message is dropped.",
 )
@@ -87,7 +89,8 @@ class Outbox(Generic[Own]):
         return self._counts
 
     def send(self, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
-        """Send a message as one or more records; returns their total bytes. headers: the headers of each record."""
+        """Send a message as one or more records; returns their total bytes. headers: the headers of each
+        record."""
         size = 0
         for value in values:
             size += len(value)
@@ -100,7 +103,8 @@ class Outbox(Generic[Own]):
         self._sends.append(Send(channel, name.encode(), value, None, headers))
 
     def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
-        """Ask for work. then: called with the result; if it raises PeerError, the message that asked for the work is refused."""
+        """Ask for work. then: called with the result; if it raises PeerError, the message that asked for the
+        work is refused."""
         self._counts.work += 1
         key = b"%d" % len(self._asked)
         self._asked.append((Work(WORK, self.partition, key, function, content), then))
@@ -132,7 +136,8 @@ class Task(Protocol):
 
     @property
     def awaited(self) -> str | None:
-        """A sentence on what the partition waits for before it can learn, and how much of it is there; None: nothing."""
+        """A sentence on what the partition waits for before it can learn, and how much of it is there; None:
+        nothing."""
 
     def take(self, channel: str, message: Any, now: float) -> None: ...
 
@@ -156,8 +161,8 @@ class PartitionedRole(Generic[One]):
     limits: bounds of these messages.
     patience: seconds that an answer may be owed before the member is not ready.
     counts: the counters of the member. system: its reasons for refusals and notices.
-    kept_apart: by the name of a further changelog, the changes that a task wants written there and not to its other state.
-    """
+    kept_apart: by the name of a further changelog, the changes that a task wants written there and not to its
+    other state."""
 
     prompt = True
 
@@ -177,19 +182,26 @@ class PartitionedRole(Generic[One]):
         self._reasons = {*REFUSALS, *system.refusals}
         self._make: Callable[[int], One] = lambda partition: make(Outbox(partition, counts, self._notices))
         self._tasks: dict[int, One] = {}
-        self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits)
+        self._long = LongMessages(
+            decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits
+        )
         self._clock_guard = ClockGuard()
         self._notices = Notices(system.notices)
         self._reply_deadline = ReplyDeadline(patience)
         self._queue: deque[Received] = deque()
-        # For each work under way: its partition, the message that asked for it, and the function that takes the result.
+        # For each work under way: its partition, the message that asked for it, and the function that takes
+        # the result.
         self._awaited: deque[tuple[int, Received | None, Then]] = deque()
         self.counts: OutboxCounts = counts
         self.refused: Counter[str] = Counter()
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._reply_deadline.wake_at, self._long.wake_at, *(task.wake_at for task in self._tasks.values())]
+        times = [
+            self._reply_deadline.wake_at,
+            self._long.wake_at,
+            *(task.wake_at for task in self._tasks.values()),
+        ]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -212,7 +224,10 @@ class PartitionedRole(Generic[One]):
                 return task.trouble
         if not self._reply_deadline.overdue:
             return None
-        return f"nothing has come for {self._reply_deadline.patience:g} s although an answer is due: check that every member runs"
+        return (
+            f"nothing has come for {self._reply_deadline.patience:g} s although an answer is due: check that "
+            "every member runs"
+        )
 
     def task(self, partition: int) -> One:
         """The task of a partition."""
@@ -298,7 +313,9 @@ class PartitionedRole(Generic[One]):
         for task in self._tasks.values():
             yield from task.measure()
 
-    def _attempt(self, cause: Received | None, act: Callable[[], None], replies: list[Send | Rejection | Work]) -> None:
+    def _attempt(
+        self, cause: Received | None, act: Callable[[], None], replies: list[Send | Rejection | Work]
+    ) -> None:
         try:
             act()
         except PeerError as error:

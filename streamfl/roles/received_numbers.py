@@ -1,10 +1,10 @@
 """Which of a sender's message numbers were received, although anybody may write any number under its name.
 
-A sender counts its messages by ``sequence`` within an ``epoch``. An epoch is one life of the sender's state, named by the
-microsecond in which it began. Nothing proves that a number comes from the sender, so no number shuts out others: received numbers
-are remembered as *ranges* without a gap, and only a number within a range counts as repeated. A number far ahead begins a range of
-its own, and the sender's range goes on beside it. So does an earlier epoch that keeps coming, or the epoch that a sender takes
-after its clock was set right.
+A sender counts its messages by ``sequence`` within an ``epoch``. An epoch is one life of the sender's state,
+named by the microsecond in which it began. Nothing proves that a number comes from the sender, so no number
+shuts out others: received numbers are remembered as *ranges* without a gap, and only a number within a range
+counts as repeated. A number far ahead begins a range of its own, and the sender's range goes on beside it. So
+does an earlier epoch that keeps coming, or the epoch that a sender takes after its clock was set right.
 """
 
 from __future__ import annotations
@@ -14,14 +14,25 @@ import msgspec
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import Count
 
-__all__ = ["LARGEST_COUNT", "MOST_RANGES", "NumberRange", "check_numbers", "epoch_at", "is_to_come", "note", "was_heard"]
+__all__ = [
+    "LARGEST_COUNT",
+    "MOST_RANGES",
+    "NumberRange",
+    "check_numbers",
+    "epoch_at",
+    "is_to_come",
+    "note",
+    "was_heard",
+]
 
-# Any language holds this exactly as a number; a sender that counts a million a second needs 285 years to reach it.
+# Any language holds this exactly as a number; a sender that counts a million a second needs 285 years to
+# reach it.
 LARGEST_COUNT = 2**53
 MOST_RANGES = 16
 # Seconds by which a sender's clock may be ahead of its reader's.
 EPOCH_SLACK = 86_400.0
-# A sender gives up an epoch that is ahead of its own clock by half of that, because its reader's clock may be behind.
+# A sender gives up an epoch that is ahead of its own clock by half of that, because its reader's clock may be
+# behind.
 EPOCH_MARGIN = EPOCH_SLACK / 2
 
 
@@ -39,9 +50,11 @@ def epoch_at(now: float) -> int:
 
 
 def is_to_come(epoch: int, now: float) -> bool:
-    """Whether a sender needs another epoch, because a clock that was far ahead named its own, and readers would refuse it.
+    """Whether a sender needs another epoch, because a clock that was far ahead named its own, and readers
+    would refuse it.
 
-    The sequence goes on in the new epoch, so that no sequence number has two meanings, whichever epoch a reader gets.
+    The sequence goes on in the new epoch, so that no sequence number has two meanings, whichever epoch a
+    reader gets.
 
     >>> is_to_come(epoch_at(200_000.0), 1000.0), is_to_come(epoch_at(1000.0), 1000.0)
     (True, False)
@@ -55,7 +68,8 @@ def check_numbers(epoch: int, sequence: int, at: float) -> None:
         raise PeerError("implausible", f"its sequence is {sequence}, a number from 0 to 2^53 is expected")
     if not 0 <= epoch <= (at + EPOCH_SLACK) * 1e6:
         raise PeerError(
-            "implausible", f"its epoch is {epoch}, more than a day after it was written: is the sender's clock ahead?"
+            "implausible",
+            f"its epoch is {epoch}, more than a day after it was written: is the sender's clock ahead?",
         )
 
 
@@ -69,9 +83,11 @@ def was_heard(ranges: list[NumberRange], epoch: int, sequence: int) -> bool:
 
 
 def note(ranges: list[NumberRange], epoch: int, sequence: int) -> bool:
-    """Remember a number. True if the number noted just before was later: then two lives of the sender send in turns.
+    """Remember a number. True if the number noted just before was later: then two lives of the sender send in
+    turns.
 
-    ranges: the range touched last is at the end. At most ``MOST_RANGES`` stay; the one that was untouched for longest is dropped.
+    ranges: the range touched last is at the end. At most ``MOST_RANGES`` stay; the one that was untouched for
+    longest is dropped.
 
     >>> ranges = []
     >>> [note(ranges, 7, number) for number in (1, 2, 1000, 3)]

@@ -40,6 +40,7 @@ class Recent(Generic[Item]):
 
     @property
     def until(self) -> float:
-        """The time from which the items no longer describe the present, if no more come: the pause is then unusually long."""
+        """The time from which the items no longer describe the present, if no more come: the pause is then
+        unusually long."""
         at = self._rhythm.overdue_at
         return 0.0 if at is None else at

@@ -10,9 +10,10 @@ __all__ = ["ReplyDeadline"]
 class ReplyDeadline:
     """Tells when a peer that is asked again and again has not answered for ``patience`` seconds.
 
-    The requests have to go on for half of the patience. Otherwise the answer no longer counts as owed: after the end of a stream it
-    would be owed for ever. Every time is the role's ``now``, which may go back: a request at a later time than now counts as made
-    now. This state is not remembered: after a restart the waiting begins anew.
+    The requests have to go on for half of the patience. Otherwise the answer no longer counts as owed: after
+    the end of a stream it would be owed for ever. Every time is the role's ``now``, which may go back: a
+    request at a later time than now counts as made now. This state is not remembered: after a restart the
+    waiting begins anew.
 
     >>> deadline = ReplyDeadline(patience=10.0)
     >>> deadline.asked(100.0)
@@ -36,7 +37,11 @@ class ReplyDeadline:
     @property
     def wake_at(self) -> float | None:
         """When to call :meth:`look`; None if no answer is owed, or it is overdue already."""
-        return None if self._since is None or self.overdue or self.patience == math.inf else self._since + self.patience
+        return (
+            None
+            if self._since is None or self.overdue or self.patience == math.inf
+            else self._since + self.patience
+        )
 
     def asked(self, now: float) -> None:
         """A request went out. If an earlier request is unanswered, the waiting has begun with that."""

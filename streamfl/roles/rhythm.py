@@ -1,8 +1,8 @@
 """How often something recurs, and when a pause becomes unusual.
 
-An hour's pause is normal for a sensor that sends once a day, and silence for one that sends each second. So a pause is compared
-with the longest usual one. The longest usual pause is forgotten in proportion to its length: a day's over weeks, a minute's within
-half an hour.
+An hour's pause is normal for a sensor that sends once a day, and silence for one that sends each second. So a
+pause is compared with the longest usual one. The longest usual pause is forgotten in proportion to its
+length: a day's over weeks, a minute's within half an hour.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ FORGETTING = 20.0
 class Rhythm(msgspec.Struct, array_like=True):
     """When records came, and how long the usual pauses between them are.
 
-    Pauses are measured between the times at which records were written, so that a worker's own absence does not count as a pause of
-    the writer. The present pause is measured by the worker's clock, since the last record came.
+    Pauses are measured between the times at which records were written, so that a worker's own absence does
+    not count as a pause of the writer. The present pause is measured by the worker's clock, since the last
+    record came.
 
     begun, written: when the first and the last record were written.
     longest: the longest usual pause, in seconds.
@@ -48,7 +49,8 @@ class Rhythm(msgspec.Struct, array_like=True):
     heard: Time | None = None
 
     def came(self, written_at: float, now: float) -> bool:
-        """A record came that was written at ``written_at``, which is not after ``now``. Returns whether this object changed."""
+        """A record came that was written at ``written_at``, which is not after ``now``. Returns whether this
+        object changed."""
         heard = self.heard
         if heard is None:
             self.begun = self.written = written_at
@@ -74,7 +76,11 @@ class Rhythm(msgspec.Struct, array_like=True):
         """Set times after ``now`` to ``now``: the clock was ahead. Returns whether there were any."""
         if self.heard is None or max(self.written, self.heard) <= now:
             return False
-        self.begun, self.written, self.heard = min(self.begun, now), min(self.written, now), min(self.heard, now)
+        self.begun, self.written, self.heard = (
+            min(self.begun, now),
+            min(self.written, now),
+            min(self.heard, now),
+        )
         # A pause that was measured by the clock that was ahead is no real pause.
         self.longest = min(self.longest, self.written - self.begun)
         return True

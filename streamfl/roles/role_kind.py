@@ -23,9 +23,10 @@ Settings = TypeVar("Settings", bound="RoleSettings")
 class RoleKind(Generic[Settings]):
     """A role as ``[role] kind = "<name>"`` names it.
 
-    settings: the class of its configuration file. build: makes the role, with no partition open. table: its channels, one row
-    each. state_settings: the settings that are remembered beside its state. begins_anew: whether `streamfl reset` may delete its
-    state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
+    settings: the class of its configuration file. build: makes the role, with no partition open. table: its
+    channels, one row each. state_settings: the settings that are remembered beside its state. begins_anew:
+    whether `streamfl reset` may delete its state while its peers keep theirs, because no promise depends on
+    it. It may be a function of the settings.
     state: what it remembers, one row a key.
     metrics: classes that declare what it measures.
     """

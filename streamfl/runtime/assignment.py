@@ -1,4 +1,5 @@
-"""Assigns keys to partitions, and partitions to members of a group, for the buses that decide this themselves."""
+"""Assigns keys to partitions, and partitions to members of a group, for the buses that decide this
+themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def deal(
 ) -> dict[int, tuple[Member, int]]:
     """Give every partition an owner, in equal shares, and move as few partitions as possible.
 
-    owners: by partition, its present owner and the generation since which it has it. Returns the new owners in the same form.
+    owners: by partition, its present owner and the generation since which it has it. Returns the new owners
+    in the same form.
 
     >>> deal(4, ["a", "b"], {0: ("a", 1), 1: ("a", 1), 2: ("a", 1), 3: ("gone", 1)}, 2)
     {0: ('a', 1), 1: ('a', 1), 2: ('b', 2), 3: ('b', 2)}

@@ -1,4 +1,5 @@
-"""Tells a role that learns a backlog in step with its peers how long it is, and limits how much the role takes at a time."""
+"""Tells a role that learns a backlog in step with its peers how long it is, and limits how much the role
+takes at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ __all__ = ["Backlog"]
 
 
 class Backlog:
-    """Between a worker and its role. max_records: the most input records in one commit, whatever the role would take."""
+    """Between a worker and its role. max_records: the most input records in one commit, whatever the role
+    would take."""
 
     def __init__(self, role: Role, max_records: int) -> None:
         self._any_role = role

@@ -1,8 +1,10 @@
-"""A checksum on every changelog record, so that a record that was damaged or moved since it was written is not restored.
+"""A checksum on every changelog record, so that a record that was damaged or moved since it was written is
+not restored.
 
-Kafka's own checksum covers a batch, and every tool that copies a batch makes it anew: a mirror, a backup, a repair tool. This one
-covers key, value and partition. The writer of the state makes it, and the worker that restores checks it. It is a header, so that
-earlier releases can read the records. Records that they wrote have no checksum and are accepted.
+Kafka's own checksum covers a batch, and every tool that copies a batch makes it anew: a mirror, a backup, a
+repair tool. This one covers key, value and partition. The writer of the state makes it, and the worker that
+restores checks it. It is a header, so that earlier releases can read the records. Records that they wrote
+have no checksum and are accepted.
 """
 
 from __future__ import annotations
@@ -30,5 +32,6 @@ def is_damaged(record: Record) -> bool:
 
 
 def _checksum(partition: int, key: bytes, value: bytes) -> bytes:
-    # With the length of the key, because otherwise bytes moved from the end of the key to the value would not show.
+    # With the length of the key, because otherwise bytes moved from the end of the key to the value would not
+    # show.
     return zlib.crc32(value, zlib.crc32(key, zlib.crc32(b"%d/%d" % (partition, len(key))))).to_bytes(4, "big")

@@ -1,5 +1,5 @@
-"""Asks the cluster every few seconds: does it answer, do the worker's topics still exist, has the group too many workers, how large
-is the lag?
+"""Asks the cluster every few seconds: does it answer, do the worker's topics still exist, has the group too
+many workers, how large is the lag?
 """
 
 from __future__ import annotations
@@ -25,24 +25,30 @@ EVERY_SECONDS = 5.0
 def topics_of(channels: Channels, dead_letters: str) -> list[str]:
     """Every topic that a role reads or writes, its first input first."""
     sources = [source.topic for source in (*channels.inputs.values(), *channels.tables.values())]
-    return list(dict.fromkeys([*sources, *channels.outputs.values(), *channels.changelogs.values(), dead_letters]))
+    return list(
+        dict.fromkeys([*sources, *channels.outputs.values(), *channels.changelogs.values(), dead_letters])
+    )
 
 
 class ClusterWatch:
-    """Notes in ``health`` what the cluster reports of a worker's topics and group, on a thread of its own between start and close.
+    """Notes in ``health`` what the cluster reports of a worker's topics and group, on a thread of its own
+    between start and close.
 
-    It is needed because a consumer gets no record and no error, for ever, if its topic is deleted, or if it has no partitions and
-    all brokers are dead.
+    It is needed because a consumer gets no record and no error, for ever, if its topic is deleted, or if it
+    has no partitions and all brokers are dead.
 
     bus: the cluster.
-    topics: all topics that the worker uses. The first is an input; all inputs have the same number of partitions.
+    topics: all topics that the worker uses. The first is an input; all inputs have the same number of
+    partitions.
     group: the worker's consumer group.
     health: where trouble is noted.
-    on_lost: called once, with a text for the operator, when a topic is missing for too long or was deleted and made again.
-    patience_seconds: how long a topic may be missing. A broker that has just started may not know all topics yet.
+    on_lost: called once, with a text for the operator, when a topic is missing for too long or was deleted
+    and made again. patience_seconds: how long a topic may be missing. A broker that has just started may not
+    know all topics yet.
     clock: seconds that never run backwards.
     lag: is updated at each look; None: no lag is measured.
-    transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked for.
+    transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked
+    for.
     grown: makes the operator's text when inputs get more partitions, from the old and the new number.
     """
 
@@ -97,14 +103,20 @@ class ClusterWatch:
         self._health.heard()
         missing = [name for name in self._topics if name not in states]
         known = {name: state.identity for name, state in states.items() if state.identity}
-        remade = [name for name, identity in known.items() if self._identities.setdefault(name, identity) != identity]
+        remade = [
+            name
+            for name, identity in known.items()
+            if self._identities.setdefault(name, identity) != identity
+        ]
         if remade:
             return self._lose(
-                f"{_named(remade)} was deleted and created again while this worker ran: its state belongs to the old topic"
+                f"{_named(remade)} was deleted and created again while this worker ran: its state belongs to "
+                "the old topic"
             )
         if missing:
             text = (
-                f"{_named(missing)} does not exist any more: create it again, for instance with 'streamfl topics CONFIG --create'"
+                f"{_named(missing)} does not exist any more: create it again, for instance with 'streamfl "
+                "topics CONFIG --create'"
             )
             self._health.note("topics", text)
             now = self._clock()
@@ -112,14 +124,20 @@ class ClusterWatch:
             return self._lose(text) if now - self._missing_since >= self._patience_seconds else True
         self._missing_since = None
         # A right that was taken away may be given back; no restart is needed then.
-        hidden = [f"topic {name!r}: {state.error}" for name, state in states.items() if state.error and not state.partitions]
+        hidden = [
+            f"topic {name!r}: {state.error}"
+            for name, state in states.items()
+            if state.error and not state.partitions
+        ]
         self._health.note("topics", "; ".join(hidden) or None)
         partitions = states[self._topics[0]].partitions
         self._partitions = self._partitions or partitions
         if partitions > self._partitions:
             return self._lose(self._grown(self._partitions, partitions))
         members = self._bus.members(self._group) if self._health.without_partitions else 0
-        told = f"its group has {members} workers for {partitions} partitions, and other workers have all of them"
+        told = (
+            f"its group has {members} workers for {partitions} partitions, and other workers have all of them"
+        )
         self._health.standby = told if members > partitions else None
         if self._lag is not None:
             self._lag.look()
@@ -129,15 +147,17 @@ class ClusterWatch:
         return True
 
     def ask(self) -> bool:
-        """The same without raising errors: an error must not end the watch, or a worker whose topics are gone would stay ready."""
+        """The same without raising errors: an error must not end the watch, or a worker whose topics are gone
+        would stay ready."""
         try:
             going_on = self.look()
             self._failed = ""
             return going_on
         except BusUnavailable as failure:
             self._health.unheard(str(failure))
-            # A cluster that answers nothing turns the worker red, and the loop logs it. Here it answers in part, for instance while
-            # a partition or the group has no leader, and figures stand still. Each text may differ: the first of them is logged.
+            # A cluster that answers nothing turns the worker red, and the loop logs it. Here it answers in
+            # part, for instance while a partition or the group has no leader, and figures stand still. Each
+            # text may differ: the first of them is logged.
             if self._answered and not self._failed:
                 self._warn(str(failure))
         except Exception as error:

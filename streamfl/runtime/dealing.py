@@ -1,7 +1,9 @@
-"""Over how many partitions a role's state is dealt, and where a client's records belong once it was dealt anew.
+"""Over how many partitions a role's state is dealt, and where a client's records belong once it was dealt
+anew.
 
-The record of settings in every changelog has the number. A worker whose inputs have another number opens no partition: otherwise a
-client would begin anew in the partition where its records come now, while its state is in another.
+The record of settings in every changelog has the number. A worker whose inputs have another number opens no
+partition: otherwise a client would begin anew in the partition where its records come now, while its state is
+in another.
 """
 
 from __future__ import annotations
@@ -23,22 +25,28 @@ Partitioner = Callable[[bytes, int], int]
 
 
 def partitioners(bus: Bus) -> Mapping[str, Partitioner]:
-    """The ways in which producers choose a partition by key, by name: the bus's own, or the default of librdkafka."""
+    """The ways in which producers choose a partition by key, by name: the bus's own, or the default of
+    librdkafka."""
     return {"own": bus.partition_of, "crc32": assignment.partition_of}
 
 
 def added(topic: str, before: int, now: int, channels: Channels, group: str) -> str:
-    """The error text for an input with another number of partitions than the state was made for, with the remedy."""
-    text = f"topic {topic!r} has {now} partitions, and this role's state is spread over {before}. Nothing was changed. "
+    """The error text for an input with another number of partitions than the state was made for, with the
+    remedy."""
+    text = (
+        f"topic {topic!r} has {now} partitions, and this role's state is spread over {before}. Nothing was "
+        "changed. "
+    )
     if channels.dealt is None:
         return text + (
-            "This role's state cannot be moved by key. To go on, use another federation.name at every member, with topics of as "
-            "many partitions as are needed; docs/changing.md says how a topic of yours may grow without that"
+            "This role's state cannot be moved by key. To go on, use another federation.name at every "
+            "member, with topics of as many partitions as are needed; docs/changing.md says how a topic of "
+            "yours may grow without that"
         )
     return text + (
-        f"Stop the workers of the group {group!r}, give {', '.join(channels.own_changelogs.values())} and every input {now} "
-        f"partitions, and run streamfl repartition CONFIG{stream_option(group)}: it moves each client's state to where its records "
-        "come now"
+        f"Stop the workers of the group {group!r}, give {', '.join(channels.own_changelogs.values())} and "
+        f"every input {now} partitions, and run streamfl repartition CONFIG{stream_option(group)}: it moves "
+        "each client's state to where its records come now"
     )
 
 
@@ -46,8 +54,8 @@ class Dealing:
     """Compares the number of partitions of a worker's inputs with the number that its state was made for.
 
     partitions: the number of each input's partitions when the worker joined the group; 0 before that.
-    partitioner: the name of the partitioner by which records are sent on to the partition of their client's state; empty: records
-    already come there.
+    partitioner: the name of the partitioner by which records are sent on to the partition of their client's
+    state; empty: records already come there.
     """
 
     def __init__(self, channels: Channels, bus: Bus, group: str) -> None:
@@ -80,7 +88,8 @@ class Dealing:
             raise ConfigurationError(added(self._input, self.partitions, now, self._channels, self._group))
 
     def found(self, record: Record) -> None:
-        """Take number and partitioner from a record of settings. ConfigurationError if the state was dealt over another number."""
+        """Take number and partitioner from a record of settings. ConfigurationError if the state was dealt
+        over another number."""
         before = dealt_over(record)
         if before and self.partitions and before != self.partitions:
             raise ConfigurationError(added(self._input, before, self.partitions, self._channels, self._group))
@@ -88,7 +97,8 @@ class Dealing:
         self.partitioner = partitioner_in(record) or self.partitioner
 
     def look_elsewhere(self, session: Session, partition: int) -> None:
-        """For a partition without state: take the record of another one, so that no client begins anew beside its state."""
+        """For a partition without state: take the record of another one, so that no client begins anew beside
+        its state."""
         topic = next(iter(self._channels.own_changelogs.values()), None)
         if self._known or topic is None:
             return
@@ -111,13 +121,15 @@ class Dealing:
 
 
 def dealt_over(record: Record) -> int:
-    """Over how many partitions the state was dealt when this record of settings was written; 0: its release did not record it."""
+    """Over how many partitions the state was dealt when this record of settings was written; 0: its release
+    did not record it."""
     number = dict(record.headers).get(PARTITIONS_HEADER, b"0")
     return int(number) if number.isdigit() and len(number) < 10 else 0
 
 
 def partitioner_in(record: Record) -> str:
-    """The partitioner by which the state was dealt anew, from this record of settings; empty: it never was."""
+    """The partitioner by which the state was dealt anew, from this record of settings; empty: it never
+    was."""
     return dict(record.headers).get(PARTITIONER_HEADER, b"").decode(errors="replace")
 
 

@@ -1,4 +1,5 @@
-"""Keeps what lives long out of full garbage collections, which otherwise stop a step for microseconds for each client."""
+"""Keeps what lives long out of full garbage collections, which otherwise stop a step for microseconds for
+each client."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ FULL = 2
 class _LongLived:
     """After a full collection, sets aside what survived it, so that the next one looks only at what is newer.
 
-    Cycles that are set aside and die are not found. So once as many objects were added as there were when all were looked at, the
-    next full collection looks at all again.
+    Cycles that are set aside and die are not found. So once as many objects were added as there were when all
+    were looked at, the next full collection looks at all again.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Whether a worker's loop goes round, and whether the worker serves, for HTTP and for a watchdog.
 
-``/healthz`` answers 503 if the loop has not completed a round for the stated time. ``/readyz`` answers 503 if the worker does not
-serve at present. Both list the reasons, one a line.
+``/healthz`` answers 503 if the loop has not completed a round for the stated time. ``/readyz`` answers 503 if
+the worker does not serve at present. Both list the reasons, one a line.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ __all__ = ["REASONS", "Health", "HealthMetrics", "Watchdog"]
 REASONS = {
     "starting": "the worker loop has not completed a round yet",
     "bus": "the cluster does not answer",
-    "topics": "a topic that it reads or writes is gone, or was deleted and made again. If it does not come back within "
-    "bus.connect_timeout_seconds, or is another one, the worker ends with exit code 2",
+    "topics": "a topic that it reads or writes is gone, or was deleted and made again. If it does not come "
+    "back within bus.connect_timeout_seconds, or is another one, the worker ends with exit code 2",
     "partitions": "the worker has no partition, although there are not more workers than partitions",
     "restoring": "a partition's state is being restored from its changelog",
-    "commits": "records that were read have waited 30 seconds for their commit, or the last three commits or more were refused",
+    "commits": "records that were read have waited 30 seconds for their commit, or the last three commits or "
+    "more were refused",
     "role": "the role cannot work and says why, for example because updates go out and no model comes",
-    "transactions": "a transaction of another producer has been open for more than two minutes: nothing behind it can be read",
-    "records": "a schema registry does not answer, so records of a partition cannot be read; they wait in their topic",
+    "transactions": "a transaction of another producer has been open for more than two minutes: nothing "
+    "behind it can be read",
+    "records": "a schema registry does not answer, so records of a partition cannot be read; they wait in "
+    "their topic",
     "keys": "the key file or the members' file has changed and cannot be used; what was read before is used",
     "loop": "the worker loop has not completed a round for 30 seconds",
 }
@@ -50,8 +53,9 @@ class Health:
 
     stall_seconds: seconds without a round after which the worker is not alive.
     clock: seconds that never run backwards.
-    patience_seconds: seconds without a round, or with records that wait for their commit, after which the worker is not ready.
-    standby: why the worker has no partition although nothing is wrong; None: it is not on standby.
+    patience_seconds: seconds without a round, or with records that wait for their commit, after which the
+    worker is not ready. standby: why the worker has no partition although nothing is wrong; None: it is not
+    on standby.
     backlog: what the role works off while the worker serves; None: nothing.
 
     >>> seconds = iter([0.0, 5.0, 500.0])
@@ -81,7 +85,8 @@ class Health:
         self._unheard = ""
 
     def heard(self) -> None:
-        """The cluster answered one of the questions that it is asked every few seconds, independent of the loop."""
+        """The cluster answered one of the questions that it is asked every few seconds, independent of the
+        loop."""
         self._unheard, self._heard = "", self._clock()
 
     def unheard(self, cause: str) -> None:
@@ -152,7 +157,8 @@ class Health:
         return found
 
     def _silence(self, seconds: float) -> str:
-        """Judged by elapsed time, not by a failed call: a call to a broker that hangs does not return for a long time."""
+        """Judged by elapsed time, not by a failed call: a call to a broker that hangs does not return for a
+        long time."""
         since = datetime.now(UTC) - timedelta(seconds=seconds)
         cause = f": {self._unheard}" if self._unheard else ""
         return f"no broker answers since {since:%Y-%m-%dT%H:%M:%SZ}, for {seconds:.0f} s{cause}"
@@ -169,7 +175,8 @@ class Health:
 
     @property
     def stuck(self) -> bool:
-        """Records have waited for their commit for longer than ``stall_seconds``: some call does not return."""
+        """Records have waited for their commit for longer than ``stall_seconds``: some call does not
+        return."""
         since = self._stuck_since
         return since is not None and self._clock() - since > self.stall_seconds
 
@@ -183,7 +190,8 @@ class Health:
 
 
 class Watchdog:
-    """Calls ``on_stall`` once, from its own thread, when the loop is stuck, so that a client library cannot hang for ever."""
+    """Calls ``on_stall`` once, from its own thread, when the loop is stuck, so that a client library cannot
+    hang for ever."""
 
     def __init__(self, health: Health, on_stall: Callable[[], None], every_seconds: float = 1.0) -> None:
         self._health = health

@@ -1,8 +1,9 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` over HTTP. Whatever strangers do to the port, it takes little of the worker's time.
+"""``/metrics``, ``/healthz`` and ``/readyz`` over HTTP. Whatever strangers do to the port, it takes little of
+the worker's time.
 
-One thread serves all connections, and rests when it has taken more than its share of the processor. A connection has
-``REQUEST_SECONDS`` from its beginning to the answer's last byte. When there are too many connections the oldest is dropped, so
-that clients that send their request at once are answered.
+One thread serves all connections, and rests when it has taken more than its share of the processor. A
+connection has ``REQUEST_SECONDS`` from its beginning to the answer's last byte. When there are too many
+connections the oldest is dropped, so that clients that send their request at once are answered.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ REQUEST_BYTES = 16_384
 BACKLOG = 256
 ACCEPTED_AT_ONCE = 16
 TOLD_EVERY_SECONDS = 60.0
-# At each system call Python's threads hand the interpreter over, which costs the learning thread more than the call itself.
+# At each system call Python's threads hand the interpreter over, which costs the learning thread more than
+# the call itself.
 CALL_SECONDS = 50e-6
 CALLS_OF_A_CONNECTION = 6
 
@@ -50,7 +52,8 @@ Page = Callable[[], tuple[int, str, bytes]]
 class Allowance:
     """How much processor time the server may take, and how long it has to rest after it took more.
 
-    The limit is a share of the process's own time: under a quota, or on a busy machine, the process itself gets little.
+    The limit is a share of the process's own time: under a quota, or on a busy machine, the process itself
+    gets little.
 
     now: seconds that never run backwards. process: seconds of a processor that the process has had.
 
@@ -76,19 +79,24 @@ class Allowance:
         """The seconds of rest that follow ``worked`` seconds of a processor's time."""
         earned = self.SHARE * (process - self._process) + self.IDLE_SHARE * (now - self._now)
         self._now, self._process = now, process
-        self._left = max(min(self.AT_MOST_SECONDS, self._left + earned) - worked, -self.SHARE * self.REST_SECONDS)
+        self._left = max(
+            min(self.AT_MOST_SECONDS, self._left + earned) - worked, -self.SHARE * self.REST_SECONDS
+        )
         return max(0.0, -self._left / self.SHARE)
 
 
 class HealthServer:
     """Serves ``/metrics``, ``/healthz`` and ``/readyz`` from a thread of its own.
 
-    port: 0 takes a free one. others: the number of ports after it to try if it is taken, for further workers on the machine.
+    port: 0 takes a free one. others: the number of ports after it to try if it is taken, for further workers
+    on the machine.
 
     ConfigurationError if the address is not available.
     """
 
-    def __init__(self, host: str, port: int, health: Health, render: Callable[[], bytes], others: int = 0) -> None:
+    def __init__(
+        self, host: str, port: int, health: Health, render: Callable[[], bytes], others: int = 0
+    ) -> None:
         self._listener = _listen(host, port, others)
         self._listener.setblocking(False)
         self._pages = _pages(health, render)
@@ -126,7 +134,9 @@ class HealthServer:
     def __enter__(self) -> HealthServer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _serve(self) -> None:
@@ -142,7 +152,9 @@ class HealthServer:
             now = time.monotonic()
             for connection in [one for one in self._open.values() if one.until <= now]:
                 self._drop(connection)
-            self._closed.wait(allowance.rest(time.thread_time() - worked + calls * CALL_SECONDS, now, time.process_time()))
+            self._closed.wait(
+                allowance.rest(time.thread_time() - worked + calls * CALL_SECONDS, now, time.process_time())
+            )
 
     def _patience(self) -> float | None:
         # The dictionary keeps connections in the order in which they came.
@@ -157,7 +169,8 @@ class HealthServer:
             except (BlockingIOError, ConnectionError):
                 return number
             except OSError:
-                # The process has no file descriptor left. The waiting connections stay, and dropping one makes room for them.
+                # The process has no file descriptor left. The waiting connections stay, and dropping one
+                # makes room for them.
                 self._drop_oldest()
                 return number
             if len(self._open) >= CONNECTIONS:
@@ -204,7 +217,9 @@ class HealthServer:
         now = time.monotonic()
         if now - self._told_at >= TOLD_EVERY_SECONDS:
             self._told_at = now
-            text = "connections to metrics.port were closed, because they were too slow or too many: %d so far"
+            text = (
+                "connections to metrics.port were closed, because they were too slow or too many: %d so far"
+            )
             log.warning(text, self._dropped)
 
 
@@ -255,7 +270,9 @@ def _listen(host: str, port: int, others: int) -> socket.socket:
             if error.errno == errno.EADDRINUSE and candidate < last:
                 continue
             tried = f", and up to {last}" if last > port else ""
-            raise ConfigurationError(f"metrics.host = {host!r}, metrics.port = {port}{tried}: {error.strerror}") from None
+            raise ConfigurationError(
+                f"metrics.host = {host!r}, metrics.port = {port}{tried}: {error.strerror}"
+            ) from None
     raise AssertionError("a range of ports needs a last one")
 
 
@@ -280,4 +297,6 @@ def _text(status: int, text: str) -> tuple[int, str, bytes]:
 
 def _fine(health: Health) -> str:
     standby, backlog = health.standby, health.backlog
-    return ("ok\n" if standby is None else f"ok, standby: {standby}\n") + ("" if backlog is None else f"{backlog}\n")
+    return ("ok\n" if standby is None else f"ok, standby: {standby}\n") + (
+        "" if backlog is None else f"{backlog}\n"
+    )

@@ -1,4 +1,5 @@
-"""Reads a member's key file and the members' file again every few seconds, so that keys change without a restart."""
+"""Reads a member's key file and the members' file again every few seconds, so that keys change without a
+restart."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ EVERY_SECONDS = 5.0
 
 
 class IdentityWatch:
-    """Looks at the files on its own thread between start and close. Unusable files change nothing, and ``health`` reports them."""
+    """Looks at the files on its own thread between start and close. Unusable files change nothing, and
+    ``health`` reports them."""
 
     def __init__(self, settings: RoleSettings, health: Health) -> None:
         self._settings, self._health = settings, health
@@ -41,8 +43,11 @@ class IdentityWatch:
             if renew_identities(self._settings):
                 log.info("changed keys of members were loaded", members=self._settings.federation.members)
         except Exception as error:
-            # An error must not end the watch, or a worker whose keys have changed would stay ready with the old ones.
-            wrong = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+            # An error must not end the watch, or a worker whose keys have changed would stay ready with the
+            # old ones.
+            wrong = (
+                str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+            )
             if wrong != self._told:
                 log.error("changed keys of members cannot be used: the earlier ones stay in use", cause=wrong)
         self._told = wrong

@@ -1,8 +1,9 @@
-"""Facts that are remembered about the input topics beside the positions: which topics they were, and what of them was never read.
+"""Facts that are remembered about the input topics beside the positions: which topics they were, and what of
+them was never read.
 
-A position alone does not identify a record. A topic that was deleted and made again has other records at the same offsets. So has
-the log of a replica that was behind when it became the leader. The epoch of the leader that wrote the last record that was read
-shows this (KIP-320).
+A position alone does not identify a record. A topic that was deleted and made again has other records at the
+same offsets. So has the log of a replica that was behind when it became the leader. The epoch of the leader
+that wrote the last record that was read shows this (KIP-320).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from streamfl.runtime.bus import Moved, TopicPartition
 
 __all__ = ["InputTopics", "Unread", "is_fact", "unread_of"]
 
-# Prefixes that make a fact's name from a topic's. A fact is remembered like a position: a number, under this name in place of a
-# topic's. So releases that do not know a fact skip it. No topic's name begins with a zero byte.
+# Prefixes that make a fact's name from a topic's. A fact is remembered like a position: a number, under this
+# name in place of a topic's. So releases that do not know a fact skip it. No topic's name begins with a zero
+# byte.
 IDENTITY = "\0topic/"
 COUNT = "\0unread/"
 END = "\0unread-end/"
@@ -26,14 +28,17 @@ EPOCH = "\0epoch/"
 class Unread(NamedTuple):
     """Records that were deleted before they were read.
 
-    offsets: how many offsets; some may have held Kafka's control records, which do not count. end: the offset after the last one.
-    """
+    offsets: how many offsets; some may have held Kafka's control records, which do not count. end: the offset
+    after the last one."""
 
     offsets: int
     end: int
 
     def __str__(self) -> str:
-        return f"{self.offsets} records were deleted before they were read, the last of them at offset {self.end - 1}"
+        return (
+            f"{self.offsets} records were deleted before they were read, the last of them at offset "
+            f"{self.end - 1}"
+        )
 
 
 def is_fact(name: str) -> bool:
@@ -60,8 +65,11 @@ class InputTopics:
         self._written: dict[TopicPartition, int] = {}
 
     def are(self, identities: Mapping[str, str]) -> None:
-        """Set the present topics. identities: the cluster's identity of each topic; topics without one are left out."""
-        self._identities = {topic: _fingerprint(identity) for topic, identity in identities.items() if identity}
+        """Set the present topics. identities: the cluster's identity of each topic; topics without one are
+        left out."""
+        self._identities = {
+            topic: _fingerprint(identity) for topic, identity in identities.items() if identity
+        }
 
     def restored(self, partition: int, name: str, value: int) -> None:
         """Restore a fact."""
@@ -73,7 +81,8 @@ class InputTopics:
         self._written = {place: value for place, value in self._written.items() if place[1] != partition}
 
     def remade(self, partition: int, topics: Collection[str]) -> Iterator[tuple[str, str]]:
-        """Those of ``topics`` that were deleted and made again since they were read: the topic's name, and the fact's."""
+        """Those of ``topics`` that were deleted and made again since they were read: the topic's name, and
+        the fact's."""
         for topic, identity in self._identities.items():
             fact = IDENTITY + topic
             if self._facts.setdefault((fact, partition), identity) != identity and topic in topics:
@@ -82,11 +91,16 @@ class InputTopics:
     def begin_anew(self, partition: int) -> None:
         """Forget all facts of a partition but the identities of the present topics: it will be read anew."""
         self.close(partition)
-        self._facts |= {(IDENTITY + topic, partition): identity for topic, identity in self._identities.items()}
+        self._facts |= {
+            (IDENTITY + topic, partition): identity for topic, identity in self._identities.items()
+        }
 
     def is_same(self, topic: str, partition: int) -> bool:
         """Whether the topic is certainly the one that was read: its identity is the remembered one."""
-        return topic in self._identities and self._written.get((IDENTITY + topic, partition)) == self._identities[topic]
+        return (
+            topic in self._identities
+            and self._written.get((IDENTITY + topic, partition)) == self._identities[topic]
+        )
 
     def written_by(self, epochs: Mapping[TopicPartition, int]) -> None:
         """Set the epochs of the leaders that wrote the last records that were read."""

@@ -32,12 +32,17 @@ AGAIN_SECONDS = 1.0
 class Inputs:
     """The inputs and tables of a role.
 
-    dead_letter_topic: the topic for refused records of inputs. monotonic: the clock that says when to retry a record that could not
-    be read yet.
+    dead_letter_topic: the topic for refused records of inputs. monotonic: the clock that says when to retry a
+    record that could not be read yet.
     """
 
     def __init__(
-        self, channels: Channels, bus: Bus, tasks: Tasks, dead_letter_topic: str, monotonic: Callable[[], float] = time.monotonic
+        self,
+        channels: Channels,
+        bus: Bus,
+        tasks: Tasks,
+        dead_letter_topic: str,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = _by_topic(channels.inputs)
         self._tables = _by_topic(channels.tables)
@@ -57,7 +62,8 @@ class Inputs:
         return iter(self._sources)
 
     def join(self) -> None:
-        """Ask for the topics and their numbers of partitions: a record's partition may have to be the one of the name in it."""
+        """Ask for the topics and their numbers of partitions: a record's partition may have to be the one of
+        the name in it."""
         states = self._bus.describe(self._sources)
         self._partition_counts = {name: state.partitions for name, state in states.items()}
         self._tasks.topics.are({name: state.identity for name, state in states.items()})
@@ -85,7 +91,10 @@ class Inputs:
         if self._moved is not None:
             (record, home), self._moved = self._moved, None
             place = f"{record.topic}-{record.partition}-{record.offset}"
-            text = f"{place} is from a client whose state moved when partitions were added: it was forwarded to partition {home}"
+            text = (
+                f"{place} is from a client whose state moved when partitions were added: it was forwarded to "
+                f"partition {home}"
+            )
             notices.append(OperatorNotice("moved", text))
         return notices
 
@@ -105,7 +114,8 @@ class Inputs:
         return batch
 
     def decode(self, session: Session, records: Sequence[Record], pending: PendingStep) -> list[Received]:
-        """The messages in input records that the state does not reflect yet. ConfigurationError if a topic was made again."""
+        """The messages in input records that the state does not reflect yet. ConfigurationError if a topic
+        was made again."""
         batch: list[Received] = []
         read: dict[TopicPartition, int] = {}
         repeated: set[TopicPartition] = set()
@@ -148,7 +158,9 @@ class Inputs:
             self.join()
             lag = session.lag()
             for place in sorted(repeated - held):
-                self._tasks.check_topic(*place, positions[place], read[place] + lag.get(place, positions[place]))
+                self._tasks.check_topic(
+                    *place, positions[place], read[place] + lag.get(place, positions[place])
+                )
         return batch
 
     def moved(self, moved: Iterable[Moved], pending: PendingStep) -> None:
@@ -166,7 +178,8 @@ class Inputs:
                 pending.moved.append(one)
 
     def _send_on(self, source: Input, message: Any, record: Record, pending: PendingStep) -> None:
-        """Send a record on if its client's state is in another partition, and raise IgnoredRecord for it here."""
+        """Send a record on if its client's state is in another partition, and raise IgnoredRecord for it
+        here."""
         if source.client is None or isinstance(message, Fragment):
             return
         home = self._tasks.dealing.home(source.client(message))
@@ -180,13 +193,15 @@ class Inputs:
         if record.partition != expected:
             raise PeerError(
                 "partition",
-                f"{name!r} came in partition {record.partition}, its own is {expected}: let the records' key be this name, and "
-                "the producer choose the partition by Kafka's default (murmur2; librdkafka: partitioner=murmur2_random); or let "
-                "`streamfl rekey CONFIG` write a rekeyed copy of the topic ([samples.rekey])",
+                f"{name!r} came in partition {record.partition}, its own is {expected}: let the records' key "
+                "be this name, and the producer choose the partition by Kafka's default (murmur2; "
+                "librdkafka: partitioner=murmur2_random); or let `streamfl rekey CONFIG` write a rekeyed "
+                "copy of the topic ([samples.rekey])",
             )
 
     def reject(self, record: Record, error: PeerError, pending: PendingStep) -> None:
-        """Refuse a record: of an input it becomes a dead letter; of a table it is only counted, because every worker reads it."""
+        """Refuse a record: of an input it becomes a dead letter; of a table it is only counted, because every
+        worker reads it."""
         if record.topic in self._sources:
             pending.refuse(record, error, self._dead_letter_topic)
         else:
@@ -196,5 +211,7 @@ class Inputs:
 def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:
     by_topic = {source.topic: (channel, source) for channel, source in inputs.items()}
     if len(by_topic) < len(inputs):
-        raise ConfigurationError(f"two inputs of a role read the same topic: {sorted(s.topic for s in inputs.values())}")
+        raise ConfigurationError(
+            f"two inputs of a role read the same topic: {sorted(s.topic for s in inputs.values())}"
+        )
     return by_topic

@@ -27,7 +27,8 @@ UNREAD = (
     "let the topic keep its records for longer than workers may be away (retention.ms, retention.bytes)",
 )
 LOST = (
-    "the cluster has lost records that had been read: records in their place are read, and what was learnt stays",
+    "the cluster has lost records that had been read: records in their place are read, and what was learnt "
+    "stays",
     "lost",
     "look at the brokers: set min.insync.replicas to 2 and leave unclean.leader.election.enable off",
 )
@@ -52,9 +53,10 @@ class _Kind:
 class Journal:
     """Logs refused records and a role's notices.
 
-    A kind is a place, which is a topic or the role, and a reason. The first event of a kind is logged at once, with all its facts.
-    Later events are counted; :meth:`catch_up` logs the count and the last event once in ``every`` seconds. A kind without events
-    for this time is forgotten, and its next event counts as a first one. At most ``MOST_KINDS`` kinds are kept.
+    A kind is a place, which is a topic or the role, and a reason. The first event of a kind is logged at
+    once, with all its facts. Later events are counted; :meth:`catch_up` logs the count and the last event
+    once in ``every`` seconds. A kind without events for this time is forgotten, and its next event counts as
+    a first one. At most ``MOST_KINDS`` kinds are kept.
 
     warn: logs an event and facts.
     clock: seconds that never run backwards.
@@ -102,12 +104,20 @@ class Journal:
         """Log that records were deleted before they were read, or lost after they had been."""
         first, after = sorted((moved.position, moved.following))
         event, reason, remedy = UNREAD if first == moved.position else LOST
-        facts = {"reason": reason, "topic": moved.topic, "partition": moved.partition, "first": first, "last": after - 1}
+        facts = {
+            "reason": reason,
+            "topic": moved.topic,
+            "partition": moved.partition,
+            "first": first,
+            "last": after - 1,
+        }
         self._tell(f"{moved.topic}-{moved.partition}", event, {**facts, "remedy": remedy})
 
     def unavailable(self, failure: Exception) -> None:
         """Log that the bus did not answer. If the cluster refuses connections, this comes twice a second."""
-        self._tell("", "the bus is unavailable", {"reason": "bus", "cause": printable(str(failure)[:LONGEST_TEXT])})
+        self._tell(
+            "", "the bus is unavailable", {"reason": "bus", "cause": printable(str(failure)[:LONGEST_TEXT])}
+        )
 
     def notice(self, notice: OperatorNotice) -> None:
         """Log a role's notice."""
@@ -119,7 +129,12 @@ class Journal:
         for key in [key for key, kind in self._kinds.items() if now >= kind.until]:
             kind = self._kinds.pop(key)
             if kind.more:
-                self._warn(kind.event, **kind.last, more=kind.more, within_seconds=round(now - kind.until + self._every))
+                self._warn(
+                    kind.event,
+                    **kind.last,
+                    more=kind.more,
+                    within_seconds=round(now - kind.until + self._every),
+                )
                 self._kinds[key] = _Kind(now + self._every, kind.event)
 
     def close(self) -> None:

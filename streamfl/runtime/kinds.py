@@ -53,7 +53,9 @@ def find_kind(name: str) -> RoleKind[Any]:
 
 def federation_topics(members: Iterable[RoleSettings], partitions: int) -> list[TopicSpec]:
     """The topics of members that all need the same number of partitions, each topic once."""
-    specs = {spec.name: spec for settings in members for spec in find_kind(settings.role.kind).topics(settings)}
+    specs = {
+        spec.name: spec for settings in members for spec in find_kind(settings.role.kind).topics(settings)
+    }
     return [dataclasses.replace(spec, partitions=partitions) for spec in specs.values()]
 
 
@@ -79,8 +81,9 @@ def build_worker(
 ) -> Worker:
     """A worker of the role that ``settings`` describe, on ``bus``.
 
-    clock: the role's time in seconds. monotonic, sleep: the clock and the sleep for the worker's own waiting. pool: does the role's
-    work; None: the loop does it. kind: None takes the kind of ``settings.role``; another kind has no peers.
+    clock: the role's time in seconds. monotonic, sleep: the clock and the sleep for the worker's own waiting.
+    pool: does the role's work; None: the loop does it. kind: None takes the kind of ``settings.role``;
+    another kind has no peers.
     traces: gets the spans of its steps.
     ConfigurationError if there is no such role or its settings do not fit together.
     """
@@ -104,12 +107,15 @@ def build_reset(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = N
 
 
 def build_repartition(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Repartition:
-    """A worker that deals the role's state over more partitions. kind, errors: as for :func:`build_worker`."""
+    """A worker that deals the role's state over more partitions. kind, errors: as for
+    :func:`build_worker`."""
     bus_settings = settings.bus.model_copy(update={"processing_guarantee": "exactly_once"})
     return _build(Repartition, settings.model_copy(update={"bus": bus_settings}), bus, kind)
 
 
-def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleKind[Any] | None, **given: Any) -> AnyWorker:
+def _build(
+    worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleKind[Any] | None, **given: Any
+) -> AnyWorker:
     kind = own or find_kind(settings.role.kind)
     role = kind.build(settings)
     channels = build_channels(settings) if own is None else own.channels(settings)
@@ -142,7 +148,11 @@ def _metrics(settings: RoleSettings, kind: RoleKind[Any]) -> Metrics:
     # A role that is not installed, such as a test's own, counts as its own system.
     system = next((one for one in installed_systems() if settings.role.kind in one.kinds), None)
     name, refusals = (kind.name, {}) if system is None else (system.name, system.refusals)
-    labels = {"system": name, "federation": settings.federation.name, "role": kind.name, "group": settings.group}
+    labels = {
+        "system": name,
+        "federation": settings.federation.name,
+        "role": kind.name,
+        "group": settings.group,
+    }
     inputs = [source.topic for source in kind.channels(settings).inputs.values()]
     return Metrics(labels=labels, refusals={**REFUSALS, **refusals}, inputs=inputs)
-

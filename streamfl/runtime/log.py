@@ -1,4 +1,5 @@
-"""Structured logs: readable lines on a console, one JSON object a line elsewhere. Always on stderr: stdout is for results."""
+"""Structured logs: readable lines on a console, one JSON object a line elsewhere. Always on stderr: stdout is
+for results."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def configure(level: Level = "info", style: Literal["console", "json"] = "consol
 
 @contextmanager
 def only_errors() -> Iterator[None]:
-    """Within it streamfl logs errors only: in a simulation nobody needs to know how workers start and wait."""
+    """Within it streamfl logs errors only: in a simulation nobody needs to know how workers start and
+    wait."""
     logs = logging.getLogger("streamfl")
     level = logs.level
     logs.setLevel(logging.ERROR)
@@ -65,20 +67,27 @@ def only_errors() -> Iterator[None]:
         logs.setLevel(level)
 
 
-def _made_printable(_logger: Any, _method: str, facts: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _made_printable(
+    _logger: Any, _method: str, facts: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
     """The facts, made safe for a terminal: each text on one line, except tracebacks."""
     return {
-        name: (printable_lines if name in MANY_LINES else printable)(value) if isinstance(value, str) else value
+        name: (printable_lines if name in MANY_LINES else printable)(value)
+        if isinstance(value, str)
+        else value
         for name, value in facts.items()
     }
 
 
 class _Line(dict[str, Any]):
-    """The facts of a line. Its text is readable even without logging set up, as in a notebook or a simulation."""
+    """The facts of a line. Its text is readable even without logging set up, as in a notebook or a
+    simulation."""
 
     def __str__(self) -> str:
         shown = _made_printable(None, "", self)
-        facts = ", ".join(f"{name}={value}" for name, value in shown.items() if name not in ("event", "level", "timestamp"))
+        facts = ", ".join(
+            f"{name}={value}" for name, value in shown.items() if name not in ("event", "level", "timestamp")
+        )
         return f"{shown['level']}: {shown['event']}" + (f" ({facts})" if facts else "")
 
 
@@ -88,10 +97,16 @@ def _as_line(_logger: Any, _method: str, facts: structlog.typing.EventDict) -> _
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:
     """The logger of a streamfl module; events are short texts, facts are keywords."""
-    # Bound to the standard logger here and not by structlog.configure, because unconfigured structlog prints to stdout.
+    # Bound to the standard logger here and not by structlog.configure, because unconfigured structlog prints
+    # to stdout.
     wrapped = structlog.wrap_logger(
         logging.getLogger(name),
-        processors=[structlog.stdlib.filter_by_level, *_FACTS, _as_line, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_FACTS,
+            _as_line,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )

@@ -1,7 +1,8 @@
-"""A cluster in this process: topics, consumer groups and atomic commits with the behaviour that streamfl needs of Kafka.
+"""A cluster in this process: topics, consumer groups and atomic commits with the behaviour that streamfl
+needs of Kafka.
 
-The demo, the simulator and the tests run on it. It obeys the same laws as the Kafka connector (:mod:`streamfl.testing.bus_laws`).
-One lock guards everything, and a commit is atomic under every guarantee.
+The demo, the simulator and the tests run on it. It obeys the same laws as the Kafka connector
+(:mod:`streamfl.testing.bus_laws`). One lock guards everything, and a commit is atomic under every guarantee.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ class MemoryBus:
                 self._topic(name)
             counts = {name: len(self._topic(name).partitions) for name in subscription.inputs}
             if len(set(counts.values())) > 1:
-                raise ConfigurationError(f"the inputs of a role need the same number of partitions, but have {counts}")
+                raise ConfigurationError(
+                    f"the inputs of a role need the same number of partitions, but have {counts}"
+                )
             partitions = next(iter(counts.values()), 0)
             group = self._groups.setdefault(subscription.group, _Group(partitions))
             session = self.session_type(self, group, subscription)
@@ -130,7 +133,8 @@ class MemoryBus:
             return {number: log.offset_at(at) for number, log in enumerate(self._topic(topic).partitions)}
 
     def forget_read(self) -> None:
-        """Delete records that all sessions have read, or none reads. For runs in which no worker takes over from another."""
+        """Delete records that all sessions have read, or none reads. For runs in which no worker takes over
+        from another."""
         with self._changed:
             sessions = [session for group in self._groups.values() for session in group.members]
             for name, topic in self._topics.items():
@@ -144,7 +148,8 @@ class MemoryBus:
         return ()
 
     def expel(self, session: MemorySession) -> None:
-        """Remove a member, as a cluster removes a silent worker: others get its partitions, and its commits are refused."""
+        """Remove a member, as a cluster removes a silent worker: others get its partitions, and its commits
+        are refused."""
         with self._changed:
             session._group.leave(session)
             self._changed.notify_all()
@@ -160,12 +165,17 @@ class MemoryBus:
     def _log(self, name: str, partition: int) -> PartitionLog:
         logs = self._topic(name).partitions
         if not 0 <= partition < len(logs):
-            raise ConfigurationError(f"topic {name!r} has {len(logs)} partitions, there is no partition {partition}")
+            raise ConfigurationError(
+                f"topic {name!r} has {len(logs)} partitions, there is no partition {partition}"
+            )
         return logs[partition]
 
     def _append(self, records: Sequence[Outgoing]) -> None:
-        # All destinations are looked up before anything is written, so that a wrong one leaves no partial write.
-        logs = [self._log(record.topic, self._topic(record.topic).partition_for(record)) for record in records]
+        # All destinations are looked up before anything is written, so that a wrong one leaves no partial
+        # write.
+        logs = [
+            self._log(record.topic, self._topic(record.topic).partition_for(record)) for record in records
+        ]
         now = self.clock()
         for log, record in zip(logs, records, strict=True):
             log.append(record, now)
@@ -236,7 +246,9 @@ class MemorySession:
 
     def lag(self) -> Mapping[TopicPartition, int]:
         with self._bus._changed:
-            return {place: self._bus._log(*place).end - position for place, position in self._positions.items()}
+            return {
+                place: self._bus._log(*place).end - position for place, position in self._positions.items()
+            }
 
     unread = lag
 
@@ -274,7 +286,9 @@ class MemorySession:
     @property
     def _settled(self) -> bool:
         """Whether no partition has moved and no step was refused since the last poll."""
-        return not self._refused and self._generation == self._group.generation and self in self._group.members
+        return (
+            not self._refused and self._generation == self._group.generation and self in self._group.members
+        )
 
     def _take_tables(self) -> list[Record]:
         taken: list[Record] = []
@@ -286,8 +300,13 @@ class MemorySession:
 
     def _rebalance(self, polled: Polled) -> None:
         owned_since = self._group.owned_since(self)
-        # A partition that another member had for a while is reported as revoked and assigned: its state here is out of date.
-        kept = {p for p in self._owned if not self._refused and owned_since.get(p, self._generation + 1) <= self._generation}
+        # A partition that another member had for a while is reported as revoked and assigned: its state here
+        # is out of date.
+        kept = {
+            p
+            for p in self._owned
+            if not self._refused and owned_since.get(p, self._generation + 1) <= self._generation
+        }
         polled.revoked = sorted(self._owned - kept)
         polled.assigned = sorted(owned_since.keys() - kept)
         for topic in self._subscription.inputs:
@@ -305,12 +324,14 @@ class MemorySession:
             return committed
         if self._subscription.auto_offset_reset == "error":
             raise ConfigurationError(
-                f"bus.auto_offset_reset = 'error': group {self._subscription.group!r} has no committed offset for "
-                f"partition {partition} of {topic!r}; set 'earliest' or 'latest' to say where to begin"
+                f"bus.auto_offset_reset = 'error': group {self._subscription.group!r} has no committed "
+                f"offset for partition {partition} of {topic!r}; set 'earliest' or 'latest' to say where to "
+                "begin"
             )
         log = self._bus._log(topic, partition)
         begin = log.begin if self._subscription.auto_offset_reset == "earliest" else log.end
-        # Kept, because after a refused step a second 'latest' would skip records that were read and not committed.
+        # Kept, because after a refused step a second 'latest' would skip records that were read and not
+        # committed.
         return self._origins.setdefault((topic, partition), begin)
 
     def _take_records(self, polled: Polled, max_records: int) -> None:
@@ -332,7 +353,8 @@ class MemorySession:
 
 
 class _Group:
-    """A consumer group: its members, the partitions of each with the generation since which it owns them, and committed offsets."""
+    """A consumer group: its members, the partitions of each with the generation since which it owns them, and
+    committed offsets."""
 
     def __init__(self, partitions: int) -> None:
         self.generation = 0
@@ -363,10 +385,18 @@ class _Topic:
         self._spec = spec
         self._identity = identity
         self._keyless = 0
-        self.partitions = [PartitionLog(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)]
+        self.partitions = [
+            PartitionLog(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)
+        ]
 
     def state(self) -> TopicState:
-        return TopicState(self._spec.name, len(self.partitions), self._spec.compacted, self._spec.options, identity=self._identity)
+        return TopicState(
+            self._spec.name,
+            len(self.partitions),
+            self._spec.compacted,
+            self._spec.options,
+            identity=self._identity,
+        )
 
     def partition_for(self, record: Outgoing) -> int:
         if record.partition is not None:

@@ -11,7 +11,8 @@ __all__ = ["PartitionLog"]
 
 
 class PartitionLog:
-    """One partition. A compacted one deletes, from time to time, records that a later one of the same key has replaced."""
+    """One partition. A compacted one deletes, from time to time, records that a later one of the same key has
+    replaced."""
 
     RECENT = 5_000
 
@@ -26,7 +27,9 @@ class PartitionLog:
 
     def append(self, record: Outgoing, now: float) -> None:
         at = record.written_at(now)
-        self._records.append(Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, at))
+        self._records.append(
+            Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, at)
+        )
         self.end += 1
         if self._compacted and len(self._records) >= self._compact_at:
             self._compact()
@@ -45,10 +48,15 @@ class PartitionLog:
         del self._records[: bisect_left(self._records, offset, key=lambda record: record.offset)]
 
     def edges(self, count: int) -> list[Record]:
-        return self._records if len(self._records) <= 2 * count else self._records[:count] + self._records[-count:]
+        return (
+            self._records
+            if len(self._records) <= 2 * count
+            else self._records[:count] + self._records[-count:]
+        )
 
     def _compact(self) -> None:
-        # Recent records are kept, so that a reader a little behind still gets every version and every tombstone.
+        # Recent records are kept, so that a reader a little behind still gets every version and every
+        # tombstone.
         last = {record.key: record.offset for record in self._records}
         old, recent = self._records[: -self.RECENT], self._records[-self.RECENT :]
         current = [record for record in old if last[record.key] == record.offset and record.value is not None]

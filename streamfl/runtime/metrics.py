@@ -11,7 +11,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from streamfl.contract.measurement import PREFIX, Counts, Histogram, Measurement, counter, declared, gauge, histogram
+from streamfl.contract.measurement import (
+    PREFIX,
+    Counts,
+    Histogram,
+    Measurement,
+    counter,
+    declared,
+    gauge,
+    histogram,
+)
 from streamfl.contract.refusals import IGNORED, REFUSALS, Reason
 from streamfl.runtime.bus import Moved
 from streamfl.runtime.health import HealthMetrics
@@ -22,7 +31,24 @@ __all__ = ["CONTENT_TYPE", "EVERY_WORKER", "Metrics", "ProcessMetrics", "WorkerM
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Buckets from one record on a fast machine to a batch that would miss every deadline.
-SECONDS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+SECONDS = (
+    50e-6,
+    100e-6,
+    250e-6,
+    500e-6,
+    1e-3,
+    2.5e-3,
+    5e-3,
+    10e-3,
+    25e-3,
+    50e-3,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+)
 # Buckets from an empty changelog to one of gigabytes.
 RESTORE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
@@ -37,19 +63,25 @@ class WorkerMetrics(Counts):
     restore_seconds = histogram(
         "Seconds to restore a partition's state, at the start and whenever partitions move.", RESTORE_SECONDS
     )
-    work_seconds = histogram("Seconds that a piece of a role's long work takes, by function.", SECONDS, work=None)
+    work_seconds = histogram(
+        "Seconds that a piece of a role's long work takes, by function.", SECONDS, work=None
+    )
     records = counter("Input records received.", headline=True)
     repeated_records = counter("Input records skipped because their effect is already in the state.")
     dead_letters = counter("Input records refused, by reason.", reason=None, headline=True)
     records_passed_over = counter(
-        "Input records skipped because they carry no message, such as deletions, by reason.", reason=tuple(IGNORED)
+        "Input records skipped because they carry no message, such as deletions, by reason.",
+        reason=tuple(IGNORED),
     )
     table_rejections = counter("Table records refused, by reason.", reason=None, headline=True)
     deleted_unread_records = counter(
-        "Offsets of records that were deleted before they were read, by input topic; Kafka's control records count too.", topic=None
+        "Offsets of records that were deleted before they were read, by input topic; Kafka's control records "
+        "count too.",
+        topic=None,
     )
     lost_records = counter(
-        "Offsets of records that were read and that the cluster has lost since, by input topic; new ones may be in their place.",
+        "Offsets of records that were read and that the cluster has lost since, by input topic; new ones may "
+        "be in their place.",
         topic=None,
     )
     commits = counter("Steps committed.")
@@ -79,9 +111,9 @@ EVERY_WORKER = (HealthMetrics, SessionMetrics, WorkerMetrics, ProcessMetrics)
 class Metrics(WorkerMetrics):
     """A worker's own counts and times, and the figures that ``measure`` returns at a scrape.
 
-    labels: the labels of every series: whose worker it is. Without them, sums over workers would mix federations.
-    refusals: the reasons for refusing records. Their counters exist from the start, because Prometheus sees no increase in a
-    counter that first appears with a value of 22.
+    labels: the labels of every series: whose worker it is. Without them, sums over workers would mix
+    federations. refusals: the reasons for refusing records. Their counters exist from the start, because
+    Prometheus sees no increase in a counter that first appears with a value of 22.
     inputs: the topics that are read, whose counters exist from the start too.
 
     >>> class Means:
@@ -107,7 +139,9 @@ class Metrics(WorkerMetrics):
         self._begun = time.time()
         self._registry = registry = prometheus.CollectorRegistry()
         self._timed = {
-            one: prometheus.Histogram(str(one), one.help, tuple(one.labels), registry=registry, buckets=one.buckets)
+            one: prometheus.Histogram(
+                str(one), one.help, tuple(one.labels), registry=registry, buckets=one.buckets
+            )
             for one in declared(WorkerMetrics)
             if isinstance(one, Histogram)
         }
@@ -125,7 +159,8 @@ class Metrics(WorkerMetrics):
         return timed.labels(*labels) if labels else timed
 
     def taken(self, records: int, repeated: int, passed_over: Mapping[str, int]) -> None:
-        """Count input records: read for the first time, repeated, and, among the first, those that are no messages, by reason."""
+        """Count input records: read for the first time, repeated, and, among the first, those that are no
+        messages, by reason."""
         self.records += records
         self.repeated_records += repeated
         for reason, count in passed_over.items():
@@ -139,7 +174,8 @@ class Metrics(WorkerMetrics):
             self.dead_letters = _added(self.dead_letters, reason, 1)
 
     def moved(self, moved: Moved) -> None:
-        """Count records that were gone when they were to be read, or that the cluster lost after they had been read."""
+        """Count records that were gone when they were to be read, or that the cluster lost after they had
+        been read."""
         distance = moved.following - moved.position
         if distance > 0:
             self.deleted_unread_records = _added(self.deleted_unread_records, moved.topic, distance)
@@ -185,7 +221,8 @@ class _Measurements(Collector):
         self._measure = measure
 
     def describe(self) -> list[Family]:
-        # Nothing is known before the first scrape; without this method the registry would collect at registration.
+        # Nothing is known before the first scrape; without this method the registry would collect at
+        # registration.
         return []
 
     def collect(self) -> Iterator[Family]:

@@ -1,4 +1,5 @@
-"""Notices a transaction that nobody ends: readers of committed records get no record that was written after its beginning."""
+"""Notices a transaction that nobody ends: readers of committed records get no record that was written after
+its beginning."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from streamfl.runtime.bus import Bus, TopicPartition
 
 __all__ = ["OpenTransactions"]
 
-# Twice the default timeout of transactions of Kafka's producers. The broker ends a transaction after its producer's timeout.
+# Twice the default timeout of transactions of Kafka's producers. The broker ends a transaction after its
+# producer's timeout.
 USUAL_SECONDS = 120.0
 EXAMPLES = 3
 
@@ -16,7 +18,8 @@ EXAMPLES = 3
 class OpenTransactions:
     """How long the same transaction has held back records of partitions that are read.
 
-    A broker ends a transaction after its producer's timeout. Only a hanging one (KIP-664) stays until an operator ends it.
+    A broker ends a transaction after its producer's timeout. Only a hanging one (KIP-664) stays until an
+    operator ends it.
 
     bus: the cluster. topics: the topics that are read. clock: seconds that never run backwards.
     """
@@ -29,7 +32,8 @@ class OpenTransactions:
         self._open: dict[TopicPartition, tuple[int, float]] = {}
 
     def look(self) -> str | None:
-        """A text for the operator on records that are held back for unusually long. BusUnavailable if no broker answers."""
+        """A text for the operator on records that are held back for unusually long. BusUnavailable if no
+        broker answers."""
         now = self._clock()
         known, self._open, held = self._open, {}, []
         for topic in self._topics:
@@ -45,6 +49,6 @@ class OpenTransactions:
             return None
         more = f"; and {len(held) - EXAMPLES} more" if len(held) > EXAMPLES else ""
         return (
-            f"an open transaction hides records: {'; '.join(held[:EXAMPLES])}{more}. Find it with kafka-transactions.sh "
-            "find-hanging and end it with abort, or restart its producer"
+            f"an open transaction hides records: {'; '.join(held[:EXAMPLES])}{more}. Find it with "
+            "kafka-transactions.sh find-hanging and end it with abort, or restart its producer"
         )

@@ -14,11 +14,16 @@ __all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "PendingStep", "dead_letter"]
 
 LARGEST_LETTER = MAXIMUM_BYTES
 LONGEST_TEXT = 1_000
-# The names of Kafka Connect (KIP-298) and of Kafka Streams (KIP-1034), without those of the stack trace: nothing crashed.
+# The names of Kafka Connect (KIP-298) and of Kafka Streams (KIP-1034), without those of the stack trace:
+# nothing crashed.
 CONNECT_NAMES = ("topic", "partition", "offset", "exception.class.name", "exception.message")
 STREAMS_NAMES = ("topic", "partition", "offset", "exception", "message")
-OTHERS_NAMES = (*("__connect.errors." + name for name in CONNECT_NAMES), *("__streams.errors." + name for name in STREAMS_NAMES))
-"""The headers of a dead letter that repeat its cause under the names of other systems. They come before our own."""
+OTHERS_NAMES = (
+    *("__connect.errors." + name for name in CONNECT_NAMES),
+    *("__streams.errors." + name for name in STREAMS_NAMES),
+)
+"""The headers of a dead letter that repeat its cause under the names of other systems. They come before our
+own."""
 
 Refused = tuple[Record, PeerError]
 
@@ -27,9 +32,10 @@ Refused = tuple[Record, PeerError]
 class PendingStep:
     """A step and its counts.
 
-    step: what will be committed. records: the number of input records that were read for the first time. repeated: the number of
-    those that came before and are skipped. dead_letters, table_rejections: refused records of inputs and of tables. passed_over:
-    the number of ignored records, by reason. moved: the places where the records to be read next were gone.
+    step: what will be committed. records: the number of input records that were read for the first time.
+    repeated: the number of those that came before and are skipped. dead_letters, table_rejections: refused
+    records of inputs and of tables. passed_over: the number of ignored records, by reason. moved: the places
+    where the records to be read next were gone.
     """
 
     step: Step = field(default_factory=Step)
@@ -47,7 +53,9 @@ class PendingStep:
 
     def send_on(self, record: Record, partition: int) -> None:
         """Write the record unchanged to another partition of its topic, where it belongs."""
-        self.step.outputs.append(Outgoing(record.topic, record.key, record.value, partition, record.headers, record.timestamp))
+        self.step.outputs.append(
+            Outgoing(record.topic, record.key, record.value, partition, record.headers, record.timestamp)
+        )
 
     @property
     def output_bytes(self) -> int:
@@ -59,7 +67,8 @@ class PendingStep:
 
 
 def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
-    """The record as it came, with the cause in headers. If that is too large, the value is cut, or key and headers are left out."""
+    """The record as it came, with the cause in headers. If that is too large, the value is cut, or key and
+    headers are left out."""
     place = (
         ("topic", record.topic.encode()),
         ("partition", str(record.partition).encode()),
@@ -67,7 +76,8 @@ def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
     )
     text = error.text.encode(errors="replace")[:LONGEST_TEXT]
     cause: tuple[tuple[str, bytes], ...] = (*place, ("error", error.reason.encode()), ("text", text))
-    # Kafka's clients cannot write a record that has neither key nor value, and a sender's mistake must not stop the stream.
+    # Kafka's clients cannot write a record that has neither key nor value, and a sender's mistake must not
+    # stop the stream.
     value = b"" if record.key is None and record.value is None else record.value
     for also in (_as_others_name_it(place, error, text), ()):
         letter = Outgoing(topic, record.key, value, headers=(*record.headers, *also, *cause))
@@ -82,7 +92,8 @@ def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
 
 
 def _as_others_name_it(place: Headers, error: PeerError, text: bytes) -> Headers:
-    """The same cause under the names of Kafka Connect and of Kafka Streams, which consoles and other tools look for."""
+    """The same cause under the names of Kafka Connect and of Kafka Streams, which consoles and other tools
+    look for."""
     named = b"streamfl.contract.role.PeerError", error.reason.encode() + b": " + text
     found = [
         (prefix + name, content)

@@ -35,7 +35,8 @@ class Pool(Protocol):
         """Begin this work. Earlier work has to be finished, or given up."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for at most ``seconds``; True once all is finished. WorkFailed names the piece that cannot be done."""
+        """Wait for at most ``seconds``; True once all is finished. WorkFailed names the piece that cannot be
+        done."""
 
     def results(self) -> Sequence[bytes]:
         """The result of each piece, in the order of the work."""
@@ -51,7 +52,8 @@ class Pool(Protocol):
 
 
 class Inline:
-    """Does all work at once in the loop itself: for tests, and for callers without other members that wait."""
+    """Does all work at once in the loop itself: for tests, and for callers without other members that
+    wait."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -96,13 +98,15 @@ class _Hand:
 class Processes:
     """Processes of this machine, started when there is work for the first time.
 
-    count: the number of processes; None: one for each processor. Giving up work kills the processes that do it.
+    count: the number of processes; None: one for each processor. Giving up work kills the processes that do
+    it.
     """
 
     def __init__(self, count: int | None = None) -> None:
         self.done = 0
         self._count = count or os.cpu_count() or 1
-        # A forked process may hang on a lock that another thread of its parent held, and Kafka's clients have threads.
+        # A forked process may hang on a lock that another thread of its parent held, and Kafka's clients have
+        # threads.
         self._context = multiprocessing.get_context("spawn")
         self._hands: list[_Hand] = []
         self._work: Sequence[Work] = ()
@@ -134,7 +138,9 @@ class Processes:
                 succeeded, content = hand.connection.recv()
             except (EOFError, OSError):
                 hand.process.join(1.0)
-                raise WorkEnded(f"{self._name(hand.number)} ended its process with exit code {hand.process.exitcode}") from None
+                raise WorkEnded(
+                    f"{self._name(hand.number)} ended its process with exit code {hand.process.exitcode}"
+                ) from None
             if not succeeded:
                 raise WorkFailed(f"{self._name(hand.number)} raised {content}")
             self._results[hand.number], self._seconds[hand.number] = content, time.monotonic() - hand.begun

@@ -1,4 +1,5 @@
-"""The log's line of progress: what a worker has done since the last line, and its present figures, even if nothing happens."""
+"""The log's line of progress: what a worker has done since the last line, and its present figures, even if
+nothing happens."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ Fact = float | int | str | Mapping[str, int]
 
 
 class ProgressLine:
-    """Makes the facts of the line from measurements that are marked ``headline``, under the names that they have in ``/metrics``.
+    """Makes the facts of the line from measurements that are marked ``headline``, under the names that they
+    have in ``/metrics``.
 
-    every: seconds between two lines, 0 for none; the first comes after ``FIRST_SECONDS`` at the latest. clock: seconds that never
-    run backwards. For a counter the line has the increase since the last line. Measurements of one name are added up over their
-    labels, and the line also has each label's share of a counter that grew.
+    every: seconds between two lines, 0 for none; the first comes after ``FIRST_SECONDS`` at the latest.
+    clock: seconds that never run backwards. For a counter the line has the increase since the last line.
+    Measurements of one name are added up over their labels, and the line also has each label's share of a
+    counter that grew.
 
     >>> progress = ProgressLine(60.0, clock=iter([0.0, 5.0, 10.0]).__next__)
     >>> progress.due(), progress.due()

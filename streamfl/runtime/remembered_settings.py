@@ -1,4 +1,5 @@
-"""The record of settings in each partition's changelogs: compared at restoring, written anew when the settings have changed."""
+"""The record of settings in each partition's changelogs: compared at restoring, written anew when the
+settings have changed."""
 
 from __future__ import annotations
 
@@ -9,9 +10,22 @@ from dataclasses import dataclass
 from streamfl.contract.role import ConfigurationError, Headers, PeerError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
-from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, Difference, StateSettings, decode_settings
+from streamfl.state.state_settings import (
+    STATE_SETTINGS_HEADER,
+    STATE_SETTINGS_KEY,
+    Difference,
+    StateSettings,
+    decode_settings,
+)
 
-__all__ = ["RememberedSettings", "differences", "is_settings", "refusal", "stream_option", "ways_to_begin_anew"]
+__all__ = [
+    "RememberedSettings",
+    "differences",
+    "is_settings",
+    "refusal",
+    "stream_option",
+    "ways_to_begin_anew",
+]
 
 log = logger(__name__)
 
@@ -24,40 +38,52 @@ def is_settings(record: Record) -> bool:
 def differences(state_settings: StateSettings, record: Record) -> tuple[list[Difference], list[Difference]]:
     """The settings that changed since ``record``: those that must not, and those that may.
 
-    ConfigurationError if the record cannot be read, or this release cannot read the state of the release that wrote it.
-    """
+    ConfigurationError if the record cannot be read, or this release cannot read the state of the release that
+    wrote it."""
     place = f"topic {record.topic}, partition {record.partition}"
     try:
         unreadable = state_settings.unreadable(record.headers)
         if not unreadable:
             return state_settings.compare(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     except PeerError as error:
-        raise ConfigurationError(f"{place}, key {record.key!r}: the settings of the state cannot be read ({error})") from None
+        raise ConfigurationError(
+            f"{place}, key {record.key!r}: the settings of the state cannot be read ({error})"
+        ) from None
     raise ConfigurationError(
-        f"{place}: this release cannot restore the state there: {unreadable}. Nothing was changed. Run that release again, or a "
-        "later one; or start over with streamfl reset, if the role can be reset, or with another federation.name at every member"
+        f"{place}: this release cannot restore the state there: {unreadable}. Nothing was changed. Run that "
+        "release again, or a later one; or start over with streamfl reset, if the role can be reset, or with "
+        "another federation.name at every member"
     )
 
 
 def refusal(
-    topic: str, partition: int, wrong: Iterable[Difference], others: Iterable[Difference], changelogs: Iterable[str], group: str
+    topic: str,
+    partition: int,
+    wrong: Iterable[Difference],
+    others: Iterable[Difference],
+    changelogs: Iterable[str],
+    group: str,
 ) -> str:
     """Why the state cannot be used, and the ways out."""
-    text = f"topic {topic}, partition {partition}: the state there was made with other settings: {_listed(wrong)}. "
+    text = (
+        f"topic {topic}, partition {partition}: the state there was made with other settings: "
+        f"{_listed(wrong)}. "
+    )
     if also := _listed(others):
         text += f"Also changed, but compatible: {also}. "
     return text + (
-        "With the new settings the state would mean something else, and predictions would be silently wrong. Revert the change; "
-        f"or start over: {ways_to_begin_anew(changelogs, group)}; or use another federation.name at every member."
+        "With the new settings the state would mean something else, and predictions would be silently wrong. "
+        f"Revert the change; or start over: {ways_to_begin_anew(changelogs, group)}; or use another "
+        "federation.name at every member."
     )
 
 
 def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
     """What to delete so that all inputs are read again from their beginning."""
     return (
-        f"stop the workers and run streamfl reset CONFIG --all{stream_option(group)}, if the role can be reset; or by hand: "
-        f"delete the topics {', '.join(changelogs)} (they hold what was learnt, none of your records) and the offsets of the "
-        f"consumer group {group!r}, and create the topics again"
+        f"stop the workers and run streamfl reset CONFIG --all{stream_option(group)}, if the role can be "
+        f"reset; or by hand: delete the topics {', '.join(changelogs)} (they hold what was learnt, none of "
+        f"your records) and the offsets of the consumer group {group!r}, and create the topics again"
     )
 
 
@@ -74,7 +100,8 @@ def _listed(found: Iterable[Difference]) -> str:
 
 @dataclass
 class _Partition:
-    """``up_to_date``: the number of changelogs with a current record. ``begun``: whether anything of it was committed."""
+    """``up_to_date``: the number of changelogs with a current record. ``begun``: whether anything of it was
+    committed."""
 
     up_to_date: int = 0
     begun: bool = False
@@ -83,13 +110,18 @@ class _Partition:
 class RememberedSettings:
     """The settings with which the state of a worker's open partitions was made.
 
-    The record is written with a partition's first commit, and at once if it is out of date: others may read it, because a changelog
-    may also be a table. Every changelog has its own record. While the role has no state the record binds nothing, so that a
-    mistaken setting with which everything was refused can be corrected. more: further headers of the record.
+    The record is written with a partition's first commit, and at once if it is out of date: others may read
+    it, because a changelog may also be a table. Every changelog has its own record. While the role has no
+    state the record binds nothing, so that a mistaken setting with which everything was refused can be
+    corrected. more: further headers of the record.
     """
 
     def __init__(
-        self, state_settings: StateSettings, changelogs: Mapping[str, str], group: str, more: Callable[[], Headers]
+        self,
+        state_settings: StateSettings,
+        changelogs: Mapping[str, str],
+        group: str,
+        more: Callable[[], Headers],
     ) -> None:
         self._state_settings = state_settings
         self._more = more
@@ -106,11 +138,14 @@ class RememberedSettings:
         """Close a partition."""
         del self._partitions[partition]
 
-    def found(self, topic: str, partition: int, record: Record | None, begun: bool, state: bool, binds: bool = True) -> None:
+    def found(
+        self, topic: str, partition: int, record: Record | None, begun: bool, state: bool, binds: bool = True
+    ) -> None:
         """Compare what a changelog has with the settings.
 
-        record: its record of settings. begun: whether it has any record. state: whether it has any of the role's state.
-        binds: whether this role alone may write there. In other changelogs a wrong record is only replaced.
+        record: its record of settings. begun: whether it has any record. state: whether it has any of the
+        role's state. binds: whether this role alone may write there. In other changelogs a wrong record is
+        only replaced.
 
         ConfigurationError if the role's state does not fit these settings.
         """
@@ -118,15 +153,26 @@ class RememberedSettings:
         held.begun |= begun
         if record is None:
             if binds and state and self._state_settings:
-                text = "the release that wrote this state did not store its settings: the state is used with the current ones"
+                text = (
+                    "the release that wrote this state did not store its settings: the state is used with "
+                    "the current ones"
+                )
                 self._say_once(topic, text, topic=topic, settings=self._state_settings.shown())
             return
         if binds and state:
             wrong, others = differences(self._state_settings, record)
             if wrong:
-                raise ConfigurationError(refusal(topic, partition, wrong, others, self._changelogs, self._group))
+                raise ConfigurationError(
+                    refusal(topic, partition, wrong, others, self._changelogs, self._group)
+                )
             for one in others:
-                self._say_once(str(one), "a setting has changed: the state stays in use", key=one.key, old=one.old, new=one.new)
+                self._say_once(
+                    str(one),
+                    "a setting has changed: the state stays in use",
+                    key=one.key,
+                    old=one.old,
+                    new=one.new,
+                )
         held.up_to_date += record.headers == self._headers()
 
     def to_write(self, moved: Iterable[int]) -> Iterator[Outgoing]:
@@ -136,7 +182,9 @@ class RememberedSettings:
             if held.up_to_date < len(self._changelogs) and (held.begun or partition in moved):
                 held.up_to_date, held.begun = len(self._changelogs), True
                 for topic in self._changelogs:
-                    yield Outgoing(topic, STATE_SETTINGS_KEY, struct.pack("<q", 0), partition, self._headers())
+                    yield Outgoing(
+                        topic, STATE_SETTINGS_KEY, struct.pack("<q", 0), partition, self._headers()
+                    )
 
     def _headers(self) -> Headers:
         return (*self._state_settings.headers(), *self._more())

@@ -1,8 +1,8 @@
 """A change of a role's state or positions, made by a command while no worker of the role runs.
 
-The command restores all partitions of the group and changes one thing. The change is a step like any other: positions, dead letters
-and changelog become visible together or not at all. So a command may be killed or repeated. A worker that starts later finds all of
-the change or none of it.
+The command restores all partitions of the group and changes one thing. The change is a step like any other:
+positions, dead letters and changelog become visible together or not at all. So a command may be killed or
+repeated. A worker that starts later finds all of the change or none of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from streamfl.runtime.worker import Worker
 
 __all__ = ["SKIPPED", "UNREADABLE", "Repair", "Skipped"]
 
-# Reasons of dead letters. Unreadable: bytes of a batch that cannot be read. Skipped: a record that a command passed over.
+# Reasons of dead letters. Unreadable: bytes of a batch that cannot be read. Skipped: a record that a command
+# passed over.
 UNREADABLE = "unreadable"
 SKIPPED = "skipped"
 
@@ -46,7 +47,8 @@ class Skipped:
 
 
 class Repair(Worker):
-    """A worker that takes no messages, made like any worker. Each change joins the group and leaves it again."""
+    """A worker that takes no messages, made like any worker. Each change joins the group and leaves it
+    again."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -69,7 +71,9 @@ class Repair(Worker):
                 return []
             step.changelog += self._tasks.changelog({})
             session.commit(step)
-            return sorted({record.partition for record in step.changelog[others:] if record.partition is not None})
+            return sorted(
+                {record.partition for record in step.changelog[others:] if record.partition is not None}
+            )
 
         return self._do(change)
 
@@ -82,28 +86,36 @@ class Repair(Worker):
         offset: where the role reads next.
         to: where to read on after an unreadable batch, whose end may be unknown; None: as far as is certain.
 
-        ConfigurationError if the role reads on elsewhere, or while other workers of the group run. BusUnavailable if nothing was
-        committed.
+        ConfigurationError if the role reads on elsewhere, or while other workers of the group run.
+        BusUnavailable if nothing was committed.
         """
         if topic not in self._inputs:
-            raise ConfigurationError(f"topic {topic!r} is none of this role's inputs ({', '.join(sorted(self._inputs))})")
+            raise ConfigurationError(
+                f"topic {topic!r} is none of this role's inputs ({', '.join(sorted(self._inputs))})"
+            )
         place = (topic, partition)
 
         def change(session: Session) -> Skipped:
             if partition not in self._tasks:
-                raise ConfigurationError(f"topic {topic!r} has {len(self._tasks)} partitions, there is no partition {partition}")
+                raise ConfigurationError(
+                    f"topic {topic!r} has {len(self._tasks)} partitions, there is no partition {partition}"
+                )
             position = self._position(session, place)
             skipped, record = self._look(place, position, offset)
             if to is not None:
                 end = position + session.lag().get(place, 0)
                 if not skipped.cause or not skipped.offset < to <= end:
                     raise ConfigurationError(
-                        f"{topic}-{partition} cannot be read on at {to}: it ends at {end}, and only unreadable batches may be "
-                        "skipped as a whole"
+                        f"{topic}-{partition} cannot be read on at {to}: it ends at {end}, and only "
+                        "unreadable batches may be skipped as a whole"
                     )
                 skipped = replace(skipped, following=to)
             pending = PendingStep(Step({place: skipped.following}))
-            self._inputs.reject(record, PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"), pending)
+            self._inputs.reject(
+                record,
+                PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"),
+                pending,
+            )
             pending.step.changelog += self._tasks.changelog(pending.step.positions)
             session.commit(pending.step)
             return skipped
@@ -116,7 +128,8 @@ class Repair(Worker):
         take: Callable[[Session], None] | None = None,
         tables: tuple[str, ...] = (),
     ) -> Outcome:
-        """Make the change as the group's only member, with every partition restored. Try again while the group still rebalances.
+        """Make the change as the group's only member, with every partition restored. Try again while the
+        group still rebalances.
 
         take: takes the partitions before the change; None: opens and restores all.
         tables: the tables to read. The others are not read, so that unreadable batches in them do not matter.
@@ -132,7 +145,9 @@ class Repair(Worker):
                     return change(session)
                 except CommitRefused as refusal:
                     if self._monotonic() > deadline:
-                        raise BusUnavailable(f"nothing was changed, run the command again: {refusal}") from refusal
+                        raise BusUnavailable(
+                            f"nothing was changed, run the command again: {refusal}"
+                        ) from refusal
         finally:
             self._held.clear()
             self.close()
@@ -157,7 +172,8 @@ class Repair(Worker):
             if self._monotonic() > deadline:
                 raise ConfigurationError(
                     f"partitions {sorted(wanted - self._held)} belong to other workers of the group "
-                    f"{self._subscription.group!r}: stop all of them first, and wait until their sessions have timed out"
+                    f"{self._subscription.group!r}: stop all of them first, and wait until their sessions "
+                    "have timed out"
                 )
 
     def _position(self, session: Session, place: TopicPartition) -> int:
@@ -165,11 +181,13 @@ class Repair(Worker):
         return remembered if remembered is not None else session.committed(*place) or 0
 
     def _look(self, place: TopicPartition, position: int, offset: int) -> tuple[Skipped, Record]:
-        """The record or batch at ``offset``; ConfigurationError unless it is the first from ``position`` on."""
+        """The record or batch at ``offset``; ConfigurationError unless it is the first from ``position``
+        on."""
         topic, partition = place
         if position > offset:
             raise ConfigurationError(
-                f"{topic}-{partition}-{offset} has already been read by this role: it continues at offset {position}"
+                f"{topic}-{partition}-{offset} has already been read by this role: it continues at offset "
+                f"{position}"
             )
         first: int | None = None
         try:
@@ -183,7 +201,13 @@ class Repair(Worker):
             following = failure.following or failure.offset + 1
             if failure.offset <= offset < following:
                 found = Record(topic, partition, failure.offset, None, failure.content)
-                return Skipped(topic, partition, failure.offset, following, failure.cause, len(failure.content)), found
+                return Skipped(
+                    topic, partition, failure.offset, following, failure.cause, len(failure.content)
+                ), found
             first = failure.offset
-        here = "there is nothing to be read there" if first is None else f"this role reads next at offset {first}"
+        here = (
+            "there is nothing to be read there"
+            if first is None
+            else f"this role reads next at offset {first}"
+        )
         raise ConfigurationError(f"{topic}-{partition}-{offset} cannot be skipped: {here}")

@@ -1,9 +1,11 @@
-"""Moves a role's state when its inputs got more partitions: each client's state goes to where its records come now.
+"""Moves a role's state when its inputs got more partitions: each client's state goes to where its records
+come now.
 
-The partition of a client's records follows from its name, the number of partitions, and the producers' partitioner. The partitioner
-is found from the partitions in which clients' state is. First the role reads the old partitions to their end. Then the state of
-each client moves whole, in one transaction. Last, the records of settings of all partitions say that the state was dealt anew.
-Until then no worker opens a partition. So a command that was killed is run again, and goes on.
+The partition of a client's records follows from its name, the number of partitions, and the producers'
+partitioner. The partitioner is found from the partitions in which clients' state is. First the role reads the
+old partitions to their end. Then the state of each client moves whole, in one transaction. Last, the records
+of settings of all partitions say that the state was dealt anew. Until then no worker opens a partition. So a
+command that was killed is run again, and goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfl.contract.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Session, Step, TopicPartition
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Outgoing,
+    Polled,
+    Session,
+    Step,
+    TopicPartition,
+)
 from streamfl.runtime.checksum import with_checksum
 from streamfl.runtime.dealing import dealt_over, partitioner_in, partitioners
 from streamfl.runtime.remembered_settings import is_settings
@@ -37,7 +47,8 @@ Told = Callable[[str, float, float], object]
 
 @dataclass(frozen=True)
 class RepartitionResult:
-    """The result. before, now: numbers of partitions. clients, moved: known and moved clients. drained: records read before."""
+    """The result. before, now: numbers of partitions. clients, moved: known and moved clients. drained:
+    records read before."""
 
     before: int
     now: int
@@ -60,8 +71,8 @@ class Repartition(Repair):
     def deal_anew(self, told: Told) -> RepartitionResult:
         """Move the state. told: is called with progress.
 
-        ConfigurationError while other workers of the group run, or if it cannot be told where a client's records come now;
-        BusUnavailable if not all was done: it can be run again.
+        ConfigurationError while other workers of the group run, or if it cannot be told where a client's
+        records come now; BusUnavailable if not all was done: it can be run again.
         """
 
         def change(session: Session) -> RepartitionResult:
@@ -72,7 +83,11 @@ class Repartition(Repair):
             drained = self._drain(session, told)
             states = self._states(session)
             return RepartitionResult(
-                self._before, self._now, len(self._clients(states)), self._move(session, states, told), drained
+                self._before,
+                self._now,
+                len(self._clients(states)),
+                self._move(session, states, told),
+                drained,
             )
 
         return self._do(change, self._take_old, self._subscription.tables)
@@ -120,7 +135,8 @@ class Repartition(Repair):
         return None if key.startswith(POSITION_KEY) else self._channels.dealt.client_of(key)
 
     def _dealt_before(self, states: list[State]) -> int:
-        """Over how many partitions the state is dealt. ConfigurationError if it cannot be dealt over the present number."""
+        """Over how many partitions the state is dealt. ConfigurationError if it cannot be dealt over the
+        present number."""
         records = [record for state in states for record in state.values() if is_settings(record)]
         said = {dealt_over(record) for record in records} - {0}
         if not any(states):
@@ -129,21 +145,28 @@ class Repartition(Repair):
             before = min(said)
             self._tasks.dealing.partitioner = next(filter(None, map(partitioner_in, records)), "")
         else:
-            # The release did not record the number: the smallest that fits all clients, because added partitions have no state.
+            # The release did not record the number: the smallest that fits all clients, because added
+            # partitions have no state.
             begun = 1 + max(partition for partition, state in enumerate(states) if state)
-            fewest = [number for number in range(begun, self._now) if self._now % number == 0 and self._fitting(states, number)]
+            fewest = [
+                number
+                for number in range(begun, self._now)
+                if self._now % number == 0 and self._fitting(states, number)
+            ]
             before = min(fewest, default=self._now)
         if self._now % before:
             topics = ", ".join([*self._inputs, *self._channels.own_changelogs.values()])
             raise ConfigurationError(
-                f"the state is spread over {before} partitions, and there are {self._now}: give {topics} a multiple of {before}, "
-                f"such as {-(-self._now // before) * before}. Otherwise records written since then would be in old partitions of "
-                "other clients, and would be read before their state is there"
+                f"the state is spread over {before} partitions, and there are {self._now}: give {topics} a "
+                f"multiple of {before}, such as {-(-self._now // before) * before}. Otherwise records "
+                "written since then would be in old partitions of other clients, and would be read before "
+                "their state is there"
             )
         return before
 
     def _fitting(self, states: list[State], before: int) -> list[str]:
-        """The partitioners by which every client's state is in the old or the new partition of its records."""
+        """The partitioners by which every client's state is in the old or the new partition of its
+        records."""
         clients = self._clients(states)
 
         def fits(name: str) -> bool:
@@ -166,19 +189,30 @@ class Repartition(Repair):
         fitting = self._fitting(states, self._before)
         if not fitting:
             clients = self._clients(states)
-            stray = min(clients, key=lambda client: clients[client] <= {self._home("own", client, self._before)})
+            stray = min(
+                clients, key=lambda client: clients[client] <= {self._home("own", client, self._before)}
+            )
             raise ConfigurationError(
-                f"the state of client {stray!r} is in partition {', '.join(map(str, sorted(clients[stray])))} of {self._before}, "
-                "and neither Kafka's partitioner nor that of librdkafka puts its name there: it is unknown in which partition "
-                "its records come now. Nothing was changed. Have `streamfl rekey` write the topic keyed by client "
-                "([samples.rekey]), with as many partitions as before"
+                f"the state of client {stray!r} is in partition "
+                f"{', '.join(map(str, sorted(clients[stray])))} of {self._before}, and neither Kafka's "
+                "partitioner nor that of librdkafka puts its name there: it is unknown in which partition "
+                "its records come now. Nothing was changed. Have `streamfl rekey` write the topic keyed by "
+                "client ([samples.rekey]), with as many partitions as before"
             )
         keyed = [source.topic for source in self._channels.inputs.values() if source.client is not None]
         # All records of the added partitions were placed by the new number.
-        newest = self._bus.peek(keyed[0], range(self._before, self._now), EXAMPLES) if keyed and len(fitting) > 1 else []
+        newest = (
+            self._bus.peek(keyed[0], range(self._before, self._now), EXAMPLES)
+            if keyed and len(fitting) > 1
+            else []
+        )
 
         def agreeing(name: str) -> int:
-            return sum(partitioners(self._bus)[name](one.key, self._now) == one.partition for one in newest if one.key is not None)
+            return sum(
+                partitioners(self._bus)[name](one.key, self._now) == one.partition
+                for one in newest
+                if one.key is not None
+            )
 
         return max(fitting, key=agreeing)
 
@@ -200,7 +234,8 @@ class Repartition(Repair):
         return super()._paused() | self._inputs.places(range(self._before, self._now))
 
     def _drain(self, session: Session, told: Told) -> int:
-        """Read the old partitions up to their present end, as any worker does; returns the number of records."""
+        """Read the old partitions up to their present end, as any worker does; returns the number of
+        records."""
         ends = {
             (topic, partition): end
             for topic in self._inputs
@@ -220,8 +255,11 @@ class Repartition(Repair):
             # A step was refused; the next poll reports the partitions that are still assigned.
             return 1
         positions, lag = self._tasks.positions, session.lag()
-        # If a transaction's marker is last, no record comes to move the position to the end; then the lag is 0.
-        return sum(max(0, min(end - positions.get(place, 0), lag.get(place, end))) for place, end in ends.items())
+        # If a transaction's marker is last, no record comes to move the position to the end; then the lag is
+        # 0.
+        return sum(
+            max(0, min(end - positions.get(place, 0), lag.get(place, end))) for place, end in ends.items()
+        )
 
     # ---- moving state
 
@@ -230,10 +268,18 @@ class Repartition(Repair):
         session.pause(self._inputs.places(range(self._now)))
         own = [self._by_client(state) for state in states]
         clients = self._clients(states)
-        moving = [client for client, places in clients.items() if places != {self._home(self._partitioner, client, self._now)}]
+        moving = [
+            client
+            for client, places in clients.items()
+            if places != {self._home(self._partitioner, client, self._now)}
+        ]
         step, size = Step(), 0
         for done, client in enumerate(moving, 1):
-            records = [*self._moved([state.get(client, {}) for state in own], self._home(self._partitioner, client, self._now))]
+            records = [
+                *self._moved(
+                    [state.get(client, {}) for state in own], self._home(self._partitioner, client, self._now)
+                )
+            ]
             step.changelog += records
             size += sum(len(record.value or b"") for record in records)
             if size >= STEP_BYTES:
@@ -241,7 +287,9 @@ class Repartition(Repair):
                 self._commit(session, step)
                 step, size = Step(), 0
         self._commit(session, step)
-        places = {place: position for place, position in self._tasks.positions.items() if place[1] < self._before}
+        places = {
+            place: position for place, position in self._tasks.positions.items() if place[1] < self._before
+        }
         for topic in self._inputs:
             begins = self._begins(topic)
             places |= {(topic, partition): begins[partition] for partition in range(self._before, self._now)}
@@ -260,7 +308,8 @@ class Repartition(Repair):
 
     @staticmethod
     def _moved(own: list[State], home: int) -> Iterator[Outgoing]:
-        """The changelog records that put a client's state into partition ``home`` alone. own: its state, by partition."""
+        """The changelog records that put a client's state into partition ``home`` alone. own: its state, by
+        partition."""
         for partition, state in enumerate(own):
             if partition == home or not state:
                 continue

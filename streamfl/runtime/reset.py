@@ -21,10 +21,11 @@ class Reset(Repair):
     """A worker that deletes state and sets the offsets from which to read again, in the same steps."""
 
     def begin_anew(self, offsets: Offsets) -> int:
-        """Delete all state of the role, and let it read its inputs from these offsets on. Returns the number of deleted records.
+        """Delete all state of the role, and let it read its inputs from these offsets on. Returns the number
+        of deleted records.
 
-        Nothing is restored, so that it does not matter whether the state fits the settings. Each partition is one step. After an
-        interruption run it again.
+        Nothing is restored, so that it does not matter whether the state fits the settings. Each partition is
+        one step. After an interruption run it again.
 
         ConfigurationError while other workers of the group run; BusUnavailable if not all was committed.
         """
@@ -34,7 +35,9 @@ class Reset(Repair):
             for partition in sorted(self._held):
                 positions = {topic: offsets[topic][partition] for topic in self._inputs}
                 changelog = self._tasks.begun_anew(session, partition, positions)
-                session.commit(Step({(topic, partition): offset for topic, offset in positions.items()}, [], changelog))
+                session.commit(
+                    Step({(topic, partition): offset for topic, offset in positions.items()}, [], changelog)
+                )
                 forgotten += sum(record.value is None for record in changelog)
             if self._channels.published:
                 self._publish(session)
@@ -43,7 +46,8 @@ class Reset(Repair):
         return self._do(change, take=self._hold_all)
 
     def _publish(self, session: Session) -> None:
-        """Let the role publish its new state: peers that start before its workers must not read what it published before."""
+        """Let the role publish its new state: peers that start before its workers must not read what it
+        published before."""
         for partition in sorted(self._held):
             self._open_task(session, partition)
         pending = PendingStep()
@@ -52,12 +56,14 @@ class Reset(Repair):
         session.commit(pending.step)
 
     def learn_again(self, name: str, offsets: Offsets) -> tuple[list[int], int]:
-        """Forget a client, and give the role its records from these offsets up to the role's positions. Other clients stay.
+        """Forget a client, and give the role its records from these offsets up to the role's positions. Other
+        clients stay.
 
-        Returns the partitions that remembered it, and how many records the role took. The role's tables are read for this.
+        Returns the partitions that remembered it, and how many records the role took. The role's tables are
+        read for this.
 
-        Errors as in :meth:`begin_anew`, and ConfigurationError if the client's records would have to wait for its peers.
-        """
+        Errors as in :meth:`begin_anew`, and ConfigurationError if the client's records would have to wait for
+        its peers."""
         if self.role.prompt:
             raise ConfigurationError(
                 "its samples would wait for the model one by one: leave out --to, or reset all clients"
@@ -69,7 +75,9 @@ class Reset(Repair):
             others = len(step.changelog)
             self.role.forget(name)
             step.changelog += self._tasks.changelog({})
-            known = sorted({record.partition for record in step.changelog[others:] if record.partition is not None})
+            known = sorted(
+                {record.partition for record in step.changelog[others:] if record.partition is not None}
+            )
             session.commit(step)
             taken = 0
             self._hear_tables()
@@ -100,7 +108,9 @@ class Reset(Repair):
         if self._answer(replies, pending):
             raise ConfigurationError("this role learns in steps that take long: reset all of it")
         if self.role.full:
-            raise ConfigurationError("its samples wait for the model: run the role, and reset the client once they are learnt")
+            raise ConfigurationError(
+                "its samples wait for the model: run the role, and reset the client once they are learnt"
+            )
         pending.step.changelog += self._tasks.changelog({})
         session.commit(pending.step)
 
@@ -123,7 +133,9 @@ class Reset(Repair):
         if batch:
             yield batch
 
-    def _messages(self, session: Session, channel: str, source: Any, partition: int, offset: int) -> Iterator[Received]:
+    def _messages(
+        self, session: Session, channel: str, source: Any, partition: int, offset: int
+    ) -> Iterator[Received]:
         end = self._position(session, (source.topic, partition))
         for record in self._bus.read_from(source.topic, partition, offset):
             if record.offset >= end:

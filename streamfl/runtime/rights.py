@@ -12,7 +12,8 @@ __all__ = ["Guarded", "Right"]
 
 @dataclass(frozen=True)
 class Right:
-    """Operations that a principal may do on a resource. resource: topic, group or transactional-id. pattern: literal or prefixed.
+    """Operations that a principal may do on a resource. resource: topic, group or transactional-id. pattern:
+    literal or prefixed.
 
     >>> Right("User:shop", "topic", "loans.shop.state", "literal", ("Read", "Write")).arguments
     '--allow-principal User:shop --operation Read --operation Write --topic loans.shop.state'
@@ -41,7 +42,8 @@ class Guarded(Protocol):
     """A bus that can tell which rights its user has."""
 
     def missing(self, rights: Sequence[Right]) -> list[Right]:
-        """Those of these rights that the user lacks, each with the missing operations only, as far as the cluster tells.
+        """Those of these rights that the user lacks, each with the missing operations only, as far as the
+        cluster tells.
 
         BusUnavailable if the cluster does not answer.
         """

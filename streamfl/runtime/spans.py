@@ -1,7 +1,8 @@
 """A worker's steps as OpenTelemetry spans: poll, receive, commit, and two spans for each sample with a trace.
 
-A batch has many senders, so a step is a trace of its own, with links to the samples' traces, as in OpenTelemetry's conventions for
-messaging. A sample's own trace gets two spans: for its processing, and for the sending of its prediction.
+A batch has many senders, so a step is a trace of its own, with links to the samples' traces, as in
+OpenTelemetry's conventions for messaging. A sample's own trace gets two spans: for its processing, and for
+the sending of its prediction.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_NAMESPACE, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    get_current_span,
+    set_span_in_context,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from streamfl.configuration.settings import RoleSettings
@@ -30,7 +39,8 @@ from streamfl.runtime.worker import Worker
 
 __all__ = ["TracedWorker", "Traces", "export_traces"]
 
-# The most samples, and the most predictions, of a step that get spans of their own: a batch may have thousands.
+# The most samples, and the most predictions, of a step that get spans of their own: a batch may have
+# thousands.
 MOST_SPANS = 100
 # By its standard a tracestate has at most 512 characters; a traceparent has 55.
 LONGEST_HEADER = 512
@@ -46,7 +56,9 @@ def export_traces(settings: RoleSettings) -> Traces:
     """Traces that send spans to a collector by OTLP over HTTP, in batches and from a thread of their own."""
     federation, kind = settings.federation.name, settings.role.kind
     given = {SERVICE_NAMESPACE: federation, SERVICE_INSTANCE_ID: f"{settings.group}-{os.getpid()}"}
-    if not os.environ.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+    if not os.environ.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    ):
         given[SERVICE_NAME] = kind
     endpoint = settings.tracing.endpoint
     # For an unavailable collector one line a batch is enough.
@@ -57,7 +69,9 @@ def export_traces(settings: RoleSettings) -> Traces:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     except ValueError as error:
         named = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_"))) or "none is set"
-        raise ConfigurationError(f"tracing: a variable of OpenTelemetry is invalid ({named}): {error}") from None
+        raise ConfigurationError(
+            f"tracing: a variable of OpenTelemetry is invalid ({named}): {error}"
+        ) from None
     return Traces(provider, settings.bus.url.partition("://")[0], settings.group)
 
 
@@ -71,7 +85,10 @@ class Traces:
         self._provider = provider
         self._tracer = provider.get_tracer("streamfl", version("streamfl"))
         # The conventions name the messaging system, not the client library.
-        self._common: dict[str, Any] = {"messaging.system": scheme.partition("+")[0], "messaging.consumer.group.name": group}
+        self._common: dict[str, Any] = {
+            "messaging.system": scheme.partition("+")[0],
+            "messaging.consumer.group.name": group,
+        }
         self._step: Span | None = None
         self._failed = False
 
@@ -85,22 +102,33 @@ class Traces:
         """A poll returned. An empty poll makes no span, so that an idle worker sends none."""
         if not polled:
             return
-        count = {"messaging.batch.message_count": len(polled.records), "streamfl.table_records": len(polled.tables)}
+        count = {
+            "messaging.batch.message_count": len(polled.records),
+            "streamfl.table_records": len(polled.tables),
+        }
         self._span("poll", self._begin(begun), begun, SpanKind.CLIENT, **count)
 
     def received(self, batch: Sequence[Received], begun: int) -> None:
         """The role took a batch, an empty one for a tick."""
         if self._step is None:
-            # A tick without results makes no span. If a tick leads to a commit, the step's span begins with the commit.
+            # A tick without results makes no span. If a tick leads to a commit, the step's span begins with
+            # the commit.
             return
-        self._span("receive", self._step, begun, SpanKind.INTERNAL, **{"messaging.batch.message_count": len(batch)})
-        where = ((one.record.topic, one.record.headers, one.record.partition, one.record.offset) for one in batch)
+        self._span(
+            "receive", self._step, begun, SpanKind.INTERNAL, **{"messaging.batch.message_count": len(batch)}
+        )
+        where = (
+            (one.record.topic, one.record.headers, one.record.partition, one.record.offset) for one in batch
+        )
         self._of_samples("process", where, begun, SpanKind.CONSUMER, link=True)
 
     def committed(self, step: Step, begun: int, error: Exception | None) -> None:
         """A commit returned. error: why it failed; None if it did not."""
         root = self._begin(begun)
-        messages = {"messaging.batch.message_count": len(step.outputs), "streamfl.changelog_records": len(step.changelog)}
+        messages = {
+            "messaging.batch.message_count": len(step.outputs),
+            "streamfl.changelog_records": len(step.changelog),
+        }
         of = self._common | {"messaging.operation.name": "commit"} | messages
         span = self._tracer.start_span("commit", set_span_in_context(root), SpanKind.CLIENT, of, None, begun)
         if error is not None:
@@ -124,11 +152,15 @@ class Traces:
 
     def _begin(self, begun: int) -> Span:
         if self._step is None:
-            self._step = self._tracer.start_span("step", Context(), SpanKind.INTERNAL, self._common, None, begun)
+            self._step = self._tracer.start_span(
+                "step", Context(), SpanKind.INTERNAL, self._common, None, begun
+            )
             of = self._step.get_span_context()
             if self._step.is_recording():
                 # For all log lines until the step is over.
-                structlog.contextvars.bind_contextvars(trace_id=f"{of.trace_id:032x}", span_id=f"{of.span_id:016x}")
+                structlog.contextvars.bind_contextvars(
+                    trace_id=f"{of.trace_id:032x}", span_id=f"{of.span_id:016x}"
+                )
         return self._step
 
     def _span(self, name: str, parent: Span, begun: int, kind: SpanKind, **attributes: Any) -> None:
@@ -136,9 +168,15 @@ class Traces:
         self._tracer.start_span(name, set_span_in_context(parent), kind, of, None, begun).end()
 
     def _of_samples(
-        self, name: str, records: Iterable[tuple[str, Headers, int | None, int | None]], begun: int, kind: SpanKind, link: bool
+        self,
+        name: str,
+        records: Iterable[tuple[str, Headers, int | None, int | None]],
+        begun: int,
+        kind: SpanKind,
+        link: bool,
     ) -> None:
-        """A span for each record with a trace. records: topic, headers, partition, offset. link: whether the step links to it."""
+        """A span for each record with a trace. records: topic, headers, partition, offset. link: whether the
+        step links to it."""
         assert self._step is not None
         step, made = self._step, 0
         for topic, headers, partition, offset in records:
@@ -149,7 +187,11 @@ class Traces:
             if parent is None:
                 continue
             made += 1
-            attributes: dict[str, Any] = {**self._common, "messaging.operation.name": name, "messaging.destination.name": topic}
+            attributes: dict[str, Any] = {
+                **self._common,
+                "messaging.operation.name": name,
+                "messaging.destination.name": topic,
+            }
             if partition is not None:
                 attributes["messaging.destination.partition.id"] = str(partition)
             if offset is not None:
@@ -216,8 +258,16 @@ class _TracedSession(_Traced):
 class TracedWorker(Worker):
     """A worker that reports its steps to ``traces``. Role and bus do not know of it."""
 
-    def __init__(self, role: Role, channels: Any, bus: Bus, *given: Any, traces: Traces, **named: Any) -> None:
-        super().__init__(cast(Role, _TracedRole(role, traces)), channels, cast(Bus, _TracedBus(bus, traces)), *given, **named)
+    def __init__(
+        self, role: Role, channels: Any, bus: Bus, *given: Any, traces: Traces, **named: Any
+    ) -> None:
+        super().__init__(
+            cast(Role, _TracedRole(role, traces)),
+            channels,
+            cast(Bus, _TracedBus(bus, traces)),
+            *given,
+            **named,
+        )
         self._traces = traces
 
     def step(self, timeout: float) -> bool:

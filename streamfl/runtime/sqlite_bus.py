@@ -1,9 +1,9 @@
 """The bus in one SQLite file: several processes of one machine, no Kafka.
 
-A commit is one transaction: the check that the member still owns its partitions, outputs, changelog and offsets. The bus obeys the
-same laws as the Kafka connector (:mod:`streamfl.testing.bus_laws`), and under every guarantee a commit is atomic.
-:mod:`streamfl.runtime.sqlite.file` describes what a commit survives, :mod:`streamfl.runtime.sqlite.membership` how members watch
-each other.
+A commit is one transaction: the check that the member still owns its partitions, outputs, changelog and
+offsets. The bus obeys the same laws as the Kafka connector (:mod:`streamfl.testing.bus_laws`), and under
+every guarantee a commit is atomic. :mod:`streamfl.runtime.sqlite.file` describes what a commit survives,
+:mod:`streamfl.runtime.sqlite.membership` how members watch each other.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class SqliteBus:
                 topic = self.store.look_up(connection, name)
                 if topic is not None:
                     identity = f"{topic.first_log}"
-                    states[name] = TopicState(name, topic.partitions, topic.compacted, topic.options, identity=identity)
+                    states[name] = TopicState(
+                        name, topic.partitions, topic.compacted, topic.options, identity=identity
+                    )
         return states
 
     def partition_of(self, key: bytes, partitions: int) -> int:
@@ -101,13 +103,17 @@ class SqliteBus:
     def members(self, group: str) -> int:
         """The members of a consumer group at present."""
         with self.database.reading() as connection:
-            (count,) = connection.execute("SELECT count(*) FROM members WHERE group_name = ?", (group,)).fetchone()
+            (count,) = connection.execute(
+                "SELECT count(*) FROM members WHERE group_name = ?", (group,)
+            ).fetchone()
         return int(count)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a consumer group."""
         with self.database.reading() as connection:
-            rows = connection.execute("SELECT topic, partition, position FROM offsets WHERE group_name = ?", (group,))
+            rows = connection.execute(
+                "SELECT topic, partition, position FROM offsets WHERE group_name = ?", (group,)
+            )
             return {(topic, partition): int(position) for topic, partition, position in rows}
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
@@ -116,7 +122,9 @@ class SqliteBus:
 
     def session(self, subscription: Subscription) -> SqliteSession:
         """Join a group; ConfigurationError names a topic that is missing."""
-        return SqliteSession(self.store, self.database, self.open, subscription, self.session_timeout, self.monotonic)
+        return SqliteSession(
+            self.store, self.database, self.open, subscription, self.session_timeout, self.monotonic
+        )
 
     def write(self, records: Sequence[Outgoing]) -> None:
         """Write records in one transaction; they are on the disk when this returns."""
@@ -133,18 +141,27 @@ class SqliteBus:
         """The first and the last ``count`` committed records of each partition."""
         found = self.store.topic(topic)
         with self.database.reading() as connection:
-            return [record for partition in partitions for record in self.store.edges(connection, found, partition, count)]
+            return [
+                record
+                for partition in partitions
+                for record in self.store.edges(connection, found, partition, count)
+            ]
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         """Committed records of one partition from ``offset`` to its present end."""
         found = self.store.topic(topic)
-        return (record for record in self.store.scan(found, found.log(partition), 1) if record.offset >= offset)
+        return (
+            record for record in self.store.scan(found, found.log(partition), 1) if record.offset >= offset
+        )
 
     def offsets(self, topic: str, at: float) -> dict[int, int]:
         """By partition, the offset of the first record of that time or later, or of the end."""
         found = self.store.topic(topic)
         with self.database.reading() as connection:
-            return {partition: self.store.offset_at(connection, found, partition, at) for partition in range(found.partitions)}
+            return {
+                partition: self.store.offset_at(connection, found, partition, at)
+                for partition in range(found.partitions)
+            }
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
         """None: an open transaction holds nothing back."""
@@ -159,7 +176,8 @@ class SqliteBus:
         self.database.close()
 
     def _is_the_file(self) -> bool:
-        """Whether the path still leads to the open file: a removed file can still be read and written while it is open."""
+        """Whether the path still leads to the open file: a removed file can still be read and written while
+        it is open."""
         try:
             found = self.path.stat()
         except OSError:
@@ -170,7 +188,9 @@ class SqliteBus:
 def _options(given: Mapping[str, Any]) -> dict[str, float]:
     unknown = sorted(given.keys() - OPTIONS.keys())
     if unknown:
-        raise ConfigurationError(f"bus.options.{unknown[0]} is not known to sqlite:// (known: {', '.join(OPTIONS)})")
+        raise ConfigurationError(
+            f"bus.options.{unknown[0]} is not known to sqlite:// (known: {', '.join(OPTIONS)})"
+        )
     for name, value in given.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 < value < math.inf:
@@ -182,6 +202,7 @@ def _path(url: str) -> Path:
     text = url.removeprefix(SCHEME)
     if not text or text.endswith("/") or "?" in text or "\0" in text:
         raise ConfigurationError(
-            "bus.url: expected a file, as in sqlite:///var/lib/plant.db, or sqlite://plant.db below the working folder"
+            "bus.url: expected a file, as in sqlite:///var/lib/plant.db, or sqlite://plant.db below the "
+            "working folder"
         )
     return Path(text).absolute()

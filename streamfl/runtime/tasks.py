@@ -1,7 +1,8 @@
-"""The partitions that a worker has: how their state is restored, and up to which offsets of the inputs each state has read.
+"""The partitions that a worker has: how their state is restored, and up to which offsets of the inputs each
+state has read.
 
-Positions are stored twice: as the group's committed offsets, and in the changelog beside the state that they belong to. So the
-state and the position that it reflects cannot differ.
+Positions are stored twice: as the group's committed offsets, and in the changelog beside the state that they
+belong to. So the state and the position that it reflects cannot differ.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ log = logger(__name__)
 class Tasks:
     """The role on each partition that a worker has.
 
-    positions: the offsets after the last records that the state reflects. topics: what else is remembered about the inputs.
+    positions: the offsets after the last records that the state reflects. topics: what else is remembered
+    about the inputs.
 
-    restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as unavailable. monotonic,
-    sleep: the clock and the sleep for waiting. state_settings: the settings that are remembered beside the state.
+    restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as
+    unavailable. monotonic, sleep: the clock and the sleep for waiting. state_settings: the settings that are
+    remembered beside the state.
     """
 
     def __init__(
@@ -52,7 +55,9 @@ class Tasks:
         self._subscription = subscription
         self._bus = bus
         self.dealing = Dealing(channels, bus, subscription.group)
-        self._settings = RememberedSettings(state_settings, channels.own_changelogs, subscription.group, self.dealing.headers)
+        self._settings = RememberedSettings(
+            state_settings, channels.own_changelogs, subscription.group, self.dealing.headers
+        )
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
         self._sleep = sleep
@@ -72,7 +77,8 @@ class Tasks:
     # ---- partitions come and go
 
     def open(self, session: Session, partition: int) -> dict[TopicPartition, float]:
-        """Restore the partition's state as it was at its last commit, and go on reading where that state left off.
+        """Restore the partition's state as it was at its last commit, and go on reading where that state left
+        off.
 
         Returns the end offsets of its inputs; infinity if an end is not known.
         """
@@ -88,14 +94,16 @@ class Tasks:
             behind = self._behind(committed, remembered)
             if not behind:
                 break
-            # The last transaction has reached the group's offsets, but its end marker has not reached the changelog yet.
+            # The last transaction has reached the group's offsets, but its end marker has not reached the
+            # changelog yet.
             if self._monotonic() >= deadline:
                 held = self._held_back(partition)
                 raise BusUnavailable(
-                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. {held}If this stays so, "
-                    "the offsets were set by hand, or the changelog has lost records, for instance with its topic. To continue "
-                    "from the changelog's end, and process the later records again, delete the offsets of the group "
-                    f"{self._subscription.group!r}, or set another bus.group."
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. "
+                    f"{held}If this stays so, the offsets were set by hand, or the changelog has lost "
+                    "records, for instance with its topic. To continue from the changelog's end, and process "
+                    f"the later records again, delete the offsets of the group {self._subscription.group!r}, "
+                    "or set another bus.group."
                 )
             self._sleep(0.05)
         self._check_remade(partition, remembered)
@@ -107,8 +115,13 @@ class Tasks:
         for topic, position in remembered.items():
             self.check_end(topic, partition, position, position + lag.get((topic, partition), 0))
         # If nothing of a topic was read yet, only the lag can tell when it has been read.
-        begins: dict[str, float] = {**dict.fromkeys(self._inputs, math.inf), **remembered} if remembered else {}
-        return {(topic, partition): begin + lag.get((topic, partition), math.inf) for topic, begin in begins.items()}
+        begins: dict[str, float] = (
+            {**dict.fromkeys(self._inputs, math.inf), **remembered} if remembered else {}
+        )
+        return {
+            (topic, partition): begin + lag.get((topic, partition), math.inf)
+            for topic, begin in begins.items()
+        }
 
     def drop(self, partition: int) -> None:
         """Close a partition, if it is open."""
@@ -117,7 +130,9 @@ class Tasks:
             self._settings.close(partition)
             self._role.close(partition)
         self.topics.close(partition)
-        self.positions = {place: position for place, position in self.positions.items() if place[1] != partition}
+        self.positions = {
+            place: position for place, position in self.positions.items() if place[1] != partition
+        }
 
     def go_on(self, moved: Moved) -> None:
         """The records that were to be read next are gone: go on behind them, if the group may."""
@@ -137,13 +152,18 @@ class Tasks:
         changelogs = self._channels.changelogs
         changes = list(self._role.changed_state())
         touched = {change.partition for change in changes} | {partition for _, partition in positions}
-        # The settings come first, so that a reader of the changelog as a table knows what the following state was made with.
+        # The settings come first, so that a reader of the changelog as a table knows what the following state
+        # was made with.
         records = [*self._settings.to_write(touched)]
         for change in changes:
-            records.append(with_checksum(changelogs[change.channel], change.partition, change.key, change.value))
+            records.append(
+                with_checksum(changelogs[change.channel], change.partition, change.key, change.value)
+            )
         return records + self._remembered_positions(positions, touched)
 
-    def _remembered_positions(self, positions: Mapping[TopicPartition, int], touched: Collection[int]) -> list[Outgoing]:
+    def _remembered_positions(
+        self, positions: Mapping[TopicPartition, int], touched: Collection[int]
+    ) -> list[Outgoing]:
         first = next(iter(self._channels.own_changelogs.values()), None)
         if first is None:
             return []
@@ -158,9 +178,12 @@ class Tasks:
         records = []
         for channel, topic in self._channels.own_changelogs.items():
             if channel in self._channels.published:
-                # Peers read this changelog. The role finds that none of its records are its own any more, and overwrites them.
+                # Peers read this changelog. The role finds that none of its records are its own any more, and
+                # overwrites them.
                 continue
-            live = {record.key or b"": record.value is not None for record in session.restore(topic, partition)}
+            live = {
+                record.key or b"": record.value is not None for record in session.restore(topic, partition)
+            }
             records += [
                 Outgoing(topic, key, None, partition)
                 for key, is_there in live.items()
@@ -176,7 +199,8 @@ class Tasks:
         return records
 
     def check_topic(self, topic: str, partition: int, position: int, end: int) -> None:
-        """ConfigurationError if an input is another topic than the one that was read, or ends before the position in it."""
+        """ConfigurationError if an input is another topic than the one that was read, or ends before the
+        position in it."""
         self._check_remade(partition, [topic])
         self.check_end(topic, partition, position, end)
 
@@ -184,28 +208,33 @@ class Tasks:
         for topic, fact in self.topics.remade(partition, topics):
             where = next(iter(self._channels.own_changelogs.values()), "")
             raise ConfigurationError(
-                f"topic {topic!r} was deleted and created again since its partition {partition} was last read: the stored "
-                f"position belongs to the old topic (topic {where}, partition {partition}, key "
-                f"{POSITION_KEY + fact.encode()!r}). {self._remedy} If it is a copy with the same offsets, for example after a "
-                "move to another cluster, write a record without a value under that key instead."
+                f"topic {topic!r} was deleted and created again since its partition {partition} was last "
+                f"read: the stored position belongs to the old topic (topic {where}, partition {partition}, "
+                f"key {POSITION_KEY + fact.encode()!r}). {self._remedy} If it is a copy with the same "
+                "offsets, for example after a move to another cluster, write a record without a value under "
+                "that key instead."
             )
 
-    def dealt_anew(self, partitions: Iterable[int], positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
-        """The changelog records of a step that records that the state is now dealt over these partitions, with these positions."""
+    def dealt_anew(
+        self, partitions: Iterable[int], positions: Mapping[TopicPartition, int]
+    ) -> list[Outgoing]:
+        """The changelog records of a step that records that the state is now dealt over these partitions,
+        with these positions."""
         numbers = list(partitions)
         for partition in numbers:
             self._settings.open(partition)
         return [*self._settings.to_write(numbers), *self._remembered_positions(positions, numbers)]
 
     def check_end(self, topic: str, partition: int, position: int, end: int) -> None:
-        """ConfigurationError if an input ends before the position in it and may be another topic than the one that was read.
+        """ConfigurationError if an input ends before the position in it and may be another topic than the one
+        that was read.
 
         If it is certainly the same topic, the cluster has lost records, and the next poll says so.
         """
         if end < position and not self.topics.is_same(topic, partition):
             raise ConfigurationError(
-                f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: the topic was probably "
-                f"deleted and created again. {self._remedy}"
+                f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: the "
+                f"topic was probably deleted and created again. {self._remedy}"
             )
 
     @property
@@ -228,24 +257,32 @@ class Tasks:
                     continue
                 key = record.key or b""
                 if published and record.value is not None:
-                    # Every record, whatever it holds: others may write here too, and must not stop this worker.
+                    # Every record, whatever it holds: others may write here too, and must not stop this
+                    # worker.
                     self._restore_one(StateChange(channel, partition, key, record.value), topic)
                 # Keys stay in the order of their last writing, as compaction would leave them.
                 latest.pop(key, None)
                 latest[key] = record
-            of_the_role = any(record.value is not None and not key.startswith(POSITION_KEY) for key, record in latest.items())
+            of_the_role = any(
+                record.value is not None and not key.startswith(POSITION_KEY)
+                for key, record in latest.items()
+            )
             if channel in self._channels.own_changelogs and not published:
                 if settings is not None:
                     self.dealing.found(settings)
                 elif not latest:
                     self.dealing.look_elsewhere(session, partition)
             if channel not in self._channels.lasting:
-                self._settings.found(topic, partition, settings, bool(latest or settings), of_the_role, binds=not published)
+                self._settings.found(
+                    topic, partition, settings, bool(latest or settings), of_the_role, binds=not published
+                )
             for key, record in latest.items():
                 if record.value is None or published:
                     continue
                 if is_damaged(record):
-                    raise self._not_taken_back(topic, partition, key, "its checksum shows that it was damaged or moved")
+                    raise self._not_taken_back(
+                        topic, partition, key, "its checksum shows that it was damaged or moved"
+                    )
                 if key.startswith(POSITION_KEY):
                     name, value = self._remembered_position(topic, partition, key, record.value)
                     if is_fact(name):
@@ -274,38 +311,52 @@ class Tasks:
 
     def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
         text = (
-            f"topic {topic}, partition {partition}, key {key!r}: the state there does not fit these settings, or is damaged "
-            f"({why}). Run with the settings that wrote it, or restore a copy of the topic"
+            f"topic {topic}, partition {partition}, key {key!r}: the state there does not fit these "
+            f"settings, or is damaged ({why}). Run with the settings that wrote it, or restore a copy of the "
+            "topic"
         )
         if topic not in self._channels.own_changelogs.values():
             return ConfigurationError(f"{text}: it outlives federations, so do not delete it to start over.")
         return ConfigurationError(
-            f"{text}, or, to start over, delete the topic and the offsets of the consumer group {self._subscription.group!r}, or "
-            "set another bus.group."
+            f"{text}, or, to start over, delete the topic and the offsets of the consumer group "
+            f"{self._subscription.group!r}, or set another bus.group."
         )
 
     def _behind(self, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> str:
         if self._subscription.guarantee != "exactly_once" or not self._channels.changelogs:
             return ""
-        late = {topic: offset for topic, offset in committed.items() if (offset or 0) > remembered.get(topic, 0)}
-        return ", ".join(f"{topic} is committed up to {offset}, not {remembered.get(topic)}" for topic, offset in late.items())
+        late = {
+            topic: offset for topic, offset in committed.items() if (offset or 0) > remembered.get(topic, 0)
+        }
+        return ", ".join(
+            f"{topic} is committed up to {offset}, not {remembered.get(topic)}"
+            for topic, offset in late.items()
+        )
 
     def _held_back(self, partition: int) -> str:
         """The open transactions that hold back records in the changelogs of this partition, in words."""
-        found = {topic: self._bus.undecided(topic).get(partition) for topic in self._channels.own_changelogs.values()}
+        found = {
+            topic: self._bus.undecided(topic).get(partition)
+            for topic in self._channels.own_changelogs.values()
+        }
         return "".join(
-            f"A transaction that began at offset {where[0]} of {topic!r} is open, and {where[1] - where[0]} offsets follow it. "
+            f"A transaction that began at offset {where[0]} of {topic!r} is open, and {where[1] - where[0]} "
+            "offsets follow it. "
             for topic, where in found.items()
             if where is not None
         )
 
-    def _tell_of_other_offsets(self, partition: int, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> None:
-        """Warn if the group's offsets are behind the state: an operator may have reset them and expect records to be read again."""
+    def _tell_of_other_offsets(
+        self, partition: int, committed: Mapping[str, int | None], remembered: Mapping[str, int]
+    ) -> None:
+        """Warn if the group's offsets are behind the state: an operator may have reset them and expect
+        records to be read again."""
         for topic, position in remembered.items():
             offset = committed[topic]
             if offset is None or offset < position:
                 log.warning(
-                    "ignoring the committed offset: the changelog is ahead of it. To read again from there, start over",
+                    "ignoring the committed offset: the changelog is ahead of it. To read again from there, "
+                    "start over",
                     topic=topic,
                     partition=partition,
                     offset=offset,

@@ -1,7 +1,8 @@
-"""When a role gets a tick: at its ``wake_at``, after partitions were opened, and after the clock was set back.
+"""When a role gets a tick: at its ``wake_at``, after partitions were opened, and after the clock was set
+back.
 
-No tick comes while records that lay in a partition when it was opened are unread. So a role that was away reads what came meanwhile
-before time passes for it.
+No tick comes while records that lay in a partition when it was opened are unread. So a role that was away
+reads what came meanwhile before time passes for it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ log = logger(__name__)
 class Ticks:
     """Decides when time passes for the role.
 
-    paused: gives the inputs that are not read because their partitions are full. patience_seconds: how long a partition from which
-    nothing comes may hold ticks back. monotonic: the clock for this.
+    paused: gives the inputs that are not read because their partitions are full. patience_seconds: how long a
+    partition from which nothing comes may hold ticks back. monotonic: the clock for this.
     """
 
     def __init__(
@@ -78,21 +79,26 @@ class Ticks:
             return False
         if self._are_withheld():
             lag = session.lag()
-            # If a transaction's marker is last, no record comes to move the position to the end; then the lag is 0.
+            # If a transaction's marker is last, no record comes to move the position to the end; then the lag
+            # is 0.
             unread = {place: end for place, end in self._draining.items() if self._read(place) < end}
             self._draining = {place: end for place, end in unread.items() if lag.get(place) != 0}
             self._wait_no_longer()
         return not self._are_withheld()
 
     def _wait_no_longer(self) -> None:
-        """Give up partitions that cannot be read any more, so that they do not stop time for the worker's other partitions."""
+        """Give up partitions that cannot be read any more, so that they do not stop time for the worker's
+        other partitions."""
         read = {place: self._read(place) for place in self._draining}
         now = self._monotonic()
         if read != self._drained:
             self._drained, self._drained_since = read, now
         elif read and now - self._drained_since >= self._patience_seconds:
             places = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(self._draining))
-            log.warning("inputs cannot be read to the end that they had at the start: timeouts go on without them", inputs=places)
+            log.warning(
+                "inputs cannot be read to the end that they had at the start: timeouts go on without them",
+                inputs=places,
+            )
             self._draining = {}
 
     def _are_withheld(self) -> bool:

@@ -12,7 +12,8 @@ PARENT = "traceparent"
 
 
 def trace_of(headers: Headers) -> Mapping[str, str]:
-    """The trace that a record belongs to, for a line of the log: ``trace_id``, if its header ``traceparent`` names one.
+    """The trace that a record belongs to, for a line of the log: ``trace_id``, if its header ``traceparent``
+    names one.
 
     >>> trace_of((("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),))
     {'trace_id': '0af7651916cd43dd8448eb211c80319c'}

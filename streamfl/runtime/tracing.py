@@ -1,4 +1,5 @@
-"""Begins a worker's traces for OpenTelemetry, if they are enabled. Otherwise OpenTelemetry is not imported."""
+"""Begins a worker's traces for OpenTelemetry, if they are enabled. Otherwise OpenTelemetry is not
+imported."""
 
 from __future__ import annotations
 

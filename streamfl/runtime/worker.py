@@ -1,7 +1,7 @@
 """The worker: moves messages between a bus and a role, and commits each step whole.
 
-The loop is :meth:`Worker.step`. Everything that a step consumed, sends and remembers becomes visible together or not at all. If it
-does not, the worker closes its partitions and restores them from the changelog.
+The loop is :meth:`Worker.step`. Everything that a step consumed, sends and remembers becomes visible together
+or not at all. If it does not, the worker closes its partitions and restores them from the changelog.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from streamfl.contract.role import Channels, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
+from streamfl.contract.role import (
+    Channels,
+    Measurement,
+    NotYetReadable,
+    Received,
+    Rejection,
+    Role,
+    Send,
+    Work,
+)
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,
@@ -50,18 +59,19 @@ log = logger(__name__)
 
 
 class _GivenUp(Exception):
-    """The worker gives up the work that its role waits for: a partition was revoked meanwhile, or the worker has to stop."""
+    """The worker gives up the work that its role waits for: a partition was revoked meanwhile, or the worker
+    has to stop."""
 
 
 class Worker:
     """One role object on one session.
 
-    clock: the ``now`` that the role gets, in seconds. commit_interval: seconds for which records are gathered for one commit.
-    max_records: the most input records in one commit. restore_seconds: how long a changelog may lag behind the group's offsets
-    before the cluster counts as unavailable. progress_seconds: between two lines of progress, 0 for none. monotonic, sleep: the
-    clock and the sleep for the worker's own waiting. state_settings: the settings that are remembered beside the role's state.
-    pool: does the role's work. metrics: the worker's counters. All but :meth:`measure` and ``health`` belong to one thread.
-    """
+    clock: the ``now`` that the role gets, in seconds. commit_interval: seconds for which records are gathered
+    for one commit. max_records: the most input records in one commit. restore_seconds: how long a changelog
+    may lag behind the group's offsets before the cluster counts as unavailable. progress_seconds: between two
+    lines of progress, 0 for none. monotonic, sleep: the clock and the sleep for the worker's own waiting.
+    state_settings: the settings that are remembered beside the role's state. pool: does the role's work.
+    metrics: the worker's counters. All but :meth:`measure` and ``health`` belong to one thread."""
 
     def __init__(
         self,
@@ -93,14 +103,25 @@ class Worker:
         self._channels, self._bus, self._subscription = channels, bus, subscription
         # By output: its topic, the seal of its records, and what finds their time.
         seals, times = channels.seals, channels.times
-        self._routes = {name: (topic, seals.get(name), times.get(name)) for name, topic in channels.outputs.items()}
+        self._routes = {
+            name: (topic, seals.get(name), times.get(name)) for name, topic in channels.outputs.items()
+        }
         self._clock = clock
         self._commit_interval = commit_interval
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
         self._sleep = sleep
         self._pool: Pool = pool or Inline()
-        self._tasks = Tasks(role, channels, bus, subscription, state_settings or StateSettings(), restore_seconds, monotonic, sleep)
+        self._tasks = Tasks(
+            role,
+            channels,
+            bus,
+            subscription,
+            state_settings or StateSettings(),
+            restore_seconds,
+            monotonic,
+            sleep,
+        )
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
         self._backlog = Backlog(role, max_records)
@@ -110,7 +131,8 @@ class Worker:
         self._meanwhile = Polled()
 
     def run(self, stop: threading.Event) -> None:
-        """Take steps until ``stop`` is set. Then finish the step, or give up the work that it waits for, and leave the group."""
+        """Take steps until ``stop`` is set. Then finish the step, or give up the work that it waits for, and
+        leave the group."""
         self._stop = stop
         try:
             while not stop.is_set():
@@ -120,10 +142,11 @@ class Worker:
             self.close()
 
     def step(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds for records, process them, commit once. True if there was anything to do.
+        """Wait at most ``timeout`` seconds for records, process them, commit once. True if there was anything
+        to do.
 
-        ConfigurationError if the cluster says that a topic or a right is missing; Unreadable at a batch that cannot be read;
-        WorkFailed if the role's work cannot be done.
+        ConfigurationError if the cluster says that a topic or a right is missing; Unreadable at a batch that
+        cannot be read; WorkFailed if the role's work cannot be done.
         """
         pending: PendingStep | None = None
         try:
@@ -152,7 +175,8 @@ class Worker:
         except CommitRefused as refusal:
             self.health.refused()
             if pending is None:
-                # The role did not get the table records that were polled, and only a new session reads them again.
+                # The role did not get the table records that were polled, and only a new session reads them
+                # again.
                 self._after_failure(BusUnavailable(str(refusal)), 0.0)
                 return True
             self._count_tables(pending)
@@ -172,7 +196,10 @@ class Worker:
         """Log the counts and the line of progress that are due, whether anything happens or not."""
         self._journal.catch_up()
         if self._progress.due():
-            log.info("progress", **self._progress.line([*self.measure(), *self.metrics.measure_counts()], self.health.backlog))
+            log.info(
+                "progress",
+                **self._progress.line([*self.measure(), *self.metrics.measure_counts()], self.health.backlog),
+            )
 
     def close(self) -> None:
         """Leave the group. What was not committed stays invisible."""
@@ -203,7 +230,8 @@ class Worker:
         return self._session
 
     def _gather(self, session: Session, timeout: float) -> Polled:
-        """Poll until the commit interval is over, the batch is full or, if peers wait for this role, nothing more is there."""
+        """Poll until the commit interval is over, the batch is full or, if peers wait for this role, nothing
+        more is there."""
         session.pause(self._paused() | self._inputs.held)
         if self._meanwhile:
             gathered, self._meanwhile = self._meanwhile, Polled()
@@ -219,7 +247,8 @@ class Worker:
             try:
                 more = session.poll(0.0 if prompt else remaining, room)
             except Unreadable:
-                # The gathered records come before the unreadable batch and count; the next poll meets the batch again.
+                # The gathered records come before the unreadable batch and count; the next poll meets the
+                # batch again.
                 break
             if prompt and not more:
                 break
@@ -244,7 +273,9 @@ class Worker:
             log.info("partitions moved", revoked=polled.revoked, assigned=polled.assigned)
 
     def _open_task(self, session: Session, partition: int) -> None:
-        self.health.note("restoring", f"the state of partition {partition} is being restored from the changelog")
+        self.health.note(
+            "restoring", f"the state of partition {partition} is being restored from the changelog"
+        )
         self._ticks.dropped(partition)
         with self.metrics.seconds(WorkerMetrics.restore_seconds).time():
             self._ticks.opened(self._tasks.open(session, partition))
@@ -263,7 +294,9 @@ class Worker:
     def _process(self, session: Session, polled: Polled, pending: PendingStep) -> None:
         """Give the role what was polled, and note the results in ``pending``."""
         with self.lock:
-            batch = self._inputs.decode_tables(polled.tables, pending) + self._inputs.decode(session, polled.records, pending)
+            batch = self._inputs.decode_tables(polled.tables, pending) + self._inputs.decode(
+                session, polled.records, pending
+            )
             self._inputs.moved(polled.moved, pending)
             self._tasks.topics.written_by(polled.epochs)
             now = self._clock()
@@ -307,7 +340,8 @@ class Worker:
         return work
 
     def _have_done(self, session: Session, work: Sequence[Work]) -> list[Received]:
-        """The results, in the order of the work. Meanwhile the worker reads no records and stays in its group.
+        """The results, in the order of the work. Meanwhile the worker reads no records and stays in its
+        group.
 
         _GivenUp if a partition is revoked, or the worker has to stop.
         """
@@ -320,12 +354,18 @@ class Worker:
                     done = self._pool.done
                     self.health.begin()
             for one, seconds in zip(work, self._pool.seconds(), strict=True):
-                self.metrics.seconds(WorkerMetrics.work_seconds, getattr(one.function, "__name__", "")).observe(seconds)
+                self.metrics.seconds(
+                    WorkerMetrics.work_seconds, getattr(one.function, "__name__", "")
+                ).observe(seconds)
             results = self._pool.results()
-            return [one.received(number, result) for number, (one, result) in enumerate(zip(work, results, strict=True))]
+            return [
+                one.received(number, result)
+                for number, (one, result) in enumerate(zip(work, results, strict=True))
+            ]
         except BaseException as error:
             self._pool.give_up()
-            # The signal that ended a process of the pool may be meant to stop the worker, and reach the worker a moment later.
+            # The signal that ended a process of the pool may be meant to stop the worker, and reach the
+            # worker a moment later.
             if isinstance(error, WorkEnded) and self._stop.wait(SIGNAL_SECONDS):
                 raise _GivenUp from None
             raise
@@ -362,7 +402,8 @@ class Worker:
     # ---- when a step was not committed
 
     def _after_giving_up(self, session: Session, polled: Polled) -> None:
-        """The state is ahead of what is committed: restore the partitions that stay, and read the step's records again."""
+        """The state is ahead of what is committed: restore the partitions that stay, and read the step's
+        records again."""
         moved, kept = self._meanwhile, set(self._tasks) - set(self._meanwhile.revoked)
         log.info("work was given up: the new owner of the partitions does it again", revoked=moved.revoked)
         with self.lock:
@@ -375,7 +416,8 @@ class Worker:
         self.health.completed()
 
     def _after_refusal(self, refusal: CommitRefused) -> None:
-        """The state is ahead of what is committed: forget it. The next poll says which partitions to restore."""
+        """The state is ahead of what is committed: forget it. The next poll says which partitions to
+        restore."""
         log.warning("commit refused: partitions are restored from the changelog", cause=str(refusal))
         self.metrics.commits_refused += 1
         with self.lock:

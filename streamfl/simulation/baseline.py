@@ -16,7 +16,8 @@ Floats = NDArray[np.float64]
 
 
 def running_means(labels: Floats, classes: int = 1) -> Floats:
-    """Running mean before each label, shape (n, classes). It starts from one pseudo-label that is uniform over the classes.
+    """Running mean before each label, shape (n, classes). It starts from one pseudo-label that is uniform
+    over the classes.
 
     labels: (n,), numbers from 0 to 1, or 0 .. classes - 1.
     classes: 2 or more: the means are class shares; 1: labels are numbers.
@@ -27,15 +28,21 @@ def running_means(labels: Floats, classes: int = 1) -> Floats:
 
 
 def running_mean_loss(labels: Floats, classes: int = 1) -> float:
-    """Loss of predicting the running mean: mean squared error of numbers, mean log loss of classes in nats. NaN without labels."""
+    """Loss of predicting the running mean: mean squared error of numbers, mean log loss of classes in nats.
+    NaN without labels."""
     return _loss(running_means(labels, classes), labels, classes)
 
 
 def mean_loss(labels: Floats, classes: int = 1) -> float:
-    """Loss of predicting the mean of all these labels, or their class shares. No constant prediction has a smaller loss."""
+    """Loss of predicting the mean of all these labels, or their class shares. No constant prediction has a
+    smaller loss."""
     if not len(labels):
         return math.nan
-    mean = np.bincount(labels.astype(np.intp), minlength=classes) / len(labels) if classes > 1 else labels.mean(keepdims=True)
+    mean = (
+        np.bincount(labels.astype(np.intp), minlength=classes) / len(labels)
+        if classes > 1
+        else labels.mean(keepdims=True)
+    )
     return _loss(np.broadcast_to(mean, (len(labels), classes)), labels, classes)
 
 

@@ -17,7 +17,8 @@ __all__ = ["COLOURS", "colours_of", "svg"]
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 44
-# The palette by Okabe and Ito, which the colour-blind can tell apart. The first colour is for the most important line.
+# The palette by Okabe and Ito, which the colour-blind can tell apart. The first colour is for the most
+# important line.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a600", "#5b4fc4", "#7a5230")
 REST = "#b4bac0"
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
@@ -66,7 +67,8 @@ def svg(chart: Chart) -> str:
                 width = 1.5 if line.level else 2.4
                 dashed = f' stroke-dasharray="{dash}"' if dash else ""
                 parts.append(
-                    f'<polyline class="curve" stroke="{colour}" stroke-width="{width}"{dashed} points="{path}">'
+                    f'<polyline class="curve" stroke="{colour}" stroke-width="{width}"{dashed} '
+                    f'points="{path}">'
                     f"<title>{escape(name)}</title></polyline>"
                 )
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, chart.horizontal, "middle"))
@@ -142,7 +144,9 @@ def _bars(chart: Chart) -> Iterator[str]:
         yield _text(left + length + 6, top + room / 2 + 4, f"{value:.3g}")
 
 
-def _grid(across: Scale, marks: Sequence[tuple[float, str]], up: Scale, steps: Sequence[tuple[float, str]]) -> Iterator[str]:
+def _grid(
+    across: Scale, marks: Sequence[tuple[float, str]], up: Scale, steps: Sequence[tuple[float, str]]
+) -> Iterator[str]:
     for at, text in steps:
         y = up(at)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -167,7 +171,9 @@ def _horizontal(low: float, high: float, times: bool) -> tuple[Scale, list[tuple
     if high - low < 20:
         return across, [(at, f"+{at - low:.3g} s") for at in marks]
     form = "%H:%M:%S" if high - low < 600 else "%H:%M" if high - low < 86_400 else "%d %b %H:%M"
-    return across, [(at, datetime.fromtimestamp(min(max(at, 0.0), LAST_SECOND), UTC).strftime(form)) for at in marks]
+    return across, [
+        (at, datetime.fromtimestamp(min(max(at, 0.0), LAST_SECOND), UTC).strftime(form)) for at in marks
+    ]
 
 
 def _vertical(low: float, high: float, chart: Chart) -> tuple[Scale, list[tuple[float, str]]]:

@@ -54,7 +54,10 @@ def _parts(page: Page) -> Iterator[str]:
     yield f"<title>{escape(page.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>"
     yield f'<h1>{escape(page.title)}</h1>\n<p class="soft">{escape(page.said)}</p>'
     if page.figures:
-        tiles = [f'<div class="figure"><span>{escape(name)}</span><b>{escape(value)}</b></div>' for name, value in page.figures]
+        tiles = [
+            f'<div class="figure"><span>{escape(name)}</span><b>{escape(value)}</b></div>'
+            for name, value in page.figures
+        ]
         yield f'<div class="figures">{"".join(tiles)}</div>'
     if page.notes:
         yield f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in page.notes)}</ul>'
@@ -66,9 +69,14 @@ def _parts(page: Page) -> Iterator[str]:
 
 
 def _section(chart: Chart) -> str:
-    legend = "" if chart.bars or len(chart.lines) < 2 else f'<ul class="legend">{"".join(_legend(chart))}</ul>'
+    legend = (
+        "" if chart.bars or len(chart.lines) < 2 else f'<ul class="legend">{"".join(_legend(chart))}</ul>'
+    )
     axis = "" if chart.bars else f'<p class="says">{escape(chart.vertical)}</p>'
-    return f'<section><h2>{escape(chart.title)}</h2><p class="says">{escape(chart.says)}</p>{legend}{axis}{svg(chart)}</section>'
+    return (
+        f"<section><h2>{escape(chart.title)}</h2><p "
+        f'class="says">{escape(chart.says)}</p>{legend}{axis}{svg(chart)}</section>'
+    )
 
 
 def _legend(chart: Chart) -> Iterator[str]:
@@ -84,5 +92,7 @@ def _legend(chart: Chart) -> Iterator[str]:
 def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
-    body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if table.rows else "<p>none</p>"
+    body = (
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if table.rows else "<p>none</p>"
+    )
     return f'<section class="wide"><h2>{escape(table.title)}</h2>{body}</section>'

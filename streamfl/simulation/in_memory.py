@@ -14,8 +14,12 @@ __all__ = ["run_in_memory"]
 
 
 def run_in_memory(members: Iterable[RoleSettings], records: Iterable[Outgoing]) -> MemoryBus:
-    """The bus after one worker of each member has processed all records. Topics have one partition, and no time passes."""
-    own = [settings.in_one_process().model_copy(update={"bus": BusSection(commit_interval_ms=0)}) for settings in members]
+    """The bus after one worker of each member has processed all records. Topics have one partition, and no
+    time passes."""
+    own = [
+        settings.in_one_process().model_copy(update={"bus": BusSection(commit_interval_ms=0)})
+        for settings in members
+    ]
     bus = MemoryBus()
     bus.create(federation_topics(own, 1))
     bus.write(list(records))

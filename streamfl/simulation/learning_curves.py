@@ -1,4 +1,5 @@
-"""Learning curves of a vertical federation: a run's measures over time, stored in its trace and drawn in its report."""
+"""Learning curves of a vertical federation: a run's measures over time, stored in its trace and drawn in its
+report."""
 
 from __future__ import annotations
 
@@ -18,29 +19,65 @@ __all__ = ["curve_arrays", "reports"]
 UNIT = "units of the label"
 COURSE, SECONDS = "course/", "seconds"
 SAYS = {
-    "accuracy": ("Accuracy", "Share of test entities whose likeliest class is theirs. Higher is better.", "share"),
-    "auc": ("Area under the ROC curve", "0.5 is guessing, 1 is a perfect order of the test entities.", "area"),
-    "ks": ("Kolmogorov-Smirnov", "The largest distance between the scores of the two classes. Higher is better.", "distance"),
+    "accuracy": (
+        "Accuracy",
+        "Share of test entities whose likeliest class is theirs. Higher is better.",
+        "share",
+    ),
+    "auc": (
+        "Area under the ROC curve",
+        "0.5 is guessing, 1 is a perfect order of the test entities.",
+        "area",
+    ),
+    "ks": (
+        "Kolmogorov-Smirnov",
+        "The largest distance between the scores of the two classes. Higher is better.",
+        "distance",
+    ),
     "rmse": ("Error", "On test entities. Lower is better.", f"RMSE, {UNIT}"),
-    "scaled_mse": ("Scaled error", "The same squared, with labels from 0 to 1.", "squared error, labels scaled to 0..1"),
-    "loss": ("Loss", "Of test entities, the mean. Lower is better; if only the training's falls, it overfits.", "loss"),
-    "training_loss": ("Training loss", "Of the rows that are learnt from. If it does not fall, lower the learning rate.", "loss"),
-    "objective": ("Objective", "Of the frozen rows, without noise. It should fall; where noise is large it stays up.", "objective"),
-    "gap": ("Duality gap", "An upper bound of what a better model could still win. It should fall towards 0.", "gap"),
+    "scaled_mse": (
+        "Scaled error",
+        "The same squared, with labels from 0 to 1.",
+        "squared error, labels scaled to 0..1",
+    ),
+    "loss": (
+        "Loss",
+        "Of test entities, the mean. Lower is better; if only the training's falls, it overfits.",
+        "loss",
+    ),
+    "training_loss": (
+        "Training loss",
+        "Of the rows that are learnt from. If it does not fall, lower the learning rate.",
+        "loss",
+    ),
+    "objective": (
+        "Objective",
+        "Of the frozen rows, without noise. It should fall; where noise is large it stays up.",
+        "objective",
+    ),
+    "gap": (
+        "Duality gap",
+        "An upper bound of what a better model could still win. It should fall towards 0.",
+        "gap",
+    ),
     "support": ("Columns with a weight", "How many columns the model uses by now.", "columns"),
 }
 TIMES = "virtual seconds"
 
 
 def curve_arrays(history: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
-    """One array for each measure of a run's history, named ``course/NAME``. Values that were not measured are NaN.
+    """One array for each measure of a run's history, named ``course/NAME``. Values that were not measured are
+    NaN.
 
     >>> curve_arrays([{"seconds": 1.0, "auc": None}, {"seconds": 2.0, "auc": 0.75}])
     {'course/seconds': array([1., 2.]), 'course/auc': array([ nan, 0.75])}
     """
     names = list(dict.fromkeys(name for one in history for name in one))
     rows = {name: [one.get(name) for one in history] for name in names}
-    return {COURSE + name: np.array([np.nan if value is None else float(value) for value in row]) for name, row in rows.items()}
+    return {
+        COURSE + name: np.array([np.nan if value is None else float(value) for value in row])
+        for name, row in rows.items()
+    }
 
 
 def reports(name: str) -> Reports:
@@ -51,7 +88,9 @@ def reports(name: str) -> Reports:
 def _of_trace(name: str, trace: Arrays) -> Page:
     names = [one for one in trace if one.startswith(COURSE)]
     if not names:
-        raise DataError("the trace has no learning curves: it was written by an earlier release; simulate again")
+        raise DataError(
+            "the trace has no learning curves: it was written by an earlier release; simulate again"
+        )
     checked = checked_arrays(trace, dict.fromkeys(names, ("measurements",)), gaps=names)
     course = {one.removeprefix(COURSE): values for one, values in checked.items()}
     times = course.pop(SECONDS, None)
@@ -73,8 +112,12 @@ def _of_topics(name: str, topics: FederationTopics) -> Page:
     figures = [("predictions read", f"{len(predictions):,}")]
     charts, notes = [], []
     if predictions:
-        line = Line("predictions", np.array([one.time for one in predictions]), np.arange(1, len(predictions) + 1))
-        says = "Number of predictions so far. Where the line is level, none came: look at the lag and the log."
+        line = Line(
+            "predictions", np.array([one.time for one in predictions]), np.arange(1, len(predictions) + 1)
+        )
+        says = (
+            "Number of predictions so far. Where the line is level, none came: look at the lag and the log."
+        )
         charts.append(Chart("Predictions so far", says, [line], "time, UTC", "predictions", times=True))
     labels = topics.messages("labels")
     scored = _scored(predictions, labels, _label_range(topics))
@@ -94,13 +137,19 @@ def _label_range(topics: FederationTopics) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _scored(predictions: Sequence[ReadRecord], labels: Sequence[ReadRecord], label_range: tuple[float, float]) -> Chart | None:
+def _scored(
+    predictions: Sequence[ReadRecord], labels: Sequence[ReadRecord], label_range: tuple[float, float]
+) -> Chart | None:
     """Running RMSE of each entity's last prediction before its label, and that of the labels' running mean.
 
-    If all predictions came after the label, the first one counts. This happens when a whole history is written at once.
-    """
+    If all predictions came after the label, the first one counts. This happens when a whole history is
+    written at once."""
     low, high = label_range
-    known = {one.says.sample: (one.time, low + (high - low) * one.says.label) for one in labels if isinstance(one.says, Label)}
+    known = {
+        one.says.sample: (one.time, low + (high - low) * one.says.label)
+        for one in labels
+        if isinstance(one.says, Label)
+    }
     told: dict[str, float] = {}
     for one in predictions:
         value = one.says.get("prediction", one.says.get("probability"))
@@ -118,7 +167,7 @@ def _scored(predictions: Sequence[ReadRecord], labels: Sequence[ReadRecord], lab
         Line("running mean's", counts, np.sqrt(np.cumsum(np.square(means - truth)) / counts), level=True),
     ]
     says = (
-        "For the last prediction of each entity before its label; for classes its square is the Brier score. It should end below "
-        "the labels' running mean, which learns nothing from the columns."
+        "For the last prediction of each entity before its label; for classes its square is the Brier score. "
+        "It should end below the labels' running mean, which learns nothing from the columns."
     )
     return Chart("Error so far", says, lines, "entities with a label", f"RMSE, {UNIT}")

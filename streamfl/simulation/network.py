@@ -1,4 +1,5 @@
-"""A memory bus that simulates a network: it delays messages between members, counts them, and drops them once they were read."""
+"""A memory bus that simulates a network: it delays messages between members, counts them, and drops them once
+they were read."""
 
 from __future__ import annotations
 
@@ -25,15 +26,19 @@ class TopicTraffic:
 class NetworkBus(MemoryBus):
     """A memory bus. The topics in ``between`` go over a simulated network.
 
-    Their records can be read ``delay`` seconds after they were written. Each of these topics, except those in ``logs``, has a
-    single reader. When it has committed, its records are dropped, because a long run would fill memory with them.
+    Their records can be read ``delay`` seconds after they were written. Each of these topics, except those in
+    ``logs``, has a single reader. When it has committed, its records are dropped, because a long run would
+    fill memory with them.
 
     clock: virtual seconds.
     overheard: called with each message of the network, for example to show the traffic.
     """
 
     def __init__(
-        self, clock: Callable[[], float], delay: float = 0.0, overheard: Callable[[Outgoing], None] | None = None
+        self,
+        clock: Callable[[], float],
+        delay: float = 0.0,
+        overheard: Callable[[Outgoing], None] | None = None,
     ) -> None:
         super().__init__(clock=clock)
         self.delay = delay
@@ -70,7 +75,9 @@ class NetworkBus(MemoryBus):
         now = self.clock()
         there = [record for record in records if record.timestamp + self.delay <= now]
         if len(there) < len(records):
-            self._next = min(self._next if self._next > now else math.inf, records[len(there)].timestamp + self.delay)
+            self._next = min(
+                self._next if self._next > now else math.inf, records[len(there)].timestamp + self.delay
+            )
         return there
 
     def read_until(self, place: TopicPartition, offset: int) -> None:

@@ -42,12 +42,16 @@ Config = Path | str | Mapping[str, Any] | None
 
 
 class FrameTable:
-    """A frame as a :class:`streamfl.simulation.tables.DataTable`. DataError if it has no rows or is not a table."""
+    """A frame as a :class:`streamfl.simulation.tables.DataTable`. DataError if it has no rows or is not a
+    table."""
 
     def __init__(self, frame: Any) -> None:
         names = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
         if names is None:
-            raise DataError(f"columns by name are expected, such as a DataFrame or a dictionary, not a {type(frame).__name__}")
+            raise DataError(
+                "columns by name are expected, such as a DataFrame or a dictionary, not a "
+                f"{type(frame).__name__}"
+            )
         self._columns = {str(name): _column(frame[name], str(name)) for name in names}
         if len(self._columns) < len(names) or len({len(values) for values in self._columns.values()}) > 1:
             raise DataError("columns of equal length are expected, none of them twice")
@@ -67,7 +71,11 @@ class FrameTable:
 
     def inputs(self, besides: Collection[str]) -> list[str]:
         """All columns of numbers, except ``besides``."""
-        return [name for name, values in self._columns.items() if values.dtype.kind in "biuf" and name not in besides]
+        return [
+            name
+            for name, values in self._columns.items()
+            if values.dtype.kind in "biuf" and name not in besides
+        ]
 
 
 def _column(values: Any, name: str) -> NDArray[Any]:
@@ -79,7 +87,11 @@ def _column(values: Any, name: str) -> NDArray[Any]:
         return array
     objects = array.astype(object)
     # pandas has several markers for a gap, and one of them cannot be compared.
-    gaps = np.asarray(values.isna()) if hasattr(values, "isna") else np.array([one is None or one != one for one in objects], bool)
+    gaps = (
+        np.asarray(values.isna())
+        if hasattr(values, "isna")
+        else np.array([one is None or one != one for one in objects], bool)
+    )
     objects[gaps] = None
     present = objects[~gaps].tolist()
     if present and all(isinstance(one, (int, float, np.number)) for one in present):
@@ -94,8 +106,8 @@ class Result:
     title, columns, rows: the table.
     notes: sentences beneath it.
     figures: the same for programs.
-    predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own unit) and others.
-    arrays: for a traced run, what is needed to compute it again.
+    predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own
+    unit) and others. arrays: for a traced run, what is needed to compute it again.
     """
 
     title: str
@@ -108,8 +120,8 @@ class Result:
     draw: Callable[[Any], None] | None = field(default=None, repr=False)
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw the run into a matplotlib Axes, or into a new one, and return it. ConfigurationError if the system has no picture.
-        """
+        """Draw the run into a matplotlib Axes, or into a new one, and return it. ConfigurationError if the
+        system has no picture."""
         if self.draw is None:
             raise ConfigurationError(f"{self.title}: this system has no picture of a run")
         if axes is None:
@@ -122,7 +134,8 @@ class Result:
         return axes
 
     def to_frame(self) -> pd.DataFrame:
-        """The predictions as a pandas DataFrame with one row a sample. ConfigurationError if the system returns none."""
+        """The predictions as a pandas DataFrame with one row a sample. ConfigurationError if the system
+        returns none."""
         if not self.predictions:
             raise ConfigurationError(f"{self.title}: this system gives no prediction for each row")
         import pandas as pd
@@ -130,9 +143,14 @@ class Result:
         return pd.DataFrame(dict(self.predictions))
 
     def __str__(self) -> str:
-        widths = [max(len(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))]
+        widths = [
+            max(len(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))
+        ]
         table = (self.columns, *self.rows)
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+            for row in table
+        ]
         return "\n".join([self.title, *lines, *self.notes])
 
     __repr__ = __str__
@@ -150,20 +168,24 @@ class Result:
 def settings_given(config: Config) -> Path | GivenSettings:
     """The settings in the form that commands take.
 
-    A dictionary without ``role.kind`` is for the first system that can be simulated. None: all of that system's defaults.
-    ConfigurationError if ``config`` is neither a path nor a dictionary nor None.
+    A dictionary without ``role.kind`` is for the first system that can be simulated. None: all of that
+    system's defaults. ConfigurationError if ``config`` is neither a path nor a dictionary nor None.
     """
     if isinstance(config, (str, Path)):
         return Path(config)
     if config is not None and not isinstance(config, Mapping):
         raise ConfigurationError(
-            f"config is a {type(config).__name__}: the path of a role's settings file, or its sections as a dictionary, is expected"
+            f"config is a {type(config).__name__}: the path of a role's settings file, or its sections as a "
+            "dictionary, is expected"
         )
     given = GivenSettings(config or {})
     for name in given:
-        if not isinstance(name, str) or (name in ("role", "federation") and not isinstance(given[name], Mapping)):
+        if not isinstance(name, str) or (
+            name in ("role", "federation") and not isinstance(given[name], Mapping)
+        ):
             raise ConfigurationError(
-                f"{given}: {name!r} = {given[name]!r}: the name of a section, and its keys as a dictionary, are expected"
+                f"{given}: {name!r} = {given[name]!r}: the name of a section, and its keys as a dictionary, "
+                "are expected"
             )
     given["role"] = {"kind": _first_kind(), **given.get("role", {})}
     given["federation"] = {"name": "notebook", **given.get("federation", {})}
@@ -180,9 +202,16 @@ def table_given(data: Data) -> DataSource:
 
 
 def simulate(
-    data: Data, config: Config = None, *, label: str | None = None, seed: int | None = None, trace: bool = False, **options: Any
+    data: Data,
+    config: Config = None,
+    *,
+    label: str | None = None,
+    seed: int | None = None,
+    trace: bool = False,
+    **options: Any,
 ) -> Result:
-    """Run a whole federation in this process, with the real roles and without a broker, like ``streamfl simulate``.
+    """Run a whole federation in this process, with the real roles and without a broker, like ``streamfl
+    simulate``.
 
     >>> import streamfl
     >>> steps = {"x": [step % 10 / 10 for step in range(200)], "y": [step % 10 / 5 for step in range(200)]}
@@ -203,8 +232,9 @@ def simulate(
     trace
         Whether the result has the arrays that are needed to compute the run again.
     options
-        The command's further options that belong to the system, with ``_`` for ``-``: clients, rounds and client_column of a
-        federation of clients with rows of their own, split and epochs of one whose parties have columns.
+        The command's further options that belong to the system, with ``_`` for ``-``: clients, rounds and
+        client_column of a federation of clients with rows of their own, split and epochs of one whose parties
+        have columns.
     """
     common = options_given(_common, {"label": label, "seed": seed, "trace": trace})
     settings, table = settings_given(config), table_given(data)
@@ -241,5 +271,7 @@ def _own_options(function: Callable[..., Any], options: Mapping[str, Any], kind:
     known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     wrong = [name for name in options if name not in known]
     if wrong:
-        raise ConfigurationError(f"{wrong[0]} has no meaning with role.kind = {kind!r} (known: {', '.join(known)})")
+        raise ConfigurationError(
+            f"{wrong[0]} has no meaning with role.kind = {kind!r} (known: {', '.join(known)})"
+        )
     return options_given(function, options)

@@ -1,4 +1,5 @@
-"""Options that several commands and systems share, each defined once, and how a Python program passes them."""
+"""Options that several commands and systems share, each defined once, and how a Python program passes
+them."""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ __all__ = ["ClientColumnOption", "DataOption", "LabelOption", "SeedOption", "opt
 
 DataOption = Annotated[str, typer.Option("--data", help="A .csv, .parquet or .npz file, or river:NAME.")]
 LabelOption = Annotated[
-    str | None, typer.Option(help="The data's label column; left out: samples.label, or that of [labels], else y.")
+    str | None,
+    typer.Option(help="The data's label column; left out: samples.label, or that of [labels], else y."),
 ]
 ClientColumnOption = Annotated[
     str | None,
-    typer.Option(help="The data's client column; left out: samples.client, else rows are dealt to the clients in turn."),
+    typer.Option(
+        help="The data's client column; left out: samples.client, else rows are dealt to the clients in turn."
+    ),
 ]
 SeedOption = Annotated[int | None, typer.Option(help="Left out: federation.seed.")]
 
@@ -45,9 +49,13 @@ def _checked(name: str, value: Any, annotation: Any) -> Any:
     kind = next(one for one in allowed if one is not type(None))
     converted = _as_kind(value, kind)
     low, high = (-math.inf if note.min is None else note.min), (math.inf if note.max is None else note.max)
-    within = converted is not None and (kind not in (int, float) or math.isnan(converted) or low <= converted <= high)
+    within = converted is not None and (
+        kind not in (int, float) or math.isnan(converted) or low <= converted <= high
+    )
     if not within:
-        bounds = (f" of at least {low}" if note.min is not None else "") + (f" of at most {high}" if note.max is not None else "")
+        bounds = (f" of at least {low}" if note.min is not None else "") + (
+            f" of at most {high}" if note.max is not None else ""
+        )
         example = f", such as {str(value)!r}," if kind is str and isinstance(value, numbers.Number) else ""
         told = f"{name} = {_shown(value)}: {_expected(kind)}{bounds}{example} is expected. {note.help or ''}"
         raise ConfigurationError(told.rstrip())

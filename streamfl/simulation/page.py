@@ -19,7 +19,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Line:
-    """A quantity over the horizontal axis: ``x`` and ``y``, both (points,). A value that is not finite is a gap.
+    """A quantity over the horizontal axis: ``x`` and ``y``, both (points,). A value that is not finite is a
+    gap.
 
     level: a bound, a budget or a value to compare with. It is drawn thinner and dashed.
     rest: the sum of everything without a line of its own.
@@ -82,7 +83,8 @@ class Page:
 
 
 class ReadRecord(NamedTuple):
-    """A record that was read. time: its timestamp, in seconds since 1970. size: in bytes. says: its value, plain or decoded."""
+    """A record that was read. time: its timestamp, in seconds since 1970. size: in bytes. says: its value,
+    plain or decoded."""
 
     time: float
     partition: int
@@ -96,7 +98,8 @@ class FederationTopics(Protocol):
     settings: RoleSettings
 
     def said(self, name: str) -> Sequence[ReadRecord]:
-        """The newest records of a topic by its short name, such as "predictions", oldest first; none if there is no such topic.
+        """The newest records of a topic by its short name, such as "predictions", oldest first; none if there
+        is no such topic.
 
         Records that cannot be read are left out.
         """

@@ -1,4 +1,5 @@
-"""Deals a table's columns to parties, and sets their delays: the meaning of options such as ``--split`` and ``--delays``."""
+"""Deals a table's columns to parties, and sets their delays: the meaning of options such as ``--split`` and
+``--delays``."""
 
 from __future__ import annotations
 
@@ -57,31 +58,42 @@ class Delay:
 
 SplitOption = Annotated[
     str | None,
-    typer.Option(help="Which input columns each party has, half-open ranges or names: 'bank=0:5,shop=age+income'."),
+    typer.Option(
+        help="Which input columns each party has, half-open ranges or names: 'bank=0:5,shop=age+income'."
+    ),
 ]
 DelaysOption = Annotated[
-    str | None, typer.Option(help="Mean virtual seconds between a party's uploads, 'bank=1,shop=10'; left out: 1.")
+    str | None,
+    typer.Option(help="Mean virtual seconds between a party's uploads, 'bank=1,shop=10'; left out: 1."),
 ]
 DelayDistributionOption = Annotated[
     DelayDistribution | None, typer.Option(help="Of the virtual seconds between uploads; left out: constant.")
 ]
 NetworkDelayOption = Annotated[
-    float | None, typer.Option(help="Virtual seconds from a party to whoever it sends to, and as many back; left out: 0.")
+    float | None,
+    typer.Option(help="Virtual seconds from a party to whoever it sends to, and as many back; left out: 0."),
 ]
-EpochsOption = Annotated[int | None, typer.Option(min=1, help="Passes, each in a random order by seed; left out: 1.")]
-OnlineOption = Annotated[bool, typer.Option("--online", help="One pass in the order of the file, labels as they come.")]
+EpochsOption = Annotated[
+    int | None, typer.Option(min=1, help="Passes, each in a random order by seed; left out: 1.")
+]
+OnlineOption = Annotated[
+    bool, typer.Option("--online", help="One pass in the order of the file, labels as they come.")
+]
 LabelDelayOption = Annotated[
-    int | None, typer.Option(min=0, help="With --online: by how many entities a label comes later; left out: 0.")
+    int | None,
+    typer.Option(min=0, help="With --online: by how many entities a label comes later; left out: 0."),
 ]
 TestFractionOption = Annotated[
-    float | None, typer.Option(help=f"Share of the rows, the last ones, to measure on; left out: {TEST_FRACTION}.")
+    float | None,
+    typer.Option(help=f"Share of the rows, the last ones, to measure on; left out: {TEST_FRACTION}."),
 ]
 
 
 def split_columns(
     text: str, parties: Sequence[str], offered: Sequence[str], columns: Sequence[str], label: str
 ) -> list[list[str]]:
-    """The names of each party's columns, in the order of ``parties``; ConfigurationError names what is wrong."""
+    """The names of each party's columns, in the order of ``parties``; ConfigurationError names what is
+    wrong."""
     own: dict[str, list[str]] = {}
     for party, value in _pairs("--split", text, parties):
         names: list[str] = []
@@ -97,7 +109,9 @@ def split_columns(
                 continue
             begin, end = int(found[1]), int(found[2])
             if not begin < end <= len(offered):
-                raise ConfigurationError(f"--split {party}={value}: {part} is no range within the {len(offered)} input columns")
+                raise ConfigurationError(
+                    f"--split {party}={value}: {part} is no range within the {len(offered)} input columns"
+                )
             names += offered[begin:end]
         if label in names:
             raise ConfigurationError(f"--split {party}={value}: {label} is the label, which no party may see")
@@ -105,14 +119,15 @@ def split_columns(
     missing = [party for party in parties if party not in own]
     if missing:
         raise ConfigurationError(
-            f"--split {text}: the columns are missing for {', '.join(missing)}, which federation.parties has too"
+            f"--split {text}: the columns are missing for {', '.join(missing)}, which federation.parties has "
+            "too"
         )
     return [own[party] for party in parties]
 
 
 def delays_of(text: str | None, distribution: DelayDistribution, parties: Sequence[str]) -> list[Delay]:
-    """Each party's delay, in the order of ``parties``; one second where ``text`` gives none. ConfigurationError names what is
-    wrong.
+    """Each party's delay, in the order of ``parties``; one second where ``text`` gives none.
+    ConfigurationError names what is wrong.
     """
     means = dict.fromkeys(parties, 1.0)
     for party, value in _pairs("--delays", text, parties) if text is not None else ():
@@ -122,7 +137,8 @@ def delays_of(text: str | None, distribution: DelayDistribution, parties: Sequen
             means[party] = math.nan
         if not SHORTEST_DELAY <= means[party] <= LONGEST_DELAY:
             raise ConfigurationError(
-                f"--delays {party}={value}: a positive number of seconds, {SHORTEST_DELAY:g} to {LONGEST_DELAY:,}, is expected"
+                f"--delays {party}={value}: a positive number of seconds, {SHORTEST_DELAY:g} to "
+                f"{LONGEST_DELAY:,}, is expected"
             )
     return [Delay(mean, distribution.value) for mean in means.values()]
 
@@ -130,7 +146,9 @@ def delays_of(text: str | None, distribution: DelayDistribution, parties: Sequen
 def check_delay(option: str, seconds: float | None) -> None:
     """ConfigurationError if an option is given and its virtual seconds cannot be a delay."""
     if seconds is not None and not 0 <= seconds <= LONGEST_DELAY:
-        raise ConfigurationError(f"{option} {seconds:g}: a number of seconds, 0 to {LONGEST_DELAY:,}, is expected")
+        raise ConfigurationError(
+            f"{option} {seconds:g}: a number of seconds, 0 to {LONGEST_DELAY:,}, is expected"
+        )
 
 
 def _pairs(option: str, text: str, parties: Sequence[str]) -> list[tuple[str, str]]:
@@ -138,9 +156,13 @@ def _pairs(option: str, text: str, parties: Sequence[str]) -> list[tuple[str, st
     for part in text.split(","):
         party, separator, value = part.strip().partition("=")
         if not separator or not value:
-            raise ConfigurationError(f"{option} {text}: PARTY=… is expected, with commas between them, not {part!r}")
+            raise ConfigurationError(
+                f"{option} {text}: PARTY=… is expected, with commas between them, not {part!r}"
+            )
         if party not in parties:
-            raise ConfigurationError(f"{option} {text}: {party!r} is none of federation.parties ({', '.join(parties)})")
+            raise ConfigurationError(
+                f"{option} {text}: {party!r} is none of federation.parties ({', '.join(parties)})"
+            )
         if party in pairs:
             raise ConfigurationError(f"{option} {text}: {party} is there twice")
         pairs[party] = value

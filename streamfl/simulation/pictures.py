@@ -54,7 +54,8 @@ def new_pyplot() -> Any:
 
 
 def new_picture(parts: int, width: float, height: float) -> tuple[Any, Any]:
-    """A figure, and its axes: an array if it has several parts, which are beside each other. width, height: in inches."""
+    """A figure, and its axes: an array if it has several parts, which are beside each other. width, height:
+    in inches."""
     figure, axes = new_pyplot().subplots(1, parts, figsize=(width, height), layout="constrained")
     return figure, axes
 
@@ -69,7 +70,8 @@ def save_picture(figure: Any, path: Path, title: str) -> None:
 def picture_over_time(
     lines: Mapping[str, Sequence[tuple[float, float]]], levels: Mapping[str, float], path: Path, title: str
 ) -> None:
-    """Draw accuracies over virtual seconds, and levels to compare them with, into ``path``. Its ending chooses the format."""
+    """Draw accuracies over virtual seconds, and levels to compare them with, into ``path``. Its ending
+    chooses the format."""
     figure, axes = new_picture(1, 8, 4.2)
     for (name, points), colour in zip(lines.items(), cycle((FEDERATION, LOCAL)), strict=False):
         axes.plot(*zip(*points, strict=True), color=colour, linewidth=2.5, label=name)
@@ -91,8 +93,8 @@ def label_axes(axes: Any, title: str, horizontal: str, vertical: str = "") -> No
 
 
 def logarithmic(axes: Any) -> None:
-    """Make the vertical axis logarithmic, with plain numbers. Call it after everything is drawn, because the range decides the
-    ticks.
+    """Make the vertical axis logarithmic, with plain numbers. Call it after everything is drawn, because the
+    range decides the ticks.
     """
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
@@ -101,6 +103,8 @@ def logarithmic(axes: Any) -> None:
     if high < 4.0 * low:
         axes.yaxis.set_major_locator(MaxNLocator(6))
     else:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high < 100.0 * low else (1.0, 3.0)))
+        axes.yaxis.set_major_locator(
+            LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high < 100.0 * low else (1.0, 3.0))
+        )
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())

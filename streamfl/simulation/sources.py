@@ -46,10 +46,16 @@ __all__ = [
 ]
 
 LateByOption = Annotated[
-    int | None, typer.Option(min=0, help="With [labels]: by how many rows of its client a label comes later; left out: 0.")
+    int | None,
+    typer.Option(
+        min=0, help="With [labels]: by how many rows of its client a label comes later; left out: 0."
+    ),
 ]
 EntityColumnOption = Annotated[
-    str | None, typer.Option(help="The data's column with the entity; left out: the field that names it, else the row's number.")
+    str | None,
+    typer.Option(
+        help="The data's column with the entity; left out: the field that names it, else the row's number."
+    ),
 ]
 
 
@@ -69,21 +75,41 @@ class _ClientSettings(Protocol):
 
 
 def client_samples(
-    asked: Replayed, label: LabelOption = None, client_column: ClientColumnOption = None, label_delay: LateByOption = None
+    asked: Replayed,
+    label: LabelOption = None,
+    client_column: ClientColumnOption = None,
+    label_delay: LateByOption = None,
 ) -> SampleRows:
-    """The rows as samples in the format of the settings, keyed by client; with [labels] their labels under the same key."""
+    """The rows as samples in the format of the settings, keyed by client; with [labels] their labels under
+    the same key."""
     settings = cast(_ClientSettings, asked.settings)
     labels: LabelsSection | None = getattr(settings, "labels", None)
     if settings.samples is None:
-        raise ConfigurationError(f"{asked.config}: the section [samples] is missing: it names the topic and the fields")
+        raise ConfigurationError(
+            f"{asked.config}: the section [samples] is missing: it names the topic and the fields"
+        )
     if labels is None and label_delay is not None:
-        raise ConfigurationError(f"--label-delay = {label_delay}: without the section [labels] a label comes with its sample")
+        raise ConfigurationError(
+            f"--label-delay = {label_delay}: without the section [labels] a label comes with its sample"
+        )
     table = read_data(asked.data)
-    return SampleRows(settings.samples, labels, table, asked.data, settings.federation.clients, label, client_column, label_delay)
+    return SampleRows(
+        settings.samples,
+        labels,
+        table,
+        asked.data,
+        settings.federation.clients,
+        label,
+        client_column,
+        label_delay,
+    )
 
 
 def entity_samples(
-    asked: Replayed, label: LabelOption = None, split: SplitOption = None, entity_column: EntityColumnOption = None
+    asked: Replayed,
+    label: LabelOption = None,
+    split: SplitOption = None,
+    entity_column: EntityColumnOption = None,
 ) -> EntityRows:
     """A party's own columns, under the names of its fields, keyed by the entity."""
     settings, location = cast(VerticalSettings, asked.settings), asked.data
@@ -93,32 +119,43 @@ def entity_samples(
     table = read_data(location)
     fields = section.features
     if fields is None:
-        raise ConfigurationError("samples.inputs: rows are replayed to a party whose samples.features name its columns")
+        raise ConfigurationError(
+            "samples.inputs: rows are replayed to a party whose samples.features name its columns"
+        )
     if split is not None:
         column, parties = label or DEFAULT_LABEL, settings.federation.parties
         offered = input_names(table, None, (column,), location)
         names = split_columns(split, parties, offered, list(table.columns), column)[parties.index(party)]
     elif isinstance(fields, list):
         if label is not None:
-            raise ConfigurationError("--label has no meaning without --split: samples.features says which columns are read")
+            raise ConfigurationError(
+                "--label has no meaning without --split: samples.features says which columns are read"
+            )
         names = fields
     else:
-        raise ConfigurationError(f"--split is missing: say which columns become the list {fields!r}, such as {party}=0:5")
+        raise ConfigurationError(
+            f"--split is missing: say which columns become the list {fields!r}, such as {party}=0:5"
+        )
     expected = section.dimension if isinstance(fields, str) else len(fields)
     if len(names) != expected:
         raise ConfigurationError(
-            f"{location}: {party} has {len(names)} columns ({', '.join(names)}), samples.features has {expected}"
+            f"{location}: {party} has {len(names)} columns ({', '.join(names)}), samples.features has "
+            f"{expected}"
         )
     return EntityRows(section, fields, numbers(table, names, location), table, location, entity_column)
 
 
-def entity_labels(asked: Replayed, label: LabelOption = None, entity_column: EntityColumnOption = None) -> EntityRows:
+def entity_labels(
+    asked: Replayed, label: LabelOption = None, entity_column: EntityColumnOption = None
+) -> EntityRows:
     """The entities' labels, keyed by the entity."""
     section, location = cast(VerticalSettings, asked.settings).labels, asked.data
     assert section is not None
     table = read_data(location)
     column = label or named_column(table, section.label) or DEFAULT_LABEL
-    return EntityRows(section, [section.label], numbers(table, [column], location), table, location, entity_column)
+    return EntityRows(
+        section, [section.label], numbers(table, [column], location), table, location, entity_column
+    )
 
 
 def entity_samples_and_labels(
@@ -136,7 +173,11 @@ def entity_samples_and_labels(
         return entity_samples(asked, label, split, entity_column)
     labels = entity_labels(asked, label, entity_column)
     # No party may see the label, so column ranges are counted without it.
-    column = None if split is None else label or named_column(read_data(asked.data), section.label) or DEFAULT_LABEL
+    column = (
+        None
+        if split is None
+        else label or named_column(read_data(asked.data), section.label) or DEFAULT_LABEL
+    )
     samples = entity_samples(asked, column, split, entity_column)
     return EntityRowsWithLabels(samples, labels, label_delay or 0)
 
@@ -176,7 +217,9 @@ class EntityRows:
         # Replays of other columns of the same rows get the same names.
         rows = [str(row) for row in range(table.rows)]
         self._entities = rows if entity_column is None else client_names(table, entity_column, location)
-        present = np.isfinite(values).all(axis=1) & np.array([entity is not None for entity in self._entities])
+        present = np.isfinite(values).all(axis=1) & np.array(
+            [entity is not None for entity in self._entities]
+        )
         self.usable = np.flatnonzero(present)
         self.dropped = table.rows - len(self.usable)
         if not len(self.usable):
@@ -196,7 +239,8 @@ class EntityRows:
 
 
 class EntityRowsWithLabels:
-    """Rows for a party that knows the labels: its columns of each entity, and the label ``label_delay`` rows later, or at the end.
+    """Rows for a party that knows the labels: its columns of each entity, and the label ``label_delay`` rows
+    later, or at the end.
 
     A row without a label is written too.
     """
@@ -219,7 +263,8 @@ class EntityRowsWithLabels:
 
 
 class SampleRows:
-    """The rows of a table as records. ``usable``: the numbers of the rows with a number in every column and a client."""
+    """The rows of a table as records. ``usable``: the numbers of the rows with a number in every column and a
+    client."""
 
     def __init__(
         self,
@@ -253,7 +298,9 @@ class SampleRows:
             self._names = input_names(table, features, (label, client_column), location)
             self._inputs = numbers(table, self._names, location)
             self._values = self._inputs.tolist()
-        self._labels = numbers(table, [label], location)[:, 0] if label is not None and field is not None else None
+        self._labels = (
+            numbers(table, [label], location)[:, 0] if label is not None and field is not None else None
+        )
         self._owners = None if client_column is None else client_names(table, client_column, location)
         self._identities = columns[section.sample_id].tolist() if section.sample_id in columns else None
         present = np.isfinite(self._inputs).all(axis=1)
@@ -264,12 +311,16 @@ class SampleRows:
         self.usable = np.flatnonzero(present)
         self.dropped = table.rows - len(self.usable)
         if not len(self.usable):
-            raise DataError(f"{location}: no row has a number in every column" + (" and a client" if self._owners else ""))
+            raise DataError(
+                f"{location}: no row has a number in every column" + (" and a client" if self._owners else "")
+            )
 
     def records(self, total: int) -> Iterator[list[Outgoing]]:
-        """The records of each of the first ``total`` usable rows. With K clients, row t K + k is sample t of client k.
+        """The records of each of the first ``total`` usable rows. With K clients, row t K + k is sample t of
+        client k.
 
-        If labels have a topic of their own, a label comes ``label_delay`` samples of its client later, or at the end.
+        If labels have a topic of their own, a label comes ``label_delay`` samples of its client later, or at
+        the end.
         """
         section, labels = self._section, self._labels_section
         encode = format_of(section).encode

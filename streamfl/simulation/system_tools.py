@@ -1,8 +1,8 @@
 """Interfaces between a system's tools and the commands ``streamfl simulate``, ``demo`` and ``replay``.
 
-A simulation is a function of :class:`SimulationOptions`, a source is a function of :class:`Replayed`. Both also take, by name, the
-options that they add to the command. Such a parameter is annotated as a :class:`typer.Option`. Its default, None or False, means
-that the option was not given.
+A simulation is a function of :class:`SimulationOptions`, a source is a function of :class:`Replayed`. Both
+also take, by name, the options that they add to the command. Such a parameter is annotated as a
+:class:`typer.Option`. Its default, None or False, means that the option was not given.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Report:
     figures: the same for programs, as one JSON object.
     arrays: what is needed to compute a traced run again.
     notes: sentences for people, beneath the table.
-    predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own unit) and others.
-    draw: draws the run into a matplotlib Axes.
-    interrupted: how far the run got before it was interrupted; the report covers that part. Empty: the run is complete.
-    """
+    predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own
+    unit) and others. draw: draws the run into a matplotlib Axes.
+    interrupted: how far the run got before it was interrupted; the report covers that part. Empty: the run is
+    complete."""
 
     title: str
     rows: Sequence[Sequence[str]]
@@ -149,20 +149,25 @@ class Standing:
 class Standings(Protocol):
     """Describes a role's state for ``streamfl check``, ``inspect`` and ``top``."""
 
-    def __call__(self, settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
-        """unread: number of records after the last processed one, by input topic. role: the restored role; None: use the topics
-        alone.
+    def __call__(
+        self, settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None
+    ) -> Sequence[Standing]:
+        """unread: number of records after the last processed one, by input topic. role: the restored role;
+        None: use the topics alone.
         """
 
 
-def what_learning_waits_for(settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
+def what_learning_waits_for(
+    settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None
+) -> Sequence[Standing]:
     """What a role waits for before it learns, in its own words; nothing once it has learnt."""
     waits = role.backlog if isinstance(role, Waits) else None
     return [] if waits is None else [Standing("learning", waits)]
 
 
 Readers = Callable[[Any], Callable[[Record], Mapping[str, Any]]]
-"""From a role's settings, returns a reader of a record's plain values for ``streamfl read``; PeerError if it cannot be read."""
+"""From a role's settings, returns a reader of a record's plain values for ``streamfl read``; PeerError if it
+cannot be read."""
 
 Simulation = Callable[..., Report]
 """Runs a federation on a data set: ``simulate(asked, *, own options)``."""

@@ -62,20 +62,30 @@ def read_data(location: DataSource) -> DataTable:
         return location
     for point in entry_points(group="streamfl.datasets", name="replay"):
         return cast(Callable[[str], DataTable], point.load())(location)
-    raise ConfigurationError("no reader of data sets is installed: the entry point 'replay' in the group 'streamfl.datasets'")
+    raise ConfigurationError(
+        "no reader of data sets is installed: the entry point 'replay' in the group 'streamfl.datasets'"
+    )
 
 
-def input_names(table: DataTable, features: Sequence[str] | None, besides: Sequence[str | None], location: DataSource) -> list[str]:
-    """The columns to learn from: ``features``, or all that the data offers except ``besides``; DataError if there is none."""
+def input_names(
+    table: DataTable, features: Sequence[str] | None, besides: Sequence[str | None], location: DataSource
+) -> list[str]:
+    """The columns to learn from: ``features``, or all that the data offers except ``besides``; DataError if
+    there is none."""
     others = [name for name in besides if name is not None]
     names = list(features or table.inputs(others))
     if not names:
-        raise DataError(f"{location}: no numeric column" + (f" besides {', '.join(others)}" if others else ""))
+        raise DataError(
+            f"{location}: no numeric column" + (f" besides {', '.join(others)}" if others else "")
+        )
     return names
 
 
-def input_fields(inputs: Sequence[InputSection], table: DataTable, location: DataSource) -> tuple[list[str], list[list[Any]]]:
-    """The fields that ``[[samples.inputs]]`` reads, and their values in each row; DataError if the table lacks one."""
+def input_fields(
+    inputs: Sequence[InputSection], table: DataTable, location: DataSource
+) -> tuple[list[str], list[list[Any]]]:
+    """The fields that ``[[samples.inputs]]`` reads, and their values in each row; DataError if the table
+    lacks one."""
     names = [*dict.fromkeys(name for one in inputs for name in (one.field, one.since_field) if name)]
     read = [column_of(table, name) for name in names]
     if absent := [name for name in read if name not in table.columns]:
@@ -92,19 +102,20 @@ def placed(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 
 def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[str | None]) -> list[str]:
-    """The columns that are not offered as inputs because they hold no numbers. Prints a warning on stderr if there are any."""
+    """The columns that are not offered as inputs because they hold no numbers. Prints a warning on stderr if
+    there are any."""
     unread = [name for name in table.columns if name not in offered and name not in besides]
     if unread:
         say(
-            f"not learnt from, because they are not numbers: {', '.join(unread)}. Write them as numbers (one column of 0 and 1 "
-            "for each value, say), or name the columns to learn from"
+            f"not learnt from, because they are not numbers: {', '.join(unread)}. Write them as numbers (one "
+            "column of 0 and 1 for each value, say), or name the columns to learn from"
         )
     return unread
 
 
 def column_of(table: DataTable, field: str) -> str:
-    """The column that a settings field names. A name with dots of its own is in backticks. The field itself if no column matches.
-    """
+    """The column that a settings field names. A name with dots of its own is in backticks. The field itself
+    if no column matches."""
     if field not in table.columns:
         with suppress(ValueError):
             name = path_of(field).name
@@ -120,16 +131,22 @@ def named_column(table: DataTable, *fields: str | None) -> str | None:
 
 
 def label_told(config: SettingsSource, data: DataSource, label: str | None) -> str:
-    """``label``, or if it is None the column that ``config`` names, whichever role it describes, or ``y``. Errors as
-    :func:`read_data`.
+    """``label``, or if it is None the column that ``config`` names, whichever role it describes, or ``y``.
+    Errors as :func:`read_data`.
     """
     if label is not None:
         return label
-    return named_column(read_data(data), *(text_of(config, section, "label") for section in ("labels", "samples"))) or DEFAULT_LABEL
+    return (
+        named_column(
+            read_data(data), *(text_of(config, section, "label") for section in ("labels", "samples"))
+        )
+        or DEFAULT_LABEL
+    )
 
 
 def client_names(table: DataTable, column: str, location: DataSource) -> list[str | None]:
-    """Each row's client, None where the row has none; DataError if there is no such column or its values cannot be names."""
+    """Each row's client, None where the row has none; DataError if there is no such column or its values
+    cannot be names."""
     if column not in table.columns:
         raise DataError(f"{location}: no column {column} (there are: {', '.join(table.columns)})")
     values = table.columns[column].tolist()
@@ -140,10 +157,16 @@ def client_names(table: DataTable, column: str, location: DataSource) -> list[st
     names = [name for name in found.values() if name is not None]
     for name in names:
         if len(name) > LONGEST_NAME:
-            raise DataError(f"{location}: {column} holds a name of {len(name)} characters, at most {LONGEST_NAME} are accepted")
+            raise DataError(
+                f"{location}: {column} holds a name of {len(name)} characters, at most {LONGEST_NAME} are "
+                "accepted"
+            )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"{location}: {column} holds different values that are both written {twice}: which client is meant?")
+        raise DataError(
+            f"{location}: {column} holds different values that are both written {twice}: which client is "
+            "meant?"
+        )
     return [found[value] for value in values]
 
 
@@ -151,13 +174,15 @@ def _client_name(value: Any) -> str | None:
     if isinstance(value, float):
         if math.isnan(value):
             return None
-        # A gap in a column of whole numbers makes all of them floats. Client 3 must still be called 3, not 3.0.
+        # A gap in a column of whole numbers makes all of them floats. Client 3 must still be called 3, not
+        # 3.0.
         return str(int(value)) if value.is_integer() else str(value)
     return None if value is None else str(value) or None
 
 
 def numbers(table: DataTable, names: Sequence[str], location: DataSource) -> NDArray[np.float64]:
-    """The columns ``names`` as a matrix (rows, len(names)); DataError if one is missing or holds no numbers."""
+    """The columns ``names`` as a matrix (rows, len(names)); DataError if one is missing or holds no
+    numbers."""
     names = [column_of(table, name) for name in names]
     missing = [name for name in names if name not in table.columns]
     if missing:

@@ -1,4 +1,5 @@
-"""Checks the numbers that a report computes with, because anybody may have written the trace or the record that it reads."""
+"""Checks the numbers that a report computes with, because anybody may have written the trace or the record
+that it reads."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def checked_arrays(
 ) -> dict[str, NDArray[np.float64]]:
     """The trace's arrays of these names in double precision; DataError names one that does not fit.
 
-    shapes: by array name, the names of its dimensions. Dimensions of the same name have the same length, at least 1.
-    gaps: names of arrays that may have values that are not finite, which become NaN.
+    shapes: by array name, the names of its dimensions. Dimensions of the same name have the same length, at
+    least 1. gaps: names of arrays that may have values that are not finite, which become NaN.
     """
     lengths: dict[str, tuple[int, str]] = {}
     found = {}
@@ -41,7 +42,9 @@ def checked_arrays(
         if array.dtype.kind not in "biuf":
             raise DataError(f"the trace's {name!r} holds no numbers")
         if array.ndim != len(shape):
-            raise DataError(f"the trace's {name!r} has {array.ndim} dimensions, not {len(shape)}: {', '.join(shape)}")
+            raise DataError(
+                f"the trace's {name!r} has {array.ndim} dimensions, not {len(shape)}: {', '.join(shape)}"
+            )
         for length, counted in zip(array.shape, shape, strict=True):
             if not length:
                 raise DataError(f"the trace's {name!r} is empty")

@@ -8,7 +8,8 @@ __all__ = ["CHANGEABLE", "Changeable", "changeable_keys"]
 
 
 class Changeable:
-    """The mark, in a field's annotation. at: the only kind of role whose state allows the change; None: every kind."""
+    """The mark, in a field's annotation. at: the only kind of role whose state allows the change; None: every
+    kind."""
 
     def __init__(self, at: str | None = None) -> None:
         self.at = at
@@ -18,7 +19,8 @@ CHANGEABLE = Changeable()
 
 
 def changeable_keys(settings: BaseModel, kind: str) -> set[str]:
-    """The dotted keys, of the sections that ``settings`` have, that may change where a role of this kind has state."""
+    """The dotted keys, of the sections that ``settings`` have, that may change where a role of this kind has
+    state."""
     return {
         f"{name}.{key}"
         for name, section in settings

@@ -1,4 +1,5 @@
-"""State in parts, each under its own changelog key: tracks what changed since the last commit, and cuts large arrays in chunks."""
+"""State in parts, each under its own changelog key: tracks what changed since the last commit, and cuts large
+arrays in chunks."""
 
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ Content = TypeVar("Content")
 
 
 class ChangedParts:
-    """The parts of one partition's state that changed since the last commit, in the order of their last writing.
+    """The parts of one partition's state that changed since the last commit, in the order of their last
+    writing.
 
-    The owners of state in a partition share one object, each with its own keys. So a compacted changelog restores all parts in the
-    order in which they were written last. An owner registers each of its rows in the role's table, with :meth:`single` or
-    :meth:`named`.
+    The owners of state in a partition share one object, each with its own keys. So a compacted changelog
+    restores all parts in the order in which they were written last. An owner registers each of its rows in
+    the role's table, with :meth:`single` or :meth:`named`.
 
     whose: the member in the text of a refusal.
 
@@ -51,18 +53,24 @@ class ChangedParts:
     def __bool__(self) -> bool:
         return bool(self._changed)
 
-    def single(self, row: StateRow, content: type[Content], restore: Callable[[Content], None]) -> Callable[[Content], None]:
+    def single(
+        self, row: StateRow, content: type[Content], restore: Callable[[Content], None]
+    ) -> Callable[[Content], None]:
         """Register a row that is one part. Returns a function that remembers its value.
 
         content: the type of the value, in MessagePack; bytes: the value as it is.
-        restore: called with a restored value. It raises PeerError or ValueError for one that cannot have been written.
-        """
+        restore: called with a restored value. It raises PeerError or ValueError for one that cannot have been
+        written."""
         decode = _decoder(content)
         self.register(row.prefix, lambda name, value: restore(decode(value)))
         return partial(self.remember, row.prefix)
 
     def named(
-        self, row: StateRow, name: Callable[[bytes], Name], content: type[Content], restore: Callable[[Name, Content], None]
+        self,
+        row: StateRow,
+        name: Callable[[bytes], Name],
+        content: type[Content],
+        restore: Callable[[Name, Content], None],
     ) -> NamedParts[Name, Content]:
         """Register a row of parts that have names.
 
@@ -92,8 +100,9 @@ class ChangedParts:
     def remember(self, key: bytes, value: Any) -> None:
         """Set the value of the part ``key``.
 
-        value: bytes, or anything that MessagePack can encode. :meth:`changed_state` encodes it, because most parts are forgotten or
-            changed again before that. So after a later change of the object call ``remember`` again.
+        value: bytes, or anything that MessagePack can encode. :meth:`changed_state` encodes it, because most
+            parts are forgotten or changed again before that. So after a later change of the object call
+            ``remember`` again.
         """
         self._changed.pop(key, None)
         self._changed[key] = value
@@ -106,7 +115,8 @@ class ChangedParts:
         """Keys and values of what changed since the last call; None forgets the key."""
         encode = msgspec.msgpack.encode
         changed = [
-            (key, value if value is None or isinstance(value, bytes) else encode(value)) for key, value in self._changed.items()
+            (key, value if value is None or isinstance(value, bytes) else encode(value))
+            for key, value in self._changed.items()
         ]
         self._changed.clear()
         return changed

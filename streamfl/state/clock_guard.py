@@ -1,8 +1,9 @@
 """Keeps the times that a role remembers from being ahead of the clock.
 
-A role remembers each ``now`` as it got it. So a remembered time can be ahead only after the clock was set back, or if another clock
-wrote the state that was restored. The role would then wait for as long as the clock was ahead. In both cases the worker gives a
-tick, and at this tick the role replaces every remembered time by the earlier of it and now, in the changelog too.
+A role remembers each ``now`` as it got it. So a remembered time can be ahead only after the clock was set
+back, or if another clock wrote the state that was restored. The role would then wait for as long as the clock
+was ahead. In both cases the worker gives a tick, and at this tick the role replaces every remembered time by
+the earlier of it and now, in the changelog too.
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ class ClockGuard:
         self._latest = math.inf
 
     def pass_to(self, now: float, *, tick: bool) -> bool:
-        """Call it at every ``receive``. True at a tick at which every remembered time above ``now`` has to be set to ``now``."""
+        """Call it at every ``receive``. True at a tick at which every remembered time above ``now`` has to be
+        set to ``now``."""
         ahead = tick and now < self._latest
         self._latest = now if tick else max(self._latest, now)
         return ahead
 
 
 def set_back(entries: MutableMapping[Key, Entry], now: float) -> list[Key]:
-    """Set ``since`` of entries that came after ``now`` to ``now``. Returns their keys, to be remembered anew in this order.
+    """Set ``since`` of entries that came after ``now`` to ``now``. Returns their keys, to be remembered anew
+    in this order.
 
     entries: oldest first; they stay in this order.
     """
@@ -61,7 +64,8 @@ def set_back(entries: MutableMapping[Key, Entry], now: float) -> list[Key]:
 
 
 def overdue(entries: Mapping[Key, Aged], expiry: float, now: float) -> Iterator[Key]:
-    """The keys of entries that came ``expiry`` seconds ago or earlier, oldest first. Remove each before asking for the next.
+    """The keys of entries that came ``expiry`` seconds ago or earlier, oldest first. Remove each before
+    asking for the next.
 
     entries: oldest first.
     """

@@ -77,7 +77,8 @@ class ExpiringEntries(Generic[Entry]):
             self._remembered.remember(name, self._entries[name])
 
     def restore(self, name: str, entry: Entry) -> None:
-        """Restore an entry. An owner that overrides this raises PeerError for one that it cannot have written."""
+        """Restore an entry. An owner that overrides this raises PeerError for one that it cannot have
+        written."""
         self._entries[name] = entry
         self._in_order = False
 
@@ -96,7 +97,8 @@ class ExpiringEntries(Generic[Entry]):
         self._forgotten[reason] += 1
 
     def _sort(self) -> None:
-        """Restored entries come in the order in which they were last written, which need not be that of their age."""
+        """Restored entries come in the order in which they were last written, which need not be that of their
+        age."""
         if not self._in_order:
             self._entries = dict(sorted(self._entries.items(), key=lambda item: item[1].since))
             self._in_order = True

@@ -1,7 +1,8 @@
-"""The settings that a state was made with: which have to be the same when the state is restored, and which may have changed.
+"""The settings that a state was made with: which have to be the same when the state is restored, and which
+may have changed.
 
-A role kind divides its settings so, the worker stores them beside the state, and ``streamfl check`` compares without writing.
-"""
+A role kind divides its settings so, the worker stores them beside the state, and ``streamfl check`` compares
+without writing."""
 
 from __future__ import annotations
 
@@ -29,11 +30,13 @@ __all__ = [
     "shown",
 ]
 
-# The record's key in a changelog, and the header with the settings. The key begins like those of the worker's positions: a release
-# that knows only positions takes the record for the position of a topic that it does not read, and skips it.
+# The record's key in a changelog, and the header with the settings. The key begins like those of the worker's
+# positions: a release that knows only positions takes the record for the position of a topic that it does not
+# read, and skips it.
 STATE_SETTINGS_KEY = b"\0position/\0made-with"
 STATE_SETTINGS_HEADER = "settings"
-# The layout of the state, as a decimal number, and the release that wrote last. Releases before 0.2 wrote neither, in layout 1.
+# The layout of the state, as a decimal number, and the release that wrote last. Releases before 0.2 wrote
+# neither, in layout 1.
 LAYOUT_HEADER = "layout"
 RELEASE_HEADER = "release"
 LONGEST_RELEASE = 100
@@ -67,10 +70,11 @@ class Difference(NamedTuple):
 class StateSettings:
     """Settings by dotted key, as plain values.
 
-    must_stay: under another value the state means something else. may_change: the state goes on under another value, and the log
-    says so. A key that only one of two records has is not compared: the other's release did not know it. layout: the number of the
-    layout of the state's keys and values. A role that reads layout n reads all earlier layouts too, and refuses later ones. It
-    counts up when an earlier release could not read, or would misread, what this release writes.
+    must_stay: under another value the state means something else. may_change: the state goes on under another
+    value, and the log says so. A key that only one of two records has is not compared: the other's release
+    did not know it. layout: the number of the layout of the state's keys and values. A role that reads layout
+    n reads all earlier layouts too, and refuses later ones. It counts up when an earlier release could not
+    read, or would misread, what this release writes.
     """
 
     must_stay: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +83,8 @@ class StateSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], may_change: Collection[str], layout: int = 1) -> StateSettings:
-        """Settings that are not named in ``may_change`` must stay, so that a new key cannot be forgotten silently."""
+        """Settings that are not named in ``may_change`` must stay, so that a new key cannot be forgotten
+        silently."""
         return cls(
             {key: value for key, value in settings.items() if key not in may_change},
             {key: value for key, value in settings.items() if key in may_change},
@@ -123,8 +128,8 @@ class StateSettings:
         if int(layout) <= self.layout:
             return ""
         return (
-            f"it was written by streamfl {release.decode(errors='replace')} in layout {int(layout)}, and this is streamfl "
-            f"{__version__}, which reads layouts up to {self.layout}"
+            f"it was written by streamfl {release.decode(errors='replace')} in layout {int(layout)}, and "
+            f"this is streamfl {__version__}, which reads layouts up to {self.layout}"
         )
 
     def compare(self, remembered: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
@@ -145,7 +150,9 @@ def decode_settings(content: bytes | None) -> dict[str, Any]:
     if content is None:
         raise PeerError("malformed", "a record of settings without any")
     if len(content) > LARGEST_RECORD:
-        raise PeerError("oversized", f"settings of {len(content)} bytes, at most {LARGEST_RECORD} are accepted")
+        raise PeerError(
+            "oversized", f"settings of {len(content)} bytes, at most {LARGEST_RECORD} are accepted"
+        )
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,7 +1,8 @@
-"""The table of what a role remembers: a row for each key of its changelog, or for all keys that have one prefix.
+"""The table of what a role remembers: a row for each key of its changelog, or for all keys that have one
+prefix.
 
-Owners of state register the rows (:class:`streamfl.state.changelog.ChangedParts`), so a changelog can hold no key without a row.
-The page of the system shows the table.
+Owners of state register the rows (:class:`streamfl.state.changelog.ChangedParts`), so a changelog can hold no
+key without a row. The page of the system shows the table.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class StateRow:
 
 
 class StateTable:
-    """The rows of a role, in the order of their declaration. Without rows: the role does not declare what it remembers.
+    """The rows of a role, in the order of their declaration. Without rows: the role does not declare what it
+    remembers.
 
     rows: that other roles have too.
     """
@@ -76,6 +78,7 @@ def named_key(prefix: bytes, client: bytes, rest: bytes) -> bytes:
 
 
 def split_name(key: bytes) -> tuple[str, bytes]:
-    """The client's name and the rest of a key that :func:`named_key` made, without its prefix. PeerError if there is no name."""
+    """The client's name and the rest of a key that :func:`named_key` made, without its prefix. PeerError if
+    there is no name."""
     end = 2 + int.from_bytes(key[:2], "big")
     return check_name(key[2:end]), key[end:]

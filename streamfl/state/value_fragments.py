@@ -24,7 +24,9 @@ class ValueFragments:
     registered: whether the value is the owner of its keys. Otherwise its owner calls :meth:`restore`.
     """
 
-    def __init__(self, parts: ChangedParts, row: StateRow, most: int, name: str = "", *, registered: bool = True) -> None:
+    def __init__(
+        self, parts: ChangedParts, row: StateRow, most: int, name: str = "", *, registered: bool = True
+    ) -> None:
         self._parts = parts
         self._prefix = row.prefix + (name + "/" if name else "").encode()
         self._most = most

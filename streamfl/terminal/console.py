@@ -43,7 +43,8 @@ __all__ = [
     "until_nobody_reads",
 ]
 
-# Levels of lists and objects within one another that are printed. A stranger's record may have as many as Python's stack holds.
+# Levels of lists and objects within one another that are printed. A stranger's record may have as many as
+# Python's stack holds.
 MOST_LEVELS = 200
 
 
@@ -66,7 +67,8 @@ def print_json(content: Any, default: Callable[[Any], Any] | None = None) -> Non
 
 
 def json_text(content: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """The content as JSON. NaN and infinities become null, keys become text, and beyond ``MOST_LEVELS`` it says "...".
+    """The content as JSON. NaN and infinities become null, keys become text, and beyond ``MOST_LEVELS`` it
+    says "...".
 
     default: encodes values of types that JSON does not have.
     """
@@ -89,7 +91,9 @@ def as_text(text: str, style: str = "") -> Text:
     return Text(printable_lines(text), style)
 
 
-def as_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, box: bool = True) -> Table:
+def as_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, box: bool = True
+) -> Table:
     """A table for a terminal. box: with lines between its cells."""
     table = Table(title=None if title is None else as_text(title), title_justify="left")
     if not box:
@@ -102,7 +106,9 @@ def as_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str |
     return table
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()
+) -> None:
     """Print a table on stdout with notes beneath; without rows, a line that says so."""
     rows = list(rows)
     if not rows:
@@ -135,7 +141,8 @@ def drawn_anew() -> Iterator[Callable[[Sequence[RenderableType]], None]]:
 
 
 def _console() -> Console:
-    """stdout's console: as wide as the terminal, or as COLUMNS says. Without either it breaks no line, so that grep works."""
+    """stdout's console: as wide as the terminal, or as COLUMNS says. Without either it breaks no line, so
+    that grep works."""
     console = Console(file=sys.stdout)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 10_000

@@ -1,4 +1,5 @@
-"""The one place that makes text printable: text from topics may hold characters that move a terminal's cursor or forge a line."""
+"""The one place that makes text printable: text from topics may hold characters that move a terminal's cursor
+or forge a line."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON of the same meaning. Characters that are not printable occur only within its strings, and are escaped there.
+    """JSON of the same meaning. Characters that are not printable occur only within its strings, and are
+    escaped there.
 
     >>> print(printable_json('{"client": "press\\x7f"}'))
     {"client": "press\\u007f"}

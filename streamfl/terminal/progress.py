@@ -1,4 +1,5 @@
-"""Progress of a long command on stderr: nothing for 3 seconds, then a bar on a terminal, or a line each 10 seconds elsewhere.
+"""Progress of a long command on stderr: nothing for 3 seconds, then a bar on a terminal, or a line each 10
+seconds elsewhere.
 
 A command has one display. A piece of work that begins within another is shown in its place until it ends.
 """
@@ -25,7 +26,8 @@ BAR_SECONDS = 0.2
 
 
 class Progress:
-    """The progress of a piece of work. The code that does the work calls it with how much is done; True asks it to stop early.
+    """The progress of a piece of work. The code that does the work calls it with how much is done; True asks
+    it to stop early.
 
     of: the name of the work. interrupted: how far it had come at Ctrl-C; empty if nobody pressed it.
     """
@@ -42,7 +44,8 @@ class Progress:
         self._begun = time.monotonic()
 
     def __call__(self, done: float, total: float = 1.0) -> bool:
-        """done, total: in any unit; by default done is a share of 1. Returns True if the work has to stop with what is there."""
+        """done, total: in any unit; by default done is a share of 1. Returns True if the work has to stop
+        with what is there."""
         self.done, self.total = done, total
         return bool(self.interrupted)
 
@@ -60,7 +63,8 @@ class Progress:
         return f"{self._stand()}, {seconds:.0f} s{left}"
 
     def stop(self, _number: int, _frame: FrameType | None) -> None:
-        """A handler of SIGINT. The first stops the work where its figures fit together; the second raises KeyboardInterrupt."""
+        """A handler of SIGINT. The first stops the work where its figures fit together; the second raises
+        KeyboardInterrupt."""
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = self._stand()
@@ -74,7 +78,8 @@ class Progress:
 
 
 class _Display:
-    """Shows the innermost piece of work from a thread of its own, because a command may wait for a cluster that does not answer.
+    """Shows the innermost piece of work from a thread of its own, because a command may wait for a cluster
+    that does not answer.
 
     write: takes lines; None: stderr, and a bar if that is a terminal.
     """
@@ -110,7 +115,13 @@ class _Display:
 
     def _draw(self, console: Console) -> None:
         # Imported here, so that a command that ends within seconds does not load it.
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
         from rich.progress import Progress as Bars
 
         text = TextColumn("{task.description}", markup=False)
@@ -131,18 +142,21 @@ _display: _Display | None = None
 
 
 @contextmanager
-def progress(of: str, *, stops: bool = False, write: Callable[[str], object] | None = None) -> Iterator[Progress]:
+def progress(
+    of: str, *, stops: bool = False, write: Callable[[str], object] | None = None
+) -> Iterator[Progress]:
     """Shows progress while the block runs. If Ctrl-C ends it, the last line says how far the work had come.
 
-    of: the name of the work. stops: the first Ctrl-C asks the work to end with what is there; a second ends the command.
-    write: takes the lines instead of stderr, for instance into a worker's log.
+    of: the name of the work. stops: the first Ctrl-C asks the work to end with what is there; a second ends
+    the command. write: takes the lines instead of stderr, for instance into a worker's log.
     """
     global _display
     work = Progress(of)
     outermost = _display is None
     display = _display = _display or _Display(write)
     display.works.append(work)
-    # Python handles signals in the main thread alone. A shell's background job ignores SIGINT and has to go on ignoring it.
+    # Python handles signals in the main thread alone. A shell's background job ignores SIGINT and has to go
+    # on ignoring it.
     handler = signal.getsignal(signal.SIGINT)
     stops = stops and threading.current_thread() is threading.main_thread() and handler is not signal.SIG_IGN
     if stops:

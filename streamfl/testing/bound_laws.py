@@ -1,4 +1,5 @@
-"""The law that everything a role accepts can be written and restored: its state, its messages and its dead letters."""
+"""The law that everything a role accepts can be written and restored: its state, its messages and its dead
+letters."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ NOW = 1000.0
 def law_accepted_can_be_written(subject: Subject) -> None:
     """7. Every record that follows from any input fits into a record, and the state can be restored.
 
-    The law first finds the largest accepted name, number and key one by one. Then it writes them all together.
+    The law first finds the largest accepted name, number and key one by one. Then it writes them all
+    together.
     """
     ordinary = subject.anybody(ORDINARY)
     refused = what_is_refused(subject, ordinary)
@@ -33,9 +35,12 @@ def law_accepted_can_be_written(subject: Subject) -> None:
         if records is None:
             continue
         refused = what_is_refused(subject, records)
-        if any(one != two and place not in refused for place, (one, two) in enumerate(zip(records, ordinary, strict=True))):
-            # Keeps the longest name of each character, the largest number of each sign, and so on. They are tried in ascending
-            # order.
+        if any(
+            one != two and place not in refused
+            for place, (one, two) in enumerate(zip(records, ordinary, strict=True))
+        ):
+            # Keeps the longest name of each character, the largest number of each sign, and so on. They are
+            # tried in ascending order.
             kind = content[:1] if field == "name" else content > 0 if field in ("whole", "number") else b""
             largest[field][kind] = content
     assert "name" in largest, "no name but the ordinary one was accepted"
@@ -54,8 +59,8 @@ def _written(subject: Subject, extreme: Extreme) -> Sequence[tuple[str, Record]]
 
 
 def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> dict[int, PeerError]:
-    """Give these records to a new role, and let time pass. AssertionError if something it writes does not fit or cannot be
-    restored.
+    """Give these records to a new role, and let time pass. AssertionError if something it writes does not fit
+    or cannot be restored.
 
     Returns the errors of the refused records, by their place in ``records``.
     """
@@ -87,10 +92,14 @@ def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> 
     return refused
 
 
-def _assert_fits(what: str, key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()) -> None:
+def _assert_fits(
+    what: str, key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()
+) -> None:
     size = encoded_size(key, value, headers)
     begin = (key or b"")[:40]
-    assert size <= MAXIMUM_BYTES, f"{what} takes {size} bytes, a record holds {MAXIMUM_BYTES}; its key begins with {begin!r}"
+    assert size <= MAXIMUM_BYTES, (
+        f"{what} takes {size} bytes, a record holds {MAXIMUM_BYTES}; its key begins with {begin!r}"
+    )
 
 
 def _assert_restored(run: RoleRun, now: float) -> None:
@@ -99,5 +108,7 @@ def _assert_restored(run: RoleRun, now: float) -> None:
         try:
             successor.role.restore(StateChange(*slot, value))
         except PeerError as error:
-            raise AssertionError(f"what was remembered under {slot[2][:40]!r} is not taken back: {error}") from error
+            raise AssertionError(
+                f"what was remembered under {slot[2][:40]!r} is not taken back: {error}"
+            ) from error
     successor.feed(now, [])

@@ -15,16 +15,19 @@ from streamfl.testing.subjects import RoleRun, Subject, Traffic, answers
 
 __all__ = ["law_clock_ahead", "law_clock_is_right_again", "law_clock_jumps"]
 
-# Seconds. Longer than any timeout of a role under these laws, but microseconds of such a time still fit into 53 bits.
+# Seconds. Longer than any timeout of a role under these laws, but microseconds of such a time still fit into
+# 53 bits.
 AHEAD = 4e9
 MOST_TICKS = 50
 
 
-def law_clock_ahead(subject: Subject, traffic: Traffic, begin: int, end: int, records: bool, *, restart: bool) -> None:
+def law_clock_ahead(
+    subject: Subject, traffic: Traffic, begin: int, end: int, records: bool, *, restart: bool
+) -> None:
     """8. At a tick every remembered time that is ahead of now becomes now.
 
-    The clock is far ahead from batch ``begin`` to before ``end``, then right again. After the tick the role never waits for the
-    wrong time, and no remembered number is near that time.
+    The clock is far ahead from batch ``begin`` to before ``end``, then right again. After the tick the role
+    never waits for the wrong time, and no remembered number is near that time.
 
     records: whether the records' timestamps are ahead too.
     restart: whether a restored role goes on after the clock is right.
@@ -63,15 +66,18 @@ def law_clock_jumps(subject: Subject, traffic: Traffic) -> None:
         for run in runs:
             run.feed_all(traffic.batches[place:])
         steady, jumped = runs
-        assert answers(steady.replies) == answers(jumped.replies), f"{ahead} seconds ahead were answered {where}"
+        assert answers(steady.replies) == answers(jumped.replies), (
+            f"{ahead} seconds ahead were answered {where}"
+        )
         assert steady.state == jumped.state, f"{ahead} seconds ahead were remembered {where}"
 
 
 def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end: int) -> None:
-    """8. If the clock was ahead for some messages, and no tick came meanwhile, the role in the end sends no fewer messages.
+    """8. If the clock was ahead for some messages, and no tick came meanwhile, the role in the end sends no
+    fewer messages.
 
-    Messages are counted by channel, key and partition, except on ``subject.paced``. The role may send more: entries that were due
-    by the right clock count as new from the tick that sets the clock back.
+    Messages are counted by channel, key and partition, except on ``subject.paced``. The role may send more:
+    entries that were due by the right clock count as new from the tick that sets the clock back.
     """
     counts = []
     for ahead in (0.0, AHEAD):
@@ -81,8 +87,12 @@ def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end
         now = traffic.batches[min(end, len(traffic.batches) - 1)][0]
         run.feed(now, [])
         _settle(run, now)
-        sent = ((reply.channel, reply.key, reply.partition) for reply in run.replies if isinstance(reply, Send))
-        refused = (("refused", reply.error.reason, None) for reply in run.replies if isinstance(reply, Rejection))
+        sent = (
+            (reply.channel, reply.key, reply.partition) for reply in run.replies if isinstance(reply, Send)
+        )
+        refused = (
+            ("refused", reply.error.reason, None) for reply in run.replies if isinstance(reply, Rejection)
+        )
         counts.append(Counter(place for place in chain(sent, refused) if place[0] not in subject.paced))
     right, ahead_of_it = counts
     assert not right - ahead_of_it, f"by a clock that is right came {right - ahead_of_it} more"

@@ -1,4 +1,5 @@
-"""The largest names, numbers and keys that anybody may write, for the law that all that follows can be written."""
+"""The largest names, numbers and keys that anybody may write, for the law that all that follows can be
+written."""
 
 from __future__ import annotations
 
@@ -30,7 +31,24 @@ ORDINARY = Extreme()
 _CHARACTERS = ("x", "é", "€", "\N{GRINNING FACE}", "\0")
 _LENGTHS = (1, 64, 255, 256, 257, 1_024, 65_536, 245_000, 990_000)
 _WHOLES = (0, 2**31, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**200, -1, -(2**63))
-_NUMBERS = (0.0, 5e-324, 1e-300, 1.0, 3.0, 999.0, 1e9, 4.9e17, 1e18, 1e19, 3e38, 1e39, 1e154, 1.7e308, math.inf, math.nan)
+_NUMBERS = (
+    0.0,
+    5e-324,
+    1e-300,
+    1.0,
+    3.0,
+    999.0,
+    1e9,
+    4.9e17,
+    1e18,
+    1e19,
+    3e38,
+    1e39,
+    1e154,
+    1.7e308,
+    math.inf,
+    math.nan,
+)
 _KEY_LENGTHS = (0, 1_024, 65_535, 65_536, 65_537, 500_000, 990_000)
 
 

@@ -1,4 +1,5 @@
-"""The laws of your own model, as a test suite: subclass :class:`ModelLaws`, set how the model is made, and run pytest."""
+"""The laws of your own model, as a test suite: subclass :class:`ModelLaws`, set how the model is made, and
+run pytest."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class ModelLaws:
             yield dict(enumerate(inputs.tolist())), float(label > 0.5) if self.loss == "logistic" else label
 
     def test_it_predicts_numbers(self, stream: list[Sample]) -> None:
-        """Every prediction is a finite number, from the first sample on. Otherwise the running mean would replace it."""
+        """Every prediction is a finite number, from the first sample on. Otherwise the running mean would
+        replace it."""
         model = OwnChallenger(self.own, self.loss)
         for inputs, label in stream:
             # Raises for any other prediction.
@@ -48,7 +50,8 @@ class ModelLaws:
             model.learn(inputs, label)
 
     def test_it_becomes_the_same_each_time(self, stream: list[Sample]) -> None:
-        """After a restart it learns samples again. Random draws need a fixed seed, and two models may not share anything."""
+        """After a restart it learns samples again. Random draws need a fixed seed, and two models may not
+        share anything."""
         first, then = (self._predictions(stream) for _ in range(2))
         assert first == then, "two models that learnt the same predict otherwise"
 
@@ -74,7 +77,9 @@ class ModelLaws:
             for model in (asked, silent):
                 model.learn_one(dict(inputs), self._label(label))
         inputs = stream[0][0]
-        assert self._asked(asked, inputs) == self._asked(silent, inputs), "it predicts otherwise because it was asked before"
+        assert self._asked(asked, inputs) == self._asked(silent, inputs), (
+            "it predicts otherwise because it was asked before"
+        )
 
     def test_it_goes_on_as_if_never_stopped(self, stream: list[Sample]) -> None:
         """Whatever ``state`` leaves out is lost at each restart."""
@@ -92,7 +97,8 @@ class ModelLaws:
         assert again.remembered(1) == model.remembered(1), "after restore it remembers otherwise"
 
     def test_its_state_is_bounded(self, stream: list[Sample]) -> None:
-        """A state that grows with the samples is refused some day. Ten times as many samples may need hardly more."""
+        """A state that grows with the samples is refused some day. Ten times as many samples may need hardly
+        more."""
         model = OwnChallenger(self.own, self.loss)
         if not model.stateful:
             return
@@ -101,4 +107,6 @@ class ModelLaws:
             model.learn(inputs, label)
             if number in (self.samples, 10 * self.samples):
                 sizes.append(len(model.remembered(number)))
-        assert sizes[1] <= 1.1 * sizes[0] + 100, f"its state grows: {sizes[0]} bytes after {self.samples} samples, then {sizes[1]}"
+        assert sizes[1] <= 1.1 * sizes[0] + 100, (
+            f"its state grows: {sizes[0]} bytes after {self.samples} samples, then {sizes[1]}"
+        )

@@ -1,7 +1,7 @@
 """What proves that a system works, and where it is found.
 
-A system's manifest does not name it, because a worker's image holds no proof. It is registered in the group ``streamfl.proofs``,
-under the system's name, by the package that holds it::
+A system's manifest does not name it, because a worker's image holds no proof. It is registered in the group
+``streamfl.proofs``, under the system's name, by the package that holds it::
 
     [project.entry-points."streamfl.proofs"]
     running-mean = "running_mean.proof:PROOF"
@@ -23,11 +23,13 @@ GROUP = "streamfl.proofs"
 
 @dataclass(frozen=True)
 class Proof:
-    """The proof of one system. Each value is a place, "module:attribute", and is loaded only when it is needed.
+    """The proof of one system. Each value is a place, "module:attribute", and is loaded only when it is
+    needed.
 
-    faults: a :class:`streamfl.testing.faults.FaultSimulation`: scenarios by seed, and what has to hold in each.
-    fuzz: a function that takes a ``random.Random`` and returns, by name, what makes each target of wrong messages; most come from
-    :func:`streamfl.testing.fuzz.targets.member_targets`.
+    faults: a :class:`streamfl.testing.faults.FaultSimulation`: scenarios by seed, and what has to hold in
+    each.
+    fuzz: a function that takes a ``random.Random`` and returns, by name, what makes each target of wrong
+    messages; most come from :func:`streamfl.testing.fuzz.targets.member_targets`.
     """
 
     faults: str | None = None
@@ -44,6 +46,8 @@ def installed_proofs() -> dict[str, Proof]:
     for entry in entry_points(group=GROUP):
         proof = entry.load()
         if not isinstance(proof, Proof):
-            raise ConfigurationError(f"{entry.value} in the group {GROUP}: it is a {type(proof).__name__}, not a Proof")
+            raise ConfigurationError(
+                f"{entry.value} in the group {GROUP}: it is a {type(proof).__name__}, not a Proof"
+            )
         found[entry.name] = proof
     return {system.name: found[system.name] for system in installed_systems() if system.name in found}

@@ -3,8 +3,8 @@
 In a test module, define how to make the role and what to feed it, and subclass :class:`RoleLaws`::
 
     subject = Subject(
-        make=MyRole, traffic=my_strategy(), anybody=my_records, decode={"numbers": my_decode}, bad=[(wrong_message, "malformed")]
-    )
+        make=MyRole, traffic=my_strategy(), anybody=my_records, decode={"numbers": my_decode},
+    bad=[(wrong_message, "malformed")] )
 
     @pytest.mark.parametrize("subject", [subject])
     class TestMyRole(RoleLaws):
@@ -54,8 +54,8 @@ __all__ = [
 class Move:
     """Moves a partition to one of two workers, possibly to the one that already has it.
 
-    lost: the old worker received the batch, but its step was not committed. Then all partitions of that worker are restored.
-    """
+    lost: the old worker received the batch, but its step was not committed. Then all partitions of that
+    worker are restored."""
 
     partition: int
     worker: int
@@ -87,13 +87,15 @@ class RoleLaws:
     @given(data=st.data())
     @settings(max_examples=10, deadline=None)
     def test_what_waits_is_remembered(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects tests and commands that wait until a federation is idle: a role must not forget its pending work."""
+        """Protects tests and commands that wait until a federation is idle: a role must not forget its
+        pending work."""
         law_waiting(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
     @settings(max_examples=30, deadline=None)
     def test_its_partitions_move(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects workers that come and go: a leaving partition leaves nothing behind, and an arriving one is complete."""
+        """Protects workers that come and go: a leaving partition leaves nothing behind, and an arriving one
+        is complete."""
         traffic = data.draw(subject.traffic)
         move = st.builds(Move, st.sampled_from(traffic.partitions), st.sampled_from((0, 1)), st.booleans())
         law_moves(subject, traffic, [data.draw(st.lists(move, max_size=3)) for _ in traffic.batches])
@@ -119,7 +121,9 @@ class RoleLaws:
             return
         begin = data.draw(st.integers(0, len(traffic.batches) - 1))
         end = data.draw(st.integers(begin + 1, len(traffic.batches)))
-        law_clock_ahead(subject, traffic, begin, end, data.draw(st.booleans()), restart=data.draw(st.booleans()))
+        law_clock_ahead(
+            subject, traffic, begin, end, data.draw(st.booleans()), restart=data.draw(st.booleans())
+        )
         law_clock_is_right_again(subject, traffic, begin, end)
 
     @given(data=st.data())
@@ -129,12 +133,14 @@ class RoleLaws:
         law_clock_jumps(subject, data.draw(subject.traffic))
 
     def test_what_it_accepts_can_be_written(self, subject: Subject) -> None:
-        """Protects a role from a message whose results do not fit into a record: the role would fail at every start."""
+        """Protects a role from a message whose results do not fit into a record: the role would fail at every
+        start."""
         law_accepted_can_be_written(subject)
 
 
 def law_deterministic(subject: Subject, traffic: Traffic) -> None:
-    """1. The same input gives two new roles the same replies and the same state, bit for bit and in the same order."""
+    """1. The same input gives two new roles the same replies and the same state, bit for bit and in the same
+    order."""
     first = RoleRun(subject, traffic).feed_all(traffic.batches)
     second = RoleRun(subject, traffic).feed_all(traffic.batches)
     assert answers(first.replies) == answers(second.replies), "the same input gave two answers"
@@ -151,12 +157,15 @@ def law_batch_equals_singles(subject: Subject, traffic: Traffic) -> None:
     for now, batch in traffic.batches:
         alone.feed_all((now, part) for part in [part for part in traffic.parts(batch) if part] or [[]])
     _assert_same_sends(together.replies, alone.replies, subject.same)
-    assert _rejected(together.replies) == _rejected(alone.replies), "a batch refuses what its messages alone do not"
+    assert _rejected(together.replies) == _rejected(alone.replies), (
+        "a batch refuses what its messages alone do not"
+    )
     _assert_same_state(together.state, alone.state, subject.same)
 
 
 def law_restore(subject: Subject, traffic: Traffic) -> None:
-    """3. A new role that is restored after any batch, and reads the tables again, goes on as the old one does.
+    """3. A new role that is restored after any batch, and reads the tables again, goes on as the old one
+    does.
 
     As with a worker, the new one then gets a tick, the old one only if it is due.
     """
@@ -170,7 +179,9 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
         stayed.replies.clear()
         if before:
             now = before[-1][0]
-            tables = [received for _, batch in before for received in batch if received.channel in traffic.tables]
+            tables = [
+                received for _, batch in before for received in batch if received.channel in traffic.tables
+            ]
             if tables:
                 moved.feed(now, tables)
                 # Bad table records were refused before the cut. The new owner refuses them again.
@@ -182,8 +193,12 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
         moved.feed_all(after)
         try:
             _assert_same_sends(stayed.replies, moved.replies, subject.same_restored)
-            assert _rejected(stayed.replies) == _rejected(moved.replies), "one refuses what the other does not"
-            _assert_same_state(subject.canonical(stayed.state), subject.canonical(moved.state), subject.same_restored)
+            assert _rejected(stayed.replies) == _rejected(moved.replies), (
+                "one refuses what the other does not"
+            )
+            _assert_same_state(
+                subject.canonical(stayed.state), subject.canonical(moved.state), subject.same_restored
+            )
         except AssertionError as error:
             raise AssertionError(
                 f"a role restored after batch {cut} of {len(traffic.batches)} goes another way: {error}"
@@ -191,7 +206,8 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_waiting(subject: Subject, traffic: Traffic) -> None:
-    """3. Waiting work is state: after any batch a restored role has the same waiting work. A role without partitions has none."""
+    """3. Waiting work is state: after any batch a restored role has the same waiting work. A role without
+    partitions has none."""
     for cut in range(1, len(traffic.batches) + 1):
         before = traffic.batches[:cut]
         now = before[-1][0]
@@ -201,7 +217,8 @@ def law_waiting(subject: Subject, traffic: Traffic) -> None:
         successor = run.restored(now, before)
         successor.feed(now, [])
         assert waiting == dict(successor.role.waiting), (
-            f"after batch {cut} waits {waiting}, and in a role that was restored {dict(successor.role.waiting)}"
+            f"after batch {cut} waits {waiting}, and in a role that was restored "
+            f"{dict(successor.role.waiting)}"
         )
         for partition in traffic.partitions:
             run.role.close(partition)
@@ -209,10 +226,12 @@ def law_waiting(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]]) -> None:
-    """3. Partitions that move between two workers, before any batch and any number of times, go on as if one worker kept them all.
+    """3. Partitions that move between two workers, before any batch and any number of times, go on as if one
+    worker kept them all.
 
-    Both workers read every table, whatever partitions they have. A worker that gets a partition has read the tables up to then. All
-    get a tick after each batch: what may be sent depends on real time, so it can only be compared at equal times.
+    Both workers read every table, whatever partitions they have. A worker that gets a partition has read the
+    tables up to then. All get a tick after each batch: what may be sent depends on real time, so it can only
+    be compared at equal times.
     """
     stayed, moved = RoleRun(subject, traffic), _Workers(subject, traffic)
     for (now, batch), moving in zip(traffic.batches, moves, strict=True):
@@ -221,15 +240,20 @@ def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]
         moved.step(now, batch, moving)
     _assert_same_sends(stayed.replies, moved.log.replies, subject.same_restored)
     # Each worker refuses bad table records.
-    assert _rejected(stayed.replies, traffic.tables) == _rejected(moved.log.replies, traffic.tables), "one refuses, another not"
-    _assert_same_state(subject.canonical(stayed.state), subject.canonical(moved.log.state), subject.same_restored)
+    assert _rejected(stayed.replies, traffic.tables) == _rejected(moved.log.replies, traffic.tables), (
+        "one refuses, another not"
+    )
+    _assert_same_state(
+        subject.canonical(stayed.state), subject.canonical(moved.log.state), subject.same_restored
+    )
 
 
 def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
-    """4. Each bad message is refused for its reason wherever it comes. Everything else is as if it had not come.
+    """4. Each bad message is refused for its reason wherever it comes. Everything else is as if it had not
+    come.
 
-    It comes twice: with the timestamp of its batch, and with one long after all others. Its timestamp has no effect either.
-    """
+    It comes twice: with the timestamp of its batch, and with one long after all others. Its timestamp has no
+    effect either."""
     spared = RoleRun(subject, traffic).feed_all(traffic.batches)
     troubled = RoleRun(subject, traffic)
     expected: dict[int, str] = {}
@@ -255,22 +279,29 @@ def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
             troubled.feed(now, spoilt)
         if not batch:
             troubled.feed(now, [])
-    refused = {id(reply.received): reply.error.reason for reply in troubled.replies if isinstance(reply, Rejection)}
+    refused = {
+        id(reply.received): reply.error.reason for reply in troubled.replies if isinstance(reply, Rejection)
+    }
     found = {number: reason for number, reason in refused.items() if number in expected}
     assert found == expected, f"refused were {sorted(found.values())}, not {sorted(expected.values())}"
-    others = [reply for reply in troubled.replies if isinstance(reply, Send) or id(reply.received) not in expected]
-    # The order between channels, keys and partitions is free: a byte budget allows pending messages at any call, also at that of a
-    # bad message.
+    others = [
+        reply for reply in troubled.replies if isinstance(reply, Send) or id(reply.received) not in expected
+    ]
+    # The order between channels, keys and partitions is free: a byte budget allows pending messages at any
+    # call, also at that of a bad message.
     _assert_same_sends(others, spared.replies, equal)
-    assert _rejected(others) == _rejected(spared.replies), "a message that was refused had an effect on another"
+    assert _rejected(others) == _rejected(spared.replies), (
+        "a message that was refused had an effect on another"
+    )
     assert troubled.state == spared.state, "a message that was refused had an effect on the state"
 
 
 def law_duplicates(subject: Subject, traffic: Traffic) -> None:
-    """5. An accepted message that comes again, at once or with the next batch, changes nothing the second time.
+    """5. An accepted message that comes again, at once or with the next batch, changes nothing the second
+    time.
 
-    The copy is a record of its own, like a sender's retry. The worker skips a record that the bus delivers twice. A refused message
-    may be valid when it comes again.
+    The copy is a record of its own, like a sender's retry. The worker skips a record that the bus delivers
+    twice. A refused message may be valid when it comes again.
     """
     once = RoleRun(subject, traffic).feed_all(traffic.batches)
     refused = {id(reply.received) for reply in once.replies if isinstance(reply, Rejection)}
@@ -282,7 +313,9 @@ def law_duplicates(subject: Subject, traffic: Traffic) -> None:
             for received in batch
             if received.channel in subject.repeatable and id(received) not in refused
         }
-        doubled = [one for received in batch for one in (received, copies.get(id(received))) if one is not None]
+        doubled = [
+            one for received in batch for one in (received, copies.get(id(received))) if one is not None
+        ]
         if batch or late:
             twice.feed(now, traffic.tables_first([*late, *doubled]))
         if not batch:
@@ -323,7 +356,8 @@ class _Workers:
             for partition in leaving:
                 self.runs[here].role.close(partition)
             if move.lost:
-                # The worker goes on before any partition is assigned again: anything it still wrote about them would be restored.
+                # The worker goes on before any partition is assigned again: anything it still wrote about
+                # them would be restored.
                 self.runs[here].feed(now, [])
             self.places[move.partition] = move.worker
             for partition in leaving:
@@ -349,10 +383,17 @@ def _copy(received: Received) -> Received:
     return replace(received, record=replace(received.record, offset=received.record.offset + 1_000_000))
 
 
-def _rejected(replies: Sequence[Send | Rejection], but: Collection[str] = ()) -> list[tuple[str, str, int, int, str]]:
-    refused = (reply for reply in replies if isinstance(reply, Rejection) and reply.received.channel not in but)
+def _rejected(
+    replies: Sequence[Send | Rejection], but: Collection[str] = ()
+) -> list[tuple[str, str, int, int, str]]:
+    refused = (
+        reply for reply in replies if isinstance(reply, Rejection) and reply.received.channel not in but
+    )
     records = ((reply.received.channel, reply.received.record, reply.error.reason) for reply in refused)
-    return sorted((channel, record.topic, record.partition, record.offset, reason) for channel, record, reason in records)
+    return sorted(
+        (channel, record.topic, record.partition, record.offset, reason)
+        for channel, record, reason in records
+    )
 
 
 def _sends(replies: Sequence[Send | Rejection]) -> dict[Place, list[bytes]]:
@@ -363,14 +404,20 @@ def _sends(replies: Sequence[Send | Rejection]) -> dict[Place, list[bytes]]:
     return places
 
 
-def _assert_same_sends(one: Sequence[Send | Rejection], other: Sequence[Send | Rejection], same: Same) -> None:
+def _assert_same_sends(
+    one: Sequence[Send | Rejection], other: Sequence[Send | Rejection], same: Same
+) -> None:
     left, right = _sends(one), _sends(other)
-    counts = {place: (len(left.get(place, [])), len(right.get(place, []))) for place in left.keys() | right.keys()}
+    counts = {
+        place: (len(left.get(place, [])), len(right.get(place, []))) for place in left.keys() | right.keys()
+    }
     differing = {place: count for place, count in counts.items() if count[0] != count[1]}
     assert not differing, f"different numbers of messages: {differing}"
     for place, values in left.items():
         for number, (value, counterpart) in enumerate(zip(values, right[place], strict=True)):
-            assert same(place[0], place[1], value, counterpart), f"message {number} to {place}: {value!r} and {counterpart!r}"
+            assert same(place[0], place[1], value, counterpart), (
+                f"message {number} to {place}: {value!r} and {counterpart!r}"
+            )
 
 
 def _assert_same_state(one: State, other: State, same: Same) -> None:
@@ -378,4 +425,6 @@ def _assert_same_state(one: State, other: State, same: Same) -> None:
     for (channel, partition, key), value in one.items():
         counterpart = other[channel, partition, key]
         slot = f"{channel}, partition {partition}, key {key!r}"
-        assert same(channel, key, value, counterpart), f"{slot} is remembered as {value!r} and as {counterpart!r}"
+        assert same(channel, key, value, counterpart), (
+            f"{slot} is remembered as {value!r} and as {counterpart!r}"
+        )

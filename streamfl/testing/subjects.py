@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from streamfl.contract.role import Decode, Received, Record, Rejection, Role, Send, StateChange, receive_at_once
+from streamfl.contract.role import (
+    Decode,
+    Received,
+    Record,
+    Rejection,
+    Role,
+    Send,
+    StateChange,
+    receive_at_once,
+)
 from streamfl.testing.extremes import Extreme
 
 __all__ = ["LONG", "Batch", "Place", "RoleRun", "Same", "State", "Subject", "Traffic", "answers", "equal"]
@@ -34,9 +43,9 @@ def as_it_is(state: State) -> State:
 class Traffic:
     """Input of a role: batches with their times, on these partitions. An empty batch is a tick.
 
-    tables: the channels that a worker reads whole at its start. Their records are not part of a partition's state, because a new
-    owner reads them again. They come before the other messages of their batch. On other channels each key belongs to one partition.
-    """
+    tables: the channels that a worker reads whole at its start. Their records are not part of a partition's
+    state, because a new owner reads them again. They come before the other messages of their batch. On other
+    channels each key belongs to one partition."""
 
     batches: Sequence[Batch]
     partitions: Sequence[int]
@@ -49,7 +58,8 @@ class Traffic:
         return sorted(batch, key=lambda received: received.channel not in self.tables)
 
     def parts(self, batch: Sequence[Received]) -> list[list[Received]]:
-        """A batch as single messages, but its table records stay together: a role may not depend on how far a table was read."""
+        """A batch as single messages, but its table records stay together: a role may not depend on how far a
+        table was read."""
         tables = [received for received in batch if received.channel in self.tables]
         return [tables, *([received] for received in batch if received.channel not in self.tables)]
 
@@ -60,14 +70,15 @@ class Subject:
 
     make: returns a new role without open partitions.
     traffic: its input.
-    anybody: returns records that anybody may write to the role's inputs and tables, by channel, with the given contents in all
-        fields of those types. The role accepts all of them if the contents are ordinary.
+    anybody: returns records that anybody may write to the role's inputs and tables, by channel, with the
+        given contents in all fields of those types. The role accepts all of them if the contents are
+        ordinary.
     decode: by channel, how those records become messages.
     bad: messages that it has to refuse wherever they come, each with the reason.
     repeatable: the channels on which it recognises a message that it has accepted before.
-    paced: the outputs whose number of messages depends on the clock, such as those under a budget of bytes a second.
-    same: whether two values of a channel and key are equal up to rounding, one from a batch and one from single messages.
-    same_restored: the same for a role that stayed and one that was restored.
+    paced: the outputs whose number of messages depends on the clock, such as those under a budget of bytes a
+    second. same: whether two values of a channel and key are equal up to rounding, one from a batch and one
+    from single messages. same_restored: the same for a role that stayed and one that was restored.
     canonical: the state without differences that have no meaning.
 
     """
@@ -113,12 +124,21 @@ class RoleRun:
         return self
 
     def restored(self, now: float, batches: Iterable[Batch]) -> RoleRun:
-        """A new role with the restored state and, at ``now``, the table records of these batches. It gets no tick."""
+        """A new role with the restored state and, at ``now``, the table records of these batches. It gets no
+        tick."""
         restored = RoleRun(self.subject, self.traffic)
         for slot, value in self.state.items():
             restored.role.restore(StateChange(*slot, value))
             restored.changes.append(StateChange(*slot, value))
-        restored.feed_some(now, [received for _, batch in batches for received in batch if received.channel in self.traffic.tables])
+        restored.feed_some(
+            now,
+            [
+                received
+                for _, batch in batches
+                for received in batch
+                if received.channel in self.traffic.tables
+            ],
+        )
         return restored
 
     @property

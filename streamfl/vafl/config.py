@@ -19,13 +19,15 @@ from streamfl.vafl.functions.networks import Activation
 __all__ = ["VaflSettings"]
 
 LARGEST_LAYER = 65_536
-# Bytes: the counters remembered with an embedding; an output as MessagePack; a probability as JSON, with its comma.
+# Bytes: the counters remembered with an embedding; an output as MessagePack; a probability as JSON, with its
+# comma.
 WITH_EMBEDDING, OUTPUT, PROBABILITY = 64, 9, 24
-# Bounds of noise, in multiples of the quantity that it hides. Less noise hides nothing, and the square of mu might be infinite.
-# More noise leaves no signal, and a sum on a grid might not be exact.
+# Bounds of noise, in multiples of the quantity that it hides. Less noise hides nothing, and the square of mu
+# might be infinite. More noise leaves no signal, and a sum on a grid might not be exact.
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
 PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
-# AdaGrad's learning rates on standardised inputs, found on fifteen tables. Key: is the loss square, is the model linear.
+# AdaGrad's learning rates on standardised inputs, found on fifteen tables. Key: is the loss square, is the
+# model linear.
 RATES = {(False, True): 0.5, (False, False): 0.1, (True, True): 0.1, (True, False): 0.05}
 UNSCALED_RATE = 0.03
 LARGEST_BATCH = 16
@@ -37,8 +39,9 @@ class VaflFederation(VerticalMembers):
     """Who learns together. Every member has to be given the same values."""
 
     embedding_size: int = Field(ge=1, le=LARGEST_LAYER)
-    """How many numbers a party sends for an entity. With head.kind = "sum": 1, or the number of classes. All parties' embeddings of
-    an entity have to fit into one record: about 248,000 numbers in all, or 124,000 in `float64`."""
+    """How many numbers a party sends for an entity. With head.kind = "sum": 1, or the number of classes. All
+    parties' embeddings of an entity have to fit into one record: about 248,000 numbers in all, or 124,000 in
+    `float64`."""
     precision: Literal["float32", "float64"] = "float32"
     """Number format of embeddings, gradients and parameters."""
 
@@ -54,16 +57,18 @@ class EmbeddingSection(Section):
     """How a party computes embeddings from its features."""
 
     hidden: LayerSizes = Field(default=[])
-    """Sizes of up to 8 hidden layers; none: the embedding is linear. All parameters together: up to 134,217,728."""
+    """Sizes of up to 8 hidden layers; none: the embedding is linear. All parameters together: up to
+    134,217,728."""
     activation: Activation = "relu"
     """Activation of the hidden layers."""
     bias: bool = True
     """Whether layers have a constant term."""
     # A partition keeps the choice that it began with.
     standardise: Annotated[bool | None, CHANGEABLE] = None
-    """`true`: each input is standardised by the mean and deviation of its column so far, and clipped at 3 deviations; an entity's
-    inputs together have a norm of about 1. Left out: `true`, but `false` with embedding.model, and with privacy.embedding_norm,
-    where each entity would change the embeddings of the others. A partition goes on as it began."""
+    """`true`: each input is standardised by the mean and deviation of its column so far, and clipped at 3
+    deviations; an entity's inputs together have a norm of about 1. Left out: `true`, but `false` with
+    embedding.model, and with privacy.embedding_norm, where each entity would change the embeddings of the
+    others. A partition goes on as it began."""
     model: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """A model of your own, `"package.module:function"`, in place of the built-in network."""
 
@@ -79,10 +84,11 @@ class HeadSection(Section):
     """How the coordinator computes predictions from the embeddings."""
 
     kind: Literal["sum", "network"] = "sum"
-    """`sum`: adds the embeddings, without parameters; with linear embeddings this is linear, logistic or softmax regression.
-    `network`: a network over all embeddings side by side, learnt by the coordinator."""
+    """`sum`: adds the embeddings, without parameters; with linear embeddings this is linear, logistic or
+    softmax regression. `network`: a network over all embeddings side by side, learnt by the coordinator."""
     hidden: LayerSizes = Field(default=[])
-    """Sizes of the network's hidden layers; none: a linear map. All parameters together: up to 134,217,728."""
+    """Sizes of the network's hidden layers; none: a linear map. All parameters together: up to
+    134,217,728."""
     activation: Activation = "relu"
     """Activation of the hidden layers."""
 
@@ -93,72 +99,86 @@ class VerticalLearningSection(Section):
     loss: Literal["square", "logistic", "softmax"] = "logistic"
     """The coordinator's loss: `square` for numbers, `logistic` for labels 0 and 1, `softmax` for classes."""
     classes: int | None = Field(default=None, ge=2, le=LARGEST_LAYER)
-    """Coordinator: the number of classes. Required with `softmax`, refused with other losses. A prediction is one record, so at
-    most 41,496."""
+    """Coordinator: the number of classes. Required with `softmax`, refused with other losses. A prediction is
+    one record, so at most 41,496."""
     optimiser: OptimiserName | None = None
-    """The optimiser. `sgd-decay` uses learning_rate / k at step k. Left out: `adagrad`, or `sgd` with privacy.gradient_noise."""
-    learning_rate: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
-    """The learning rate eta. Left out: 0.03; with `adagrad` 0.1 for a head, and with standardised inputs 0.5 for a linear embedding
-    or 0.1 for a network. With loss `square` these are 0.05, 0.1 and 0.05, so set learning.loss at the parties, too.
+    """The optimiser. `sgd-decay` uses learning_rate / k at step k. Left out: `adagrad`, or `sgd` with
+    privacy.gradient_noise."""
+    learning_rate: Annotated[float | None, CHANGEABLE] = Field(
+        default=None, gt=0, le=1e6, allow_inf_nan=False
+    )
+    """The learning rate eta. Left out: 0.03; with `adagrad` 0.1 for a head, and with standardised inputs 0.5
+    for a linear embedding or 0.1 for a network. With loss `square` these are 0.05, 0.1 and 0.05, so set
+    learning.loss at the parties, too.
     """
     batch_size: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1, le=10_000)
-    """Gradients per step of a party; entities per step of the coordinator. Left out: 16, but fewer where a party has fewer entities
-    under way, so that each label makes a step where labels come at once; with privacy.gradient_noise always 16. The coordinator
-    begins with 1 per step, and adds one every 64 steps."""
+    """Gradients per step of a party; entities per step of the coordinator. Left out: 16, but fewer where a
+    party has fewer entities under way, so that each label makes a step where labels come at once; with
+    privacy.gradient_noise always 16. The coordinator begins with 1 per step, and adds one every 64 steps."""
     regularisation: Annotated[float, CHANGEABLE] = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     """lambda of the penalty lambda |theta|^2 / 2."""
     in_flight: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
-    """Party: the most entities between their embedding and the step on their gradient; further ones wait. At least batch_size if
-    that is set, or 16 with privacy.gradient_noise. Left out: any number."""
+    """Party: the most entities between their embedding and the step on their gradient; further ones wait. At
+    least batch_size if that is set, or 16 with privacy.gradient_noise. Left out: any number."""
     catch_up_samples: Annotated[int, CHANGEABLE] = Field(default=64, ge=0)
-    """Party without in_flight: the most entities between their embedding and its gradient while more samples than this are unread,
-    such as a history at the start. Raised to batch_size if lower. 0: the whole history is sent at once, with the model as it is.
-    """
-    catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Party: seconds that a party with a backlog waits for a gradient. Then it goes on without waiting, until a gradient comes
-    within this time after its embedding."""
+    """Party without in_flight: the most entities between their embedding and its gradient while more samples
+    than this are unread, such as a history at the start. Raised to batch_size if lower. 0: the whole history
+    is sent at once, with the model as it is. """
+    catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(
+        default=30.0, gt=0, le=1e6, allow_inf_nan=False
+    )
+    """Party: seconds that a party with a backlog waits for a gradient. Then it goes on without waiting, until
+    a gradient comes within this time after its embedding."""
     wait_for: Annotated[int, CHANGEABLE] = Field(default=1, ge=1)
-    """Coordinator: new embeddings of an entity needed before it is learnt from. The number of parties: synchronous."""
+    """Coordinator: new embeddings of an entity needed before it is learnt from. The number of parties:
+    synchronous."""
     quorum: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
-    """Coordinator: the number of parties that must have sent an embedding of an entity before it is learnt from. After
-    alignment.reply_seconds fewer are enough. Left out: all parties."""
+    """Coordinator: the number of parties that must have sent an embedding of an entity before it is learnt
+    from. After alignment.reply_seconds fewer are enough. Left out: all parties."""
     max_staleness: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=0)
-    """Coordinator: D, the most steps that a party may be known to have taken since an embedding. The coordinator asks for a newer
-    embedding before it computes a gradient from an older one. Left out: no limit."""
+    """Coordinator: D, the most steps that a party may be known to have taken since an embedding. The
+    coordinator asks for a newer embedding before it computes a gradient from an older one. Left out: no
+    limit."""
     # A partition keeps the start that it remembers.
     seeded_start: Annotated[bool, CHANGEABLE] = False
-    """`true`: first parameters are drawn from federation.seed, so others can compute them, and with them features. `false`: from a
-    secret of this member, made at the first start or derived from privacy.secret_file. A partition keeps the start that it
-    remembers."""
+    """`true`: first parameters are drawn from federation.seed, so others can compute them, and with them
+    features. `false`: from a secret of this member, made at the first start or derived from
+    privacy.secret_file. A partition keeps the start that it remembers."""
 
 
 class AlignmentSection(Section):
     """When embeddings of an entity are used, and how long they are kept."""
 
     quorum: Annotated[int, CHANGEABLE] = Field(default=1, ge=1)
-    """Coordinator: the number of parties that must have sent an embedding of an entity before it is predicted."""
+    """Coordinator: the number of parties that must have sent an embedding of an entity before it is
+    predicted."""
     revise: Annotated[bool, CHANGEABLE] = True
     """Coordinator: whether an entity is predicted again with every further embedding before its label."""
     expiry_seconds: Annotated[float, CHANGEABLE] = Field(default=3600.0, gt=0, allow_inf_nan=False)
-    """Seconds without a message after which an entity is forgotten. A party forgets an entity whose gradient has not come, so set
-    this to the longest delay of labels."""
+    """Seconds without a message after which an entity is forgotten. A party forgets an entity whose gradient
+    has not come, so set this to the longest delay of labels."""
     limit: Annotated[int, CHANGEABLE] = Field(default=100_000, ge=1)
     """Most entities remembered per partition. When it is full the oldest is forgotten."""
     reply_seconds: Annotated[float, CHANGEABLE] = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Coordinator: seconds that it waits for a newer embedding that it asked for, or for learning.quorum once an entity has its
-    label. Then a missing party counts as absent for that entity, and learning.quorum waits for it again only once it keeps up."""
+    """Coordinator: seconds that it waits for a newer embedding that it asked for, or for learning.quorum once
+    an entity has its label. Then a missing party counts as absent for that entity, and learning.quorum waits
+    for it again only once it keeps up."""
     requests: Annotated[int, CHANGEABLE] = Field(default=4, ge=0)
-    """How often the coordinator may ask for a newer embedding of an entity, and the party send it, until the entity comes to the
-    party again. At one request more the party forgets the entity. Best the same at all members."""
+    """How often the coordinator may ask for a newer embedding of an entity, and the party send it, until the
+    entity comes to the party again. At one request more the party forgets the entity. Best the same at all
+    members."""
     patience_seconds: Annotated[float, CHANGEABLE] = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Seconds of silence before a member is not ready: a party that sends embeddings and gets no gradient, or a coordinator that
-    gets nothing of one party while others' embeddings or labels come. Set it to the longest delay of labels."""
+    """Seconds of silence before a member is not ready: a party that sends embeddings and gets no gradient, or
+    a coordinator that gets nothing of one party while others' embeddings or labels come. Set it to the
+    longest delay of labels."""
     keep: Annotated[bool, CHANGEABLE] = False
-    """Coordinator: whether entities stay remembered after they were learnt from, for histories that are replayed."""
+    """Coordinator: whether entities stay remembered after they were learnt from, for histories that are
+    replayed."""
 
 
 class PrivacySection(Section):
-    """A party's noise on embeddings and steps, and its budget; the coordinator's noise on gradients, and its budget."""
+    """A party's noise on embeddings and steps, and its budget; the coordinator's noise on gradients, and its
+    budget."""
 
     embedding_norm: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """C, the Euclidean norm of an embedding; needs embedding_noise."""
@@ -171,21 +191,24 @@ class PrivacySection(Section):
     gradient_noise: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
     """sigma, the standard deviation of the noise on each step, in units of S; from 1e-6 to 100,000."""
     hidden_noise: Annotated[float, CHANGEABLE] = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Standard deviation of uniform noise inside the activations of hidden layers. No protection is claimed for it."""
+    """Standard deviation of uniform noise inside the activations of hidden layers. No protection is claimed
+    for it."""
     budget_mu: Annotated[float | None, CHANGEABLE] = Field(default=None, gt=0, allow_inf_nan=False)
-    """The mu of Gaussian differential privacy that no entity may exceed; nothing is sent that would exceed it. A party's budget is
-    for its features, with gradient_noise. The coordinator's is for its labels, with reply_noise. A budget too small to learn from
-    any entity is refused."""
+    """The mu of Gaussian differential privacy that no entity may exceed; nothing is sent that would exceed
+    it. A party's budget is for its features, with gradient_noise. The coordinator's is for its labels, with
+    reply_noise. A budget too small to learn from any entity is refused."""
     without_noise: Annotated[bool, CHANGEABLE] = False
-    """`true`: a member that has sent with noise goes on without. Its claim about mu ends, and that cannot be taken back. With
-    `false` such a member does not start when its noise is no longer configured."""
+    """`true`: a member that has sent with noise goes on without. Its claim about mu ends, and that cannot be
+    taken back. With `false` such a member does not start when its noise is no longer configured."""
     secret_file: Annotated[str | None, CHANGEABLE] = None
-    """A file with at least 32 bytes that nobody else knows. All noise, and first parameters, are drawn from it. It is refused if
-    other users may read it (`chmod 600`), or if it is too regular to be a secret."""
+    """A file with at least 32 bytes that nobody else knows. All noise, and first parameters, are drawn from
+    it. It is refused if other users may read it (`chmod 600`), or if it is too regular to be a secret."""
     ledger_limit: Annotated[int, CHANGEABLE] = Field(default=1_000_000, ge=1)
-    """Most entities per partition in the ledger of what was sent, or released of their labels. Nothing is sent of others."""
+    """Most entities per partition in the ledger of what was sent, or released of their labels. Nothing is
+    sent of others."""
     reply_noise: Annotated[float, CHANGEABLE] = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Coordinator: standard deviation of the noise on gradients, which otherwise reveal the label; 0, or from 1e-6 to 100,000."""
+    """Coordinator: standard deviation of the noise on gradients, which otherwise reveal the label; 0, or from
+    1e-6 to 100,000."""
 
     @model_validator(mode="after")
     def _keys_that_need_each_other(self) -> PrivacySection:
@@ -198,22 +221,36 @@ class PrivacySection(Section):
         if (self.gradient_norm is None) != (self.gradient_noise is None):
             key = "gradient_norm" if self.gradient_norm is None else "gradient_noise"
             raise missing(key, "a gradient's norm and the noise on it protect only together")
-        if self.embedding_norm is None and (self.gradient_norm or self.hidden_noise or (self.budget_mu and not self.reply_noise)):
+        if self.embedding_norm is None and (
+            self.gradient_norm or self.hidden_noise or (self.budget_mu and not self.reply_noise)
+        ):
             raise missing("embedding_norm", "a privacy guarantee needs embeddings with a norm and noise")
         hidden = {"embedding_noise": self.embedding_norm or 1.0, "gradient_noise": 1.0, "reply_noise": 1.0}
         for key, unit in hidden.items():
             noise, least, most = getattr(self, key) or 0.0, LEAST_NOISE * unit, MOST_NOISE * unit
             if 0 < noise < least:
-                raise ValueError(f"{key} = {noise:g}: at least {least:g} is expected: less noise hides nothing")
+                raise ValueError(
+                    f"{key} = {noise:g}: at least {least:g} is expected: less noise hides nothing"
+                )
             if noise > most:
-                raise ValueError(f"{key} = {noise:g}: at most {most:g} is expected: more noise leaves nothing to learn")
-        noise = "embedding_norm" if self.embedding_norm is not None else "reply_noise" if self.reply_noise else None
+                raise ValueError(
+                    f"{key} = {noise:g}: at most {most:g} is expected: more noise leaves nothing to learn"
+                )
+        noise = (
+            "embedding_norm"
+            if self.embedding_norm is not None
+            else "reply_noise"
+            if self.reply_noise
+            else None
+        )
         if self.without_noise and noise is not None:
             raise ValueError(f"without_noise = true has no meaning with {noise}: leave one of them out")
         if (self.embedding_norm or self.reply_noise) and self.secret_file is None:
             raise missing("secret_file", "noise that others can compute protects nothing")
         if self.budget_mu is not None and self.gradient_noise is None and self.embedding_norm is not None:
-            raise missing("gradient_noise", "without noise on steps mu says nothing about what later embeddings reveal")
+            raise missing(
+                "gradient_noise", "without noise on steps mu says nothing about what later embeddings reveal"
+            )
         return self
 
 
@@ -255,7 +292,8 @@ class VaflSettings(VerticalSettings):
 
     @property
     def optimiser(self) -> OptimiserName:
-        """``learning.optimiser``, or its default. With noisy gradients that is SGD: AdaGrad's scale would be mostly noise."""
+        """``learning.optimiser``, or its default. With noisy gradients that is SGD: AdaGrad's scale would be
+        mostly noise."""
         return self.learning.optimiser or ("adagrad" if self.privacy.gradient_noise is None else "sgd")
 
     @property
@@ -265,8 +303,8 @@ class VaflSettings(VerticalSettings):
 
     @property
     def fewer_at_once(self) -> bool:
-        """Whether a party's step takes fewer gradients where fewer entities are under way. Never with noise on steps: the noise is
-        the same however few gradients a step has."""
+        """Whether a party's step takes fewer gradients where fewer entities are under way. Never with noise
+        on steps: the noise is the same however few gradients a step has."""
         return self.learning.batch_size is None and self.privacy.gradient_noise is None
 
     @property
@@ -278,10 +316,13 @@ class VaflSettings(VerticalSettings):
     def standardise(self) -> bool:
         """``embedding.standardise``, or its default."""
         given = self.embedding.standardise
-        return self.embedding.model is None and self.privacy.embedding_norm is None if given is None else given
+        return (
+            self.embedding.model is None and self.privacy.embedding_norm is None if given is None else given
+        )
 
     def party_rate(self, standardised: bool) -> float:
-        """A party's ``learning.learning_rate``, or its default. standardised: whether the partition's inputs are."""
+        """A party's ``learning.learning_rate``, or its default. standardised: whether the partition's inputs
+        are."""
         return self._rate(standardised, linear=self.embedding.model is None and not self.embedding.hidden)
 
     @property
@@ -318,18 +359,22 @@ class VaflSettings(VerticalSettings):
     def _check_party(self) -> None:
         if self.embedding.standardise and self.privacy.embedding_norm is not None:
             raise ValueError(
-                "embedding.standardise = true has no meaning with privacy.embedding_norm: each entity would change what is sent "
-                "about the others, which mu does not count; leave it out, and scale the columns by public numbers"
+                "embedding.standardise = true has no meaning with privacy.embedding_norm: each entity would "
+                "change what is sent about the others, which mu does not count; leave it out, and scale the "
+                "columns by public numbers"
             )
         if self.party is None or self.samples is None:
-            raise ValueError(f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section")
+            raise ValueError(
+                f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section"
+            )
         if self.privacy.budget_mu is not None and self.privacy.embedding_norm is None:
             raise ValueError("privacy.embedding_norm is missing: a party's budget is spent by its embeddings")
         learning = self.learning
         if learning.in_flight is not None and learning.in_flight < self.least_in_flight:
             raise ValueError(
-                f"learning.in_flight = {learning.in_flight}: a step takes learning.batch_size = {self.batch_size} gradients, so "
-                "at least that number has to be on its way; leave it out, or set at least that"
+                f"learning.in_flight = {learning.in_flight}: a step takes learning.batch_size = "
+                f"{self.batch_size} gradients, so at least that number has to be on its way; leave it out, "
+                "or set at least that"
             )
 
     def _check_coordinator(self) -> None:
@@ -341,7 +386,8 @@ class VaflSettings(VerticalSettings):
             raise ValueError(f'learning.classes {text}: it belongs to learning.loss = "softmax"')
         if self.head.kind == "sum" and size != self.outputs:
             raise ValueError(
-                f'federation.embedding_size = {size}: with head.kind = "sum" and learning.loss = "{learning.loss}" '
+                f'federation.embedding_size = {size}: with head.kind = "sum" and learning.loss = '
+                f'"{learning.loss}" '
                 f"it is {self.outputs}"
             )
         numbers = {
@@ -356,21 +402,26 @@ class VaflSettings(VerticalSettings):
             raise ValueError('labels.label_range has no meaning but with learning.loss = "square"')
 
     def _check_sizes(self) -> None:
-        """ValueError if a value that the coordinator writes may exceed one record. A party knows only the federation's settings."""
+        """ValueError if a value that the coordinator writes may exceed one record. A party knows only the
+        federation's settings."""
         federation, classes = self.federation, self.learning.classes or 0
         if classes * PROBABILITY > ROOM:
             raise ValueError(
-                f"learning.classes = {classes}: a prediction has the probability of each in one record, up to "
-                f"{classes * PROBABILITY:,} bytes of {ROOM:,}: at most {ROOM // PROBABILITY} are possible"
+                f"learning.classes = {classes}: a prediction has the probability of each in one record, up "
+                f"to {classes * PROBABILITY:,} bytes of {ROOM:,}: at most {ROOM // PROBABILITY} are possible"
             )
         count, size = len(federation.parties), federation.embedding_size
         rest = ROOM - count * WITH_EMBEDDING - self.outputs * OUTPUT
         needed = count * size * self.number_bytes
         if needed > rest:
-            narrower = ', or set federation.precision = "float32"' if federation.precision == "float64" else ""
-            network = '; head.kind = "network" takes any number' if self.head.kind == "sum" and classes else ""
+            narrower = (
+                ', or set federation.precision = "float32"' if federation.precision == "float64" else ""
+            )
+            network = (
+                '; head.kind = "network" takes any number' if self.head.kind == "sum" and classes else ""
+            )
             raise ValueError(
-                f"federation.embedding_size = {size}: the coordinator's state of an entity is one record, and embeddings of "
-                f"{count} parties take {needed:,} bytes of {rest:,} in it: set at most {rest // (count * self.number_bytes)}, or "
-                f"name fewer parties{narrower}{network}"
+                f"federation.embedding_size = {size}: the coordinator's state of an entity is one record, "
+                f"and embeddings of {count} parties take {needed:,} bytes of {rest:,} in it: set at most "
+                f"{rest // (count * self.number_bytes)}, or name fewer parties{narrower}{network}"
             )

@@ -18,8 +18,9 @@ __all__ = ["CoordinatorGiven", "PartyGiven"]
 
 @dataclass(frozen=True)
 class PartyGiven:
-    """function: h_m. start: secret bytes that the first parameters of a partition without state are drawn from; empty: from the
-    seed alone, which everybody knows. mechanism: the party's noise and budget; None: no privacy.
+    """function: h_m. start: secret bytes that the first parameters of a partition without state are drawn
+    from; empty: from the seed alone, which everybody knows. mechanism: the party's noise and budget; None: no
+    privacy.
 
     carry: takes a sample's record, returns the headers of its embedding.
     """

@@ -29,7 +29,8 @@ __all__ = [
 # Reason to refuse a message of another member, or state that this member wrote before a restart.
 ANOTHER = "another federation name, seed, list of parties, embedding size or precision was used"
 
-# Bound of one number in an embedding or gradient, far above any useful one. Sums of squares stay finite in single precision.
+# Bound of one number in an embedding or gradient, far above any useful one. Sums of squares stay finite in
+# single precision.
 LARGEST_COMPONENT = 1e9
 
 
@@ -54,8 +55,8 @@ class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields
 class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """The coordinator's answer to the embedding with this ``epoch`` and ``sequence``.
 
-    gradient: d l / d h_nm, (embedding size,) raw numbers. Empty: the embedding is too old, and the party should send a newer one.
-    """
+    gradient: d l / d h_nm, (embedding size,) raw numbers. Empty: the embedding is too old, and the party
+    should send a newer one."""
 
     version: Version
     fingerprint: Count
@@ -66,11 +67,12 @@ class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tru
 
 
 class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
-    """The record that users read: one as soon as enough parties have sent an entity, and one more with each further party.
+    """The record that users read: one as soon as enough parties have sent an entity, and one more with each
+    further party.
 
     prediction: in the label's own unit, the probability of label 1, or the probability of every class.
-    embeddings: number of parties whose embeddings it uses; the mean of a party's embeddings replaces a missing one.
-    revision: counts an entity's predictions from 0.
+    embeddings: number of parties whose embeddings it uses; the mean of a party's embeddings replaces a
+    missing one. revision: counts an entity's predictions from 0.
     """
 
     entity: str
@@ -91,15 +93,26 @@ def bounded_array(content: bytes, dtype: type[Number], size: int, name: str) -> 
     return array
 
 
-def bounded_rows(contents: Sequence[bytes], dtype: type[Number], size: int) -> tuple[NDArray[Number], NDArray[np.bool_]]:
-    """The numbers of n embeddings or gradients, (n, size), and which of them :func:`bounded_array` would accept, (n,).
+def bounded_rows(
+    contents: Sequence[bytes], dtype: type[Number], size: int
+) -> tuple[NDArray[Number], NDArray[np.bool_]]:
+    """The numbers of n embeddings or gradients, (n, size), and which of them :func:`bounded_array` would
+    accept, (n,).
 
     Contents of another size become zeros.
     """
     width = size * np.dtype(dtype).itemsize
     sized = np.fromiter(map(len, contents), np.intp, len(contents)) == width
-    whole = contents if sized.all() else [content if len(content) == width else bytes(width) for content in contents]
-    rows = np.frombuffer(b"".join(whole), np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False).reshape(-1, size)
+    whole = (
+        contents
+        if sized.all()
+        else [content if len(content) == width else bytes(width) for content in contents]
+    )
+    rows = (
+        np.frombuffer(b"".join(whole), np.dtype(dtype).newbyteorder("<"))
+        .astype(dtype, copy=False)
+        .reshape(-1, size)
+    )
     # False for a NaN too.
     return rows, sized & (np.abs(rows).max(axis=1, initial=0) <= LARGEST_COMPONENT)
 
@@ -112,4 +125,6 @@ def encode_rows(array: NDArray[Any]) -> list[bytes]:
 
 def within_bounds(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
     """The nearest numbers that :func:`bounded_array` accepts; 0 for NaN."""
-    return np.asarray(np.clip(np.nan_to_num(array, nan=0.0), -LARGEST_COMPONENT, LARGEST_COMPONENT), dtype=dtype)
+    return np.asarray(
+        np.clip(np.nan_to_num(array, nan=0.0), -LARGEST_COMPONENT, LARGEST_COMPONENT), dtype=dtype
+    )

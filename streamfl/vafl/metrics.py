@@ -23,7 +23,9 @@ class PartyMetrics(Counts):
     steps = counter("Steps taken", headline=True)
     refused_steps = counter(REFUSED_STEPS)
     ignored_replies = counter(
-        "Replies to an embedding that is forgotten or superseded", reason=("unknown", "superseded"), headline=True
+        "Replies to an embedding that is forgotten or superseded",
+        reason=("unknown", "superseded"),
+        headline=True,
     )
     forgotten_entities = counter(
         "Entities forgotten without a gradient: by age, or to make room", reason=("expired", "displaced")
@@ -34,10 +36,12 @@ class PartyMetrics(Counts):
         "Embeddings not sent or not learnt from: budget spent, no room in the ledger, or requested too often",
         reason=("budget", "ledger", "requests"),
     )
-    missing_entities = gauge("Entities whose gradient the first step still waits for, of all partitions", headline=True)
+    missing_entities = gauge(
+        "Entities whose gradient the first step still waits for, of all partitions", headline=True
+    )
     privacy_mu_per_release = gauge(
-        f"{ENTITY_MU}, from its own embeddings only: what others' embeddings reveal about it is not counted, so this is no "
-        "guarantee"
+        f"{ENTITY_MU}, from its own embeddings only: what others' embeddings reveal about it is not counted, "
+        "so this is no guarantee"
     )
     privacy_budget_mu = gauge("mu that no entity may exceed")
     privacy_mu = gauge(ENTITY_MU)
@@ -68,18 +72,21 @@ class CoordinatorMetrics(Counts):
     )
     duplicate_labels = counter("Labels of entities that already had one; the first one counts")
     forgotten_entities = counter(
-        "Forgotten entities, by reason: what never came, no room, withheld, or learnt from but not sent by all",
+        "Forgotten entities, by reason: what never came, no room, withheld, or learnt from but not sent by "
+        "all",
         reason=("no_quorum", "no_label", "no_embedding", "displaced", "learnt", "withheld"),
     )
     silent_parties = counter("Requests for a newer embedding without an answer", headline=True)
     entities = gauge("Entities that are stored", headline=True)
     lacking_entities = gauge(
-        "Entities that are not learnt from: sent by enough parties but without a label, or with a label but not sent by "
-        "enough parties",
+        "Entities that are not learnt from: sent by enough parties but without a label, or with a label but "
+        "not sent by enough parties",
         reason=("label", "embeddings"),
     )
     aged_embeddings = counter("Embeddings that gradients were computed from, counted once for each gradient")
-    staleness_steps = counter("Sum of the steps, as far as known here, that parties took since they made these embeddings")
+    staleness_steps = counter(
+        "Sum of the steps, as far as known here, that parties took since they made these embeddings"
+    )
     staleness_largest = gauge("The largest such number of steps since the worker's start")
     staleness_largest_windowed = gauge(
         f"The largest such number of steps of the last {WINDOW} embeddings since the worker's start"
@@ -94,7 +101,9 @@ class ScoreMetrics:
     """Metrics of the coordinator's predictions whose label came."""
 
     scored = counter("Labels of entities that had been predicted")
-    loss_sum = counter("Sum of the loss of the predictions made before the label, over the labels of streamfl_scored_total")
+    loss_sum = counter(
+        "Sum of the loss of the predictions made before the label, over the labels of streamfl_scored_total"
+    )
     right_predictions = counter("These predictions that were correct")
     loss_windowed = gauge(f"Mean loss of the predictions made before the label, over {LAST}", headline=True)
     accuracy = gauge(f"Share of the predictions that were correct, over {LAST}")

@@ -1,17 +1,19 @@
 """Bounds and counts what a party's embeddings reveal about its features.
 
-Two things that leave a party depend on a record's features. One is the record's own embeddings. The other is the parameters learnt
-from the record, which shape every later embedding, of other records too. The Gaussian mechanism makes both private (Dong, Roth and
-Su, "Gaussian Differential Privacy", 2022):
+Two things that leave a party depend on a record's features. One is the record's own embeddings. The other is
+the parameters learnt from the record, which shape every later embedding, of other records too. The Gaussian
+mechanism makes both private (Dong, Roth and Su, "Gaussian Differential Privacy", 2022):
 
 - an embedding of norm at most C with noise N(0, c^2 I) is (2C/c)-GDP for replacing the record;
 - a step on a sum of gradients of norm at most S each, with noise N(0, (sigma S)^2 I), is (2/sigma)-GDP;
-- m gradients of one record in one step move its sum by 2 m S against one noise, and cost as much as m^2 steps;
+- m gradients of one record in one step move its sum by 2 m S against one noise, and cost as much as m^2
+  steps;
 - k releases compose to the root of the sum of their squared mu.
 
-Which step a gradient falls into, and whether it comes at all, depends on the record too, but only through its noisy embeddings: the
-coordinator computes replies from these. Given everything sent so far, the steps use the same entities with either record, and
-their sums differ by what was counted. So composition holds (theorem 4 there).
+Which step a gradient falls into, and whether it comes at all, depends on the record too, but only through its
+noisy embeddings: the coordinator computes replies from these. Given everything sent so far, the steps use the
+same entities with either record, and their sums differ by what was counted. So composition holds (theorem 4
+there).
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class BoundedOutput:
             parameters += rng_for(seed, "direction", *path).normal(0.0, 0.01, self.size).astype(self.dtype)
         return parameters
 
-    def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> _BoundedPass:
+    def forward(
+        self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None
+    ) -> _BoundedPass:
         with np.errstate(over="ignore", invalid="ignore"):
             inner = self._inner.forward(parameters, inputs, noise)
             raw = inner.outputs.astype(np.float64)
@@ -71,10 +75,14 @@ class BoundedOutput:
         scale = np.where(finite, scale * (1 - ROUNDING), 0.0)
         return _BoundedPass(inner, (raw * scale).astype(self.dtype), raw / lengths, scale)
 
-    def backward(self, parameters: NDArray[Any], done: _BoundedPass, cotangents: NDArray[Any]) -> NDArray[Any]:
+    def backward(
+        self, parameters: NDArray[Any], done: _BoundedPass, cotangents: NDArray[Any]
+    ) -> NDArray[Any]:
         return self._inner.backward(parameters, done.inner, self._inside(done, cotangents))
 
-    def backward_each(self, parameters: NDArray[Any], done: _BoundedPass, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
+    def backward_each(
+        self, parameters: NDArray[Any], done: _BoundedPass, cotangents: NDArray[Any], norm: float
+    ) -> NDArray[Any]:
         return self._inner.backward_each(parameters, done.inner, self._inside(done, cotangents), norm)
 
     def _inside(self, done: _BoundedPass, cotangents: NDArray[Any]) -> NDArray[Any]:
@@ -101,8 +109,8 @@ class Mechanism:
     embedding_norm: C, bound of each embedding.
     embedding_noise: c, standard deviation of the noise on each embedding.
     gradient_norm: S, bound of each gradient in a step; None: steps have no noise.
-    gradient_noise: sigma, standard deviation of the noise on a step's sum in units of S; None: steps have no noise.
-    budget: mu that no record may exceed; None: no limit.
+    gradient_noise: sigma, standard deviation of the noise on a step's sum in units of S; None: steps have no
+    noise. budget: mu that no record may exceed; None: no limit.
     secret: all noise is drawn from it.
     """
 

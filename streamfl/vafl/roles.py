@@ -42,7 +42,8 @@ def _secret(settings: VaflSettings) -> str:
 
 
 def _start(settings: VaflSettings, secret: str) -> bytes:
-    """The start that first parameters are drawn from, unless a partition remembers another; empty: from the federation's seed.
+    """The start that first parameters are drawn from, unless a partition remembers another; empty: from the
+    federation's seed.
 
     The start is remembered on the cluster. So it is derived from the secret, and is not the secret itself.
     """
@@ -66,7 +67,9 @@ def _mechanism(settings: VaflSettings, secret: str) -> Mechanism | None:
         budget=privacy.budget_mu,
         secret=secret,
     )
-    _check_budget(settings, "sending an entity once and one step on its gradient cost", math.sqrt(mechanism.cost(1, 1)))
+    _check_budget(
+        settings, "sending an entity once and one step on its gradient cost", math.sqrt(mechanism.cost(1, 1))
+    )
     return mechanism
 
 
@@ -79,8 +82,8 @@ def _check_budget(settings: VaflSettings, what: str, least: float) -> None:
     budget = settings.privacy.budget_mu
     if budget is not None and budget < least:
         raise ConfigurationError(
-            f"privacy.budget_mu = {budget:g}: {what} mu = {least:.4g}, so nothing would ever be learnt: raise the budget or "
-            "the noise"
+            f"privacy.budget_mu = {budget:g}: {what} mu = {least:.4g}, so nothing would ever be learnt: "
+            "raise the budget or the noise"
         )
 
 
@@ -97,14 +100,16 @@ def _build_party(settings: VaflSettings) -> VaflParty:
 
 
 def _check_remembered(settings: VaflSettings, inputs: int) -> None:
-    """ConfigurationError if an entity's features and gradient exceed one record: a party remembers them together."""
+    """ConfigurationError if an entity's features and gradient exceed one record: a party remembers them
+    together."""
     size, number = settings.federation.embedding_size, settings.number_bytes
     if (inputs + size) * number > ROOM:
         narrower = ', or set federation.precision = "float32"' if number == 8 else ""
         raise ConfigurationError(
-            f"samples.features: the party remembers an entity's {inputs:,} inputs and a gradient of federation.embedding_size = "
-            f"{size:,} numbers in one record, {(inputs + size) * number:,} bytes of {ROOM:,}: at most {ROOM // number - size:,} "
-            f"inputs are possible; name fewer, or lower federation.embedding_size{narrower}"
+            f"samples.features: the party remembers an entity's {inputs:,} inputs and a gradient of "
+            f"federation.embedding_size = {size:,} numbers in one record, {(inputs + size) * number:,} bytes "
+            f"of {ROOM:,}: at most {ROOM // number - size:,} inputs are possible; name fewer, or lower "
+            f"federation.embedding_size{narrower}"
         )
 
 
@@ -117,7 +122,9 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         loss=loss,
         start=_start(settings, secret),
         secret=secret,
-        encode=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
+        encode=prediction_encoder(
+            settings.predictions, f"{settings.federation.name}.predictions", Prediction
+        ),
         carry=settings.predictions.carried(by_party=False),
     )
     return VaflCoordinator(settings, given)
@@ -148,8 +155,8 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
         if not 0 <= label.label <= 1:
             raise PeerError(
                 "label",
-                f"{labels.label} is outside labels.label_range = {list(labels.label_range)}, but privacy.reply_noise hides "
-                "labels only within it: give the range of all possible labels",
+                f"{labels.label} is outside labels.label_range = {list(labels.label_range)}, but "
+                "privacy.reply_noise hides labels only within it: give the range of all possible labels",
             )
         return label
 
@@ -158,12 +165,15 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
 
 def _party_table(settings: VaflSettings) -> ChannelTable:
     own, samples = settings.required_party(), settings.required_samples("a vafl-party")
-    # Each partition has a ledger of its own. In another partition an entity's whole budget could be spent again.
+    # Each partition has a ledger of its own. In another partition an entity's whole budget could be spent
+    # again.
     checked = settings.privacy.embedding_norm is not None and samples.keyed_by_entity
     if checked and samples.entity is None and samples.key != "text":
         raise ConfigurationError(
-            f'samples.keyed_by_entity: which partition is an entity\'s own is known where its name is the key as text, not with '
-            f'samples.key = "{samples.key}"; set it to false if your producer puts an entity into one partition always'
+            "samples.keyed_by_entity: which partition is an entity's own is known where its name is the key "
+            "as text, not with "
+            f'samples.key = "{samples.key}"; set it to false if your producer puts an entity into one '
+            "partition always"
         )
     rows = [
         Channel(
@@ -189,7 +199,12 @@ def _coordinator_table(settings: VaflSettings) -> ChannelTable:
             time_of=timed(settings.predictions),
             caution=_caution(settings),
         ),
-        Channel(name="state", links={(COORDINATOR, COORDINATOR): f"{settings.member}.state"}, state=True, like="labels"),
+        Channel(
+            name="state",
+            links={(COORDINATOR, COORDINATOR): f"{settings.member}.state"},
+            state=True,
+            like="labels",
+        ),
     ]
     return ChannelTable(COORDINATOR, rows, _kinds(settings))
 
@@ -199,7 +214,8 @@ def _kinds(settings: VaflSettings) -> dict[str, str]:
 
 
 def _between(settings: VaflSettings, like: str) -> list[Channel]:
-    """The channels between parties and coordinator. An entity's messages are in its partition of the user's topic ``like``."""
+    """The channels between parties and coordinator. An entity's messages are in its partition of the user's
+    topic ``like``."""
     name, parties = settings.federation.name, settings.federation.parties
     return [
         Channel(
@@ -221,14 +237,18 @@ def _between(settings: VaflSettings, like: str) -> list[Channel]:
 
 
 def _caution(settings: VaflSettings) -> str:
-    """What readers of the predictions learn about single parties because embeddings come one by one; empty: nothing."""
+    """What readers of the predictions learn about single parties because embeddings come one by one; empty:
+    nothing."""
     alignment, count = settings.alignment, len(settings.federation.parties)
     if alignment.quorum == count or (alignment.quorum > 1 and not alignment.revise):
         return ""
     told = ["the first prediction is made of one party's embedding alone"] if alignment.quorum == 1 else []
     told += ["each revision adds one party's embedding to the one before"] if alignment.revise else []
     fewer = "" if alignment.quorum == 1 else "alignment.revise = false, or "
-    return f"{', and '.join(told)}: grant Read to those who may know that, or set {fewer}alignment.quorum = {count}"
+    return (
+        f"{', and '.join(told)}: grant Read to those who may know that, or set {fewer}alignment.quorum = "
+        f"{count}"
+    )
 
 
 _kind = partial(RoleKind[VaflSettings], settings=VaflSettings)

@@ -20,7 +20,8 @@ __all__ = [
 
 ARRAY = StateRow(
     "array/NAME/NUMBER",
-    "The parameters, the optimiser's arrays, at a party the moments of its inputs, and at the coordinator the gathered gradient.",
+    "The parameters, the optimiser's arrays, at a party the moments of its inputs, and at the coordinator "
+    "the gathered gradient.",
     "In each step that changes them; the moments with each sample.",
     "As many as hold the array, half a megabyte each.",
 )
@@ -43,7 +44,8 @@ ENTITY = PARTY_STATE.row(
     "entity/NAME",
     "An entity that waits for its gradient, with its features and the number of its embedding.",
     "When its embedding is sent. Deleted when its gradient comes.",
-    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after its embedding.",
+    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after "
+    "its embedding.",
 )
 WAITING = PARTY_STATE.row(
     "waiting/NUMBER",
@@ -62,7 +64,9 @@ ANSWERED = PARTY_STATE.row(
 
 COORDINATOR_STATE = StateTable([ARRAY, SPENT])
 HEAD_COUNTERS = COORDINATOR_STATE.row(
-    "task", "How many steps were taken, and how many gradients wait for the next.", "With each gradient that is gathered."
+    "task",
+    "How many steps were taken, and how many gradients wait for the next.",
+    "With each gradient that is gathered.",
 )
 HEARD_PARTY = COORDINATOR_STATE.row(
     "party/NUMBER",
@@ -74,5 +78,6 @@ ALIGNED_ENTITY = COORDINATOR_STATE.row(
     "entity/NAME",
     "An entity's embeddings, label and prediction.",
     "When an embedding or its label comes, and when it is predicted or learnt from.",
-    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after its last message.",
+    "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after "
+    "its last message.",
 )

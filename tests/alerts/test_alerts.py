@@ -20,9 +20,19 @@ from streamfl.reference.metrics import role_metrics, worker_metrics
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = systems_with("alerts")
-FILES = {"alerts": ("every", WORKER_ALERTS), **{f"alerts-{name}": (name, load(one.alerts or "")) for name, one in SYSTEMS.items()}}
+FILES = {
+    "alerts": ("every", WORKER_ALERTS),
+    **{f"alerts-{name}": (name, load(one.alerts or "")) for name, one in SYSTEMS.items()},
+}
 OF = "streamfl_"
-LABELS = {"system": "pofmkl", "federation": "plant", "role": "client", "group": "plant.c", "job": "streamfl", "instance": "a:1"}
+LABELS = {
+    "system": "pofmkl",
+    "federation": "plant",
+    "role": "client",
+    "group": "plant.c",
+    "job": "streamfl",
+    "instance": "a:1",
+}
 USED = re.compile(r"\bstreamfl_[a-z_]+\b")
 
 # A number in a comparison or a multiplication.
@@ -36,7 +46,9 @@ def series(told: Told) -> list[dict[str, str]]:
         metric, _, own = name.rstrip("}").partition("{")
         labels = LABELS | dict(re.findall(r'(\w+)="([^"]*)"', own))
         written = ",".join(f'{label}="{value}"' for label, value in labels.items())
-        found.append({"series": f"{metric if metric == 'up' else OF + metric}{{{written}}}", "values": values})
+        found.append(
+            {"series": f"{metric if metric == 'up' else OF + metric}{{{written}}}", "values": values}
+        )
     return found
 
 
@@ -50,7 +62,9 @@ def asked(name: str, told: Told) -> list[dict[str, Any]]:
 
     ever = f"clamp_max(count(count_over_time({firing}[30d])), 1)"
     if told.minute is None:
-        return [ask(ever.replace("30d", f"{(told.end - told.begin) * told.step}m"), told.end * told.step, 0.0)]
+        return [
+            ask(ever.replace("30d", f"{(told.end - told.begin) * told.step}m"), told.end * told.step, 0.0)
+        ]
     questions = [ask(f"clamp_max(count({firing}), 1)", told.minute, 1.0)]
     if told.minute:
         questions.append(ask(ever, told.minute - told.step, 0.0))
@@ -66,12 +80,16 @@ def operands(expression: str) -> Iterator[str]:
             depth += (expression[start] == ")") - (expression[start] == "(")
         start += depth < 0
         depth, end = 0, place + 4
-        while end < len(expression) and depth >= 0 and not (depth == 0 and expression[end : end + 4] == " or "):
+        while (
+            end < len(expression) and depth >= 0 and not (depth == 0 and expression[end : end + 4] == " or ")
+        ):
             depth += (expression[end] == "(") - (expression[end] == ")")
             end += 1
         end -= depth < 0
         # A counter's value at its first scrape is tested once for all alerts.
-        if "unless last_over_time" not in expression[start:place] or not expression[place + 4 :].startswith("increase("):
+        if "unless last_over_time" not in expression[start:place] or not expression[place + 4 :].startswith(
+            "increase("
+        ):
             yield expression[:place] + expression[end:]
             yield expression[:start] + expression[place + 4 :]
 
@@ -83,16 +101,24 @@ def wrong(alert: Alert, step: int) -> Iterator[Alert]:
     for match in NUMBER.finditer(alert.expression):
         value = float(match[0])
         whole = 1 < value < 10 and value.is_integer()
-        for other in (1.5,) if value == 0 else (value - 1, value + 1) if whole else (value * 0.8, value * 1.25):
-            yield replace(alert, expression=f"{alert.expression[: match.start()]}{other:g}{alert.expression[match.end() :]}")
+        for other in (
+            (1.5,) if value == 0 else (value - 1, value + 1) if whole else (value * 0.8, value * 1.25)
+        ):
+            yield replace(
+                alert,
+                expression=f"{alert.expression[: match.start()]}{other:g}{alert.expression[match.end() :]}",
+            )
     for expression in operands(alert.expression):
         yield replace(alert, expression=expression)
 
 
 def write_tests(alert: Alert, folder: Path) -> tuple[list[str], dict[str, Alert]]:
-    """Files for promtool about an alert and its wrong variants, one for each scrape interval, and the variants by name."""
+    """Files for promtool about an alert and its wrong variants, one for each scrape interval, and the
+    variants by name."""
     steps = {told.step for told in CASES[alert.name]}
-    mistakes = {f"{alert.name}Wrong{number}": one for number, one in enumerate(wrong(alert, max(1, min(steps))))}
+    mistakes = {
+        f"{alert.name}Wrong{number}": one for number, one in enumerate(wrong(alert, max(1, min(steps))))
+    }
     named = {alert.name: alert} | {name: replace(one, name=name) for name, one in mistakes.items()}
     (folder / f"{alert.name}.rules").write_text(rules(alert.name, "", named.values()))
     paths = []
@@ -107,7 +133,11 @@ def write_tests(alert: Alert, folder: Path) -> tuple[list[str], dict[str, Alert]
             if told.step == step
         ]
         path = folder / f"{alert.name}-{step}.yaml"
-        path.write_text(json.dumps({"rule_files": [f"{alert.name}.rules"], "evaluation_interval": f"{step}m", "tests": tests}))
+        path.write_text(
+            json.dumps(
+                {"rule_files": [f"{alert.name}.rules"], "evaluation_interval": f"{step}m", "tests": tests}
+            )
+        )
         paths.append(str(path))
     return paths, mistakes
 
@@ -121,7 +151,8 @@ def metrics() -> frozenset[str]:
 
 
 def test_every_alert_is_tried_and_its_file_is_read(tmp_path: Path) -> None:
-    """Protects the table of cases from an untested alert, and an operator from a file that Prometheus refuses."""
+    """Protects the table of cases from an untested alert, and an operator from a file that Prometheus
+    refuses."""
     names = [one.name for _, alerts in FILES.values() for one in alerts]
     assert sorted(names) == sorted(CASES)
     for name in FILES:
@@ -131,8 +162,9 @@ def test_every_alert_is_tried_and_its_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_an_alert_is_told_when_it_should_be_and_not_else(name: str, tmp_path: Path) -> None:
-    """Protects operators' sleep and their users: each alert fires from the right minute on when something is wrong, and never on a
-    healthy federation. The cases are so close to the limits that a mistake in an alert fails them.
+    """Protects operators' sleep and their users: each alert fires from the right minute on when something is
+    wrong, and never on a healthy federation. The cases are so close to the limits that a mistake in an alert
+    fails them.
     """
     paths, mistakes = [], {}
     for alert in FILES[name][1]:
@@ -145,12 +177,15 @@ def test_an_alert_is_told_when_it_should_be_and_not_else(name: str, tmp_path: Pa
     assert failed <= {*mistakes, *CASES}, done.stdout + done.stderr
     assert not failed & {*CASES}, done.stdout + done.stderr
     unseen = [one for wrong_name, one in mistakes.items() if wrong_name not in failed]
-    assert not unseen, "\n".join(f"no case finds the mistake in {one.name} for {one.minutes}m: {one.expression}" for one in unseen)
+    assert not unseen, "\n".join(
+        f"no case finds the mistake in {one.name} for {one.minutes}m: {one.expression}" for one in unseen
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_alerts_are_of_metrics_that_exist_and_say_what_to_do(name: str) -> None:
-    """Protects from an alert that can never fire: each metric is served, and each label of its sentence is in its result."""
+    """Protects from an alert that can never fire: each metric is served, and each label of its sentence is in
+    its result."""
     alerts: tuple[Alert, ...] = FILES[name][1]
     for one in alerts:
         used = USED.findall(one.expression)
@@ -164,10 +199,15 @@ def test_alerts_are_of_metrics_that_exist_and_say_what_to_do(name: str) -> None:
 
 def test_what_is_worth_an_alert_has_one() -> None:
     """Protects readers of a text that announces an alert: the alert exists."""
-    asked_about = {used for _, alerts in FILES.values() for one in alerts for used in USED.findall(one.expression)}
+    asked_about = {
+        used for _, alerts in FILES.values() for one in alerts for used in USED.findall(one.expression)
+    }
     found = []
     for page in sorted((ROOT / "docs").glob("*.md")):
         for text in page.read_text(encoding="utf-8").split("Worth an alert")[1:]:
-            found += [(page.name, metric) for metric in USED.findall(text.partition("\n\n## ")[0].partition("Worth a look")[0])]
+            found += [
+                (page.name, metric)
+                for metric in USED.findall(text.partition("\n\n## ")[0].partition("Worth a look")[0])
+            ]
     assert len(found) > 9
     assert not [(page, metric) for page, metric in found if metric not in asked_about]

@@ -37,7 +37,8 @@ def measured(system: str) -> Metrics:
 
 
 def metrics_of(system: str) -> Metrics:
-    """The metrics that a dashboard may show, by name: of a system's roles, or of all systems', and of the worker."""
+    """The metrics that a dashboard may show, by name: of a system's roles, or of all systems', and of the
+    worker."""
     found = dict(measured(""))
     for name in [system] if system else SYSTEMS:
         found |= measured(name)
@@ -78,11 +79,15 @@ def dashboard(described: Dashboard) -> dict[str, Any]:
 
 def test_every_system_has_an_overview_and_one_is_of_none() -> None:
     """Protects an operator from a system that cannot be monitored."""
-    assert {board.system for board in BOARDS.values()} == {"", *(system.name for system in installed_systems())}
+    assert {board.system for board in BOARDS.values()} == {
+        "",
+        *(system.name for system in installed_systems()),
+    }
 
 
 def test_panels_are_complete_and_unique(dashboard: dict[str, Any]) -> None:
-    """Protects rendering and links: Grafana drops a panel with a duplicate id, and shows nothing for one without a query."""
+    """Protects rendering and links: Grafana drops a panel with a duplicate id, and shows nothing for one
+    without a query."""
     panels = dashboard["panels"]
     for name in ("id", "title"):
         assert len({panel[name] for panel in panels}) == len(panels), name
@@ -107,7 +112,11 @@ def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
 
 def test_variables_exist(dashboard: dict[str, Any]) -> None:
     """Protects every panel: an unknown $variable makes a query match nothing."""
-    known = {item["name"] for item in dashboard["templating"]["list"]} | {"__rate_interval", "__interval", "__range"}
+    known = {item["name"] for item in dashboard["templating"]["list"]} | {
+        "__rate_interval",
+        "__interval",
+        "__range",
+    }
     used = {a or b for a, b in re.findall(r"\$(?:\{(\w+)\}|(\w+))", json.dumps(dashboard["panels"]))}
     assert used <= known
 
@@ -123,10 +132,15 @@ def test_queries_name_metrics_that_exist(described: Dashboard) -> None:
 
 
 def test_queries_ask_for_labels_and_kinds_that_are_there(described: Dashboard) -> None:
-    """Protects panels from a single line for all, and from rates of non-counters: Prometheus refuses neither."""
+    """Protects panels from a single line for all, and from rates of non-counters: Prometheus refuses
+    neither."""
     names = metrics_of(described.system)
     for expression in asked(described):
-        of = [names[metric_of(selector.name, names)] for selector, _ in selectors(expression) if selector.name != "up"]
+        of = [
+            names[metric_of(selector.name, names)]
+            for selector, _ in selectors(expression)
+            if selector.name != "up"
+        ]
         for selector, above in selectors(expression):
             growing = {one.func.name for one in above if hasattr(one, "func")} & {"rate", "irate", "increase"}
             if growing:

@@ -21,8 +21,11 @@ ROOT = Path(__file__).parents[2]
 BOARDS = {board.name: board for board in dashboards_of(installed_systems())}
 
 
-def test_all_files_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Protects an operator's Grafana and Prometheus: the files equal the repository's, with each rule's runbook beside it."""
+def test_all_files_are_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects an operator's Grafana and Prometheus: the files equal the repository's, with each rule's
+    runbook beside it."""
     code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "new")
     assert (code, shown) == (0, "")
     there = {path.name for path in (tmp_path / "new").iterdir()}
@@ -40,23 +43,35 @@ def test_all_files_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_alerts_link_to_where_the_pages_are_published(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects the operator on call: Alertmanager's link leads to the page; without a URL there is no link."""
+    """Protects the operator on call: Alertmanager's link leads to the page; without a URL there is no
+    link."""
     for given, link in (
         ("https://wiki.example/a", "https://wiki.example/a/vafl.md#streamflpartysilent"),
         ("https://wiki.example/{page}.html", "https://wiki.example/vafl.html#streamflpartysilent"),
     ):
-        code, _, _ = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "linked", "--force", "--runbooks", given)
+        code, _, _ = run_command(
+            monkeypatch, capsys, "dashboards", "--out", tmp_path / "linked", "--force", "--runbooks", given
+        )
         assert code == 0
-        assert f'runbook_url: "{link}"' in (tmp_path / "linked" / "alerts-vafl.yaml").read_text(encoding="utf-8")
-    assert "runbook_url" not in "".join(path.read_text(encoding="utf-8") for path in (ROOT / "dashboards").glob("*.yaml"))
-    code, _, told = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "none", "--runbooks", "wiki")
+        assert f'runbook_url: "{link}"' in (tmp_path / "linked" / "alerts-vafl.yaml").read_text(
+            encoding="utf-8"
+        )
+    assert "runbook_url" not in "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "dashboards").glob("*.yaml")
+    )
+    code, _, told = run_command(
+        monkeypatch, capsys, "dashboards", "--out", tmp_path / "none", "--runbooks", "wiki"
+    )
     assert code == 2
     assert "a URL is needed" in told
     assert not (tmp_path / "none").exists()
 
 
-def test_one_is_printed_or_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Protects users who import a dashboard by hand: a name prints that one alone, and without a name all are listed."""
+def test_one_is_printed_or_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects users who import a dashboard by hand: a name prints that one alone, and without a name all are
+    listed."""
     code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "health")
     assert (code, json.loads(shown)["uid"]) == (0, HEALTH.uid)
     code, _, told = run_command(monkeypatch, capsys, "dashboards", "health", "--out", tmp_path)
@@ -68,8 +83,11 @@ def test_one_is_printed_or_written(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert [line.split()[0] for line in shown.splitlines()] == [*BOARDS]
 
 
-def test_what_cannot_be_done_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Protects against typing errors: the message lists the dashboards, or names the folder that cannot be written."""
+def test_what_cannot_be_done_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects against typing errors: the message lists the dashboards, or names the folder that cannot be
+    written."""
     code, _, told = run_command(monkeypatch, capsys, "dashboards", "nobodys")
     assert code == 2
     assert all(name in told for name in BOARDS)
@@ -82,7 +100,8 @@ def test_what_cannot_be_done_is_told(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_edited_files_stay_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects an operator's edited dashboard: a second run keeps files that differ and names them; --force overwrites them."""
+    """Protects an operator's edited dashboard: a second run keeps files that differ and names them; --force
+    overwrites them."""
     write = ("dashboards", "--out", tmp_path)
     assert [run_command(monkeypatch, capsys, *write)[0] for _ in range(2)] == [0, 0]
     (tmp_path / "health.json").write_text("{}")
@@ -103,8 +122,8 @@ def test_edited_files_stay_unless_told_otherwise(
 def test_others_dashboards_are_built_and_ours_need_no_builders(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects an image without Grafana's builders: streamfl's dashboards are there; for another package it names what to install.
-    """
+    """Protects an image without Grafana's builders: streamfl's dashboards are there; for another package it
+    names what to install."""
     board = Dashboard("others", "others", "Others", "others", HEALTH.rows)
     system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
     monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
@@ -128,7 +147,9 @@ def test_dashboards_of_one_name_are_refused(
     """Protects provisioning: of two dashboards with one uid, or with one file name, only one would exist."""
     system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
     monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
-    monkeypatch.setattr(files, "load", lambda place: (Dashboard("health", "others", "Others", "others", HEALTH.rows),))
+    monkeypatch.setattr(
+        files, "load", lambda place: (Dashboard("health", "others", "Others", "others", HEALTH.rows),)
+    )
     code, _, told = run_command(monkeypatch, capsys, "dashboards")
     assert code == 2
     assert "two dashboards have the name or uid health" in told

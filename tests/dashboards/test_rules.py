@@ -35,14 +35,20 @@ def without(board: Any, matcher: str) -> None:
             target["expr"] = target["expr"].replace(matcher, "")
 
 
-CHOSEN = ",".join(f'{name}=~"${name}"' for name in ("system", "job", "federation", "role", "group", "instance"))
+CHOSEN = ",".join(
+    f'{name}=~"${name}"' for name in ("system", "job", "federation", "role", "group", "instance")
+)
 BROKEN: dict[str, Callable[[Any], Any]] = {
     "template-datasource-rule": lambda board: variable(board, "datasource").update(label="Prometheus"),
     "template-job-rule": lambda board: variable(board, "job").update(allValue=".*"),
     "template-instance-rule": lambda board: board["templating"]["list"].remove(variable(board, "instance")),
-    "template-label-promql-rule": lambda board: variable(board, "role")["query"].update(query="label_values(ready{, role)"),
+    "template-label-promql-rule": lambda board: variable(board, "role")["query"].update(
+        query="label_values(ready{, role)"
+    ),
     "template-on-time-change-reload-rule": lambda board: variable(board, "role").update(refresh=1),
-    "panel-datasource-rule": lambda board: panel(board, "timeseries")["targets"][0]["datasource"].update(uid="prometheus-1"),
+    "panel-datasource-rule": lambda board: panel(board, "timeseries")["targets"][0]["datasource"].update(
+        uid="prometheus-1"
+    ),
     "panel-title-description-rule": lambda board: panel(board, "stat").pop("description"),
     "panel-units-rule": lambda board: panel(board, "stat")["fieldConfig"]["defaults"].update(unit="furlongs"),
     "panel-no-targets-rule": lambda board: panel(board, "stat")["targets"].clear(),
@@ -55,7 +61,9 @@ BROKEN: dict[str, Callable[[Any], Any]] = {
     "chosen by all": lambda board: without(board, 'federation=~"$federation",'),
     "says what it is for": lambda board: board.update(description=""),
     "says what to do": lambda board: panel(board, "stat").update(description="Workers that run."),
-    "range in tiles alone": lambda board: ask(board, f"increase(streamfl_commits_total{{{CHOSEN}}}[$__range])"),
+    "range in tiles alone": lambda board: ask(
+        board, f"increase(streamfl_commits_total{{{CHOSEN}}}[$__range])"
+    ),
     "tiles show now": lambda board: panel(board, "stat")["targets"][0].update(instant=False),
     "tiles first": lambda board: panel(board, "timeseries")["gridPos"].update(y=0),
 }
@@ -63,7 +71,8 @@ BROKEN: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_rule_is_broken(path: Path) -> None:
-    """Protects new users of a dashboard: workers are chosen in the same way on all, and every panel says what to do."""
+    """Protects new users of a dashboard: workers are chosen in the same way on all, and every panel says what
+    to do."""
     board = json.loads(path.read_text(encoding="utf-8"))
     assert {name: found for name, rule in RULES.items() if (found := list(rule(board)))} == {}
 

@@ -26,7 +26,8 @@ def _plugins() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_grafanas_types_know_all_that_a_file_says(path: Path) -> None:
-    """Protects a panel from an option that Grafana silently ignores: each key and each choice is one of Grafana's."""
+    """Protects a panel from an option that Grafana silently ignores: each key and each choice is one of
+    Grafana's."""
     board = json.loads(path.read_text(encoding="utf-8"))
     assert read_and_written(board) == board
 

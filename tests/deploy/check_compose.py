@@ -1,4 +1,5 @@
-"""compose.yaml without Docker: loaded by Compose's own library, and its services' commands run against its own broker."""
+"""compose.yaml without Docker: loaded by Compose's own library, and its services' commands run against its
+own broker."""
 
 from __future__ import annotations
 
@@ -31,11 +32,16 @@ ROWS = 578
 
 
 def services() -> dict[str, dict[str, Any]]:
-    return cast(dict[str, dict[str, Any]], yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"])
+    return cast(
+        dict[str, dict[str, Any]],
+        yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"],
+    )
 
 
 def loaded(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["go", "run", ".", str(path)], cwd=HERE / "compose_loader", capture_output=True, text=True)
+    return subprocess.run(
+        ["go", "run", ".", str(path)], cwd=HERE / "compose_loader", capture_output=True, text=True
+    )
 
 
 def test_compose_loads_it(tmp_path: Path) -> None:
@@ -43,7 +49,11 @@ def test_compose_loads_it(tmp_path: Path) -> None:
     done = loaded(DEPLOY / "compose.yaml")
     assert done.returncode == 0, done.stderr
     wrong = tmp_path / "compose.yaml"
-    wrong.write_text((DEPLOY / "compose.yaml").read_text().replace("    depends_on: [prometheus]", "    depends_on: [promtheus]"))
+    wrong.write_text(
+        (DEPLOY / "compose.yaml")
+        .read_text()
+        .replace("    depends_on: [prometheus]", "    depends_on: [promtheus]")
+    )
     assert "promtheus" in loaded(wrong).stderr
 
 
@@ -62,9 +72,11 @@ class Stack:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = dict(zip(WORKERS, free_ports(len(WORKERS)), strict=True))
 
-    def start(self, name: str, more: Mapping[str, str] | None = None, rate: str = "400") -> subprocess.Popen[bytes]:
-        """A service's own command, with this machine's paths. more: further environment variables. rate: samples a second of a
-        replay.
+    def start(
+        self, name: str, more: Mapping[str, str] | None = None, rate: str = "400"
+    ) -> subprocess.Popen[bytes]:
+        """A service's own command, with this machine's paths. more: further environment variables. rate:
+        samples a second of a replay.
         """
         service = services()[name]
         words = [*service.get("entrypoint", ["streamfl"]), *service["command"]]
@@ -133,13 +145,20 @@ def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for name in ("server.properties", "log4j2.yaml", "tools-log4j2.yaml"):
         (folder / "default" / name).touch()
     java = ["java", "-Xmx512m", "-cp", f"{libraries()}/*"]
-    # The image's start script runs this before the broker: variables become settings, and the storage is formatted.
-    folders = [word for name in ("default", "mounted", "final") for word in (f"--{name}-configs-dir", str(folder / name))]
+    # The image's start script runs this before the broker: variables become settings, and the storage is
+    # formatted.
+    folders = [
+        word
+        for name in ("default", "mounted", "final")
+        for word in (f"--{name}-configs-dir", str(folder / name))
+    ]
     setup = [*java, "kafka.docker.KafkaDockerWrapper", "setup", *folders]
     done = subprocess.run(setup, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout
     with (folder / "broker.log").open("wb") as log:
-        process = subprocess.Popen([*java, "kafka.Kafka", str(folder / "final" / "server.properties")], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(folder / "final" / "server.properties")], stdout=log, stderr=log
+        )
     yield f"127.0.0.1:{inside}"
     process.kill()
     process.wait()
@@ -155,7 +174,8 @@ def predicted(stack: Stack, federation: str) -> list[str]:
 
 
 def test_the_federation_of_compose_predicts(broker: str, tmp_path: Path) -> None:
-    """Protects the first look at streamfl: its commands, in their order, on its broker, predict every sample."""
+    """Protects the first look at streamfl: its commands, in their order, on its broker, predict every
+    sample."""
     stack = Stack(tmp_path, f"kafka://{broker}")
     try:
         stack.do("topics-create")
@@ -171,8 +191,11 @@ def test_the_federation_of_compose_predicts(broker: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
-def test_a_pod_that_comes_back_takes_nobody_elses_partitions(broker: str, scheme: str, tmp_path: Path) -> None:
-    """Protects a rolling update on Kubernetes: with the pods' environment a restart causes no rebalance, and loses no sample."""
+def test_a_pod_that_comes_back_takes_nobody_elses_partitions(
+    broker: str, scheme: str, tmp_path: Path
+) -> None:
+    """Protects a rolling update on Kubernetes: with the pods' environment a restart causes no rebalance, and
+    loses no sample."""
     federation = f"pods-{scheme.partition('+')[2]}"
     stack = Stack(tmp_path, f"{scheme}://{broker}", {"STREAMFL_FEDERATION__NAME": federation})
     manifests = built("dev")
@@ -182,7 +205,11 @@ def test_a_pod_that_comes_back_takes_nobody_elses_partitions(broker: str, scheme
             for variable, value in pod_environment(manifests, f"streamfl-{kind}", ordinal).items()
             if variable.startswith("STREAMFL_BUS__OPTIONS")
         }
-        for name, kind, ordinal in (("server", "server", 0), ("client-1", "client", 0), ("client-2", "client", 1))
+        for name, kind, ordinal in (
+            ("server", "server", 0),
+            ("client-1", "client", 0),
+            ("client-2", "client", 1),
+        )
     }
     assert all(len(options) == 2 for options in pods.values())
     try:

@@ -34,7 +34,8 @@ def _image() -> Iterator[Image]:
 
 
 def test_everything_that_a_role_needs_is_in_it(image: Image) -> None:
-    """Protects the start of every system: finds a package missing from the lock, or removed together with others' tests."""
+    """Protects the start of every system: finds a package missing from the lock, or removed together with
+    others' tests."""
     loaded = image.run("python", "-c", LOADS, within=True)
     said = loaded.communicate()[0]
     assert loaded.returncode == 0, said

@@ -42,8 +42,11 @@ def test_every_manifest_follows_its_schema(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_workers_start_with_what_their_pods_have(overlay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the first start, and learning: file and environment give valid settings, and the members' settings agree."""
+def test_workers_start_with_what_their_pods_have(
+    overlay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the first start, and learning: file and environment give valid settings, and the members'
+    settings agree."""
     found = {name: settings_of(overlay, name, tmp_path, monkeypatch) for name in pods(built(overlay))}
     assert len(found) >= 2
     assert len({settings.federation.model_dump_json() for settings in found.values()}) == 1
@@ -57,7 +60,8 @@ def test_workers_start_with_what_their_pods_have(overlay: str, tmp_path: Path, m
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_pods_have_no_rights_to_lose(overlay: str) -> None:
-    """Protects the cluster: the profile `restricted`, a read-only root file system, and no service account token."""
+    """Protects the cluster: the profile `restricted`, a read-only root file system, and no service account
+    token."""
     for name, template in pods(built(overlay)).items():
         pod = template["spec"]
         assert pod["automountServiceAccountToken"] is False, name
@@ -97,15 +101,22 @@ def test_probes_ask_what_the_worker_serves(overlay: str) -> None:
         assert {one["port"] for one in paths.values()} == {worker["ports"][0]["name"]} == {"metrics"}
         # Libraries load for seconds before the port is open, and a loop may stall while a broker is replaced.
         for name in ("startup", "liveness"):
-            assert worker[f"{name}Probe"]["periodSeconds"] * worker[f"{name}Probe"]["failureThreshold"] >= 60, name
+            assert (
+                worker[f"{name}Probe"]["periodSeconds"] * worker[f"{name}Probe"]["failureThreshold"] >= 60
+            ), name
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_everything_that_is_referred_to_is_there(overlay: str) -> None:
-    """Protects each pod's start and each policy's effect: a selector without matches silently protects nothing."""
+    """Protects each pod's start and each policy's effect: a selector without matches silently protects
+    nothing."""
     manifests = built(overlay)
     labels = {name: template["metadata"]["labels"] for name, template in pods(manifests).items()}
-    for kind, selector in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector"), ("Service", "selector")):
+    for kind, selector in (
+        ("PodDisruptionBudget", "selector"),
+        ("NetworkPolicy", "podSelector"),
+        ("Service", "selector"),
+    ):
         chosen = [_chosen(one["spec"][selector], labels) for one in of_kind(manifests, kind).values()]
         # Only a broker also has a service.
         assert sorted(name for names in chosen for name in names) == sorted(labels), kind
@@ -116,7 +127,11 @@ def test_everything_that_is_referred_to_is_there(overlay: str) -> None:
         volumes = {volume["name"] for volume in template["spec"]["volumes"]}
         for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", [])]:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-    maps = {one["configMapRef"]["name"] for one in walk(list(manifests)) if isinstance(one, dict) and "configMapRef" in one}
+    maps = {
+        one["configMapRef"]["name"]
+        for one in walk(list(manifests))
+        if isinstance(one, dict) and "configMapRef" in one
+    }
     assert maps <= set(of_kind(manifests, "ConfigMap"))
     assert len({one["metadata"].get("namespace") for one in manifests if one["kind"] != "Namespace"}) == 1
 
@@ -138,15 +153,29 @@ def test_clients_are_scaled_by_their_own_lag(tmp_path: Path, monkeypatch: pytest
     assert given["consumerGroup"] == settings.group
     assert given["topic"] == settings.model_dump()["samples"]["topic"]
     assert settings.bus.url.endswith(f"//{given['bootstrapServers']}")
-    assert given["sasl"] == settings.bus.options["sasl_mechanism"].lower().replace("sha-", "sha").replace("-", "_")
+    assert given["sasl"] == settings.bus.options["sasl_mechanism"].lower().replace("sha-", "sha").replace(
+        "-", "_"
+    )
     assert given["tls"] == "enable"
     assert settings.bus.options["security_protocol"] == "SASL_SSL"
-    assert 1 <= scaled["spec"]["minReplicaCount"] <= scaled["spec"]["fallback"]["replicas"] <= scaled["spec"]["maxReplicaCount"]
+    assert (
+        1
+        <= scaled["spec"]["minReplicaCount"]
+        <= scaled["spec"]["fallback"]["replicas"]
+        <= scaled["spec"]["maxReplicaCount"]
+    )
     source = (go_module(KEDA) / "pkg" / "scalers" / "kafka_scaler.go").read_text()
-    known = {name for tag in re.findall(r'keda:"name=([^,"]+)', source) for name in tag.split(";")} | {"sasl", "tls"}
+    known = {name for tag in re.findall(r'keda:"name=([^,"]+)', source) for name in tag.split(";")} | {
+        "sasl",
+        "tls",
+    }
     assert set(given) <= known, set(given) - known
     authentication = of_kind(manifests, "TriggerAuthentication")[trigger["authenticationRef"]["name"]]
-    assert {one["parameter"] for one in authentication["spec"]["secretTargetRef"]} == {"username", "password", "ca"}
+    assert {one["parameter"] for one in authentication["spec"]["secretTargetRef"]} == {
+        "username",
+        "password",
+        "ca",
+    }
 
 
 def test_prometheus_finds_every_worker() -> None:
@@ -158,11 +187,14 @@ def test_prometheus_finds_every_worker() -> None:
         assert _chosen(monitor["spec"]["selector"], {name: template["metadata"]["labels"]}) == [name]
         assert endpoint["port"] in [port["name"] for port in template["spec"]["containers"][0]["ports"]]
     assert endpoint["path"] == "/metrics"
-    assert {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"} in endpoint["relabelings"]
+    assert {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"} in endpoint[
+        "relabelings"
+    ]
 
 
 def test_a_mistake_is_seen() -> None:
-    """Protects the checks above: the schemas of Kubernetes, KEDA and the operator each refuse an unknown key."""
+    """Protects the checks above: the schemas of Kubernetes, KEDA and the operator each refuse an unknown
+    key."""
     for kind in ("StatefulSet", "NetworkPolicy", "ScaledObject", "PodMonitor"):
         manifest = next(iter(of_kind(built("production"), kind).values()))
         assert mistakes({**manifest, "spec": {**manifest["spec"], "replica": 1}}) != [], kind

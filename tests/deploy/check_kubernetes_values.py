@@ -1,4 +1,5 @@
-"""Values in the overlays for Kubernetes that every schema accepts, but that would cut a worker off or delay it."""
+"""Values in the overlays for Kubernetes that every schema accepts, but that would cut a worker off or delay
+it."""
 
 from __future__ import annotations
 
@@ -17,15 +18,22 @@ UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
 def rules(manifests: tuple[Manifest, ...], direction: str) -> list[Manifest]:
-    return [rule for policy in of_kind(manifests, "NetworkPolicy").values() for rule in policy["spec"][direction]]
+    return [
+        rule for policy in of_kind(manifests, "NetworkPolicy").values() for rule in policy["spec"][direction]
+    ]
 
 
 def namespaces(rule: Manifest, side: str) -> list[str]:
-    return [one["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for one in rule.get(side, [])]
+    return [
+        one["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for one in rule.get(side, [])
+    ]
 
 
 def lets_out(rule: Manifest, port: int) -> bool:
-    return any(one["protocol"] == "TCP" and one["port"] <= port <= one.get("endPort", one["port"]) for one in rule["ports"])
+    return any(
+        one["protocol"] == "TCP" and one["port"] <= port <= one.get("endPort", one["port"])
+        for one in rule["ports"]
+    )
 
 
 def kafka_ports(overlay: str) -> set[int]:
@@ -41,12 +49,16 @@ def test_a_worker_reaches_kafka_and_names(overlay: str) -> None:
         anywhere = [rule for rule in policy["spec"]["egress"] if "to" not in rule]
         # The clusters of deploy/security too: their listeners and clouds use other ports.
         texts = [path.read_text(encoding="utf-8") for path in (ROOT / "deploy" / "security").rglob("*.toml")]
-        found = {int(port) for text in texts for port in re.findall(r"^url = .*:(\d+)\"$", text, re.MULTILINE)}
+        found = {
+            int(port) for text in texts for port in re.findall(r"^url = .*:(\d+)\"$", text, re.MULTILINE)
+        }
         ports = found | kafka_ports(overlay)
         assert ports >= {9092, 9093, 9094, 9095, 9098}
         for port in ports:
             assert any(lets_out(rule, port) for rule in anywhere), port
-        [names] = [rule["ports"] for rule in policy["spec"]["egress"] if namespaces(rule, "to") == ["kube-system"]]
+        [names] = [
+            rule["ports"] for rule in policy["spec"]["egress"] if namespaces(rule, "to") == ["kube-system"]
+        ]
         assert sorted((one["protocol"], one["port"]) for one in names) == [("TCP", 53), ("UDP", 53)]
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
 
@@ -54,7 +66,9 @@ def test_a_worker_reaches_kafka_and_names(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_prometheus_is_let_in(overlay: str) -> None:
     """Protects dashboards and alerts: the namespace is the page's, and the port is the metrics'."""
-    said = re.findall(r"In: Prometheus, from the namespace `(\S+)`", (DOCS / "deploy.md").read_text(encoding="utf-8"))
+    said = re.findall(
+        r"In: Prometheus, from the namespace `(\S+)`", (DOCS / "deploy.md").read_text(encoding="utf-8")
+    )
     for policy in of_kind(built(overlay), "NetworkPolicy").values():
         [rule] = policy["spec"]["ingress"]
         assert namespaces(rule, "from") == said
@@ -63,7 +77,8 @@ def test_prometheus_is_let_in(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_node_can_be_drained(overlay: str) -> None:
-    """Protects every upgrade of a cluster: a disruption budget of 0 blocks a drain for ever without any warning."""
+    """Protects every upgrade of a cluster: a disruption budget of 0 blocks a drain for ever without any
+    warning."""
     for budget in of_kind(built(overlay), "PodDisruptionBudget").values():
         assert "minAvailable" not in budget["spec"]
         assert budget["spec"]["maxUnavailable"] >= 1
@@ -82,7 +97,9 @@ def test_every_role_has_workers(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_pod_that_comes_back_is_waited_for_and_no_other(overlay: str) -> None:
     """Protects a rolling update from a rebalance, and a dead pod's partitions from waiting for an hour."""
-    said = re.findall(r"comes back within (\d+) seconds", " ".join((DOCS / "deploy.md").read_text(encoding="utf-8").split()))
+    said = re.findall(
+        r"comes back within (\d+) seconds", " ".join((DOCS / "deploy.md").read_text(encoding="utf-8").split())
+    )
     for name in pods(built(overlay)):
         session = int(pod_environment(built(overlay), name)["STREAMFL_BUS__OPTIONS__SESSION_TIMEOUT_MS"])
         assert [f"{session // 1000}"] == said
@@ -96,7 +113,8 @@ def bytes_of(quantity: str) -> int:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_worker_has_the_memory_that_was_measured(overlay: str) -> None:
-    """Protects the first start: a pod with less memory than an idle worker needs is killed again and again."""
+    """Protects the first start: a pod with less memory than an idle worker needs is killed again and
+    again."""
     measured = re.findall(r"memory at rest \| (\d+) MiB", (DOCS / "deploy.md").read_text(encoding="utf-8"))
     assert len(measured) == 2
     rest = max(map(int, measured)) * 2**20
@@ -140,7 +158,9 @@ def test_secrets_have_the_keys_that_are_asked_for() -> None:
     for name, template in pods(manifests).items():
         given = pod_environment(manifests, name)
         [volume] = [one for one in template["spec"]["volumes"] if "secret" in one]
-        [mount] = [one for one in template["spec"]["containers"][0]["volumeMounts"] if one["name"] == volume["name"]]
+        [mount] = [
+            one for one in template["spec"]["containers"][0]["volumeMounts"] if one["name"] == volume["name"]
+        ]
         folder, _, key = given["STREAMFL_BUS__OPTIONS__SSL_CA_LOCATION"].rpartition("/")
         assert folder == mount["mountPath"]
         assert key in secrets_made()[volume["secret"]["secretName"]]

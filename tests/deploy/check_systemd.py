@@ -37,10 +37,15 @@ def test_systemd_understands_every_line(unit: Path) -> None:
 
 
 def test_little_is_left_to_a_worker_that_was_taken_over(unit: Path) -> None:
-    """Protects the machine: systemd's own exposure score, from 0 to 10, stays as low as docs/deploy.md says."""
-    done = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--no-pager", unit], capture_output=True, text=True)
+    """Protects the machine: systemd's own exposure score, from 0 to 10, stays as low as docs/deploy.md
+    says."""
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", unit], capture_output=True, text=True
+    )
     [exposure] = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
-    said = re.findall(r"Overall exposure level for \S+: ([\d.]+)", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
+    said = re.findall(
+        r"Overall exposure level for \S+: ([\d.]+)", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    )
     assert [float(one) for one in said] >= [float(exposure)]
 
 
@@ -66,11 +71,15 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 def allowed_calls() -> set[str]:
     """The system calls that the unit's filter allows."""
-    text = subprocess.run(["systemd-analyze", "syscall-filter", "--no-pager"], capture_output=True, text=True).stdout
+    text = subprocess.run(
+        ["systemd-analyze", "syscall-filter", "--no-pager"], capture_output=True, text=True
+    ).stdout
     members: dict[str, list[str]] = {}
     for block in re.split(r"\n(?=@)", text):
         head, *lines = block.splitlines()
-        members[head.strip()] = [line.strip() for line in lines if line.startswith("    ") and "#" not in line]
+        members[head.strip()] = [
+            line.strip() for line in lines if line.startswith("    ") and "#" not in line
+        ]
 
     def expanded(name: str) -> set[str]:
         return set().union(*(expanded(one) for one in members[name])) if name.startswith("@") else {name}
@@ -84,7 +93,8 @@ def allowed_calls() -> set[str]:
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_worker_needs_no_call_that_is_filtered(scheme: str, tmp_path: Path) -> None:
-    """Protects the first start under systemd: a worker needs no refused system call, and no memory that becomes executable."""
+    """Protects the first start under systemd: a worker needs no refused system call, and no memory that
+    becomes executable."""
     calls = allowed_calls()
     assert {"read", "execve", "futex", "socket"} <= calls
     assert not {"mount", "chown", "reboot", "ptrace"} & calls
@@ -92,9 +102,15 @@ def test_a_worker_needs_no_call_that_is_filtered(scheme: str, tmp_path: Path) ->
     program = [sys.executable, "-P", "-m", "streamfl"]
     configuration = str(ROOT / "deploy" / "server.toml")
     with Broker() as broker:
-        environment = {**os.environ, "STREAMFL_METRICS__PORT": str(port), "STREAMFL_BUS__URL": f"{scheme}://{broker.address}"}
+        environment = {
+            **os.environ,
+            "STREAMFL_METRICS__PORT": str(port),
+            "STREAMFL_BUS__URL": f"{scheme}://{broker.address}",
+        }
         environment["PYTHONPATH"] = f"{ROOT}:{ROOT / 'connectors'}"
-        subprocess.run([*program, "topics", configuration, "--create"], env=environment, check=True, capture_output=True)
+        subprocess.run(
+            [*program, "topics", configuration, "--create"], env=environment, check=True, capture_output=True
+        )
         command = [sys.executable, "-c", CONFINED, ",".join(sorted(calls)), *program, "run", configuration]
         with (tmp_path / "log").open("wb") as log:
             worker = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

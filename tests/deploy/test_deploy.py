@@ -44,7 +44,11 @@ def own_services() -> dict[str, dict[str, Any]]:
 
 def workers() -> dict[str, str]:
     """By service: the path of each long-running worker's configuration in its container."""
-    return {name: service["command"][1] for name, service in own_services().items() if service["command"][0] == "run"}
+    return {
+        name: service["command"][1]
+        for name, service in own_services().items()
+        if service["command"][0] == "run"
+    }
 
 
 def mounts(service: dict[str, Any]) -> dict[str, str]:
@@ -64,7 +68,8 @@ def test_configurations_load(path: Path) -> None:
 
 
 def test_configurations_belong_together() -> None:
-    """Protects learning: another seed or size on one side gives other frequencies or steps, and no error anywhere."""
+    """Protects learning: another seed or size on one side gives other frequencies or steps, and no error
+    anywhere."""
     federations = [load(path).federation for path in CONFIGURATIONS]
     assert len(federations) == 2
     assert federations[0] == federations[1]
@@ -95,7 +100,8 @@ def test_commands_name_mounted_configurations() -> None:
 
 
 def test_federation_is_complete() -> None:
-    """Protects the purpose of the file: a server, two clients in one group, a broker, and something to watch them."""
+    """Protects the purpose of the file: a server, two clients in one group, a broker, and something to watch
+    them."""
     running = sorted(Path(configuration).name for configuration in workers().values())
     assert running == ["client.toml", "client.toml", "server.toml"]
     assert {"broker", "prometheus", "grafana"} <= set(services())
@@ -108,7 +114,8 @@ def test_dependencies_exist() -> None:
 
 
 def test_workers_find_the_broker() -> None:
-    """Protects the connection: the broker has to advertise exactly the address in the workers' configurations."""
+    """Protects the connection: the broker has to advertise exactly the address in the workers'
+    configurations."""
     advertised = services()["broker"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     for path in CONFIGURATIONS:
         assert load(path).bus.url.removeprefix("kafka://") in re.findall(r"//([^,]+)", advertised), path.name
@@ -139,12 +146,15 @@ def test_own_containers_can_write_to_tmp() -> None:
 
 
 def test_what_is_waited_for_is_there_when_the_wait_ends() -> None:
-    """Protects the first start: a started container may not answer yet, and a command that ends is never healthy."""
+    """Protects the first start: a started container may not answer yet, and a command that ends is never
+    healthy."""
     for name, service in own_services().items():
         assert service["depends_on"], name
         for other, given in service["depends_on"].items():
             ends = other in own_services() and other not in workers()
-            assert given == {"condition": "service_completed_successfully" if ends else "service_healthy"}, name
+            assert given == {"condition": "service_completed_successfully" if ends else "service_healthy"}, (
+                name
+            )
             assert ends or other in workers() or "healthcheck" in services()[other], other
 
 
@@ -195,7 +205,8 @@ def test_prometheus_scrapes_every_worker() -> None:
 
 
 def test_prometheus_has_the_alerts(tmp_path: Path) -> None:
-    """Protects an operator who relies on the alerts: Prometheus gets the rules, and accepts the configuration."""
+    """Protects an operator who relies on the alerts: Prometheus gets the rules, and accepts the
+    configuration."""
     configuration = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
     [pattern] = read_yaml(DEPLOY / "prometheus.yml")["rule_files"]
     folder, _, names = pattern.rpartition("/")
@@ -209,7 +220,8 @@ def test_prometheus_has_the_alerts(tmp_path: Path) -> None:
 
 
 def test_health_check_asks_the_configured_port() -> None:
-    """Protects `docker compose up --wait`: the image's check, which all services inherit, uses the port they listen on."""
+    """Protects `docker compose up --wait`: the image's check, which all services inherit, uses the port they
+    listen on."""
     for name, configuration in workers().items():
         service = services()[name]
         assert "healthcheck" not in service, name
@@ -234,7 +246,9 @@ def test_compose_follows_its_specification() -> None:
 def test_images_are_pinned_by_digest() -> None:
     """Protects later starts: a tag may move, and two `up` would differ."""
     for name, service in services().items():
-        assert name in own_services() or re.search(r":v?\d[\d.]+@sha256:[0-9a-f]{64}$", service["image"]), name
+        assert name in own_services() or re.search(r":v?\d[\d.]+@sha256:[0-9a-f]{64}$", service["image"]), (
+            name
+        )
 
 
 def test_grafana_is_provisioned_with_the_dashboards() -> None:
@@ -249,4 +263,6 @@ def test_grafana_is_provisioned_with_the_dashboards() -> None:
     assert (mounted / home.relative_to(directory)).is_file()
     for path in mounted.glob("*.json"):
         variables = json.loads(path.read_text(encoding="utf-8"))["templating"]["list"]
-        assert {item["current"]["value"] for item in variables if item["type"] == "datasource"} == {source["uid"]}
+        assert {item["current"]["value"] for item in variables if item["type"] == "datasource"} == {
+            source["uid"]
+        }

@@ -1,4 +1,5 @@
-"""The image: its Dockerfile, its lock, and the steps that need no download (`make check-deploy` runs all of them)."""
+"""The image: its Dockerfile, its lock, and the steps that need no download (`make check-deploy` runs all of
+them)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ EXTRAS = ("librdkafka", "avro", "json-schema", "protobuf", "paillier", "tracing"
 def pins() -> dict[str, list[str]]:
     """The locked versions by name; several if they depend on the Python version."""
     found: dict[str, list[str]] = {}
-    for name, version in re.findall(r"^([a-z0-9-]+)==(\S+)", (DEPLOY / "requirements.txt").read_text(), re.MULTILINE):
+    for name, version in re.findall(
+        r"^([a-z0-9-]+)==(\S+)", (DEPLOY / "requirements.txt").read_text(), re.MULTILINE
+    ):
         found.setdefault(name, []).append(version)
     return found
 
@@ -39,9 +42,12 @@ def _image() -> Iterator[Image]:
 
 
 def test_hadolint_has_nothing_to_say() -> None:
-    """Protects the build: hadolint knows a hundred ways in which a Dockerfile becomes slow, unsafe or irreproducible."""
+    """Protects the build: hadolint knows a hundred ways in which a Dockerfile becomes slow, unsafe or
+    irreproducible."""
     program = Path(sys.executable).with_name("hadolint")
-    said = subprocess.run([program, "--failure-threshold", "style", DOCKERFILE], capture_output=True, text=True)
+    said = subprocess.run(
+        [program, "--failure-threshold", "style", DOCKERFILE], capture_output=True, text=True
+    )
     assert said.returncode == 0, said.stdout + said.stderr
 
 
@@ -56,12 +62,17 @@ def test_every_base_is_pinned_by_digest() -> None:
 def test_the_lock_has_what_the_project_asks_for() -> None:
     """Protects the image from an outdated lock: a new dependency, or a new bound, needs `make lock`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
+    asked = [
+        *project["dependencies"],
+        *(one for extra in EXTRAS for one in project["optional-dependencies"][extra]),
+    ]
     for requirement in map(Requirement, asked):
         locked = pins().get(requirement.name, [])
         assert locked, requirement.name
         assert all(requirement.specifier.contains(version) for version in locked), (requirement, locked)
-    commands = [line for line in (ROOT / "Makefile").read_text().splitlines() if " pyproject.toml -o deploy/" in line]
+    commands = [
+        line for line in (ROOT / "Makefile").read_text().splitlines() if " pyproject.toml -o deploy/" in line
+    ]
     assert set(re.findall(r"--extra (\S+)", "".join(commands))) == set(EXTRAS)
 
 
@@ -77,7 +88,9 @@ def test_everything_locked_has_hashes() -> None:
         assert entries
         for entry in entries:
             assert "--hash=sha256:" in entry, entry.splitlines()[0]
-    assert "--require-hashes --only-binary :all: -r requirements.txt" in " ".join(rest for _, rest in stages()[0])
+    assert "--require-hashes --only-binary :all: -r requirements.txt" in " ".join(
+        rest for _, rest in stages()[0]
+    )
 
 
 def test_port_is_the_same_everywhere() -> None:
@@ -118,7 +131,12 @@ def test_the_steps_make_a_worker_that_needs_no_right(image: Image) -> None:
 @pytest.mark.skipif(bool(os.geteuid()), reason="mounts are root's")
 def test_nothing_can_be_written_in_the_tree(image: Image) -> None:
     """Protects the test above: the program really runs as another user, on a read-only root file system."""
-    tried = image.run("sh", "-c", f"id -u; touch {image.tree}/x; touch /etc/x; touch {image.data}/x && echo data", within=True)
+    tried = image.run(
+        "sh",
+        "-c",
+        f"id -u; touch {image.tree}/x; touch /etc/x; touch {image.data}/x && echo data",
+        within=True,
+    )
     said = tried.communicate()[0]
     assert said.splitlines()[0] == "10001"
     assert said.count("Read-only file system") == 2

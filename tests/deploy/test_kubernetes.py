@@ -1,4 +1,5 @@
-"""The settings in the overlays for Kubernetes. `make check-deploy` checks them with kustomize and the schemas."""
+"""The settings in the overlays for Kubernetes. `make check-deploy` checks them with kustomize and the
+schemas."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ BASE = sorted(path for path in (KUBERNETES / "base").glob("*.yaml") if path.name
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_roles_belong_together(overlay: str) -> None:
-    """Protects the first start, and learning: an obsolete key ends every pod, another seed or size gives other numbers."""
+    """Protects the first start, and learning: an obsolete key ends every pod, another seed or size gives
+    other numbers."""
     roles = sorted((KUBERNETES / "overlays" / overlay).glob("*/role.toml"))
     assert len(roles) >= 2
     found: list[RoleSettings] = [load_settings(path, find_kind(load_kind(path)).settings) for path in roles]
@@ -35,5 +37,7 @@ def test_the_base_follows_the_schema(path: Path) -> None:
 
 def test_the_base_takes_every_file_that_it_has() -> None:
     """Protects the budget and the policies: kustomize does not apply a file that it does not list."""
-    listed = yaml.safe_load((KUBERNETES / "base" / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    listed = yaml.safe_load((KUBERNETES / "base" / "kustomization.yaml").read_text(encoding="utf-8"))[
+        "resources"
+    ]
     assert sorted(listed) == [path.name for path in BASE]

@@ -1,4 +1,5 @@
-"""The files of ``deploy/security``, as far as they need no broker. ``tests/integration/test_secure_broker.py`` runs them on one."""
+"""The files of ``deploy/security``, as far as they need no broker.
+``tests/integration/test_secure_broker.py`` runs them on one."""
 
 from __future__ import annotations
 
@@ -19,8 +20,11 @@ HIDDEN = re.compile(r"STREAMFL_BUS__OPTIONS__(\w+)")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SECURITY)))
-def test_a_file_loads_and_its_client_library_takes_its_options(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the first start, also with clusters that cannot be tested here: streamfl and the library know every key."""
+def test_a_file_loads_and_its_client_library_takes_its_options(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the first start, also with clusters that cannot be tested here: streamfl and the library know
+    every key."""
     text = path.read_text(encoding="utf-8")
     settings = load_settings(path, find_kind(load_kind(path)).settings)
     bus = tomllib.loads(text)["bus"]
@@ -32,7 +36,11 @@ def test_a_file_loads_and_its_client_library_takes_its_options(path: Path, monke
         del options[name]
     if (endpoint := next((name for name in options if "endpoint" in name), None)) is not None:
         options[endpoint] = "http://127.0.0.1:1/token"
-    for name, value in {"REGION": "eu-central-1", "ACCESS_KEY_ID": "an-id", "SECRET_ACCESS_KEY": "a-key"}.items():
+    for name, value in {
+        "REGION": "eu-central-1",
+        "ACCESS_KEY_ID": "an-id",
+        "SECRET_ACCESS_KEY": "a-key",
+    }.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     scheme = bus["url"].partition(":")[0]
     with pytest.raises(BusUnavailable):
@@ -47,7 +55,8 @@ def test_no_secret_is_in_a_file() -> None:
 
 
 def test_the_broker_checks_tokens_for_certain() -> None:
-    """Protects every topic behind the token listener: without this line Kafka 4.1 does not check who signed a token."""
+    """Protects every topic behind the token listener: without this line Kafka 4.1 does not check who signed a
+    token."""
     lines = (SECURITY / "broker.properties").read_text(encoding="utf-8").splitlines()
     validator = "org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator"
     assert f"sasl.oauthbearer.jwt.validator.class={validator}" in lines

@@ -21,7 +21,8 @@ def service() -> configparser.SectionProxy:
 
 
 def test_it_runs_the_program_where_the_image_has_it() -> None:
-    """Protects the common installation: the unit finds a tree that is copied from the image, or made by its steps."""
+    """Protects the common installation: the unit finds a tree that is copied from the image, or made by its
+    steps."""
     final = dict(stages()[-1])
     entry = json.loads(final["ENTRYPOINT"])
     assert service()["ExecStart"].startswith(f"/opt/streamfl/bin/{entry[0]} run /etc/streamfl/%i.toml")
@@ -67,14 +68,16 @@ GIVEN_UP = {
 
 
 def test_a_worker_that_was_taken_over_can_do_little() -> None:
-    """Protects the machine: systemd accepts a unit without any of these lines, and a worker works without them."""
+    """Protects the machine: systemd accepts a unit without any of these lines, and a worker works without
+    them."""
     assert {name: service().get(name) for name in GIVEN_UP} == GIVEN_UP
     # The line above removes calls from this set.
     assert "\nSystemCallFilter=@system-service\n" in UNIT.read_text(encoding="utf-8")
 
 
 def test_it_starts_without_secrets_and_with_enough_memory() -> None:
-    """Protects the first start: an optional file may be missing, and there is more memory than an idle worker needs."""
+    """Protects the first start: an optional file may be missing, and there is more memory than an idle worker
+    needs."""
     assert service()["EnvironmentFile"] == "-/etc/streamfl/%i.env"
     limits = {name: service()[name] for name in ("MemoryMax", "TasksMax")}
     page = (UNIT.parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
@@ -85,6 +88,7 @@ def test_it_starts_without_secrets_and_with_enough_memory() -> None:
 
 
 def test_it_starts_again_for_ever() -> None:
-    """Protects a worker whose cluster is unreachable for a night: by default systemd gives up after five starts."""
+    """Protects a worker whose cluster is unreachable for a night: by default systemd gives up after five
+    starts."""
     assert service()["Restart"] == "on-failure"
     assert "StartLimitIntervalSec=0" in UNIT.read_text(encoding="utf-8")

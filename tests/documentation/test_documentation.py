@@ -36,11 +36,15 @@ def commands_in(text: str) -> set[tuple[str, ...]]:
     text = re.sub(r" *\\\n\s*", " ", text)
     shown = re.findall(r"`streamfl ([a-z][^`\n]*)", text)
     for line in re.findall(r"^(?:    |\t)\s*([^#\n][^\n]*)", text, re.MULTILINE):
-        shown += re.findall(r"(?<![\w/.\[\]'\"-])streamfl ([a-z](?:(?!\bstreamfl [a-z])[^\n])*)", line.partition("  #")[0])
+        shown += re.findall(
+            r"(?<![\w/.\[\]'\"-])streamfl ([a-z](?:(?!\bstreamfl [a-z])[^\n])*)", line.partition("  #")[0]
+        )
     words = set()
     for line in shown:
         command = re.split(r"  +#| [<>|&]|; |\$\(|\)", line)[0]
-        words.add(tuple(shlex.split(command, comments=True) if command.count("'") % 2 == 0 else command.split()))
+        words.add(
+            tuple(shlex.split(command, comments=True) if command.count("'") % 2 == 0 else command.split())
+        )
     return words
 
 
@@ -51,13 +55,22 @@ def shown_commands() -> set[tuple[str, ...]]:
 
 def test_commands_are_found_wherever_they_stand() -> None:
     """Protects the test below from missing a command."""
-    text = "See `streamfl a --in-text`.\n\n    STREAMFL_BUS__URL=kafka://h streamfl b \\\n      --continued x\n"
+    text = (
+        "See `streamfl a --in-text`.\n\n    STREAMFL_BUS__URL=kafka://h streamfl b \\\n      --continued x\n"
+    )
     text += "    cat x | streamfl c --piped > y\n"
     text += "    sudo -u me streamfl d --behind && streamfl e --second\n"
     text += "    for n in 1; do streamfl f --loop; done  # streamfl ends here\n"
     found = commands_in(text)
     assert {words[0] for words in found} == set("abcdef")
-    assert {words[1] for words in found} == {"--in-text", "--continued", "--piped", "--behind", "--second", "--loop"}
+    assert {words[1] for words in found} == {
+        "--in-text",
+        "--continued",
+        "--piped",
+        "--behind",
+        "--second",
+        "--loop",
+    }
 
 
 def test_commands_in_the_documents_exist() -> None:
@@ -71,9 +84,15 @@ def test_commands_in_the_documents_exist() -> None:
     commands = {name: group.get_command(context, name) for name in {words[0] for words in shown}}
     for words in shown:
         command, words = commands[words[0]], words[1:]
-        while hasattr(command, "get_command") and words and (inner := command.get_command(context, words[0])) is not None:
+        while (
+            hasattr(command, "get_command")
+            and words
+            and (inner := command.get_command(context, words[0])) is not None
+        ):
             command, words = inner, words[1:]
-        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        known = {
+            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
         # Options in brackets are optional.
         asked = {word.strip("[].,").partition("=")[0] for word in words if word.lstrip("[").startswith("--")}
         assert asked <= known | {"--help"}, f"{command.name}: {asked - known}"
@@ -82,11 +101,16 @@ def test_commands_in_the_documents_exist() -> None:
 def test_targets_of_make_in_the_documents_exist() -> None:
     """Protects users who copy a make command and its variables."""
     rules = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets, variables = set(re.findall(r"^([a-z-]+):", rules, re.MULTILINE)), set(re.findall(r"\$\(([A-Z]+)\)", rules))
+    targets, variables = (
+        set(re.findall(r"^([a-z-]+):", rules, re.MULTILINE)),
+        set(re.findall(r"\$\(([A-Z]+)\)", rules)),
+    )
     shown = [
         found
         for path in DOCUMENTS
-        for found in re.findall(r"(?:^    |`)make((?: [A-Za-z][\w=-]*)+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for found in re.findall(
+            r"(?:^    |`)make((?: [A-Za-z][\w=-]*)+)", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
     ]
     assert len(shown) > 20
     for words in map(str.split, shown):
@@ -113,8 +137,8 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_tests_that_documents_name_exist() -> None:
     """Protects readers who look for the proof of a claim: its test must not have been renamed or dropped.
 
-    A system's own test is written with its folder, `system/test_of_it`. It may only be missing together with the folder.
-    """
+    A system's own test is written with its folder, `system/test_of_it`. It may only be missing together with
+    the folder."""
     tests = ROOT / "tests"
     own = {system.name for system in installed_systems()}
     defined: dict[str, set[str]] = {}
@@ -122,7 +146,9 @@ def test_tests_that_documents_name_exist() -> None:
         folder = path.relative_to(tests).parts[0] if path.is_relative_to(tests) else ""
         for name in (path.stem, *re.findall(r"def (test_\w+)", path.read_text())):
             defined.setdefault(name, set()).add(folder if folder in own else "")
-    named = {place for path in DOCUMENTS for place in re.findall(r"`(?:(\w+)/)?(test_\w+)`", path.read_text())}
+    named = {
+        place for path in DOCUMENTS for place in re.findall(r"`(?:(\w+)/)?(test_\w+)`", path.read_text())
+    }
     assert len(named) > 20
     gone = {(folder, name) for folder, name in named if folder and not (tests / folder).exists()}
     assert not {name for _, name in gone} & defined.keys()
@@ -130,7 +156,8 @@ def test_tests_that_documents_name_exist() -> None:
 
 
 def test_configurations_in_the_readme_are_valid() -> None:
-    """Protects the first try: settings copied from the README have to load, and client and server have to agree."""
+    """Protects the first try: settings copied from the README have to load, and client and server have to
+    agree."""
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     settings = [PofmklSettings(**tomllib.loads(block)) for block in blocks]
     assert sorted(item.role.kind for item in settings) == ["pofmkl-client", "pofmkl-server"]
@@ -140,22 +167,34 @@ def test_configurations_in_the_readme_are_valid() -> None:
 
 
 def test_the_first_screen_says_whether_to_read_on() -> None:
-    """Protects a reader who has a minute: picture, figures, purpose, what leaves a site and what it is not for come first."""
+    """Protects a reader who has a minute: picture, figures, purpose, what leaves a site and what it is not
+    for come first."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     screen = text.partition("\n## ")[0]
-    for part in ("![", "| **0.", "**In**", "**Out**", "**What leaves**", "**You write**", "**It is not for**"):
+    for part in (
+        "![",
+        "| **0.",
+        "**In**",
+        "**Out**",
+        "**What leaves**",
+        "**You write**",
+        "**It is not for**",
+    ):
         assert part in screen
     assert len(screen.split()) < 320
     assert len(text.split()) < 1500
 
 
 def test_who_learns_what_is_told_of_every_system() -> None:
-    """Protects people who decide whether to take part: the one table has each system, and each line says who learns what."""
+    """Protects people who decide whether to take part: the one table has each system, and each line says who
+    learns what."""
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     [table] = re.findall(r"^## In one table\n\n(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     told = {re.sub(r"[^a-z]", "", re.sub(r"\(.*\)", "", cell).lower()) for cell, *_ in rows}
-    places = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]["streamfl.systems"]
+    places = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"][
+        "streamfl.systems"
+    ]
     assert {name.replace("-", "") for name in places} <= told
     for row in rows:
         assert len(row) == 4, row
@@ -164,18 +203,23 @@ def test_who_learns_what_is_told_of_every_system() -> None:
 
 
 def test_what_plug_ins_are_told_to_use_is_there() -> None:
-    """Protects authors of plug-ins: each class, Protocol or exception named on their pages exists under that name."""
+    """Protects authors of plug-ins: each class, Protocol or exception named on their pages exists under that
+    name."""
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     places = set(re.findall(r"`(streamfl(?:\.[a-z_]+)*)\.([A-Z]\w+)", text))
-    places |= {(module, name) for names, module in re.findall(r"^\| ((?:`\w+`,? ?)+) \| `(streamfl[.\w]+)` \|", text, re.MULTILINE)
-               for name in re.findall(r"\w+", names)}
+    places |= {
+        (module, name)
+        for names, module in re.findall(r"^\| ((?:`\w+`,? ?)+) \| `(streamfl[.\w]+)` \|", text, re.MULTILINE)
+        for name in re.findall(r"\w+", names)
+    }
     assert len(places) > 15
     for module, name in places:
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
 def test_the_new_names_on_the_page_of_upgrades_are_there() -> None:
-    """Protects authors of plug-ins from before: each name that a table gives in the place of an old one can be imported."""
+    """Protects authors of plug-ins from before: each name that a table gives in the place of an old one can
+    be imported."""
     text = (ROOT / "docs" / "upgrades.md").read_text(encoding="utf-8")
     [section] = re.findall(r"^## If you have a system.*?(?=^## )", text, re.DOTALL | re.MULTILINE)
     checked = 0

@@ -13,7 +13,9 @@ from page_commands import page_text
 # What follows the tutorial says more of the bus.
 TEXT = page_text("laptop.md").partition("\n## The bus in a file\n")[0]
 # An indented block of commands, one of code, or one of settings, with the text before it.
-BLOCKS = re.compile(r"```(?P<kind>toml|python)\n(?P<code>.*?)```|^(?P<shell>(?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE)
+BLOCKS = re.compile(
+    r"```(?P<kind>toml|python)\n(?P<code>.*?)```|^(?P<shell>(?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE
+)
 
 
 @pytest.fixture(name="laptop")
@@ -25,11 +27,14 @@ def _laptop(tmp_path: Path) -> Iterator[Laptop]:
 
 @pytest.mark.long
 def test_the_tutorial_runs_as_it_stands(laptop: Laptop) -> None:
-    """Protects a new user's first hour: every file and command of the page works as described, with real processes."""
+    """Protects a new user's first hour: every file and command of the page works as described, with real
+    processes."""
     said: list[str] = []
     for block in BLOCKS.finditer(TEXT):
         if block["kind"] == "toml":
-            (laptop.folder / ("client.toml" if "[samples]" in block["code"] else "server.toml")).write_text(block["code"])
+            (laptop.folder / ("client.toml" if "[samples]" in block["code"] else "server.toml")).write_text(
+                block["code"]
+            )
         elif block["kind"] == "python":
             (laptop.folder / "look.py").write_text(block["code"])
             assert re.fullmatch(r"press-2 [\d.-]+\n", laptop.shell("python3 look.py"))

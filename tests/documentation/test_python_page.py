@@ -28,7 +28,8 @@ def test_the_examples_for_python_run() -> None:
 def test_settings_from_a_file_as_the_page_does_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the first settings file: every command, from a file of records to a passing check, works as written."""
+    """Protects the first settings file: every command, from a file of records to a passing check, works as
+    written."""
     text = page_text("will-my-topic-work.md", "Settings from your own records")
     [line] = re.findall(r"```json\n(.*?)\n```", text)
     rows = [json.loads(line) | {"flow": n / 7, "lever": 5 + n % 3} for n in range(20)]

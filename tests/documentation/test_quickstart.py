@@ -31,7 +31,10 @@ def blocks(step: str) -> list[list[str]]:
     """A step's commands: each indented block, and lines joined where a command spans several."""
     [section] = re.findall(rf"^## {step}\. .*?(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)
     found = re.findall(r"((?:^    [^\n]*\n)+)", section, re.MULTILINE)
-    return [re.split(r"\n(?=streamfl|mkdir)", re.sub(r"^    ", "", block, flags=re.MULTILINE).strip()) for block in found]
+    return [
+        re.split(r"\n(?=streamfl|mkdir)", re.sub(r"^    ", "", block, flags=re.MULTILINE).strip())
+        for block in found
+    ]
 
 
 Do = Callable[[list[str]], str]
@@ -39,13 +42,16 @@ Do = Callable[[list[str]], str]
 
 @pytest.fixture(name="do")
 def _do(laptop: Laptop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Do:
-    """Runs streamfl commands in this process, which starts faster than a new one each. Returns their output."""
+    """Runs streamfl commands in this process, which starts faster than a new one each. Returns their
+    output."""
     monkeypatch.chdir(laptop.folder)
 
     def do(commands: list[str]) -> str:
         said = []
         for command in commands:
-            code, out, error = run_command(monkeypatch, capsys, *shlex.split(command.removeprefix("streamfl ")))
+            code, out, error = run_command(
+                monkeypatch, capsys, *shlex.split(command.removeprefix("streamfl "))
+            )
             assert code == 0, f"{command}: {out}{error}"
             said.append(out)
         return "".join(said)
@@ -55,7 +61,8 @@ def _do(laptop: Laptop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.mark.long
 def test_the_quickstart_runs_as_it_stands(laptop: Laptop, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a new user's first quarter of an hour: a table is evaluated, then predicted by processes, then a topic is."""
+    """Protects a new user's first quarter of an hour: a table is evaluated, then predicted by processes, then
+    a topic is."""
     make, (init, simulate, compare) = blocks("2")
     laptop.shell("\n".join(make))
     do([init])
@@ -77,8 +84,13 @@ def test_the_quickstart_runs_as_it_stands(laptop: Laptop, do: Do, monkeypatch: p
     cluster = f"sqlite://{laptop.folder}/cluster.db"
     with closing(connect(cluster)) as bus:
         bus.create([TopicSpec("readings", 2, compacted=False)])
-        rows = [{"device": f"press-{number % 8}", "t1": 20 + number % 7, "t2": number % 5, "lever": 3.5} for number in range(80)]
+        rows = [
+            {"device": f"press-{number % 8}", "t1": 20 + number % 7, "t2": number % 5, "lever": 3.5}
+            for number in range(80)
+        ]
         bus.write([Outgoing("readings", row["device"].encode(), json.dumps(row).encode()) for row in rows])
-    commands = [line.replace("kafka://localhost:9092", cluster) for line in commands if not line.endswith("&")]
+    commands = [
+        line.replace("kafka://localhost:9092", cluster) for line in commands if not line.endswith("&")
+    ]
     assert sum(cluster in line for line in commands) == 2
     assert "plant.predictions" in do(commands)

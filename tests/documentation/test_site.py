@@ -55,7 +55,8 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_built_and_every_link_of_it_leads_somewhere(site: Path) -> None:
-    """Protects readers of the site: an unlisted page, and a link that only works on GitHub, lead nowhere here."""
+    """Protects readers of the site: an unlisted page, and a link that only works on GitHub, lead nowhere
+    here."""
     pages = {page: Links(page) for page in site.rglob("*.html")}
     written = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     for path in written:
@@ -70,7 +71,9 @@ def test_every_page_is_built_and_every_link_of_it_leads_somewhere(site: Path) ->
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             if target.is_dir():
                 target /= "index.html"
-            if not target.exists() or (parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].places):
+            if not target.exists() or (
+                parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].places
+            ):
                 dead[page.relative_to(site).as_posix()].add(lead)
     assert not dead
 
@@ -78,12 +81,18 @@ def test_every_page_is_built_and_every_link_of_it_leads_somewhere(site: Path) ->
 def test_the_readme_is_the_first_page_and_source_files_lie_where_pages_say(site: Path) -> None:
     """Protects the entry page, and readers without the repository: files that pages name can be opened."""
     assert "Many sites learn one model together" in (site / "index.html").read_text(encoding="utf-8")
-    for place in ("CONTRIBUTING.html", "DECISIONS.html", "examples/own_system/index.html", "examples/notebook/federation.ipynb"):
+    for place in (
+        "CONTRIBUTING.html",
+        "DECISIONS.html",
+        "examples/own_system/index.html",
+        "examples/notebook/federation.ipynb",
+    ):
         assert (site / place).is_file(), place
 
 
 def test_tables_and_lists_are_what_they_are_on_github(site: Path) -> None:
-    """Protects readers of the site: there a list needs an empty line before it, and a line that begins with "16." ends a table."""
+    """Protects readers of the site: there a list needs an empty line before it, and a line that begins with
+    "16." ends a table."""
     for path in (ROOT / "docs").rglob("*.md"):
         page = site / path.relative_to(ROOT / "docs").with_suffix(".html")
         if path.name == "README.md":
@@ -99,6 +108,6 @@ def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
     """Protects readers behind a firewall, and everybody from tracking by another server."""
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        for tag in ("<script src=", "<link rel=\"stylesheet\" href=", "<img src="):
+        for tag in ("<script src=", '<link rel="stylesheet" href=', "<img src="):
             for after in text.split(tag)[1:]:
                 assert not after.lstrip("\"'").startswith(("http:", "https:", "//")), page

@@ -1,4 +1,5 @@
-"""Server and three parties with keys, as processes on a real broker: their settings, what they read, and what has to come of it.
+"""Server and three parties with keys, as processes on a real broker: their settings, what they read, and what
+has to come of it.
 
 Small: windows of 24 entities, three columns each, twenty iterations.
 """
@@ -142,8 +143,19 @@ class Federation:
             secret = folder / f"{member}.secret"
             secret.write_bytes(self.secret(member))
             secret.chmod(0o600)
-            given = {"name": self.name, "member": member, "folder": folder, "port": self.ports[member], "kind": kind}
-            given |= {"url": self.url, "session": SESSIONS[scheme], "estimator": estimator, "serving": serving}
+            given = {
+                "name": self.name,
+                "member": member,
+                "folder": folder,
+                "port": self.ports[member],
+                "kind": kind,
+            }
+            given |= {
+                "url": self.url,
+                "session": SESSIONS[scheme],
+                "estimator": estimator,
+                "serving": serving,
+            }
             given["party"] = PRIVACY.format(**given) if kind == PARTY else ""
             text = CONFIGURATION + (PARTY_SECTIONS if kind == PARTY else SERVER_SECTIONS)
             self.config(member).write_text(text.format(**given))
@@ -170,7 +182,9 @@ class Federation:
 
     def ledger(self, member: str, code: int = 0) -> dict[str, Any]:
         """What `streamfl ledger show` says."""
-        found: dict[str, Any] = json.loads(self.call("ledger", "show", self.config(member), "--format", "json", code=code))
+        found: dict[str, Any] = json.loads(
+            self.call("ledger", "show", self.config(member), "--format", "json", code=code)
+        )
         return found
 
     def start(self, *members: str) -> None:
@@ -182,11 +196,14 @@ class Federation:
     def make_topics(self, bus: Bus, member: str) -> None:
         """Those of a member that are missing."""
         settings = self.settings(member)
-        specs = {spec.name: replace(spec, partitions=1) for spec in ROLES[settings.role.kind].topics(settings)}
+        specs = {
+            spec.name: replace(spec, partitions=1) for spec in ROLES[settings.role.kind].topics(settings)
+        }
         bus.create([specs[name] for name in specs.keys() - bus.describe(sorted(specs)).keys()])
 
     def kill_amid(self, member: str, is_awaited: Callable[[], bool]) -> None:
-        """Stop a member where it stands, see the others come to where they wait for it, and end it as a power cut does."""
+        """Stop a member where it stands, see the others come to where they wait for it, and end it as a power
+        cut does."""
         self._processes[member].send_signal(signal.SIGSTOP)
         self.wait(is_awaited, f"fit under way that waits for {member}")
         self.kill(member)
@@ -215,8 +232,8 @@ class Federation:
     def kill_between_note_and_commit(self, bus: Bus, member: str, kind: str) -> None:
         """Start a party, and end it when its first release of a kind is in its ledger file and nowhere else.
 
-        While the file's lock is held here a note waits. Then the party is stopped, but for the process that writes the note.
-        """
+        While the file's lock is held here a note waits. Then the party is stopped, but for the process that
+        writes the note."""
         file, noted = self.folder / f"{member}.ledger", ""
         with file.open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -230,7 +247,9 @@ class Federation:
                 self.wait(lambda size=size: file.stat().st_size > size, f"link of {member}")  # type: ignore[misc]
                 fcntl.flock(held, fcntl.LOCK_EX)
                 lane = file.read_bytes()[-RECORD_BYTES] - 1
-                noted = "partial" if lane == PREDICTIONS else LED_TO[self.said(bus, f"{member}.asks")[-1].kind]
+                noted = (
+                    "partial" if lane == PREDICTIONS else LED_TO[self.said(bus, f"{member}.asks")[-1].kind]
+                )
             assert kind not in {one.kind for one in self.said(bus, f"{member}.releases")}
             self.kill(member)
 
@@ -248,7 +267,9 @@ class Federation:
     def metric(self, member: str, name: str) -> float:
         """What /metrics has of a figure; NaN where nobody answers yet."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[member]}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ports[member]}/metrics", timeout=5
+            ) as answer:
                 return scraped(answer.read().decode(), name)
         except OSError:
             return math.nan
@@ -264,15 +285,21 @@ class Federation:
     def wait(self, is_so: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
         while not is_so():
-            logs = "".join(f"{one.name}:\n{one.read_text(errors='replace')[-3000:]}\n" for one in self.folder.glob("*.log"))
+            logs = "".join(
+                f"{one.name}:\n{one.read_text(errors='replace')[-3000:]}\n"
+                for one in self.folder.glob("*.log")
+            )
             assert time.monotonic() < deadline, f"no {what}; the processes said:\n{logs}"
             time.sleep(0.2)
 
     def every_release(self, member: str) -> list[Message]:
-        """All that a party ever wrote, in transactions that were aborted too, as somebody who is curious reads it."""
+        """All that a party ever wrote, in transactions that were aborted too, as somebody who is curious
+        reads it."""
         place = TopicPartition(f"{self.name}.{member}.releases", 0)
         consumer = KafkaConsumer(
-            bootstrap_servers=self.broker.address, isolation_level="read_uncommitted", auto_offset_reset="earliest"
+            bootstrap_servers=self.broker.address,
+            isolation_level="read_uncommitted",
+            auto_offset_reset="earliest",
         )
         decode = codec(self.settings("bank").message_bytes).decode
         with closing(consumer):
@@ -280,7 +307,9 @@ class Federation:
             consumer.seek_to_beginning(place)
             end, found = consumer.end_offsets([place])[place], []
             while consumer.position(place) < end:
-                found += [decode(record.value) for records in consumer.poll(500).values() for record in records]
+                found += [
+                    decode(record.value) for records in consumer.poll(500).values() for record in records
+                ]
         return found
 
     def replace(self, topic: str, records: Sequence[Record]) -> None:
@@ -339,7 +368,11 @@ def show(bus: Bus, federation: Federation, fit: int) -> None:
         rows = inputs[:, list(own_columns(party))]
         bus.write(
             [
-                Outgoing(f"{federation.name}-{party}", name.encode(), json.dumps(dict(zip(FEATURES, row, strict=True))).encode())
+                Outgoing(
+                    f"{federation.name}-{party}",
+                    name.encode(),
+                    json.dumps(dict(zip(FEATURES, row, strict=True))).encode(),
+                )
                 for name, row in zip(names_of(fit), rows.tolist(), strict=True)
             ]
         )
@@ -352,7 +385,8 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
     bounds = Bounds(np.zeros(COLUMNS), np.full(COLUMNS, 3.0))
     label_bounds = Bounds(np.zeros(1), np.full(1, 3.0))
     windows: dict[str, Window] = {
-        party: freeze(inputs[:, list(own_columns(party))], labels, bounds, label_bounds, ROWS) for party in PARTIES
+        party: freeze(inputs[:, list(own_columns(party))], labels, bounds, label_bounds, ROWS)
+        for party in PARTIES
     }
 
     def place(party: str, window: int, secret: bytes) -> ReleaseContext:
@@ -364,10 +398,14 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
     if learning.estimator != "frank-wolfe":
         call = marginal if learning.estimator == "marginal" else two_round
         cost = public.estimator_cost(PARTIES[0]) * len(PARTIES)
-        return call(windows, cost, learning.columns, learning.radius, delta=1e-3, window=number, place=place).x
+        return call(
+            windows, cost, learning.columns, learning.radius, delta=1e-3, window=number, place=place
+        ).x
     monkeypatch.setattr(direct, "place", place)
     plans = {party: public.fit_plan(party, number) for party in PARTIES}
-    done = direct.fit(windows, public.sampling, ITERATIONS, public.sketch(number), plans, delta=1e-3, window=number)
+    done = direct.fit(
+        windows, public.sampling, ITERATIONS, public.sketch(number), plans, delta=1e-3, window=number
+    )
     return done.x
 
 

@@ -27,7 +27,9 @@ TOPIC = "patients.ledger"
 class Place:
     """A party's settings file, and a bus in a file with what its ledger remembers."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder = folder
         self.file = folder / "ward.ledger"
         self._monkeypatch, self._capture = monkeypatch, capture

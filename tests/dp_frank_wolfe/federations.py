@@ -16,9 +16,11 @@ def parties_of(parties: int) -> list[str]:
     return [f"party-{number}" for number in range(parties)]
 
 
-def settings_of(member: str, parties: int = 2, folder: Path | None = None, **sections: dict[str, Any]) -> DPFrankWolfeSettings:
-    """Of the server, or of a party. folder: where ledger files and secrets are, with noise that nobody knows; None: with noise that
-    everybody can compute.
+def settings_of(
+    member: str, parties: int = 2, folder: Path | None = None, **sections: dict[str, Any]
+) -> DPFrankWolfeSettings:
+    """Of the server, or of a party. folder: where ledger files and secrets are, with noise that nobody knows;
+    None: with noise that everybody can compute.
     """
     names = parties_of(parties)
     privacy: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, **sections.get("privacy", {})}
@@ -31,7 +33,13 @@ def settings_of(member: str, parties: int = 2, folder: Path | None = None, **sec
         },
         "role": {"kind": SERVER if member == SERVER_MEMBER else PARTY},
         "window": {"rows": ROWS, "patience_seconds": 60.0, **sections.get("window", {})},
-        "learning": {"estimator": "frank-wolfe", "columns": 4, "iterations": 6, "sketch_rows": 8, **sections.get("learning", {})},
+        "learning": {
+            "estimator": "frank-wolfe",
+            "columns": 4,
+            "iterations": 6,
+            "sketch_rows": 8,
+            **sections.get("learning", {}),
+        },
         "serving": sections.get("serving", {}),
         "bounds": sections.get("bounds", {}),
     }
@@ -44,7 +52,10 @@ def settings_of(member: str, parties: int = 2, folder: Path | None = None, **sec
             Anchor.create(privacy["ledger_file"], privacy["ledger"], member)
     if member != SERVER_MEMBER:
         content["party"] = {"name": member}
-        content["samples"] = {"topic": f"{member}-samples", "features": [f"x{number}" for number in range(COLUMNS)]}
+        content["samples"] = {
+            "topic": f"{member}-samples",
+            "features": [f"x{number}" for number in range(COLUMNS)],
+        }
         content["labels"] = {"topic": "labels", "label": "y", "label_range": [0.0, 1.0]}
     return DPFrankWolfeSettings.model_validate({**content, "privacy": privacy})
 

@@ -1,4 +1,5 @@
-"""A server whose parties are played by hand: messages are made of the arithmetic, with no role on the other side."""
+"""A server whose parties are played by hand: messages are made of the arithmetic, with no role on the other
+side."""
 
 from __future__ import annotations
 
@@ -53,11 +54,22 @@ def settings_of(**sections: dict[str, Any]) -> DPFrankWolfeSettings:
     """Of a server with two parties of four columns."""
     names = [f"party-{number}" for number in range(PARTIES)]
     content: dict[str, Any] = {
-        "federation": {"name": "f", "parties": names, "columns": dict.fromkeys(names, COLUMNS), **sections.pop("federation", {})},
+        "federation": {
+            "name": "f",
+            "parties": names,
+            "columns": dict.fromkeys(names, COLUMNS),
+            **sections.pop("federation", {}),
+        },
         "role": {"kind": SERVER},
         "window": {"rows": ROWS, "patience_seconds": 60.0, **sections.pop("window", {})},
         "privacy": {"epsilon": 5.0, "delta": 1e-3, **sections.pop("privacy", {})},
-        "learning": {"estimator": "frank-wolfe", "columns": 4, "iterations": 6, "sketch_rows": 16, **sections.pop("learning", {})},
+        "learning": {
+            "estimator": "frank-wolfe",
+            "columns": 4,
+            "iterations": 6,
+            "sketch_rows": 16,
+            **sections.pop("learning", {}),
+        },
     }
     return DPFrankWolfeSettings.model_validate({**content, **sections})
 
@@ -67,7 +79,8 @@ def names_of(count: int = ROWS, first: int = 0) -> list[str]:
 
 
 class Server:
-    """said: messages of the latest step, by the party that they go to. published: (channel, key, value) of all."""
+    """said: messages of the latest step, by the party that they go to. published: (channel, key, value) of
+    all."""
 
     def __init__(self, settings: DPFrankWolfeSettings) -> None:
         self.settings, self.public, self.now = settings, Public(settings), BEGIN
@@ -83,7 +96,9 @@ class Server:
     def _make(self) -> PartitionedRole[ServerTask]:
         limits = Limits(self.settings.message_bytes + HEADER_BYTES, 16, 16, 100.0)
         counts = MemberCounts()
-        role = PartitionedRole(lambda outbox: ServerTask(self.public, outbox), {}, limits, 60.0, SERVER, counts, SYSTEM)
+        role = PartitionedRole(
+            lambda outbox: ServerTask(self.public, outbox), {}, limits, 60.0, SERVER, counts, SYSTEM
+        )
         role.open(0)
         return role
 
@@ -97,11 +112,16 @@ class Server:
         for key, value in self.state.items():
             self.role.restore(StateChange("state", 0, key, value))
 
-    def hear(self, party: str, kind: str, content: Any, window: int = 0, iteration: int = 0, **changed: Any) -> list[str]:
-        """A party's message; returns the reasons for which it was refused. Entities without numbers get the next ones."""
+    def hear(
+        self, party: str, kind: str, content: Any, window: int = 0, iteration: int = 0, **changed: Any
+    ) -> list[str]:
+        """A party's message; returns the reasons for which it was refused. Entities without numbers get the
+        next ones."""
         if isinstance(content, Entities) and not content.first:
             told = self.told[party]
-            content = Entities(content.names, told.get(iteration, (1 + sum(len(names) for _, names in told.values()), []))[0])
+            content = Entities(
+                content.names, told.get(iteration, (1 + sum(len(names) for _, names in told.values()), []))[0]
+            )
             told[iteration] = content.first, content.names
         made = content if isinstance(content, bytes) else content_of(content)
         message = Message(VERSION, self.public.fingerprint, party, window, iteration, kind, 0, b"", made)
@@ -170,7 +190,9 @@ class Hand:
             return
         blocks = {number: block for number, block in enumerate(public.blocks) if block.party == self.party}
         plan = public.fit_plan(self.party, self.number)
-        self.fit = PartyFit(self.window, blocks, plan, public.sketch(self.number), at, None, public.settings.federation.seed)
+        self.fit = PartyFit(
+            self.window, blocks, plan, public.sketch(self.number), at, None, public.settings.federation.seed
+        )
 
     def hear(self, message: Message) -> tuple[str, Any, int] | None:
         """What it answers: kind, content and iteration."""
@@ -189,15 +211,27 @@ class Hand:
             mine = [number for number in due if public.blocks[number].party == self.party]
             gap = self.fit.gap(own, others) if math.isinf(public.settings.privacy.epsilon) else None
             answers = [
-                VertexAnswer(number, one.vertex.column, one.vertex.sign > 0, b"" if one.sums is None else encode_array(one.sums))
+                VertexAnswer(
+                    number,
+                    one.vertex.column,
+                    one.vertex.sign > 0,
+                    b"" if one.sums is None else encode_array(one.sums),
+                )
                 for number, one in self.fit.answer(message.iteration, mine, own, others).items()
             ]
             return "answers", Answers(answers, gap), message.iteration
         if message.kind == "choose":
             columns = np.array(self.selection.choose(), "<u4").tobytes()
-            values, two = encode_array(self.selection.values()), public.settings.learning.estimator == "two-round"
+            values, two = (
+                encode_array(self.selection.values()),
+                public.settings.learning.estimator == "two-round",
+            )
             norms = b"" if two else encode_array(self.selection.norms())
-            return "chosen", Chosen(columns, values, norms, encode_array(self.selection.rows()) if two else b""), 0
+            return (
+                "chosen",
+                Chosen(columns, values, norms, encode_array(self.selection.rows()) if two else b""),
+                0,
+            )
         if message.kind == "rows":
             rows: OtherRows = read_content(message.content, OtherRows)
             others = np.frombuffer(rows.rows, "<f8").reshape(public.settings.window.rows, -1)
@@ -220,7 +254,9 @@ def windows_of(found: dict[str, Hand]) -> dict[str, Window]:
     return {party: hand.window for party, hand in found.items()}
 
 
-def converse(server: Server, parties: dict[str, Hand], restart: bool = False, without: frozenset[str] = frozenset()) -> None:
+def converse(
+    server: Server, parties: dict[str, Hand], restart: bool = False, without: frozenset[str] = frozenset()
+) -> None:
     """Until nobody has anything to say. restart: another process takes up the server before each message.
 
     without: parties that hear nothing.
@@ -237,4 +273,14 @@ def converse(server: Server, parties: dict[str, Hand], restart: bool = False, wi
             unread += [one for one in server.said if one[0] not in without]
 
 
-__all__ = ["Hand", "Server", "converse", "divided", "hands", "names_of", "settings_of", "weights_of", "windows_of"]
+__all__ = [
+    "Hand",
+    "Server",
+    "converse",
+    "divided",
+    "hands",
+    "names_of",
+    "settings_of",
+    "weights_of",
+    "windows_of",
+]

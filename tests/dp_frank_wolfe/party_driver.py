@@ -9,7 +9,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, Send, StateChange, Work, receive_at_once
+from streamfl.contract.role import (
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+    Work,
+    receive_at_once,
+)
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, FittedModel, Message, codec, content_of
@@ -26,8 +35,14 @@ State = dict[tuple[str, bytes], bytes]
 
 
 def settings(folder: Path | None = None, **sections: dict[str, Any]) -> DPFrankWolfeSettings:
-    """Of party ``a``, whose other is ``b``. folder: of its ledger file and its secret; None: nothing outlasts the process."""
-    privacy: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-3, "ledger": "people", **sections.pop("privacy", {})}
+    """Of party ``a``, whose other is ``b``. folder: of its ledger file and its secret; None: nothing outlasts
+    the process."""
+    privacy: dict[str, Any] = {
+        "epsilon": 2.0,
+        "delta": 1e-3,
+        "ledger": "people",
+        **sections.pop("privacy", {}),
+    }
     if folder is None:
         privacy = {"insecure_test_noise": True, **privacy}
     else:
@@ -116,7 +131,8 @@ class Driver:
         return found
 
     def killed_after_noting(self, received: Received) -> None:
-        """The worker takes a message, does the work that it leads to, and is killed before anything comes of that."""
+        """The worker takes a message, does the work that it leads to, and is killed before anything comes of
+        that."""
         for reply in self.role.receive([received], self.now):
             assert isinstance(reply, Work)
             reply.function(reply.content)
@@ -142,7 +158,9 @@ class Driver:
     def server(self, kind: str, window: int, iteration: int, content: Any, **others: Any) -> Received:
         given = content if isinstance(content, bytes) else content_of(content)
         header = {"fingerprint": self.public.fingerprint, "sender": SERVER_NAME, **others}
-        message = Message(VERSION, header["fingerprint"], header["sender"], window, iteration, kind, 0, b"", given)
+        message = Message(
+            VERSION, header["fingerprint"], header["sender"], window, iteration, kind, 0, b"", given
+        )
         return self.record("asks", "", self.codec.encode(message))
 
     def manifest(self, window: int = 1, names: list[str] = NAMES) -> Received:
@@ -152,7 +170,9 @@ class Driver:
 
     def ask(self, iteration: int, own: Any = None, others: Any = None, window: int = 1) -> Received:
         numbers = self.settings.sketch_numbers
-        return self.server("ask", window, iteration, ask_of(own, np.zeros(numbers) if others is None else others))
+        return self.server(
+            "ask", window, iteration, ask_of(own, np.zeros(numbers) if others is None else others)
+        )
 
     def model(self, own: Any = None, window: int = 1) -> Received:
         columns, weights = sparse(own)

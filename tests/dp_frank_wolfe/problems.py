@@ -17,11 +17,15 @@ def sparse(rows: int, columns: int, parties: int, seed: int = 0, noise: float = 
     return divided(features, labels, parties)
 
 
-def divided(features: np.ndarray, labels: np.ndarray, parties: int, rows: int | None = None) -> dict[str, Window]:
+def divided(
+    features: np.ndarray, labels: np.ndarray, parties: int, rows: int | None = None
+) -> dict[str, Window]:
     """Features and labels within 1, consecutive columns to each party, in a window of so many rows."""
     one = Bounds(np.zeros(1), np.ones(1))
     return {
-        f"party-{number}": freeze(own, labels, Bounds(np.zeros(own.shape[1]), np.ones(own.shape[1])), one, rows or len(labels))
+        f"party-{number}": freeze(
+            own, labels, Bounds(np.zeros(own.shape[1]), np.ones(own.shape[1])), one, rows or len(labels)
+        )
         for number, own in enumerate(np.array_split(features, parties, axis=1))
     }
 

@@ -39,7 +39,9 @@ class Transcript:
 
 
 class _Recorded:
-    def __init__(self, transcript: Transcript, scores: np.ndarray, rate: Fraction, forced: Transcript | None) -> None:
+    def __init__(
+        self, transcript: Transcript, scores: np.ndarray, rate: Fraction, forced: Transcript | None
+    ) -> None:
         self._transcript, self._scores, self._rate, self._forced = transcript, scores, rate, forced
         self._real: IntegerDistribution = choice(scores, rate)
 
@@ -50,8 +52,11 @@ class _Recorded:
         return found
 
 
-def transcript(run: Callable[[], DirectFit], module: str, forced: Transcript | None = None) -> tuple[DirectFit, Transcript]:
-    """Run it, and note every release; with ``forced`` everything that is released is what was released there."""
+def transcript(
+    run: Callable[[], DirectFit], module: str, forced: Transcript | None = None
+) -> tuple[DirectFit, Transcript]:
+    """Run it, and note every release; with ``forced`` everything that is released is what was released
+    there."""
     found = Transcript()
     add = IntegerNoise.add
 
@@ -61,7 +66,10 @@ def transcript(run: Callable[[], DirectFit], module: str, forced: Transcript | N
         return released
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"streamfl.dp_frank_wolfe.{module}.choice", lambda scores, rate: _Recorded(found, scores, rate, forced))
+        patch.setattr(
+            f"streamfl.dp_frank_wolfe.{module}.choice",
+            lambda scores, rate: _Recorded(found, scores, rate, forced),
+        )
         patch.setattr(IntegerNoise, "add", told)
         fit = run()
     return fit, found

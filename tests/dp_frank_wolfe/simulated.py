@@ -40,14 +40,19 @@ SPLIT = "bank=0:3,shop=3:7,post=c7+c8"
 
 
 class Line:
-    """The command in this process. Every number of the table is a whole number of the window's, so that freezing rounds nothing."""
+    """The command in this process. Every number of the table is a whole number of the window's, so that
+    freezing rounds nothing."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.folder = folder
         random = np.random.default_rng(3)
         columns = random.integers(-(2**14), 2**14, (ROWS, COLUMNS), endpoint=True) / 2**14
-        labels = np.clip(columns @ [0.4, 0, 0, -0.3, 0, 0, 0.2, 0, 0.1] + 0.1 * random.normal(size=ROWS), -1, 1)
+        labels = np.clip(
+            columns @ [0.4, 0, 0, -0.3, 0, 0, 0.2, 0, 0.1] + 0.1 * random.normal(size=ROWS), -1, 1
+        )
         self.frame = pd.DataFrame(columns, columns=[f"c{number}" for number in range(COLUMNS)])
         self.frame["y"] = np.rint(labels * 2**18) / 2**18
 
@@ -69,7 +74,9 @@ class Line:
         config.write_text(CONFIG.format(kind=f"dp-frank-wolfe-{kind}", learning=learning, more=more, **given))
         self.frame.to_csv(data, index=False)
         split = () if "--split" in arguments else ("--split", SPLIT)
-        return run_command(self._monkeypatch, self._capture, "simulate", config, "--data", data, *split, *arguments)
+        return run_command(
+            self._monkeypatch, self._capture, "simulate", config, "--data", data, *split, *arguments
+        )
 
     def json(self, *arguments: object, **settings: Any) -> dict[str, Any]:
         code, out, error = self(*arguments, "--format", "json", **settings)

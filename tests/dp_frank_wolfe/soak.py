@@ -1,4 +1,5 @@
-"""DP Frank-Wolfe under the soak: two parties and a server, a window of labelled entities from time to time, and predictions."""
+"""DP Frank-Wolfe under the soak: two parties and a server, a window of labelled entities from time to time,
+and predictions."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ LABELS = "outcomes"
 ROWS, ITERATIONS = 40, 4
 FEATURES = ("a", "b", "c")
 BOUND = 4.0
-# So many samples after the last one a window's entities begin to be labelled: some models come to each campaign.
+# So many samples after the last one a window's entities begin to be labelled: some models come to each
+# campaign.
 EVERY = 3_000
 SECTIONS = """
 [federation]
@@ -105,23 +107,31 @@ def _entity(plan: Plan, name: bytes, is_labelled: bool) -> list[Outgoing]:
     inputs = rng_for(plan.seed, "soak", name.decode()).normal(size=(len(PARTIES), 3))
     found = []
     for party, own in zip(PARTIES, inputs.tolist(), strict=True):
-        found.append(Outgoing(f"samples-{party}", name, json.dumps(dict(zip(FEATURES, own, strict=True))).encode()))
+        found.append(
+            Outgoing(f"samples-{party}", name, json.dumps(dict(zip(FEATURES, own, strict=True))).encode())
+        )
     if is_labelled:
         found.append(Outgoing(LABELS, name, json.dumps({"y": float(inputs[:, 0].sum())}).encode()))
     return found
 
 
 def members(plan: Plan) -> dict[str, Member]:
-    """Each has one partition, which can move where there are two processes on one machine with the ledger file."""
+    """Each has one partition, which can move where there are two processes on one machine with the ledger
+    file."""
     found = {}
     for party in (*PARTIES, ""):
         ledger = ""
         if party:
             ledger = f'ledger = "ledger-{party}"\nledger_file = "{folder(plan) / party}.ledger"\n'
             ledger += f'secret_file = "{folder(plan) / party}.secret"'
-        kind, given = "party" if party else "server", {"rows": ROWS, "iterations": ITERATIONS, "ledger": ledger}
+        kind, given = (
+            "party" if party else "server",
+            {"rows": ROWS, "iterations": ITERATIONS, "ledger": ledger},
+        )
         text = SECTIONS.format(name=FEDERATION, seed=plan.seed, kind=kind, estimator=plan.mode, **given)
-        found[party or SERVER] = Member(text + (PARTY.format(party=party) if party else ""), 2 if party == PARTIES[0] else 1)
+        found[party or SERVER] = Member(
+            text + (PARTY.format(party=party) if party else ""), 2 if party == PARTIES[0] else 1
+        )
     return found
 
 
@@ -131,7 +141,8 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 
 
 def check(verdict: Verdict, left: Left) -> None:
-    """Every entity predicted once; windows one after another, each with one fit, of entities that are charged for it once."""
+    """Every entity predicted once; windows one after another, each with one fit, of entities that are charged
+    for it once."""
     early = {(record.key or b"").decode() for record in first(left.plan)}
     entities = {(record.key or b"").decode() for record in left.read(f"samples-{PARTIES[0]}")} - early
     said = [json.loads(record.value or b"") for record in left.of("predictions")]
@@ -148,18 +159,30 @@ def check(verdict: Verdict, left: Left) -> None:
         _check_once(verdict, party, asks)
         _check_once(verdict, party, releases)
         manifests = names_by_window(dict.fromkeys(asks), releases, ROWS)
-        verdict.require(list(manifests) == list(range(1, len(manifests) + 1)), f"{party}: windows out of order")
+        verdict.require(
+            list(manifests) == list(range(1, len(manifests) + 1)), f"{party}: windows out of order"
+        )
         names = list(manifests.values())
         verdict.require(not windows or names == windows, f"{party}: other windows than another party")
         windows = names
         models = {one.window for one in asks if one.kind == "model"}
         verdict.require(models == manifests.keys(), f"{party}: models of windows {sorted(models)}")
-        announced = {name for one in releases if one.kind == "entities" for name in read_content(one.content, Entities).names}
+        announced = {
+            name
+            for one in releases
+            if one.kind == "entities"
+            for name in read_content(one.content, Entities).names
+        }
         _check_ledger(verdict, left, party, names, releases)
         models_of[party] = _check_partials(verdict, party, said, releases)
-        verdict.require(len(announced) - ROWS * len(names) < ROWS, f"{party}: {len(announced)} announced, {len(names)} windows")
+        verdict.require(
+            len(announced) - ROWS * len(names) < ROWS,
+            f"{party}: {len(announced)} announced, {len(names)} windows",
+        )
     in_windows = Counter(name for names in windows for name in names)
-    verdict.require(all(count == 1 for count in in_windows.values()), f"in two windows: {in_windows.most_common(3)}")
+    verdict.require(
+        all(count == 1 for count in in_windows.values()), f"in two windows: {in_windows.most_common(3)}"
+    )
     verdict.require(bool(windows), "no window was filled")
     _check_values(verdict, left, said)
     apart = sum(models_of[PARTIES[0]].get(name) != model for name, model in models_of[PARTIES[1]].items())
@@ -173,8 +196,11 @@ def _check_once(verdict: Verdict, party: str, messages: list[Message]) -> None:
     verdict.require(not twice, f"{party}: said twice: {twice[:3]}")
 
 
-def _check_partials(verdict: Verdict, party: str, said: list[dict[str, Any]], releases: list[Message]) -> dict[str, int]:
-    """Each prediction has a part of the party, and parts are counted without a gap. By entity, the party's model at that time."""
+def _check_partials(
+    verdict: Verdict, party: str, said: list[dict[str, Any]], releases: list[Message]
+) -> dict[str, int]:
+    """Each prediction has a part of the party, and parts are counted without a gap. By entity, the party's
+    model at that time."""
     numbers = [one.iteration for one in releases if one.kind == "partial"]
     verdict.require(numbers == list(range(1, len(numbers) + 1)), f"{party}: parts out of order")
     parts = [read_content(one.content, Partial) for one in releases if one.kind == "partial"]
@@ -202,25 +228,34 @@ def _check_values(verdict: Verdict, left: Left, said: list[dict[str, Any]]) -> N
         expected = BOUND * intercepts[one["model"]]
         for party in PARTIES:
             row = [min(1.0, max(-1.0, rows[party, predicted(one)][name] / BOUND)) for name in FEATURES]
-            expected += BOUND * sum(weight * row[column] for column, weight in weights[party, one["model"]].items())
+            expected += BOUND * sum(
+                weight * row[column] for column, weight in weights[party, one["model"]].items()
+            )
         if not math.isclose(one["prediction"], expected, abs_tol=1e-3):
             verdict.require(False, f"{one} is not of its model, which gives {expected}")
             return
 
 
-def _check_ledger(verdict: Verdict, left: Left, party: str, windows: list[list[str]], releases: list[Message]) -> None:
-    """Whoever is in a window was charged once, nobody else was, and the file has as many links as there were releases."""
+def _check_ledger(
+    verdict: Verdict, left: Left, party: str, windows: list[list[str]], releases: list[Message]
+) -> None:
+    """Whoever is in a window was charged once, nobody else was, and the file has as many links as there were
+    releases."""
     charged = {
         key.partition(b"/")[2].decode(): msgspec.msgpack.decode(value)
         for (_, key), value in left.latest(f"ledger-{party}.ledger").items()
         if key.startswith(b"spent/")
     }
     names = {name for own in windows for name in own}
-    verdict.require(charged.keys() == names, f"{party}: {len(charged)} were charged, {len(names)} are in windows")
+    verdict.require(
+        charged.keys() == names, f"{party}: {len(charged)} were charged, {len(names)} are in windows"
+    )
     verdict.require(all(times == 1 for _, times in charged.values()), f"{party}: somebody was charged twice")
     links = {one.link for one in releases if one.kind in RELEASES}
     noted = len(Anchor.open(folder(left.plan) / f"{party}.ledger", f"ledger-{party}", party).links())
     verdict.require(links == set(range(1, noted + 1)), f"{party}: {len(links)} releases, {noted} are noted")
 
 
-SOAK = SoakedSystem(("frank-wolfe", "two-round"), members, records, predicted, check, first=first, begun=begun)
+SOAK = SoakedSystem(
+    ("frank-wolfe", "two-round"), members, records, predicted, check, first=first, begun=begun
+)

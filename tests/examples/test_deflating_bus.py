@@ -22,8 +22,20 @@ EXAMPLE = ROOT / "examples" / "deflating_bus"
 def test_its_laws_pass() -> None:
     """Protects users who copy the example: it passes the laws, run as its page says."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE), *filter(None, sys.path)])}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), "test_laws.py"]
-    ended = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(EXAMPLE),
+        "test_laws.py",
+    ]
+    ended = subprocess.run(
+        command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ended.returncode == 0, ended.stdout
     assert " passed" in ended.stdout
     assert "skipped" not in ended.stdout
@@ -35,7 +47,9 @@ def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     folder = tmp_path / "deflating_bus-0.1.0.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
     lines = [
         f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in points.items())
         for group, points in project["entry-points"].items()
@@ -48,8 +62,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_it_is_found_by_its_scheme_and_stores_less() -> None:
-    """Protects the extension point for other buses: the URL's scheme is enough, records come back unchanged, and take less space.
-    """
+    """Protects the extension point for other buses: the URL's scheme is enough, records come back unchanged,
+    and take less space."""
     bus = connect("deflate+memory://found")
     bus.create([TopicSpec("readings", 1, compacted=False)])
     bus.write([Outgoing("readings", b"key", b"a" * 1000), Outgoing("readings", b"key", None)])
@@ -62,7 +76,8 @@ def test_it_is_found_by_its_scheme_and_stores_less() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_what_is_not_deflated_is_told_by_its_place() -> None:
-    """Protects the operator of a topic with another writer: the error names the record, as with every connector."""
+    """Protects the operator of a topic with another writer: the error names the record, as with every
+    connector."""
     bus, inner = connect("deflate+memory://strange"), MemoryBus.at("memory://strange")
     bus.create([TopicSpec("readings", 1, compacted=False)])
     inner.write([Outgoing("readings", b"key", b"plain")])

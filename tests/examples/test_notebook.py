@@ -30,16 +30,23 @@ def test_it_is_a_notebook_without_outputs(notebook: dict[str, Any]) -> None:
             assert cell["execution_count"] is None
 
 
-def test_its_cells_run_and_show_something(notebook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the first try on a larger table: no cell fails, each shows something, and the figures match the text."""
+def test_its_cells_run_and_show_something(
+    notebook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the first try on a larger table: no cell fails, each shows something, and the figures match
+    the text."""
     monkeypatch.chdir(tmp_path)
     mpl.use("agg")
     names: dict[str, Any] = {}
-    shown = [_shown("".join(cell["source"]), names) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    shown = [
+        _shown("".join(cell["source"]), names) for cell in notebook["cells"] if cell["cell_type"] == "code"
+    ]
     errors = (names["alone"] ** 2).mean()
     assert errors["streamfl.Regressor"] < errors["running mean"]
     together, compared = names["together"], names["compared"]
-    assert together.figures["rmse"] < together.figures["rmse_local_only"] < together.figures["rmse_running_mean"]
+    assert (
+        together.figures["rmse"] < together.figures["rmse_local_only"] < together.figures["rmse_running_mean"]
+    )
     assert {line.get_label() for line in shown[3].get_lines()} >= {"federation", "each client on its own"}
     assert "<table>" in together._repr_html_()
     assert [one["method"] for one in compared.figures["methods"]] == ["default", "local", "running-mean"]

@@ -35,7 +35,8 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="run")
 def _run(site: Path, tmp_path: Path) -> Command:
-    """Runs a command with the package installed, beside its settings file and some data. Returns the output."""
+    """Runs a command with the package installed, beside its settings file and some data. Returns the
+    output."""
     shutil.copy(EXAMPLE / "client.toml", tmp_path)
     rows = "".join(f"{number},{number % 7 / 7}\n" for number in range(ROWS))
     (tmp_path / "data.csv").write_text(f"x,y\n{rows}")
@@ -62,37 +63,62 @@ def environment(site: Path) -> dict[str, str]:
 
 def test_it_is_simulated_and_shown(run: Command, tmp_path: Path) -> None:
     """Protects authors of a system: simulate and demo, and their help, include it."""
-    found = json.loads(run("streamfl", "simulate", "client.toml", "--data", "data.csv", "--trace", "trace", "--format", "json"))
+    found = json.loads(
+        run(
+            "streamfl",
+            "simulate",
+            "client.toml",
+            "--data",
+            "data.csv",
+            "--trace",
+            "trace",
+            "--format",
+            "json",
+        )
+    )
     assert found["samples"] == ROWS
     assert 0 < found["rmse"] < 1.4 * found["deviation"]
     assert (tmp_path / "trace" / "trace.npz").exists()
-    assert json.loads(run("streamfl", "demo", "running-mean", "--out", "means.png", "--format", "json"))["rmse"] < 0.14
+    assert (
+        json.loads(run("streamfl", "demo", "running-mean", "--out", "means.png", "--format", "json"))["rmse"]
+        < 0.14
+    )
     assert (tmp_path / "means.png").stat().st_size > 10_000
     assert "running-mean" in run("streamfl", "demo", "--help")
 
 
 def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path: Path) -> None:
-    """Protects a deployment of such a system: topics, replay, run, check and read, on a bus between processes."""
+    """Protects a deployment of such a system: topics, replay, run, check and read, on a bus between
+    processes."""
     run("streamfl", "topics", "client.toml", "--create-inputs")
     run("streamfl", "replay", "client.toml", "--data", "data.csv")
     worker = subprocess.Popen(
-        [sys.executable, "-m", "streamfl", "run", "client.toml"], cwd=tmp_path, env=environment(site), stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "streamfl", "run", "client.toml"],
+        cwd=tmp_path,
+        env=environment(site),
+        stderr=subprocess.DEVNULL,
     )
     try:
         deadline = time.monotonic() + 60
-        while "pass  state in means.running-mean.state" not in (checked := run("streamfl", "check", "client.toml")):
+        while "pass  state in means.running-mean.state" not in (
+            checked := run("streamfl", "check", "client.toml")
+        ):
             assert time.monotonic() < deadline, checked
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
     # It reads some records of each partition.
     assert re.search(r"(\d+) of \1 records readable", checked)
-    assert "prediction" in json.loads(run("streamfl", "read", "client.toml", "--format", "json").partition("\n")[0])
+    assert "prediction" in json.loads(
+        run("streamfl", "read", "client.toml", "--format", "json").partition("\n")[0]
+    )
 
 
 def test_its_scenarios_run_with_faults(run: Command) -> None:
     """Protects its exactly-once behaviour: the fault simulator runs it by seed on both buses."""
-    assert "20 of 20 federations hold" in run("streamfl.testing.faults", "--system", "running-mean", "--seeds", 20)
+    assert "20 of 20 federations hold" in run(
+        "streamfl.testing.faults", "--system", "running-mean", "--seeds", 20
+    )
     out = run("streamfl.testing.faults", "--system", "running-mean", "--seeds", 3, "--bus", "sqlite")
     assert "3 of 3 federations hold" in out
 
@@ -105,7 +131,8 @@ def test_it_is_given_wrong_messages(run: Command) -> None:
 
 
 def test_it_has_a_dashboard_and_a_page(run: Command, tmp_path: Path) -> None:
-    """Protects its operators: the dashboard and the page of settings and metrics are generated from its code."""
+    """Protects its operators: the dashboard and the page of settings and metrics are generated from its
+    code."""
     assert json.loads(run("streamfl", "dashboards", "running-mean"))["title"] == "Running means"
     run("streamfl.reference", "running-mean", "--root", "pages")
     page = (tmp_path / "pages" / "docs" / "reference" / "running-mean.md").read_text()
@@ -114,4 +141,6 @@ def test_it_has_a_dashboard_and_a_page(run: Command, tmp_path: Path) -> None:
 
 def test_its_role_obeys_the_laws(run: Command) -> None:
     """Protects users who copy the example: it passes the laws, run as its page says."""
-    assert "passed" in run("pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, EXAMPLE / "test_laws.py")
+    assert "passed" in run(
+        "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, EXAMPLE / "test_laws.py"
+    )

@@ -1,4 +1,5 @@
-"""The example of a package with a format, models and a connector: once installed, it works as its page says."""
+"""The example of a package with a format, models and a connector: once installed, it works as its page
+says."""
 
 from __future__ import annotations
 
@@ -28,7 +29,16 @@ class Site:
         self.folder = folder
         # pip leaves its build files beside the sources.
         source = shutil.copytree(EXAMPLE, folder / "source")
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-build-isolation",
+            "--no-deps",
+            "--no-index",
+        ]
         subprocess.run([*pip, "--target", folder / "site", source], check=True, timeout=300)
         shutil.copy(EXAMPLE / "client.toml", folder)
         paths = os.pathsep.join([str(folder / "site"), *filter(None, sys.path)])
@@ -37,7 +47,12 @@ class Site:
             (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             (folder / "bin" / name).chmod(0o755)
         path = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
-        self.environment = os.environ | {"PYTHONPATH": paths, "PATH": path, "HALL_NORTH": "sqlite://north.db", "COLUMNS": "200"}
+        self.environment = os.environ | {
+            "PYTHONPATH": paths,
+            "PATH": path,
+            "HALL_NORTH": "sqlite://north.db",
+            "COLUMNS": "200",
+        }
 
     def shell(self, script: str) -> str:
         ended = subprocess.run(
@@ -56,7 +71,9 @@ class Site:
         """Run the worker until there are this many predictions, and stop it. Returns its log."""
         log = self.folder / "log"
         with log.open("w") as out, closing(connect(f"sqlite://{self.folder}/north.db")) as bus:
-            worker = subprocess.Popen(["streamfl", "run", "client.toml"], cwd=self.folder, env=self.environment, stderr=out)
+            worker = subprocess.Popen(
+                ["streamfl", "run", "client.toml"], cwd=self.folder, env=self.environment, stderr=out
+            )
             try:
                 deadline = time.monotonic() + 120
                 while sum(1 for _ in bus.read("presses.predictions")) < predictions:
@@ -72,20 +89,37 @@ class Site:
 def test_its_laws_pass() -> None:
     """Protects users who copy the example: its models pass the laws, run as its page says."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE), *filter(None, sys.path)])}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), "test_laws.py"]
-    ended = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(EXAMPLE),
+        "test_laws.py",
+    ]
+    ended = subprocess.run(
+        command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ended.returncode == 0, ended.stdout
     assert " passed" in ended.stdout
 
 
 @pytest.mark.long
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    """Protects users who copy the package: its format, models and connector are found, work, and continue after a restart."""
+    """Protects users who copy the package: its format, models and connector are found, work, and continue
+    after a restart."""
     site = Site(tmp_path)
     text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     first, then = re.findall(r"^((?:    [^\n]*\n)+)", text, re.MULTILINE)
     install, address, *script, run = [line[4:] for line in first.splitlines()]
-    assert (install, address, run) == ("pip install .", "export HALL_NORTH=sqlite://north.db", "streamfl run client.toml")
+    assert (install, address, run) == (
+        "pip install .",
+        "export HALL_NORTH=sqlite://north.db",
+        "streamfl run client.toml",
+    )
     site.shell("\n".join(script))
     with closing(connect(f"sqlite://{tmp_path}/north.db")) as bus:
         assert b"press=b temp=0 speed=2 force=40.0" in [record.value for record in bus.read("readings")]

@@ -14,14 +14,20 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "river_expert"
 NAME = "own_models:bayesian_line"
 
 
-def simulate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path) -> dict[str, object]:
+def simulate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path
+) -> dict[str, object]:
     """The figures of the page's command, with fewer rounds."""
-    [line] = re.findall(r"^    PYTHONPATH=(.*)$", (EXAMPLE / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    [line] = re.findall(
+        r"^    PYTHONPATH=(.*)$", (EXAMPLE / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     folder, command, named, *rest = shlex.split(line)[0:1] + shlex.split(line)[2:]
     root = EXAMPLE.parents[1]
     assert (root / folder, command, root / named) == (EXAMPLE, "simulate", EXAMPLE / "client.toml")
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    code, out, error = run_command(monkeypatch, capsys, command, str(config), *rest, "--rounds", "10", "--format", "json")
+    code, out, error = run_command(
+        monkeypatch, capsys, command, str(config), *rest, "--rounds", "10", "--format", "json"
+    )
     assert code == 0, error
     figures: dict[str, object] = json.loads(out)
     return figures
@@ -30,7 +36,8 @@ def simulate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_the_model_takes_part_and_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects the extension point for models: the model changes the mixture, and its own error is reported."""
+    """Protects the extension point for models: the model changes the mixture, and its own error is
+    reported."""
     figures = simulate(monkeypatch, capsys, EXAMPLE / "client.toml")
     errors = figures["challengers"]
     assert isinstance(errors, dict)
@@ -57,22 +64,32 @@ def test_the_model_takes_part_and_is_measured(
 def test_a_wrong_name_is_told_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, named: str, said: str
 ) -> None:
-    """Protects the first try: exit code 2 and the error in the name, instead of experts that are silently off."""
+    """Protects the first try: exit code 2 and the error in the name, instead of experts that are silently
+    off."""
     config = tmp_path / "client.toml"
-    config.write_text((EXAMPLE / "client.toml").read_text(encoding="utf-8").replace(NAME, named), encoding="utf-8")
+    config.write_text(
+        (EXAMPLE / "client.toml").read_text(encoding="utf-8").replace(NAME, named), encoding="utf-8"
+    )
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    code, _, error = run_command(monkeypatch, capsys, "simulate", str(config), "--data", "river:TrumpApproval", "--label", "y")
+    code, _, error = run_command(
+        monkeypatch, capsys, "simulate", str(config), "--data", "river:TrumpApproval", "--label", "y"
+    )
     assert code == 2
     assert "experts.river" in error
     assert said in " ".join(error.split())
 
 
-def test_a_regressor_is_no_classifier(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Protects clients with two classes from a model without probabilities, which would be wrong at every sample."""
+def test_a_regressor_is_no_classifier(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects clients with two classes from a model without probabilities, which would be wrong at every
+    sample."""
     config = tmp_path / "client.toml"
     text = (EXAMPLE / "client.toml").read_text(encoding="utf-8")
     config.write_text(text + '\n[learning]\nloss = "logistic"\n', encoding="utf-8")
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    code, _, error = run_command(monkeypatch, capsys, "simulate", str(config), "--data", "river:TrumpApproval", "--label", "y")
+    code, _, error = run_command(
+        monkeypatch, capsys, "simulate", str(config), "--data", "river:TrumpApproval", "--label", "y"
+    )
     assert code == 2
     assert "no classifier of River's" in error

@@ -18,10 +18,12 @@ COLUMNS = ("x", "y")
 
 
 def settings_of(party: str, parties: int, **sections: dict[str, Any]) -> FdsklSettings:
-    """A small federation of parties p0, p1, …, of which p0 is active: what is said here goes before what is usual."""
+    """A small federation of parties p0, p1, …, of which p0 is active: what is said here goes before what is
+    usual."""
     small: dict[str, dict[str, Any]] = {
         "learning": {
-            "bandwidth": 1.0, "block_instances": 3, "block_features": 2, "features_limit": 6, "window": 8, "visits": 2,
+            "bandwidth": 1.0, "block_instances": 3, "block_features": 2, "features_limit": 6, "window": 8,
+            "visits": 2,
             "regularisation": 1e-3,
         },
         "alignment": {"reply_seconds": 0.7, "expiry_seconds": 20.0, "limit": 40, "linger_ms": 100.0},
@@ -29,9 +31,17 @@ def settings_of(party: str, parties: int, **sections: dict[str, Any]) -> FdsklSe
         "standardisation": {"first_entities": 2, "transform": "none"},
     }  # fmt: skip
     merged = {name: {**content, **sections.pop(name, {})} for name, content in small.items()}
-    federation = {"name": "f", "parties": [f"p{number}" for number in range(parties)], **sections.pop("federation", {})}
+    federation = {
+        "name": "f",
+        "parties": [f"p{number}" for number in range(parties)],
+        **sections.pop("federation", {}),
+    }
     active = federation.get("active", "p0")
-    labels = {"labels": {"topic": "labels", "label": "y"}} if party in ([active] if isinstance(active, str) else active) else {}
+    labels = (
+        {"labels": {"topic": "labels", "label": "y"}}
+        if party in ([active] if isinstance(active, str) else active)
+        else {}
+    )
     content = {
         "federation": federation,
         "role": {"kind": WORKER},

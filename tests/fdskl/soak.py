@@ -79,7 +79,9 @@ def members(plan: Plan) -> dict[str, Member]:
     # In the order of an upgrade.
     for party in (*OTHERS, ACTIVE):
         text = SECTIONS.format(name=FEDERATION, seed=plan.seed, party=party, solver=plan.mode)
-        members[party] = Member(text + (LABEL if party == ACTIVE else ""), 2 if party == ACTIVE and plan.nodes > 1 else 1)
+        members[party] = Member(
+            text + (LABEL if party == ACTIVE else ""), 2 if party == ACTIVE and plan.nodes > 1 else 1
+        )
     return members
 
 
@@ -105,7 +107,9 @@ def check(verdict: Verdict, left: Left) -> None:
         elif key == b"model":
             iterations[partition] = msgspec.msgpack.decode(value)[0]
     written = Counter(record.partition for record in left.read(LABELS))
-    verdict.require(counted == written, f"labels by partition: {dict(counted)} counted, {dict(written)} written")
+    verdict.require(
+        counted == written, f"labels by partition: {dict(counted)} counted, {dict(written)} written"
+    )
     check_lives(verdict, left)
     rounds = check_rounds(verdict, left)
     check_sums(verdict, left, rounds)
@@ -114,7 +118,9 @@ def check(verdict: Verdict, left: Left) -> None:
 
 def check_lives(verdict: Verdict, left: Left) -> None:
     """Each party tells all others of each of its lives, and no telling is lost or doubled."""
-    lives: dict[tuple[str, int, int], dict[str, list[int]]] = defaultdict(lambda: {party: [] for party in PARTIES})
+    lives: dict[tuple[str, int, int], dict[str, list[int]]] = defaultdict(
+        lambda: {party: [] for party in PARTIES}
+    )
     for receiver in PARTIES:
         for record in left.of(f"{receiver}.incarnations"):
             one = INCARNATION.decode(record.value)
@@ -131,7 +137,9 @@ def check_lives(verdict: Verdict, left: Left) -> None:
         wanted = count if number == last else len(told)
         heard = {receiver for receiver, one in tellings.items() if one}
         sound = len(told) == len(set(told)) == wanted and len(heard) == len(PARTIES) - 1
-        verdict.require(sound, f"partition {partition}: of life {number} of {sender} was told {told} to {sorted(heard)}")
+        verdict.require(
+            sound, f"partition {partition}: of life {number} of {sender} was told {told} to {sorted(heard)}"
+        )
 
 
 def check_rounds(verdict: Verdict, left: Left) -> dict[int, list[bytes]]:
@@ -152,7 +160,8 @@ def check_rounds(verdict: Verdict, left: Left) -> dict[int, list[bytes]]:
 
 
 def check_sums(verdict: Verdict, left: Left, rounds: Mapping[int, list[bytes]]) -> None:
-    """No party answers a round twice, or with numbers of another; and the last round, after which nothing moved, is whole."""
+    """No party answers a round twice, or with numbers of another; and the last round, after which nothing
+    moved, is whole."""
     answers: Counter[tuple[int, bytes, str]] = Counter()
     contents: Counter[bytes] = Counter()
     for receiver in PARTIES:

@@ -30,22 +30,31 @@ from streamfl.testing.proof import installed_proofs
 from streamfl.vafl.messages import LARGEST_COMPONENT
 
 MESSAGES = 25_000
-# Usually half of all messages are refused. This system treats an unreadable row as zeros, so fewer are refused.
+# Usually half of all messages are refused. This system treats an unreadable row as zeros, so fewer are
+# refused.
 LEAST = {"dp-frank-wolfe": 0.3}
 SYSTEMS = {name: load(proof.fuzz) for name, proof in installed_proofs().items() if proof.fuzz}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_malformed_messages_are_refused_and_change_nothing(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects every process of a federation from anybody who can write to its topics: no error, no hang, no growth, no change."""
+def test_malformed_messages_are_refused_and_change_nothing(
+    system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects every process of a federation from anybody who can write to its topics: no error, no hang, no
+    growth, no change."""
     made = SYSTEMS[system]
-    monkeypatch.setattr(campaign, "targets", lambda random, _only: (make(name) for name, make in made(random).items()))
+    monkeypatch.setattr(
+        campaign, "targets", lambda random, _only: (make(name) for name, make in made(random).items())
+    )
     report = run(MESSAGES, seed=6)
     assert report.defects == []
     assert report.messages >= MESSAGES
-    # Messages are wrong enough to be refused, but right enough to get past the first byte: every target accepts some.
-    refused = Counter({name: sum(n for (target, _), n in report.refused.items() if target == name) for name in report.taken})
+    # Messages are wrong enough to be refused, but right enough to get past the first byte: every target
+    # accepts some.
+    refused = Counter(
+        {name: sum(n for (target, _), n in report.refused.items() if target == name) for name in report.taken}
+    )
     least = LEAST.get(system, 0.5)
     assert all(least < refused[name] / count < 1 for name, count in report.taken.items()), refused
     reasons = {reason for _, reason in report.refused}
@@ -62,7 +71,9 @@ def test_what_is_recorded_is_always_the_same(system: str) -> None:
         if isinstance(target, RoleTarget):
             again = replace(target.federation)
             assert all(again.heard(member) == target.federation.heard(member) for member in again.settings)
-            assert all(again.remembered(member) == target.federation.remembered(member) for member in again.settings)
+            assert all(
+                again.remembered(member) == target.federation.remembered(member) for member in again.settings
+            )
 
 
 def test_the_same_seed_makes_the_same_messages() -> None:
@@ -83,7 +94,12 @@ def _takes_any_number(content: bytes, dtype: Any, shape: tuple[int, ...], name: 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "arrays are not checked": (targets_module, "decode_array", _takes_any_number, "decode arrays"),
-    "what a decoder raises gets out": (wire.Codec, "decode", lambda self, value: self._decoder.decode(value), "decode"),
+    "what a decoder raises gets out": (
+        wire.Codec,
+        "decode",
+        lambda self, value: self._decoder.decode(value),
+        "decode",
+    ),
 }
 
 
@@ -94,7 +110,8 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_role_that_keeps_a_refused_message_is_found() -> None:
-    """Protects the comparison of everything that a role holds: a change that is not in a changelog counts too."""
+    """Protects the comparison of everything that a role holds: a change that is not in a changelog counts
+    too."""
     federation = pofmkl.FEDERATIONS["default-async"]
     member = federation.member(pofmkl.CLIENT)
     before = targets_module.fingerprint(member.role)
@@ -126,9 +143,25 @@ def test_numbers_at_bounds_and_next_to_them_are_drawn() -> None:
     drawn, zeros = set[float](), set[str]()
     for _ in range(40_000):
         with suppress(ValueError, AttributeError, RecursionError, UnicodeDecodeError):
-            found = [one for one in json.loads(mutator.message().value or b"").values() if isinstance(one, (int, float))]
+            found = [
+                one
+                for one in json.loads(mutator.message().value or b"").values()
+                if isinstance(one, (int, float))
+            ]
             drawn.update(found)
             zeros.update(repr(one) for one in found if one == 0)
-    wanted = {math.nextafter(bound, way) for bound in (1e150, LARGEST_COMPONENT, LARGEST_ALPHA) for way in (0.0, math.inf)}
-    assert drawn >= wanted | {2**53 + 1, 2**53 - 1, 128, 5e-324, -5e-324, sys.float_info.max, -sys.float_info.max}
+    wanted = {
+        math.nextafter(bound, way)
+        for bound in (1e150, LARGEST_COMPONENT, LARGEST_ALPHA)
+        for way in (0.0, math.inf)
+    }
+    assert drawn >= wanted | {
+        2**53 + 1,
+        2**53 - 1,
+        128,
+        5e-324,
+        -5e-324,
+        sys.float_info.max,
+        -sys.float_info.max,
+    }
     assert zeros >= {"0.0", "-0.0"}

@@ -25,7 +25,8 @@ WHOLE = {SAMPLES: "samples.topic", LABELS: "labels.topic", RAW: "samples.rekey.t
 
 @dataclass
 class TopicRow:
-    """A topic: kinds of roles that write and read it, and how a reader knows the writer. ``you`` writes the user's own topics."""
+    """A topic: kinds of roles that write and read it, and how a reader knows the writer. ``you`` writes the
+    user's own topics."""
 
     written_by: set[str] = field(default_factory=set)
     read_by: set[str] = field(default_factory=set)
@@ -75,14 +76,22 @@ def _roles() -> Iterator[tuple[str, RoleKind[Any], Any]]:
     kind, assemble = rekey_kind("samples"), {"seconds": 1.0}
     content = SETTINGS["pofmkl"][0]
     samples = {**content["samples"], "rekey": {"topic": RAW, "by": "device"}, "assemble": assemble}
-    settings = find_kind("pofmkl-client").settings.model_validate({"bus": {"url": "memory://"}, **content, "samples": samples})
+    settings = find_kind("pofmkl-client").settings.model_validate(
+        {"bus": {"url": "memory://"}, **content, "samples": samples}
+    )
     group = {"group": f"plant.{kind.name}"}
     yield "rekey", kind, settings.model_copy(update={"bus": settings.bus.model_copy(update=group)})
 
 
 def _party(kind: str, name: str, federation: dict[str, Any], **sections: Any) -> dict[str, Any]:
     samples = {"topic": SAMPLES, "features": ["t1"]}
-    return {"federation": federation, "role": {"kind": kind}, "party": {"name": name}, "samples": samples, **sections}
+    return {
+        "federation": federation,
+        "role": {"kind": kind},
+        "party": {"name": name},
+        "samples": samples,
+        **sections,
+    }
 
 
 _LABELS = {"topic": LABELS, "label": "y"}
@@ -113,16 +122,27 @@ SETTINGS: Mapping[str, list[dict[str, Any]]] = {
     "fdskl": [
         _party("fdskl-worker", "ann", {**_TABLE, "active": "ann"}, labels=_LABELS),
         *(_party("fdskl-worker", name, {**_TABLE, "active": "ann"}) for name in ("bob", "eve")),
-        *(_party("fdskl-worker", name, _TWO_ACTIVE, labels=_LABELS, learning=_DESCENT) for name in ("ann", "bob")),
+        *(
+            _party("fdskl-worker", name, _TWO_ACTIVE, labels=_LABELS, learning=_DESCENT)
+            for name in ("ann", "bob")
+        ),
         _party("fdskl-worker", "eve", _TWO_ACTIVE, learning=_DESCENT),
     ],
     "quasi-newton": [
-        _party("quasi-newton-guest", "ann", _TABLE, labels=_LABELS, encryption=_PLAIN, scoring={"enabled": True}),
+        _party(
+            "quasi-newton-guest", "ann", _TABLE, labels=_LABELS, encryption=_PLAIN, scoring={"enabled": True}
+        ),
         _party("quasi-newton-host", "bob", _TABLE, encryption=_PLAIN, scoring={"enabled": True}),
         {"federation": _TABLE, "role": {"kind": "quasi-newton-coordinator"}, "encryption": _PLAIN},
     ],
     "dp-frank-wolfe": [
-        _party("dp-frank-wolfe-party", "ann", _COLUMNS, labels=_LABELS, **{**_WINDOW, "privacy": {**_PRIVATE, "ledger": "books"}}),
+        _party(
+            "dp-frank-wolfe-party",
+            "ann",
+            _COLUMNS,
+            labels=_LABELS,
+            **{**_WINDOW, "privacy": {**_PRIVATE, "ledger": "books"}},
+        ),
         {"federation": _COLUMNS, "role": {"kind": "dp-frank-wolfe-server"}, **_WINDOW},
     ],
 }

@@ -22,7 +22,8 @@ class _Call(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """A reason, or a part of one. parameter: the function's parameter that comes after ``before``; None: the text is known."""
+    """A reason, or a part of one. parameter: the function's parameter that comes after ``before``; None: the
+    text is known."""
 
     before: str
     parameter: str | None = None
@@ -37,14 +38,16 @@ class _Text(NamedTuple):
 
 
 def raised_reasons(error: str, paths: Iterable[Path]) -> dict[Path, set[str]]:
-    """The reasons that ``error`` gets as its first argument, by module. AssertionError if one of them cannot be read.
+    """The reasons that ``error`` gets as its first argument, by module. AssertionError if one of them cannot
+    be read.
 
-    If a function hands a parameter on as the reason, its callers' arguments are the reasons. A function whose name begins with an
-    underscore has its callers in its own folder.
+    If a function hands a parameter on as the reason, its callers' arguments are the reasons. A function whose
+    name begins with an underscore has its callers in its own folder.
     """
     calls = [one for path in paths for one in _calls(path)]
     found = defaultdict[Path, set[str]](set)
-    # Functions to look for: name, place of the reason among the arguments, the texts around it, and their folder; None: any.
+    # Functions to look for: name, place of the reason among the arguments, the texts around it, and their
+    # folder; None: any.
     functions: list[tuple[str, int, str, str, Path | None]] = [(error, 0, "", "", None)]
     for name, place, before, after, folder in functions:
         for one in calls:
@@ -82,7 +85,13 @@ def _calls(path: Path) -> tuple[_Call, ...]:
 
 def _called(function: ast.expr) -> str | None:
     """A function's name, with a point before that of a method."""
-    return function.id if isinstance(function, ast.Name) else f".{function.attr}" if isinstance(function, ast.Attribute) else None
+    return (
+        function.id
+        if isinstance(function, ast.Name)
+        else f".{function.attr}"
+        if isinstance(function, ast.Attribute)
+        else None
+    )
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
@@ -90,7 +99,8 @@ def _parameters(function: ast.FunctionDef) -> list[str]:
 
 
 def _texts(expression: ast.expr, where: _Call) -> list[_Text]:
-    """All values that an expression can have. None for the reason of another error, or for the arguments of one, handed on."""
+    """All values that an expression can have. None for the reason of another error, or for the arguments of
+    one, handed on."""
     match expression:
         case ast.Constant(str(value)):
             return [_Text(value)]
@@ -111,10 +121,14 @@ def _texts(expression: ast.expr, where: _Call) -> list[_Text]:
             for scope in (where.function, where.tree):
                 if given := [value for value in _assigned(name, scope) if value is not expression]:
                     return [text for value in given for text in _texts(value, where)]
-    raise AssertionError(f"{where.path}:{where.call.lineno}: {ast.unparse(expression)}: write the reason itself here")
+    raise AssertionError(
+        f"{where.path}:{where.call.lineno}: {ast.unparse(expression)}: write the reason itself here"
+    )
 
 
 def _assigned(name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
     for node in ast.walk(scope) if scope else ():
-        if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id == name for one in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(one, ast.Name) and one.id == name for one in node.targets
+        ):
             yield node.value

@@ -1,4 +1,5 @@
-"""Only ``streamfl.terminal.console`` may print. It makes text printable, because texts from topics reach terminals."""
+"""Only ``streamfl.terminal.console`` may print. It makes text printable, because texts from topics reach
+terminals."""
 
 from __future__ import annotations
 
@@ -7,11 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Modules that write to a terminal themselves: the start before anything is loaded, the log, a progress bar, and the console.
-OWN = {Path("streamfl") / name for name in ("entry.py", "runtime/log.py", "terminal/progress.py", "terminal/console.py")}
+# Modules that write to a terminal themselves: the start before anything is loaded, the log, a progress bar,
+# and the console.
+OWN = {
+    Path("streamfl") / name
+    for name in ("entry.py", "runtime/log.py", "terminal/progress.py", "terminal/console.py")
+}
 WRITERS = {"print", "input"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
-ECHOES = {"echo", "secho", "echo_via_pager", "prompt", "confirm", "print_exc", "print_exception", "print_stack", "pprint"}
+ECHOES = {
+    "echo",
+    "secho",
+    "echo_via_pager",
+    "prompt",
+    "confirm",
+    "print_exc",
+    "print_exception",
+    "print_stack",
+    "pprint",
+}
 
 
 def prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -22,7 +37,9 @@ def prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
             case ast.Attribute(value=ast.Name(id="sys"), attr=name) if name in STREAMS:
                 yield node.lineno, f"sys.{name}"
-            case ast.Attribute(value=ast.Name(id="typer" | "click" | "traceback" | "pprint"), attr=name) if name in ECHOES:
+            case ast.Attribute(value=ast.Name(id="typer" | "click" | "traceback" | "pprint"), attr=name) if (
+                name in ECHOES
+            ):
                 yield node.lineno, name
             case ast.Attribute(value=ast.Name(id="os"), attr="write"):
                 yield node.lineno, "os.write"
@@ -35,7 +52,8 @@ def prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def test_nothing_prints_around_the_console() -> None:
-    """Protects operators' terminals from new commands: no print may write a client's name with escape sequences in it."""
+    """Protects operators' terminals from new commands: no print may write a client's name with escape
+    sequences in it."""
     files = [*(ROOT / "streamfl").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
     assert len(files) > 300
     wrong = [
@@ -50,7 +68,8 @@ def test_nothing_prints_around_the_console() -> None:
 def test_every_way_of_printing_is_found() -> None:
     """Protects the check above from finding nothing."""
     ways = (
-        "print('a')", "sys.stdout.write('a')", "from sys import stderr", "typer.echo('a')", "from rich.console import Console",
+        "print('a')", "sys.stdout.write('a')", "from sys import stderr", "typer.echo('a')",
+        "from rich.console import Console",
         "import rich.table", "os.write(1, b'a')", "traceback.print_exc()", "echo('a')",
     )  # fmt: skip
     assert [way for way in ways if not list(prints(ast.parse(way)))] == []

@@ -1,4 +1,5 @@
-"""Each reason is declared with its meaning and remedy where it is raised. Its counter exists from a worker's start."""
+"""Each reason is declared with its meaning and remedy where it is raised. Its counter exists from a worker's
+start."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ from streamfl.contract.system import System, installed_systems
 
 PACKAGE = Path(streamfl.__file__).parent
 PATHS = [path for folder in (PACKAGE, PACKAGE.parent / "connectors") for path in folder.rglob("*.py")]
-OWN = {PACKAGE / system.roles.split(".")[1]: system for system in installed_systems() if system.roles.startswith("streamfl.")}
+OWN = {
+    PACKAGE / system.roles.split(".")[1]: system
+    for system in installed_systems()
+    if system.roles.startswith("streamfl.")
+}
 Declared = Mapping[str, Reason]
 
 
@@ -27,8 +32,11 @@ Declared = Mapping[str, Reason]
         ("OperatorNotice", NOTICES, lambda system: system.notices),
     ],
 )
-def test_a_reason_is_declared_just_if_it_is_raised(error: str, common: Declared, own: Callable[[System], Declared]) -> None:
-    """Protects who looks a reason up, and the first refusal: Prometheus sees no growth in a counter whose first value is 22."""
+def test_a_reason_is_declared_just_if_it_is_raised(
+    error: str, common: Declared, own: Callable[[System], Declared]
+) -> None:
+    """Protects who looks a reason up, and the first refusal: Prometheus sees no growth in a counter whose
+    first value is 22."""
     raised = defaultdict[Path | None, set[str]](set)
     for path, reasons in raised_reasons(error, PATHS).items():
         raised[next((folder for folder in OWN if folder in path.parents), None)] |= reasons

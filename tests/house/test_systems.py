@@ -20,12 +20,21 @@ from streamfl.testing.proof import GROUP, installed_proofs
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # The package of each system of this repository, by name.
-PACKAGES = {name: place.partition(":")[0] for name, place in PROJECT["entry-points"]["streamfl.systems"].items()}
+PACKAGES = {
+    name: place.partition(":")[0] for name, place in PROJECT["entry-points"]["streamfl.systems"].items()
+}
 OWN = {system.name: system for system in installed_systems() if system.name in PACKAGES}
 # Every module and folder of tests/, where the proofs are.
 TESTS = {path.stem for path in (ROOT / "tests").iterdir() if path.is_dir() or path.suffix == ".py"}
 # Packages that only a system's tools may import. They run roles; a role does not know them.
-ABOVE = ("streamfl.cli", "streamfl.simulation", "streamfl.testing", "streamfl.runtime", "streamfl.reference", "streamfl.terminal")
+ABOVE = (
+    "streamfl.cli",
+    "streamfl.simulation",
+    "streamfl.testing",
+    "streamfl.runtime",
+    "streamfl.reference",
+    "streamfl.terminal",
+)
 
 
 @pytest.fixture(name="graph", scope="module")
@@ -62,7 +71,8 @@ def test_no_system_imports_another_and_nothing_else_imports_one(graph: grimp.Imp
 
 
 def test_roles_import_neither_tools_nor_what_runs_them(graph: grimp.ImportGraph) -> None:
-    """Protects workers: a role is a state machine without a bus, and production code does not depend on simulations."""
+    """Protects workers: a role is a state machine without a bus, and production code does not depend on
+    simulations."""
     wrong = [
         f"{module} imports {imported}"
         for module, imported in imports(graph)
@@ -77,7 +87,9 @@ def test_roles_import_neither_tools_nor_what_runs_them(graph: grimp.ImportGraph)
 def code_strings_and_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Every name and string of a module except its documentation, which may cite an equation's paper."""
     documentation = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
@@ -105,16 +117,23 @@ def test_nothing_outside_a_system_names_one() -> None:
 
 @pytest.mark.parametrize("kind", [kind for system in OWN.values() for kind in system.kinds])
 def test_a_worker_loads_its_own_system_and_no_tools(kind: str) -> None:
-    """Protects production from simulation code, and a worker's start from loading systems that it does not run."""
+    """Protects production from simulation code, and a worker's start from loading systems that it does not
+    run."""
     program = (
         "import sys; import streamfl.cli.run; from streamfl.runtime.kinds import find_kind;"
         f"find_kind({kind!r}); print('\\n'.join(sys.modules))"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
     loaded = ended.stdout.split()
     others = [package for name, package in PACKAGES.items() if kind not in OWN[name].kinds]
     left_alone = {"tools", "proof"}
-    assert [module for module in loaded if left_alone & {*module.split(".")} or module.startswith("streamfl.testing")] == []
+    assert [
+        module
+        for module in loaded
+        if left_alone & {*module.split(".")} or module.startswith("streamfl.testing")
+    ] == []
     # Manifests are read, but the modules that they name are not loaded.
     assert [module for module in loaded for package in others if module.startswith(f"{package}.")] == []
 
@@ -136,8 +155,12 @@ def test_systems_have_the_same_furniture(system: System) -> None:
     """Protects a reader who knows one system and opens another: the same files are in the same places."""
     package = PACKAGES[system.name]
     tools = ("commands", "simulate", "demo", "dashboard")
-    rooms = [f"{package}.{room}" for room in ("config", "messages", "roles", *(f"tools.{room}" for room in tools))]
-    rooms += [f"{package.rpartition('.')[2]}.proof.{room}" for room in ("scenario", "checks", "faults", "fuzz")]
+    rooms = [
+        f"{package}.{room}" for room in ("config", "messages", "roles", *(f"tools.{room}" for room in tools))
+    ]
+    rooms += [
+        f"{package.rpartition('.')[2]}.proof.{room}" for room in ("scenario", "checks", "faults", "fuzz")
+    ]
     assert [room for room in rooms if importlib.util.find_spec(room) is None] == []
     for part in ("simulate", "demo", "dashboards"):
         assert system.name in systems_with(part)
@@ -145,24 +168,35 @@ def test_systems_have_the_same_furniture(system: System) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_system_has_a_proof(name: str) -> None:
-    """Protects `make simulate` and `make fuzz` from a system that they leave out, and then say that everything holds."""
+    """Protects `make simulate` and `make fuzz` from a system that they leave out, and then say that
+    everything holds."""
     proof = installed_proofs()[name]
     assert load(proof.faults or "")
     assert load(proof.fuzz or "")
 
 
 def test_what_is_installed_knows_no_proof() -> None:
-    """Protects whoever has the wheel alone: what stands in tests/ is not there, and is registered by its own pyproject.toml."""
-    graph = grimp.build_graph("streamfl", "streamfl_connectors", include_external_packages=True, cache_dir=None)
-    assert [f"{module} imports {imported}" for module, imported in imports(graph) if imported.partition(".")[0] in TESTS] == []
-    registered = tomllib.loads((ROOT / "tests" / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    """Protects whoever has the wheel alone: what stands in tests/ is not there, and is registered by its own
+    pyproject.toml."""
+    graph = grimp.build_graph(
+        "streamfl", "streamfl_connectors", include_external_packages=True, cache_dir=None
+    )
+    assert [
+        f"{module} imports {imported}"
+        for module, imported in imports(graph)
+        if imported.partition(".")[0] in TESTS
+    ] == []
+    registered = tomllib.loads((ROOT / "tests" / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "entry-points"
+    ]
     assert registered[GROUP].keys() == OWN.keys()
     assert GROUP not in PROJECT["entry-points"]
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_system_can_be_soaked(name: str) -> None:
-    """Protects `make soak SYSTEM=name`: only a soak with kills on a real broker shows that a system survives them."""
+    """Protects `make soak SYSTEM=name`: only a soak with kills on a real broker shows that a system survives
+    them."""
     assert find_soaked(name)[0] == name
 
 

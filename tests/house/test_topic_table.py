@@ -1,4 +1,5 @@
-"""docs/security.md and the code agree on who writes each topic, who reads it and how readers know the writer."""
+"""docs/security.md and the code agree on who writes each topic, who reads it and how readers know the
+writer."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ def _code() -> dict[tuple[str, str], TopicRow]:
 def _page() -> dict[tuple[str, str], dict[str, str]]:
     text = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
     _, _, table = text.partition("| " + " | ".join(HEADINGS) + " |\n")
-    rows = [[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in table.partition("\n\n")[0].splitlines()[1:]]
+    rows = [
+        [cell.strip() for cell in line.strip("|\n").split(" | ")]
+        for line in table.partition("\n\n")[0].splitlines()[1:]
+    ]
     assert all(len(row) == len(HEADINGS) for row in rows)
     found = {(row[0], row[1].strip("`")): dict(zip(HEADINGS, row, strict=True)) for row in rows}
     assert len(found) == len(rows), "a topic stands there twice"
@@ -39,7 +43,9 @@ def test_the_table_has_every_topic_of_every_system_and_no_other(
     assert sorted(page.keys() - code.keys()) == []
     # A role that is missing from this test's settings would not be checked.
     own = [system for system in installed_systems() if system.roles.startswith("streamfl.")]
-    assert {kind for system in own for kind in system.kinds} <= {kind for row in code.values() for kind in row.written_by}
+    assert {kind for system in own for kind in system.kinds} <= {
+        kind for row in code.values() for kind in row.written_by
+    }
 
 
 def test_the_table_says_of_each_topic_who_writes_and_reads_it_and_what_keys_add(
@@ -59,7 +65,10 @@ def test_what_one_member_reads_of_another_is_sealed_or_signed(code: dict[tuple[s
     open_topics = [
         place
         for place, row in code.items()
-        if row.read_by and not row.keys and "you" not in row.written_by and not place[1].endswith(OF_ONE_MEMBER)
+        if row.read_by
+        and not row.keys
+        and "you" not in row.written_by
+        and not place[1].endswith(OF_ONE_MEMBER)
     ]
     assert open_topics == []
     # The result of all members' work, which is applied unchanged.

@@ -1,4 +1,5 @@
-"""Dead letters on a real broker: refused, corrected, and replayed by processes that are killed or run two at once."""
+"""Dead letters on a real broker: refused, corrected, and replayed by processes that are killed or run two at
+once."""
 
 from __future__ import annotations
 
@@ -99,7 +100,10 @@ class Plant:
     def end_of(self, topic: str) -> int:
         """The end of the committed records of ``<name>.<topic>``, added up over its partitions."""
         (found,) = self._admin.describe_topics([f"{self.name}.{topic}"])
-        places = {TopicPartition(found["name"], one["partition_index"]): OffsetSpec.LATEST for one in found["partitions"]}
+        places = {
+            TopicPartition(found["name"], one["partition_index"]): OffsetSpec.LATEST
+            for one in found["partitions"]
+        }
         ends = self._admin.list_partition_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED)
         return sum(end.offset for end in ends.values())
 
@@ -115,7 +119,8 @@ class Plant:
 
 
 def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, broker: Broker) -> None:
-    """Protects exactly-once over the whole way back: a killed replay, or two at once, lose and double no sample."""
+    """Protects exactly-once over the whole way back: a killed replay, or two at once, lose and double no
+    sample."""
     plant = Plant(tmp_path, broker)
     plant.configure("temprature")
     try:
@@ -126,7 +131,9 @@ def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, b
                     Outgoing(
                         f"{plant.name}.readings",
                         b"device-%d" % (number % 50),
-                        json.dumps({"device": f"device-{number % 50}", "id": number, "temperature": number / SAMPLES}).encode(),
+                        json.dumps(
+                            {"device": f"device-{number % 50}", "id": number, "temperature": number / SAMPLES}
+                        ).encode(),
                         headers=(("trace", b"%d" % number),),
                     )
                     for number in range(SAMPLES)
@@ -135,14 +142,17 @@ def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, b
             worker = plant.start("run")
             assert len(plant.wait(bus, "dead-letters", SAMPLES)) == SAMPLES
             plant.stop(worker)
-            lines = plant.finish(plant.start("dead-letters", "--format", "json", "--limit", str(2 * SAMPLES))).splitlines()
+            lines = plant.finish(
+                plant.start("dead-letters", "--format", "json", "--limit", str(2 * SAMPLES))
+            ).splitlines()
             assert len(lines) == SAMPLES
             assert {json.loads(line)["reason"] for line in lines} == {"missing_field"}
 
             plant.configure("temperature")
             killed = 0
             for portion in (1, 1501):
-                # A transaction holds 500 records: the process is killed between two transactions or within one.
+                # A transaction holds 500 records: the process is killed between two transactions or within
+                # one.
                 before = plant.end_of("readings")
                 replay = plant.start("dead-letters", "--replay", "--reason", "missing_field")
                 plant.wait_for_end("readings", before + portion)
@@ -154,12 +164,19 @@ def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, b
                 plant.finish(replay)
             # The letters that one replay left to the other, which may have ended before it could take them.
             plant.finish(plant.start("dead-letters", "--replay"))
-            assert json.loads(plant.finish(plant.start("dead-letters", "--replay", "--format", "json")))["replayed"] == 0
+            assert (
+                json.loads(plant.finish(plant.start("dead-letters", "--replay", "--format", "json")))[
+                    "replayed"
+                ]
+                == 0
+            )
 
             worker = plant.start("run")
             plant.wait(bus, "predictions", SAMPLES)
             plant.stop(worker)
-            predicted = Counter(json.loads(value)["sample"] for value in plant.wait(bus, "predictions", SAMPLES))
+            predicted = Counter(
+                json.loads(value)["sample"] for value in plant.wait(bus, "predictions", SAMPLES)
+            )
             assert predicted == {str(number): 1 for number in range(SAMPLES)}
             homes: dict[bytes | None, set[int]] = {}
             again = []

@@ -89,7 +89,9 @@ def drop(bus: MemoryBus, topic: str, partition: int, offset: int) -> None:
 def delete_rows(path: Path, topic: str, partition: int, offset: int) -> None:
     """Deletes records on SQLite as retention does."""
     with closing(sqlite3.connect(path)) as connection, connection:
-        (log,) = connection.execute("SELECT first_log + ? FROM topics WHERE name = ?", (partition, topic)).fetchone()
+        (log,) = connection.execute(
+            "SELECT first_log + ? FROM topics WHERE name = ?", (partition, topic)
+        ).fetchone()
         connection.execute("DELETE FROM records WHERE id >= ? AND id < ?", (log << 40, (log << 40) + offset))
         connection.execute("UPDATE logs SET tidy = ? WHERE id = ?", (offset, log))
 
@@ -119,7 +121,8 @@ def counted(worker: Worker, topic: str, metric: str = "streamfl_deleted_unread_r
 def test_what_was_deleted_while_a_worker_was_away_is_counted_and_told(
     place: Place, left: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Protects users who stopped a worker for longer than the topic keeps its records: the loss used to be silent."""
+    """Protects users who stopped a worker for longer than the topic keeps its records: the loss used to be
+    silent."""
     place.send(1, 3)
     with closing(place.worker()) as before:
         work(before, place.totals, ["1 1", "2 2", "3 3"])
@@ -143,7 +146,8 @@ def test_what_was_deleted_while_a_worker_was_away_is_counted_and_told(
 
 @pytest.mark.broker
 def test_what_is_deleted_before_a_worker_that_runs_is_counted(place: Place) -> None:
-    """Protects a worker that falls behind the retention: its position is deleted while it has the partition."""
+    """Protects a worker that falls behind the retention: its position is deleted while it has the
+    partition."""
     topic = place.channels.inputs["numbers"].topic
     place.send(1, 3)
     with closing(place.worker()) as running:
@@ -163,7 +167,8 @@ def test_what_is_deleted_before_a_worker_that_runs_is_counted(place: Place) -> N
 
 @pytest.mark.broker
 def test_a_first_start_and_gaps_that_are_usual_are_no_loss(place: Place) -> None:
-    """Protects against false alarms: a start at the oldest record misses nothing, and transaction markers are not records."""
+    """Protects against false alarms: a start at the oldest record misses nothing, and transaction markers are
+    not records."""
     topic = place.channels.inputs["numbers"].topic
     place.send(1, 5)
     place.delete_before(2)
@@ -223,15 +228,20 @@ def test_a_topic_that_was_made_again_is_told_of(broker: Broker, scheme: str) -> 
             eventually(lambda: topic in bus.describe([topic]), False)
         bus.create([replace(TOPICS[0], name=topic)])
         place.send(1, 10)
-        with closing(place.worker()) as after, pytest.raises(ConfigurationError, match="was deleted and created again"):
+        with (
+            closing(place.worker()) as after,
+            pytest.raises(ConfigurationError, match="was deleted and created again"),
+        ):
             work(after, place.totals, [])
 
 
 def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
-    """Protects against silent loss when a replica that is behind becomes the leader (unclean.leader.election.enable).
+    """Protects against silent loss when a replica that is behind becomes the leader
+    (unclean.leader.election.enable).
 
-    Records at offsets that had been read before are new then, even if the log has become longer than it was. For each client
-    library one worker runs meanwhile and one is away: each new record counts once, and lost ones are counted.
+    Records at offsets that had been read before are new then, even if the log has become longer than it was.
+    For each client library one worker runs meanwhile and one is away: each new record counts once, and lost
+    ones are counted.
     """
     leader, behind = 0, 1
     with Broker(nodes=3) as broker, ExitStack() as stack:
@@ -243,7 +253,9 @@ def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
             settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
             numbers = replace(place.channels.inputs["numbers"], topic=f"cut-{name}")
             with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
-                admin.create_topics([NewTopic(numbers.topic, replica_assignments=replicas, topic_configs=settings)])
+                admin.create_topics(
+                    [NewTopic(numbers.topic, replica_assignments=replicas, topic_configs=settings)]
+                )
             places.append(place._replace(channels=replace(place.channels, inputs={"numbers": numbers})))
         workers = [stack.enter_context(closing(place.worker())) for place in places]
 
@@ -260,7 +272,8 @@ def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
                     found = [place.totals() for place in places]
 
         def send(first: int, last: int) -> None:
-            # A new writer each time: for a writer of lost records the new leader reports a gap in its sequence numbers.
+            # A new writer each time: for a writer of lost records the new leader reports a gap in its
+            # sequence numbers.
             for place in places:
                 deadline = time.monotonic() + 120
                 while True:

@@ -25,10 +25,11 @@ def is_ready(port: int) -> bool:
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path) -> None:
-    """Protects a site with a full disk: its workers are not ready while nothing can be written, and go on by themselves once there
-    is room. Every sample is predicted once and every update is in the model.
+    """Protects a site with a full disk: its workers are not ready while nothing can be written, and go on by
+    themselves once there is room. Every sample is predicted once and every update is in the model.
 
-    A limit of the operating system stops the processes' files from growing; the test's own files have no limit.
+    A limit of the operating system stops the processes' files from growing; the test's own files have no
+    limit.
     """
     (port,) = free_ports(1)
     with closing(SqliteFederation(tmp_path)) as federation:

@@ -1,4 +1,5 @@
-"""Workers whose brokers die: no worker dies with them, and every worker reports it, with or without partitions."""
+"""Workers whose brokers die: no worker dies with them, and every worker reports it, with or without
+partitions."""
 
 from __future__ import annotations
 
@@ -34,11 +35,16 @@ OWN = {"the bus is unavailable", "the cluster does not describe this worker's to
 
 def from_libraries(voice: Voice) -> list[str]:
     """The log lines of the client libraries."""
-    return [str(line["event"]) for line in voice.lines() if line["level"] in ("warning", "error") and line["event"] not in OWN]
+    return [
+        str(line["event"])
+        for line in voice.lines()
+        if line["level"] in ("warning", "error") and line["event"] not in OWN
+    ]
 
 
 class Workers:
-    """Forks of one process that run a plant's settings file and look at the cluster every ``seconds``, within a ``with`` block."""
+    """Forks of one process that run a plant's settings file and look at the cluster every ``seconds``, within
+    a ``with`` block."""
 
     def __init__(self, plant: Plant, count: int, seconds: float) -> None:
         self._command = [sys.executable, forked.__file__, str(plant.configuration), str(count), str(seconds)]
@@ -51,7 +57,9 @@ class Workers:
         self.wait_until(lambda: all(one.begun() for one in self.voices))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -65,16 +73,19 @@ class Workers:
         deadline = time.monotonic() + LONG_SECONDS
         while not look():
             self.none_ended()
-            assert time.monotonic() < deadline, [(one.page("readyz"), one.log()[-2000:]) for one in self.voices]
+            assert time.monotonic() < deadline, [
+                (one.page("readyz"), one.log()[-2000:]) for one in self.voices
+            ]
             time.sleep(0.5)
 
 
 @pytest.mark.parametrize("scheme", KILLED)
 def test_a_dying_broker_takes_no_worker_with_it(tmp_path: Path, scheme: str) -> None:
-    """Protects workers from their client library: an admin call of librdkafka ended the process (SIGABRT) when its broker died.
+    """Protects workers from their client library: an admin call of librdkafka ended the process (SIGABRT)
+    when its broker died.
 
-    They query their cluster every second. The default of 5 seconds would put most deaths between two queries. The broker stays away
-    for longer than the timeout of a query.
+    They query their cluster every second. The default of 5 seconds would put most deaths between two queries.
+    The broker stays away for longer than the timeout of a query.
     """
     chance = random.Random(33)
     with Broker() as broker:
@@ -90,9 +101,12 @@ def test_a_dying_broker_takes_no_worker_with_it(tmp_path: Path, scheme: str) -> 
             workers.none_ended()
 
 
-@pytest.mark.parametrize(("scheme", "hangs"), [(SCHEMES[0], False), (SCHEMES[1], True)], ids=["librdkafka-killed", "kafka-hangs"])
+@pytest.mark.parametrize(
+    ("scheme", "hangs"), [(SCHEMES[0], False), (SCHEMES[1], True)], ids=["librdkafka-killed", "kafka-hangs"]
+)
 def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str, hangs: bool) -> None:
-    """Protects an alert on dead brokers: a librdkafka standby used to stay green, and active workers named another reason.
+    """Protects an alert on dead brokers: a librdkafka standby used to stay green, and active workers named
+    another reason.
 
     Also protects the log: the client libraries get one line a broker and minute; there used to be thousands.
     """
@@ -108,7 +122,9 @@ def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str
 
             def red() -> bool:
                 pages = [one.page("readyz") for one in workers.voices]
-                return all(code == 503 and text.startswith("bus: no broker answers since ") for code, text in pages)
+                return all(
+                    code == 503 and text.startswith("bus: no broker answers since ") for code, text in pages
+                )
 
             workers.wait_until(green)
             if hangs:
@@ -128,14 +144,15 @@ def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str
             minutes = (time.monotonic() - died) / 60
             lines = [from_libraries(one)[told:] for one, told in zip(workers.voices, before, strict=True)]
             print(f"{[len(said) for said in lines]} lines in {minutes:.1f} minutes", flush=True)
-            # A line that names no broker comes once for each kind, as the connections break. There used to be thousands.
+            # A line that names no broker comes once for each kind, as the connections break. There used to be
+            # thousands.
             assert all(len(said) <= 8 + minutes for said in lines), lines
             print(f"green again after {time.monotonic() - back:.1f} s", flush=True)
 
 
 def test_a_group_is_seen_after_its_coordinator_died() -> None:
-    """Protects standbys, which stayed red after an outage: the library kept asking the broker that used to coordinate their group,
-    and took the refusal for a group without members.
+    """Protects standbys, which stayed red after an outage: the library kept asking the broker that used to
+    coordinate their group, and took the refusal for a group without members.
     """
     name = f"samples-{uuid.uuid4().hex[:8]}"
     with Broker(nodes=3) as broker, closing(connect(broker.url)) as bus:

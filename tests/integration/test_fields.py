@@ -1,4 +1,5 @@
-"""Records as companies write them, on a real broker: nested, with int64 keys, text, times, categories and gaps."""
+"""Records as companies write them, on a real broker: nested, with int64 keys, text, times, categories and
+gaps."""
 
 from __future__ import annotations
 
@@ -73,8 +74,9 @@ def sample(number: int) -> dict[str, Any]:
 def test_records_are_read_as_they_are(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects an unchanged topic: every good record is predicted once, also by a second worker that restores the means. Each label
-    finds its sample, and each bad record becomes a dead letter with the full path in its reason.
+    """Protects an unchanged topic: every good record is predicted once, also by a second worker that restores
+    the means. Each label finds its sample, and each bad record becomes a dead letter with the full path in
+    its reason.
     """
     name = f"plant-{uuid.uuid4().hex[:8]}"
     config = tmp_path / "client.toml"
@@ -86,11 +88,18 @@ def test_records_are_read_as_they_are(
         return (number % 5).to_bytes(8, "big")
 
     def readings(numbers: range) -> list[Outgoing]:
-        return [Outgoing(f"{name}-readings", key(number), json.dumps(sample(number)).encode()) for number in numbers]
+        return [
+            Outgoing(f"{name}-readings", key(number), json.dumps(sample(number)).encode())
+            for number in numbers
+        ]
 
     bad = [
         (key(0), {**sample(0), "meta": {"id": "late"}}, "meta.at is missing: meta is an object without it"),
-        (key(0), {**sample(0), "payload": {"on": "perhaps"}}, "payload.on is 'perhaps', true or false is expected"),
+        (
+            key(0),
+            {**sample(0), "payload": {"on": "perhaps"}},
+            "payload.on is 'perhaps', true or false is expected",
+        ),
         (b"0", sample(0), 'the record key has 1 bytes, key = "int64" has 8'),
     ]
     with closing(connect(broker.url)) as bus:
@@ -101,7 +110,12 @@ def test_records_are_read_as_they_are(
                 label = {"about": {"site": number % 5, "id": number}, "value": f"0.{number % 10}"}
                 bus.write([Outgoing(f"{name}-results", key(number), json.dumps(label).encode())])
             if not first:
-                bus.write([Outgoing(f"{name}-readings", its_key, json.dumps(content).encode()) for its_key, content, _ in bad])
+                bus.write(
+                    [
+                        Outgoing(f"{name}-readings", its_key, json.dumps(content).encode())
+                        for its_key, content, _ in bad
+                    ]
+                )
             with closing(build_worker(settings, bus)) as worker:
                 deadline = time.monotonic() + 60
                 came = float(63 if not first else 60)

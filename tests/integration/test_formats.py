@@ -1,4 +1,5 @@
-"""Companies' record formats on a real broker with a real schema registry: good records are predicted, bad ones dead-lettered."""
+"""Companies' record formats on a real broker with a real schema registry: good records are predicted, bad
+ones dead-lettered."""
 
 from __future__ import annotations
 
@@ -76,7 +77,13 @@ def _registry() -> Iterator[str]:
 
 
 def reading(number: int) -> dict[str, Any]:
-    return {"site": SITES[number % 5], "id": f"r{number}", "temp": number % 7 / 7, "load": 0.5, "label": number % 2 * 1.0}
+    return {
+        "site": SITES[number % 5],
+        "id": f"r{number}",
+        "temp": number % 7 / 7,
+        "load": 0.5,
+        "label": number % 2 * 1.0,
+    }
 
 
 def zigzag(number: int) -> bytes:
@@ -92,7 +99,9 @@ def in_avro(number: int) -> Callable[[dict[str, Any]], bytes]:
     def written(row: dict[str, Any]) -> bytes:
         double = [b"\x02" + struct.pack("<d", row[name]) for name in ("temp", "label")]
         load = zigzag(1) + int(row["load"] * 100).to_bytes(1, "big", signed=True)
-        return struct.pack(">bI", 0, number) + text(row["site"]) + text(row["id"]) + double[0] + load + double[1]
+        return (
+            struct.pack(">bI", 0, number) + text(row["site"]) + text(row["id"]) + double[0] + load + double[1]
+        )
 
     return written
 
@@ -101,7 +110,9 @@ def in_protobuf(number: int) -> Callable[[dict[str, Any]], bytes]:
     """Encoded by hand from Protobuf's encoding: the second message of the schema."""
 
     def written(row: dict[str, Any]) -> bytes:
-        texts = b"".join(bytes([tag, len(row[name])]) + row[name].encode() for tag, name in ((0x0A, "site"), (0x12, "id")))
+        texts = b"".join(
+            bytes([tag, len(row[name])]) + row[name].encode() for tag, name in ((0x0A, "site"), (0x12, "id"))
+        )
         numbers = ((0x19, "temp"), (0x21, "load"), (0x29, "label"))
         doubles = b"".join(bytes([tag]) + struct.pack("<d", row[name]) for tag, name in numbers)
         return struct.pack(">bI", 0, number) + b"\x02\x02" + texts + doubles
@@ -111,8 +122,8 @@ def in_protobuf(number: int) -> Callable[[dict[str, Any]], bytes]:
 
 @pytest.mark.parametrize("format", ["avro", "protobuf", "debezium", "csv"])
 def test_topics_as_companies_have_them(format: str, registry: str, broker: Broker, tmp_path: Path) -> None:
-    """Protects users with such a topic: each good record is predicted once, deletions are counted, and a broken record is
-    dead-lettered with its reason.
+    """Protects users with such a topic: each good record is predicted once, deletions are counted, and a
+    broken record is dead-lettered with its reason.
     """
     name = f"plant-{uuid.uuid4().hex[:8]}"
     # The dead letter's reason, and the number of ignored records.
@@ -120,7 +131,9 @@ def test_topics_as_companies_have_them(format: str, registry: str, broker: Broke
     samples, more = f'format = "{format}"', f'[registry]\nurl = "{registry}"\n[predictions]\nformat = "avro"'
     broken: bytes | None = b"\0\0\0\0"
     if format == "avro":
-        write = in_avro(register(registry, f"{name}-readings-value", {**SCHEMA, "name": name.replace("-", "_")}))
+        write = in_avro(
+            register(registry, f"{name}-readings-value", {**SCHEMA, "name": name.replace("-", "_")})
+        )
         broken, letter = struct.pack(">bI", 0, 2_000_000_000) + b"x", "unknown_schema"
     elif format == "protobuf":
         write = in_protobuf(register(registry, f"{name}-readings-value", MESSAGE, "PROTOBUF"))
@@ -128,7 +141,9 @@ def test_topics_as_companies_have_them(format: str, registry: str, broker: Broke
         more, passed = "", 2
 
         def write(row: dict[str, Any]) -> bytes:
-            return json.dumps({"schema": None, "payload": {"before": None, "after": row, "op": "r", "ts_ms": 1}}).encode()
+            return json.dumps(
+                {"schema": None, "payload": {"before": None, "after": row, "op": "r", "ts_ms": 1}}
+            ).encode()
     else:
         samples, more, passed = samples + '\ncolumns = ["site", "id", "temp", "load", "label"]', "", 1
 
@@ -141,10 +156,18 @@ def test_topics_as_companies_have_them(format: str, registry: str, broker: Broke
     topic = f"{name}-readings"
     count = 5 * ROUNDS
     rows = [Outgoing(topic, SITES[number % 5].encode(), write(reading(number))) for number in range(count)]
-    other = {"debezium": [b'{"op": "d", "before": {}, "after": null}', None], "csv": [b"site,id,temp,load,label"]}
+    other = {
+        "debezium": [b'{"op": "d", "before": {}, "after": null}', None],
+        "csv": [b"site,id,temp,load,label"],
+    }
     rows[7:7] = [Outgoing(topic, b"north", value) for value in (broken, *other.get(format, []))]
     with closing(connect(broker.url)) as bus:
-        bus.create([replace(spec, partitions=spec.partitions or 2) for spec in find_kind(settings.role.kind).topics(settings)])
+        bus.create(
+            [
+                replace(spec, partitions=spec.partitions or 2)
+                for spec in find_kind(settings.role.kind).topics(settings)
+            ]
+        )
         bus.write(rows)
         with closing(build_worker(settings, bus)) as worker:
             deadline = time.monotonic() + 60
@@ -152,7 +175,9 @@ def test_topics_as_companies_have_them(format: str, registry: str, broker: Broke
                 assert time.monotonic() < deadline, worker.metrics.render().decode()
                 worker.step(0.2)
             figures = worker.metrics.render().decode()
-        told = TopicSection(topic="t", format=settings.predictions.format, registry=RegistrySection(url=registry))
+        told = TopicSection(
+            topic="t", format=settings.predictions.format, registry=RegistrySection(url=registry)
+        )
         decode: Any = format_of(told).decoder(Any)  # type: ignore[arg-type]
         predicted = [(record.key, decode(record.value or b"")) for record in bus.read(f"{name}.predictions")]
         letters = [dict(letter.headers)["error"].decode() for letter in bus.read(f"{name}.dead-letters")]

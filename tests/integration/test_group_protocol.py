@@ -42,8 +42,9 @@ while True:
 
 
 def test_every_record_is_processed_once_through_a_kill(broker: Broker) -> None:
-    """Protects exactly-once under the new protocol: a member is killed in the middle of its transactions, the group notices it
-    after the cluster's session timeout, another takes over its partitions, and no record is lost or processed twice.
+    """Protects exactly-once under the new protocol: a member is killed in the middle of its transactions, the
+    group notices it after the cluster's session timeout, another takes over its partitions, and no record is
+    lost or processed twice.
     """
     run = uuid.uuid4().hex[:8]
     group, samples, outputs = (f"{name}-{run}" for name in ("group", "samples", "outputs"))
@@ -61,7 +62,8 @@ def test_every_record_is_processed_once_through_a_kill(broker: Broker) -> None:
             written, by, killed = 0, set[bytes | None](), False
             while written < RECORDS or len(seen) < RECORDS or not killed:
                 assert time.monotonic() < deadline, f"{len(seen)} of {written}"
-                # A few records at a time until both have partitions, then all the rest: both are busy when one is killed.
+                # A few records at a time until both have partitions, then all the rest: both are busy when
+                # one is killed.
                 some = range(written, RECORDS if len(by) == 2 else min(written + PARTITIONS, RECORDS))
                 bus.write([Outgoing(samples, None, expected[number], number % PARTITIONS) for number in some])
                 written = some.stop
@@ -83,7 +85,8 @@ def test_every_record_is_processed_once_through_a_kill(broker: Broker) -> None:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_groups_members_are_counted(broker: Broker, protocol: str) -> None:
-    """Protects a standby under the new protocol: kafka-python does not see its group's members, so the standby would be red."""
+    """Protects a standby under the new protocol: kafka-python does not see its group's members, so the
+    standby would be red."""
     group, samples = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("group", "samples"))
     with closing(connect(f"kafka+librdkafka://{broker.address}", {"group.protocol": protocol})) as bus:
         bus.create([TopicSpec(samples, 1, False)])
@@ -99,10 +102,12 @@ def test_a_groups_members_are_counted(broker: Broker, protocol: str) -> None:
 
 
 def test_a_member_that_was_put_out_vouches_for_nothing() -> None:
-    """Protects an empty group: the cluster accepts offsets of epoch -1 there from anybody, and under this protocol an expelled
-    member keeps its name.
+    """Protects an empty group: the cluster accepts offsets of epoch -1 there from anybody, and under this
+    protocol an expelled member keeps its name.
     """
-    alive, out = (b"CGMDv2:" + epoch.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0\1" for epoch in (7, -1))
+    alive, out = (
+        b"CGMDv2:" + epoch.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0\1" for epoch in (7, -1)
+    )
     assert _vouches(alive, "member")
     assert not _vouches(out, "member")
     assert not _vouches(alive, None)
@@ -117,7 +122,9 @@ def test_the_librarys_metadata_is_as_it_is_read(broker: Broker) -> None:
         bus.create([TopicSpec(name, 1, False)])
         with closing(bus.session(Subscription(name, (name,)))) as session:
             member: Any = session.member  # type: ignore[attr-defined]
-            assert member.consumer.consumer_group_metadata()[:11] == b"CGMDv2:" + (-1).to_bytes(4, sys.byteorder, signed=True)
+            assert member.consumer.consumer_group_metadata()[:11] == b"CGMDv2:" + (-1).to_bytes(
+                4, sys.byteorder, signed=True
+            )
             assert member.consumer.memberid()
             deadline = time.monotonic() + 30
             while not session.poll(0.2, 10).assigned:
@@ -126,11 +133,17 @@ def test_the_librarys_metadata_is_as_it_is_read(broker: Broker) -> None:
 
 
 def test_what_ends_the_librarys_consumer_is_not_waited_out() -> None:
-    """Protects a worker on a cluster without the protocol: the library reports it once in a text, and then returns nothing."""
-    lacking = KafkaError(KafkaError._FATAL, "Fatal error: Broker: API version not supported: ConsumerGroupHeartbeat fatal error")
+    """Protects a worker on a cluster without the protocol: the library reports it once in a text, and then
+    returns nothing."""
+    lacking = KafkaError(
+        KafkaError._FATAL,
+        "Fatal error: Broker: API version not supported: ConsumerGroupHeartbeat fatal error",
+    )
     assert isinstance(failure := told("polling", lacking), ConfigurationError)
     assert "leave out bus.options 'group.protocol'" in str(failure)
-    fenced = KafkaError(KafkaError._FATAL, "Fatal error: Static consumer fenced by other consumer with same group.instance.id")
+    fenced = KafkaError(
+        KafkaError._FATAL, "Fatal error: Static consumer fenced by other consumer with same group.instance.id"
+    )
     assert isinstance(told("polling", fenced), ConfigurationError)
     assert isinstance(told("polling", KafkaError(KafkaError._FATAL, "something else")), BusUnavailable)
 
@@ -143,7 +156,9 @@ def test_what_ends_the_librarys_consumer_is_not_waited_out() -> None:
         ({"group.protocol": "consumer", "session.timeout.ms": 6000}, r"session\.timeout\.ms"),
     ],
 )
-def test_what_does_not_go_with_the_protocol_is_named(broker: Broker, options: dict[str, Any], message: str) -> None:
+def test_what_does_not_go_with_the_protocol_is_named(
+    broker: Broker, options: dict[str, Any], message: str
+) -> None:
     """Protects the operator from a timeout without effect: under this protocol the cluster sets it."""
     with closing(connect(f"kafka+librdkafka://{broker.address}")) as bus:
         name = f"wrong-{uuid.uuid4().hex[:8]}"

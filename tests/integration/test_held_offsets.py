@@ -1,5 +1,5 @@
-"""Offsets that a transaction still holds after its end, with both connectors, on a real broker that is set not to verify them with
-the coordinator, like old brokers.
+"""Offsets that a transaction still holds after its end, with both connectors, on a real broker that is set
+not to verify them with the coordinator, like old brokers.
 """
 
 from __future__ import annotations
@@ -48,12 +48,16 @@ class Federation:
         self.bus.write([Outgoing(self.samples, None, b"x", 0)] * 5)
         self.admin = stack.enter_context(closing(KafkaAdminClient(bootstrap_servers=address)))
         self.name = predecessor.format(group=self.group)
-        self.producer = stack.enter_context(closing(KafkaProducer(bootstrap_servers=address, transactional_id=self.name)))
+        self.producer = stack.enter_context(
+            closing(KafkaProducer(bootstrap_servers=address, transactional_id=self.name))
+        )
         self.producer.init_transactions()
         self.begin(1)
         self.producer.commit_transaction()
         self._wait_until_over()
-        self.session: Any = stack.enter_context(closing(self.bus.session(Subscription(self.group, (self.samples,)))))
+        self.session: Any = stack.enter_context(
+            closing(self.bus.session(Subscription(self.group, (self.samples,))))
+        )
         # Shorter than the longest possible transaction, to save time.
         self.session._decision_seconds = 1.0
         deadline = time.monotonic() + SECONDS
@@ -67,7 +71,8 @@ class Federation:
         self.producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(self.group))
 
     def late_offset(self, offset: int) -> int:
-        """A TxnOffsetCommit that the previous owner sent before its end, and that arrives now. Returns the broker's answer."""
+        """A TxnOffsetCommit that the previous owner sent before its end, and that arrives now. Returns the
+        broker's answer."""
         producer = self.producer._transaction_manager.producer_id_and_epoch
         topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         partition = topic.TxnOffsetCommitRequestPartition(
@@ -103,15 +108,19 @@ class Federation:
 
     def _wait_until_over(self) -> None:
         deadline = time.monotonic() + SECONDS
-        while self.admin.describe_transactions([self.name])[self.name].state is not TransactionState.COMPLETE_COMMIT:
+        while (
+            self.admin.describe_transactions([self.name])[self.name].state
+            is not TransactionState.COMPLETE_COMMIT
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_what_a_transaction_holds_after_its_end_is_dropped(scheme: str, address: str) -> None:
-    """Protects a federation from stopping for ever: offsets of a worker's transaction that arrive after its end are dropped, not
-    committed. The new owner reads the earlier committed offset and goes on, and no more such offsets are accepted.
+    """Protects a federation from stopping for ever: offsets of a worker's transaction that arrive after its
+    end are dropped, not committed. The new owner reads the earlier committed offset and goes on, and no more
+    such offsets are accepted.
     """
     with ExitStack() as stack:
         federation = Federation(scheme, address, "{group}:predecessor", stack)
@@ -123,8 +132,8 @@ def test_what_a_transaction_holds_after_its_end_is_dropped(scheme: str, address:
 
 
 def test_what_no_worker_may_end_is_told(address: str) -> None:
-    """Protects the operator: offsets that a stranger's transaction holds after its end are left alone. The worker says where they
-    are, and its remedy works.
+    """Protects the operator: offsets that a stranger's transaction holds after its end are left alone. The
+    worker says where they are, and its remedy works.
     """
     with ExitStack() as stack:
         federation = Federation("kafka+librdkafka", address, "stranger-{group}", stack)
@@ -135,7 +144,9 @@ def test_what_no_worker_may_end_is_told(address: str) -> None:
             for producer in federation.admin.describe_producers([place])[place].active_producers
             if producer.current_transaction_start_offset >= 0
         ]
-        with pytest.raises(BusUnavailable, match=rf"producer {held.producer_id}, .*--partition {place.partition} "):
+        with pytest.raises(
+            BusUnavailable, match=rf"producer {held.producer_id}, .*--partition {place.partition} "
+        ):
             federation.committed()
         # The tool does this when it gets a start offset.
         abort = AbortTransactionSpec(place, held.producer_id, held.producer_epoch, held.coordinator_epoch)
@@ -157,8 +168,8 @@ def test_a_transaction_that_is_under_way_is_left_alone(address: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_partition_that_cannot_begin_is_no_silence(scheme: str, address: str) -> None:
-    """Protects readiness: if the offset becomes held after the worker requested it and before it reads, the session reports that
-    and does not stall. The next request drops it.
+    """Protects readiness: if the offset becomes held after the worker requested it and before it reads, the
+    session reports that and does not stall. The next request drops it.
     """
     with ExitStack() as stack:
         federation = Federation(scheme, address, "{group}:predecessor", stack)
@@ -171,8 +182,8 @@ def test_a_partition_that_cannot_begin_is_no_silence(scheme: str, address: str) 
 
 
 def test_an_answer_to_an_earlier_question_is_not_taken(address: str) -> None:
-    """Protects a new owner from an old offset: kafka-python keeps a late answer, and returns it to the next request. Later commits
-    would then be ignored.
+    """Protects a new owner from an old offset: kafka-python keeps a late answer, and returns it to the next
+    request. Later commits would then be ignored.
     """
     with ExitStack() as stack:
         federation = Federation("kafka", address, "{group}:other", stack)

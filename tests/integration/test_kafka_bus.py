@@ -1,4 +1,5 @@
-"""The Kafka connector on a real broker: the laws of every bus, and the library's traps that have lost records before."""
+"""The Kafka connector on a real broker: the laws of every bus, and the library's traps that have lost records
+before."""
 
 from __future__ import annotations
 
@@ -51,7 +52,13 @@ def new(prefix: str) -> str:
 
 def topic(bus: KafkaBus, partitions: int = 1, compacted: bool = False, **options: str) -> str:
     name = new("topic")
-    bus.create([TopicSpec(name, partitions, compacted, {key.replace("_", "."): value for key, value in options.items()})])
+    bus.create(
+        [
+            TopicSpec(
+                name, partitions, compacted, {key.replace("_", "."): value for key, value in options.items()}
+            )
+        ]
+    )
     return name
 
 
@@ -75,7 +82,8 @@ def poll_until(session: Session, enough: Callable[[Polled], bool], seconds: floa
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_a_refused_record_takes_the_whole_step_with_it(bus: KafkaBus, guarantee: Guarantee) -> None:
-    """Guards against the client's silent loss: its commit succeeds although a send of the same transaction failed."""
+    """Guards against the client's silent loss: its commit succeeds although a send of the same transaction
+    failed."""
     samples, outputs, state = topic(bus), topic(bus, 2, max_message_bytes="1000"), topic(bus, compacted=True)
     bus.write([Outgoing(samples, None, b"a"), Outgoing(samples, None, b"b")])
     session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
@@ -102,9 +110,11 @@ def test_a_refused_record_takes_the_whole_step_with_it(bus: KafkaBus, guarantee:
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_a_record_too_large_for_its_topic_is_told_before_anything_is_sent(bus: KafkaBus, guarantee: Guarantee) -> None:
-    """Guards against endless retries: the client splits a refused batch, the rest is out of sequence, and that looks like an
-    outage.
+def test_a_record_too_large_for_its_topic_is_told_before_anything_is_sent(
+    bus: KafkaBus, guarantee: Guarantee
+) -> None:
+    """Guards against endless retries: the client splits a refused batch, the rest is out of sequence, and
+    that looks like an outage.
     """
     samples, outputs = topic(bus), topic(bus, max_message_bytes="20000")
     session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
@@ -128,7 +138,8 @@ def test_a_record_of_exactly_the_topics_limit_is_written(bus: KafkaBus) -> None:
 
 
 def test_a_displaced_producer_is_replaced(bus: KafkaBus) -> None:
-    """Guards against a worker that stays dead after it was fenced: the library's producer has to be replaced."""
+    """Guards against a worker that stays dead after it was fenced: the library's producer has to be
+    replaced."""
     samples, outputs = topic(bus), topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
     identifier = new("transactions")
@@ -146,7 +157,8 @@ def test_a_displaced_producer_is_replaced(bus: KafkaBus) -> None:
 
 
 def test_a_step_without_positions_is_fenced_too(bus: KafkaBus) -> None:
-    """Guards against a worker that lost its partitions and still writes state at a tick: the partition has another owner."""
+    """Guards against a worker that lost its partitions and still writes state at a tick: the partition has
+    another owner."""
     samples, state = topic(bus), topic(bus, compacted=True)
     bus.write([Outgoing(samples, None, b"a")])
     group = new("group")
@@ -170,7 +182,8 @@ def test_a_step_without_positions_is_fenced_too(bus: KafkaBus) -> None:
 
 
 def test_latest_does_not_skip_what_a_refused_step_had_read(bus: KafkaBus) -> None:
-    """Guards against loss under auto_offset_reset = latest: reading from the end again after a refusal would skip records."""
+    """Guards against loss under auto_offset_reset = latest: reading from the end again after a refusal would
+    skip records."""
     samples, outputs = topic(bus), topic(bus, max_message_bytes="1000")
     session = bus.session(Subscription(new("group"), (samples,), auto_offset_reset="latest"))
     try:
@@ -186,7 +199,8 @@ def test_latest_does_not_skip_what_a_refused_step_had_read(bus: KafkaBus) -> Non
 
 
 def test_error_as_reset_lets_the_caller_seek_and_stops_otherwise(bus: KafkaBus) -> None:
-    """Guards both parts of auto_offset_reset = error: no silent default, but no error if the changelog has the position."""
+    """Guards both parts of auto_offset_reset = error: no silent default, but no error if the changelog has
+    the position."""
     samples = topic(bus)
     bus.write([Outgoing(samples, None, b"a"), Outgoing(samples, None, b"b")])
     subscription = Subscription(new("group"), (samples,), auto_offset_reset="error")
@@ -206,12 +220,22 @@ def test_error_as_reset_lets_the_caller_seek_and_stops_otherwise(bus: KafkaBus) 
 
 
 def test_a_table_is_read_as_compaction_would_leave_it(bus: KafkaBus) -> None:
-    """Guards the memory at a start: it grows with the table, not with its log. A marker that is written again still follows the
-    records that it covers, a deletion is reported, and later changes come one by one.
+    """Guards the memory at a start: it grows with the table, not with its log. A marker that is written again
+    still follows the records that it covers, a deletion is reported, and later changes come one by one.
     """
     table = topic(bus, 2, compacted=True)
-    written = [(b"a", b"1"), (b"marker", b"1"), (b"gone", b"1"), (b"b", b"1"), (b"a", b"2"), (b"gone", None), (b"marker", b"2")]
-    bus.write([Outgoing(table, key, value, 0) for key, value in written] * 3 + [Outgoing(table, b"a", b"other", 1)])
+    written = [
+        (b"a", b"1"),
+        (b"marker", b"1"),
+        (b"gone", b"1"),
+        (b"b", b"1"),
+        (b"a", b"2"),
+        (b"gone", None),
+        (b"marker", b"2"),
+    ]
+    bus.write(
+        [Outgoing(table, key, value, 0) for key, value in written] * 3 + [Outgoing(table, b"a", b"other", 1)]
+    )
     session = bus.session(Subscription(new("group"), (), (table,)))
     try:
         read = session.poll(0.2, 100).tables
@@ -226,11 +250,15 @@ def test_a_table_is_read_as_compaction_would_leave_it(bus: KafkaBus) -> None:
 
 
 def test_records_are_written_as_the_librarys_own_send_writes_them(bus: KafkaBus, broker: Broker) -> None:
-    """Guards joins by key with other writers' topics: the same partition for a key, and the same keys, values and headers."""
+    """Guards joins by key with other writers' topics: the same partition for a key, and the same keys, values
+    and headers."""
     count, ours, theirs = 5, topic(bus, 5), topic(bus, 5)
     headers = (("one", b"1"), ("two", b""))
     keys = [b"", b"k", b"key", *(f"client-{number}".encode() for number in range(200)), b"long" * 100]
-    bus.write([Outgoing(ours, key, b"value of " + key, None, headers) for key in keys] + [Outgoing(ours, b"gone", None)])
+    bus.write(
+        [Outgoing(ours, key, b"value of " + key, None, headers) for key in keys]
+        + [Outgoing(ours, b"gone", None)]
+    )
     bus.write([Outgoing(ours, None, b"without a key")])
     producer = KafkaProducer(bootstrap_servers=broker.address)
     for key in keys:
@@ -260,10 +288,12 @@ def test_what_cannot_be_written_is_a_clear_error(bus: KafkaBus) -> None:
 
 
 def test_a_null_header_of_somebody_else_can_be_passed_on(bus: KafkaBus) -> None:
-    """Guards the dead letters: a record with a null header, which Kafka allows and this client cannot write, must not stop the
-    stream.
+    """Guards the dead letters: a record with a null header, which Kafka allows and this client cannot write,
+    must not stop the stream.
     """
-    found = ConsumerRecord("elsewhere", 0, -1, 7, 1_700_000_000_000, 0, b"key", b"value", [("null", None)], None, 3, 5, 4)
+    found = ConsumerRecord(
+        "elsewhere", 0, -1, 7, 1_700_000_000_000, 0, b"key", b"value", [("null", None)], None, 3, 5, 4
+    )
     record = record_of(found)
     assert record.headers == (("null", b""),)
     name = topic(bus)
@@ -298,7 +328,8 @@ def test_two_inputs_are_assigned_together(bus: KafkaBus) -> None:
 
 @pytest.mark.parametrize("of", ["inputs", "tables"])
 def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> None:
-    """Protects a worker from stalling for ever: the library may forget a fetch if the broker dies during the connect."""
+    """Protects a worker from stalling for ever: the library may forget a fetch if the broker dies during the
+    connect."""
     bus = connect(broker.url, {"connect_timeout_seconds": 3})
     assert isinstance(bus, KafkaBus)
     samples, table = topic(bus), topic(bus, compacted=True)
@@ -311,7 +342,8 @@ def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> N
         while not fetcher._fetch_futures:
             assert time.monotonic() < deadline
             session.poll(0.05, 100)
-        # The library then leaves this behind: nodes that get no more requests, and a future that never completes.
+        # The library then leaves this behind: nodes that get no more requests, and a future that never
+        # completes.
         fetcher._clear_pending_fetch_request = lambda node, answer: None
         fetcher._fetch_futures.append(Future())
         with pytest.raises(BusUnavailable, match="has not answered a request for records for 3 s"):
@@ -329,7 +361,8 @@ def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> N
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
 def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
-    """Guards against the client's endless wait for a coordinator that died inside a transaction, and against loss around it."""
+    """Guards against the client's endless wait for a coordinator that died inside a transaction, and against
+    loss around it."""
     options = {"connect_timeout_seconds": 5, "request_timeout_ms": 2000, "delivery_timeout_ms": 4000}
     bus = connect(mortal_broker.url, options)
     samples, outputs = new("samples"), new("outputs")
@@ -375,8 +408,8 @@ def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
 def test_no_broker_is_a_clear_error_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Guards the operator's first contact: no traceback, no 30 s of silence and no page of the library's log, but the address and
-    the cause.
+    """Guards the operator's first contact: no traceback, no 30 s of silence and no page of the library's log,
+    but the address and the cause.
     """
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -397,19 +430,28 @@ def test_no_broker_is_a_clear_error_in_time(caplog: pytest.LogCaptureFixture) ->
         ("kafka://host:1", {"sesion_timeout_ms": 1}, r"bus\.options\.sesion_timeout_ms.*session_timeout_ms"),
         ("kafka://host:1", {"group_id": "g"}, r"bus\.options\.group_id.*bus\.group"),
         ("kafka://host:1", {"connect_timeout_seconds": -1}, r"connect_timeout_seconds"),
-        ("kafka://host:1", {"sasl_plain_pasword": "secret"}, r"(?s)\A(?!.*secret).*did you mean sasl_plain_password"),
+        (
+            "kafka://host:1",
+            {"sasl_plain_pasword": "secret"},
+            r"(?s)\A(?!.*secret).*did you mean sasl_plain_password",
+        ),
         ("kafka://host:1", {"session_timeout_ms": -1}, r"bus\.options\.session_timeout_ms: a number from 0"),
         ("kafka://host:1", {"request_timeout_ms": "x"}, r"bus\.options\.request_timeout_ms: a number"),
         ("kafka://host:1", {"client_id": 5}, r"bus\.options\.client_id: text"),
         ("kafka://host:1", {"check_crcs": False}, r"bus\.options\.check_crcs cannot be set: always on"),
-        ("kafka://host:1", {"exclude_internal_topics": 1}, r"bus\.options\.exclude_internal_topics: true or false"),
+        (
+            "kafka://host:1",
+            {"exclude_internal_topics": 1},
+            r"bus\.options\.exclude_internal_topics: true or false",
+        ),
         ("kafka://host:1", {"security_protocol": "X"}, r"bus\.options\.security_protocol: PLAINTEXT or SSL"),
         ("kafka://host:1", {"ssl_cafile": "/no/such/file"}, r"bus\.options\.ssl_cafile: the name of a file"),
         ("kafka://host:1", {"sasl_plain_password": 2718}, r"(?s)\A(?!.*2718).*double quotes"),
     ],
 )
 def test_wrong_settings_name_the_key(url: str, options: dict[str, Any], message: str) -> None:
-    """Guards against a mistyped option that is dropped silently, and against one that would break the guarantees."""
+    """Guards against a mistyped option that is dropped silently, and against one that would break the
+    guarantees."""
     with pytest.raises(ConfigurationError, match=message):
         connect(url, options)
 

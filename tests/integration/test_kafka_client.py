@@ -1,4 +1,5 @@
-"""The connector's assumptions about the client library's internals, on a real broker: a version that changes them fails here."""
+"""The connector's assumptions about the client library's internals, on a real broker: a version that changes
+them fails here."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.broker
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
 def test_a_coordinator_that_dies_inside_a_transaction_is_waited_for(mortal_broker: Broker) -> None:
-    """Guards the commit against an outage between its records and its offsets: the library forgets the request, and only the
-    connector's patched producer sends it again when the broker is back.
+    """Guards the commit against an outage between its records and its offsets: the library forgets the
+    request, and only the connector's patched producer sends it again when the broker is back.
     """
     run = uuid.uuid4().hex[:12]
     outputs, group = f"outputs-{run}", f"group-{run}"
@@ -61,15 +62,19 @@ def test_a_coordinator_that_dies_inside_a_transaction_is_waited_for(mortal_broke
 
 
 def test_a_signal_while_the_cluster_is_looked_for_ends_at_once(tmp_path: Path) -> None:
-    """Protects an orchestrator: nothing is open before the first poll, so the process ends at once and silently."""
+    """Protects an orchestrator: nothing is open before the first poll, so the process ends at once and
+    silently."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
     configuration = tmp_path / "server.toml"
     configuration.write_text(
-        f'[federation]\nname = "f"\nclients = 2\n[bus]\nurl = "kafka://127.0.0.1:{port}"\n[role]\nkind = "pofmkl-server"\n'
+        f'[federation]\nname = "f"\nclients = 2\n[bus]\nurl = "kafka://127.0.0.1:{port}"\n[role]\nkind = '
+        '"pofmkl-server"\n'
     )
-    process = subprocess.Popen([sys.executable, "-m", "streamfl", "run", str(configuration)], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamfl", "run", str(configuration)], stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     try:
         said = process.stderr.readline()

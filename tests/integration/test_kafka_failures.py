@@ -1,7 +1,8 @@
-"""The meaning of the client library's errors: the code's table equals the documented one, and both hold on a real broker.
+"""The meaning of the client library's errors: the code's table equals the documented one, and both hold on a
+real broker.
 
-The library's traps are first shown on its own clients. A version without a trap fails here; then the workaround can go.
-"""
+The library's traps are first shown on its own clients. A version without a trap fails here; then the
+workaround can go."""
 
 from __future__ import annotations
 
@@ -30,7 +31,16 @@ from streamfl_connectors.session import KafkaSession
 from topic_limits import lower_limit
 
 from streamfl.contract.role import ConfigurationError, TopicSpec
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription, connect
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Guarantee,
+    Outgoing,
+    Polled,
+    Step,
+    Subscription,
+    connect,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -48,16 +58,25 @@ def documented() -> dict[str, str]:
 
 def test_the_document_and_the_code_name_the_same_errors() -> None:
     """Protects the operator: the documentation lists exactly the errors that the code treats specially."""
-    named = {error.__name__ for failure in FAILURES for error in failure.errors} | {error.__name__ for error in NOT_LET_IN}
+    named = {error.__name__ for failure in FAILURES for error in failure.errors} | {
+        error.__name__ for error in NOT_LET_IN
+    }
     told_apart = {"MessageSizeTooLargeError", "RecordListTooLargeError"}
     assert documented().keys() == named | told_apart
 
 
 @pytest.mark.parametrize(
-    "name", sorted(error.__name__ for failure in FAILURES for error in failure.errors if error is not kafka_errors.KafkaError)
+    "name",
+    sorted(
+        error.__name__
+        for failure in FAILURES
+        for error in failure.errors
+        if error is not kafka_errors.KafkaError
+    ),
 )
 def test_an_error_means_what_the_document_says(name: str) -> None:
-    """Protects every row: a worker must not retry for ever what an operator has to fix, nor stop at what fixes itself."""
+    """Protects every row: a worker must not retry for ever what an operator has to fix, nor stop at what
+    fixes itself."""
     error = getattr(kafka_errors, name)
     with pytest.raises(RAISED[documented()[name]]), translated("trying"):
         raise error("told")
@@ -67,7 +86,9 @@ def test_an_error_means_what_the_document_says(name: str) -> None:
             raise kafka_errors.KafkaError(f"Unexpected error in a response: {error()}")
 
 
-@pytest.mark.parametrize("name", ["KafkaTimeoutError", "NotEnoughReplicasError", "NotCoordinatorError", "IllegalStateError"])
+@pytest.mark.parametrize(
+    "name", ["KafkaTimeoutError", "NotEnoughReplicasError", "NotCoordinatorError", "IllegalStateError"]
+)
 def test_every_other_error_is_waited_out(name: str) -> None:
     """Protects the last row, KafkaError: an error that is not in the table is no reason to give up."""
     assert documented()["KafkaError"] == "retry"
@@ -118,14 +139,17 @@ def producer_of(bus: KafkaBus, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_record_that_the_broker_refuses_takes_the_step_with_it(bus: KafkaBus, guarantee: Guarantee) -> None:
-    """Protects against H2 and H3, a commit that hangs or succeeds without the record after a partition was refused."""
+    """Protects against H2 and H3, a commit that hangs or succeeds without the record after a partition was
+    refused."""
     samples, outputs, refusing = topic(bus), topic(bus), topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
     session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
     try:
         poll_until(session, lambda seen: bool(seen.records))
         lower_known_limit(bus, refusing, 500)
-        step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"fits"), Outgoing(refusing, None, bytes(5_000))])
+        step = Step(
+            {(samples, 0): 1}, [Outgoing(outputs, None, b"fits"), Outgoing(refusing, None, bytes(5_000))]
+        )
         begin = time.monotonic()
         with pytest.raises(ConfigurationError, match=rf"'{refusing}' is too large"):
             session.commit(step)
@@ -155,7 +179,8 @@ def test_a_batch_above_the_topics_limit_arrives_whole(bus: KafkaBus) -> None:
 
 
 def test_a_record_that_was_not_sent_is_not_committed_without(bus: KafkaBus) -> None:
-    """Protects the reason for checking every future (H3): the library's own commit succeeds although a record is missing."""
+    """Protects the reason for checking every future (H3): the library's own commit succeeds although a record
+    is missing."""
     outputs = topic(bus)
     # Sent by the flush, not by the linger time.
     producer = producer_of(bus, transactional_id=new("plain"), linger_ms=10_000)
@@ -179,7 +204,8 @@ def test_a_record_that_was_not_sent_is_not_committed_without(bus: KafkaBus) -> N
 
 
 def test_a_producer_that_met_a_refused_record_is_replaced(bus: KafkaBus) -> None:
-    """Protects writes outside a session against H5: a plain idempotent producer is unusable after a refused record."""
+    """Protects writes outside a session against H5: a plain idempotent producer is unusable after a refused
+    record."""
     good, refusing = topic(bus), topic(bus)
     lower_known_limit(bus, refusing, 500)
     bus.write([Outgoing(good, None, b"before")])
@@ -190,7 +216,8 @@ def test_a_producer_that_met_a_refused_record_is_replaced(bus: KafkaBus) -> None
 
 
 def test_a_fenced_producer_is_not_revived_by_initialising_it(bus: KafkaBus) -> None:
-    """Protects the reason for a NEW producer (H6): the library's second init_transactions returns but repairs nothing."""
+    """Protects the reason for a NEW producer (H6): the library's second init_transactions returns but repairs
+    nothing."""
     outputs, identifier = topic(bus), new("plain")
     fenced = producer_of(bus, transactional_id=identifier)
     other = producer_of(bus, transactional_id=identifier)
@@ -207,7 +234,8 @@ def test_a_fenced_producer_is_not_revived_by_initialising_it(bus: KafkaBus) -> N
 
 
 def test_a_member_that_was_put_out_cannot_commit(bus: KafkaBus, broker: Broker) -> None:
-    """Protects against H4, a zombie's offsets: the cluster accepts them from a negative generation, the connector does not."""
+    """Protects against H4, a zombie's offsets: the cluster accepts them from a negative generation, the
+    connector does not."""
     samples = topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
     group = new("group")
@@ -219,9 +247,13 @@ def test_a_member_that_was_put_out_cannot_commit(bus: KafkaBus, broker: Broker) 
         stranger = ConsumerGroupMetadata(group, -1, "", None)
         producer.begin_transaction()
         offsets = {TopicPartition(samples, 0): OffsetAndMetadata(0, "", -1)}
-        complete(producer, producer._transaction_manager.send_offsets_to_transaction(offsets, stranger), 10_000)
+        complete(
+            producer, producer._transaction_manager.send_offsets_to_transaction(offsets, stranger), 10_000
+        )
         complete(producer, producer._transaction_manager.begin_commit(), 10_000)
-        bus.admin.remove_group_members(group, [MemberToRemove(session.member.consumer._coordinator._generation.member_id)])
+        bus.admin.remove_group_members(
+            group, [MemberToRemove(session.member.consumer._coordinator._generation.member_id)]
+        )
         with pytest.raises(CommitRefused):
             session.commit(Step({(samples, 0): 1}))
         assert session.committed(samples, 0) == 0
@@ -231,7 +263,8 @@ def test_a_member_that_was_put_out_cannot_commit(bus: KafkaBus, broker: Broker) 
 
 
 def test_a_transaction_that_took_too_long_is_begun_anew(broker: Broker) -> None:
-    """Protects a stalled worker, as after SIGSTOP: the cluster has aborted its transaction and fenced its producer."""
+    """Protects a stalled worker, as after SIGSTOP: the cluster has aborted its transaction and fenced its
+    producer."""
     bus = KafkaBus(broker.url, {"transaction_timeout_ms": 1_000})
     samples, outputs = topic(bus), topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
@@ -256,8 +289,12 @@ def test_a_transaction_that_took_too_long_is_begun_anew(broker: Broker) -> None:
         bus.close()
 
 
-@pytest.mark.parametrize(("option", "value"), [("session_timeout_ms", 1_000), ("transaction_timeout_ms", 2_000_000_000)])
-def test_a_timeout_that_the_broker_does_not_allow_stops_with_its_name(broker: Broker, option: str, value: int) -> None:
+@pytest.mark.parametrize(
+    ("option", "value"), [("session_timeout_ms", 1_000), ("transaction_timeout_ms", 2_000_000_000)]
+)
+def test_a_timeout_that_the_broker_does_not_allow_stops_with_its_name(
+    broker: Broker, option: str, value: int
+) -> None:
     """Protects the operator from endless retries with a setting that the cluster never accepts."""
     bus = KafkaBus(broker.url, {option: value})
     samples = topic(bus)
@@ -289,7 +326,8 @@ def test_two_workers_of_one_instance_name_are_told(broker: Broker) -> None:
 
 
 def test_a_commit_without_a_cluster_ends_with_librdkafka_too(mortal_broker: Broker) -> None:
-    """Protects a worker from its own watchdog: within a transaction librdkafka only closes a producer once the cluster is back."""
+    """Protects a worker from its own watchdog: within a transaction librdkafka only closes a producer once
+    the cluster is back."""
     options = {"socket.timeout.ms": 2_000, "message.timeout.ms": 4_000, "connect_timeout_seconds": 5}
     outcome: list[BaseException] = []
     bus = connect(f"kafka+librdkafka://{mortal_broker.address}", options)

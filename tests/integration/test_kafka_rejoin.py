@@ -41,13 +41,15 @@ def coordinator_of(session: Session) -> Any:
 
 
 def test_a_rejoin_whose_cause_is_gone_again_is_still_completed(member: tuple[Bus, Session, str]) -> None:
-    """Protects a worker from silence for ever: the library drops the join when metadata changes and changes back."""
+    """Protects a worker from silence for ever: the library drops the join when metadata changes and changes
+    back."""
     bus, session, topic = member
     coordinator = coordinator_of(session)
     deadline = time.monotonic() + SECONDS
     other = 0
     while not coordinator.rejoining:
-        # Mostly too short for the broker's answer, so that the join stays pending. If it did not, change again.
+        # Mostly too short for the broker's answer, so that the join stays pending. If it did not, change
+        # again.
         assert time.monotonic() < deadline, "no join was left under way"
         other += 1
         coordinator._metadata_snapshot = {topic: {0, other}}
@@ -62,7 +64,8 @@ def test_a_rejoin_whose_cause_is_gone_again_is_still_completed(member: tuple[Bus
 
 
 def test_joins_answered_between_polls_come_to_an_end(member: tuple[Bus, Session, str]) -> None:
-    """Protects a group with short polls from endless rebalances: the library drops such an answer and joins again."""
+    """Protects a group with short polls from endless rebalances: the library drops such an answer and joins
+    again."""
     _, session, _ = member
     coordinator = coordinator_of(session)
     coordinator.request_rejoin()
@@ -98,9 +101,11 @@ def told(session: Session, enough: int) -> Polled:
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_a_step_that_the_next_generation_overtook_is_committed_in_it(broker: Broker, guarantee: Guarantee) -> None:
-    """Protects kept partitions from being restored at every join of another member: the step of a member of both generations
-    counts.
+def test_a_step_that_the_next_generation_overtook_is_committed_in_it(
+    broker: Broker, guarantee: Guarantee
+) -> None:
+    """Protects kept partitions from being restored at every join of another member: the step of a member of
+    both generations counts.
     """
     topic, group = f"rejoin-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
     bus = connect(broker.url)
@@ -132,7 +137,8 @@ def test_a_step_that_the_next_generation_overtook_is_committed_in_it(broker: Bro
 
 
 def test_what_is_read_again_after_a_member_was_put_out_was_not_lost(member: tuple[Bus, Session, str]) -> None:
-    """Protects the count of lost records: after an outage a member went back to its commit, and blamed the cluster's log."""
+    """Protects the count of lost records: after an outage a member went back to its commit, and blamed the
+    cluster's log."""
     bus, session, topic = member
     bus.write([Outgoing(topic, b"key", b"value", 0) for _ in range(3)])
     assert len(told(session, 3).records) == 3
@@ -143,7 +149,8 @@ def test_what_is_read_again_after_a_member_was_put_out_was_not_lost(member: tupl
 
 
 def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, Session, str]) -> None:
-    """Protects against two owners: the library would keep partitions that may have had another owner meanwhile."""
+    """Protects against two owners: the library would keep partitions that may have had another owner
+    meanwhile."""
     bus, session, topic = member
     coordinator = coordinator_of(session)
     coordinator.request_rejoin()
@@ -156,12 +163,14 @@ def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, S
 
 
 @pytest.mark.parametrize(
-    ("scheme", "module", "options"), [("kafka", clients, {}), ("kafka+librdkafka", cluster, {"session.timeout.ms": 6000})]
+    ("scheme", "module", "options"),
+    [("kafka", clients, {}), ("kafka+librdkafka", cluster, {"session.timeout.ms": 6000})],
 )
 def test_a_member_that_lives_but_does_not_join_is_not_waited_for(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, scheme: str, module: ModuleType, options: dict[str, int]
 ) -> None:
-    """Protects the other members: either library would make the group wait for such a member for five minutes."""
+    """Protects the other members: either library would make the group wait for such a member for five
+    minutes."""
     monkeypatch.setattr(module, "LONGEST_REBALANCE_SECONDS", 5)
     topic = f"rejoin-{uuid.uuid4().hex[:8]}"
     with closing(connect(f"{scheme}://{broker.address}", options)) as bus:

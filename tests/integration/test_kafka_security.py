@@ -14,7 +14,14 @@ import pytest
 from access import PASSWORDS, WORKER
 from broker import Broker
 from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
 from streamfl_connectors.kafka.bus import KafkaBus
 
 from streamfl.contract.role import ConfigurationError
@@ -45,21 +52,29 @@ def allow(secured: Broker, kind: ResourceType, name: str, *operations: ACLOperat
     """Grant the worker this right on every name with this prefix."""
     admin = KafkaAdminClient(bootstrap_servers=secured.address, **secured.options)
     pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
-    result = admin.create_acls([ACL(f"User:{WORKER}", "*", one, ACLPermissionType.ALLOW, pattern) for one in operations])
+    result = admin.create_acls(
+        [ACL(f"User:{WORKER}", "*", one, ACLPermissionType.ALLOW, pattern) for one in operations]
+    )
     admin.close()
     assert not result["failed"]
 
 
-def test_a_wrong_password_is_a_configuration_error_that_does_not_show_it(secured: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """Guards the operator from 'no broker answers', which points to the network, and guards the password itself."""
+def test_a_wrong_password_is_a_configuration_error_that_does_not_show_it(
+    secured: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards the operator from 'no broker answers', which points to the network, and guards the password
+    itself."""
     with pytest.raises(ConfigurationError, match="Authentication") as caught:
         KafkaBus(secured.url, {**options(WORKER, WRONG), "connect_timeout_seconds": 12})
     assert WRONG not in str(caught.value)
     assert WRONG not in caplog.text
 
 
-def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(secured: Broker, admin: KafkaBus) -> None:
-    """Guards the start under access control: the client itself polls nothing for ever, or only says that something was denied."""
+def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(
+    secured: Broker, admin: KafkaBus
+) -> None:
+    """Guards the start under access control: the client itself polls nothing for ever, or only says that
+    something was denied."""
     run = uuid.uuid4().hex[:12]
     samples, outputs, group = f"samples-{run}", f"outputs-{run}", f"group-{run}"
     admin.create([TopicSpec(samples, 1, False), TopicSpec(outputs, 1, False)])
@@ -71,7 +86,9 @@ def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(secur
         with pytest.raises(ConfigurationError, match=rf"Read .* on topic '{samples}'"):
             worker.session(subscription)
         allow(secured, ResourceType.TOPIC, samples, ACLOperation.READ)
-        with pytest.raises(ConfigurationError, match=rf"Write on transactional ids with the prefix '{group}:'"):
+        with pytest.raises(
+            ConfigurationError, match=rf"Write on transactional ids with the prefix '{group}:'"
+        ):
             worker.session(subscription)
         allow(secured, ResourceType.TRANSACTIONAL_ID, f"{group}:", ACLOperation.WRITE)
         session = worker.session(subscription)
@@ -136,9 +153,21 @@ def test_the_password_comes_from_the_environment_and_is_never_printed(
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
 def test_tls_is_checked_against_the_certificate_authority(tmp_path: Path) -> None:
-    """Guards encrypted connections: they work with the right authority; without it the error names the settings."""
+    """Guards encrypted connections: they work with the right authority; without it the error names the
+    settings."""
     key, certificate, both = tmp_path / "key.pem", tmp_path / "certificate.pem", tmp_path / "both.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "1", "-subj", "/CN=broker"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-noenc",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=broker",
+    ]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
     both.write_text(key.read_text() + certificate.read_text())

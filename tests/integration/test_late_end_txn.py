@@ -1,5 +1,5 @@
-"""An EndTxn that comes late (KAFKA-17754) may not end another transaction: both connectors, on a real broker behind a proxy that
-delays exactly that request.
+"""An EndTxn that comes late (KAFKA-17754) may not end another transaction: both connectors, on a real broker
+behind a proxy that delays exactly that request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 from topic_limits import lower_limit
 
 from streamfl.contract.role import ConfigurationError
-from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Session, Step, Subscription, TopicSpec, connect
+from streamfl.runtime.bus import (
+    Bus,
+    BusUnavailable,
+    CommitRefused,
+    Outgoing,
+    Session,
+    Step,
+    Subscription,
+    TopicSpec,
+    connect,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -58,7 +68,8 @@ def step(outputs: str, name: bytes) -> Step:
 
 
 def commit_until_done(session: Session, bus: Bus, outputs: str, name: bytes) -> int:
-    """Commits like a worker: whatever a commit's result, the topics show whether it counts. Returns the number of attempts."""
+    """Commits like a worker: whatever a commit's result, the topics show whether it counts. Returns the
+    number of attempts."""
     for attempt in range(1, 6):
         try:
             session.commit(step(outputs, name))
@@ -84,9 +95,10 @@ def provoke(session: Session, refusing: str) -> None:
 def test_a_late_end_ends_no_other_transaction(
     proxy: EndTxnProxy, address: str, scheme: str, fault: Fault, committed: bool
 ) -> None:
-    """Protects exactly-once from the network: an unanswered EndTxn, of a commit or an abort, is refused when it arrives in a later
-    transaction. No transaction begins in an epoch whose EndTxn may still come. With either unpatched library the late request is
-    obeyed: it commits half a transaction, or aborts half of one that is then committed.
+    """Protects exactly-once from the network: an unanswered EndTxn, of a commit or an abort, is refused when
+    it arrives in a later transaction. No transaction begins in an epoch whose EndTxn may still come. With
+    either unpatched library the late request is obeyed: it commits half a transaction, or aborts half of one
+    that is then committed.
     """
     bus = connect(f"{scheme}://{address}", SHORT[scheme])
     outputs, refusing = topic(bus, 2), topic(bus, 2)
@@ -117,10 +129,12 @@ def test_a_late_end_ends_no_other_transaction(
 
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
-def test_who_takes_over_waits_for_an_end_that_is_under_way(proxy: EndTxnProxy, address: str, scheme: str) -> None:
-    """Protects a partition whose state a step wrote without reading from it, as at a tick: the worker died with its EndTxn on the
-    way. The new owner, with another transactional id, does not restore the state before that is decided. Otherwise it would
-    continue from an older state than the one that becomes visible.
+def test_who_takes_over_waits_for_an_end_that_is_under_way(
+    proxy: EndTxnProxy, address: str, scheme: str
+) -> None:
+    """Protects a partition whose state a step wrote without reading from it, as at a tick: the worker died
+    with its EndTxn on the way. The new owner, with another transactional id, does not restore the state
+    before that is decided. Otherwise it would continue from an older state than the one that becomes visible.
     """
     bus = connect(f"{scheme}://{address}")
     samples, changelog = topic(bus, 2), topic(bus, 2)
@@ -133,7 +147,11 @@ def test_who_takes_over_waits_for_an_end_that_is_under_way(proxy: EndTxnProxy, a
         while read < 2:
             assert time.monotonic() < deadline
             read += len(died.poll(0.2, 100).records)
-        died.commit(Step({(samples, p): 1 for p in (0, 1)}, [], [Outgoing(changelog, b"k", b"old", p) for p in (0, 1)]))
+        died.commit(
+            Step(
+                {(samples, p): 1 for p in (0, 1)}, [], [Outgoing(changelog, b"k", b"old", p) for p in (0, 1)]
+            )
+        )
         caught = proxy.catch(Fault.KEEP, True, f"{group}:")
         undecided = Step({}, [], [Outgoing(changelog, b"k", b"new", p) for p in (0, 1)])
         dying = threading.Thread(target=partial(_commit, died, undecided))
@@ -163,10 +181,13 @@ def _commit(session: Session, made: Step) -> None:
 
 
 def test_kafka_python_sends_an_end_twice(proxy: EndTxnProxy, address: str) -> None:
-    """Protects the reason for ``end_once``: a version that does not send the request again fails here; then the patch can go."""
+    """Protects the reason for ``end_once``: a version that does not send the request again fails here; then
+    the patch can go."""
     bus = KafkaBus(f"kafka://{address}", {})
     outputs = topic(bus, 1)
-    producer = bus.cluster.make(KafkaProducer, PRODUCER_DEFAULTS, transactional_id=f"plain-{uuid.uuid4().hex[:12]}")
+    producer = bus.cluster.make(
+        KafkaProducer, PRODUCER_DEFAULTS, transactional_id=f"plain-{uuid.uuid4().hex[:12]}"
+    )
     try:
         producer.init_transactions()
         producer.begin_transaction()
@@ -181,8 +202,8 @@ def test_kafka_python_sends_an_end_twice(proxy: EndTxnProxy, address: str) -> No
 
 
 def test_librdkafka_says_of_every_end_what_became_of_it(proxy: EndTxnProxy, address: str) -> None:
-    """Protects speed, and the reason for reading the log: with another log text every commit makes a new producer. A version that
-    does not send EndTxn again does not need this.
+    """Protects speed, and the reason for reading the log: with another log text every commit makes a new
+    producer. A version that does not send EndTxn again does not need this.
     """
     bus = connect(f"kafka+librdkafka://{address}")
     outputs = topic(bus, 1)

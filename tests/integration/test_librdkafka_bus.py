@@ -51,7 +51,9 @@ def new(prefix: str) -> str:
 
 def topic(bus: Bus, partitions: int = 1, **options: str) -> str:
     name = new("topic")
-    bus.create([TopicSpec(name, partitions, False, {key.replace("_", "."): value for key, value in options.items()})])
+    bus.create(
+        [TopicSpec(name, partitions, False, {key.replace("_", "."): value for key, value in options.items()})]
+    )
     return name
 
 
@@ -78,11 +80,14 @@ def eventually(bus: Bus, name: str, expected: list[bytes]) -> None:
 
 
 def test_a_member_that_restores_for_long_stays_in_its_group(bus: Bus, broker: Broker) -> None:
-    """Protects a worker with much to restore: if it were expelled meanwhile, it would restore the same again for ever."""
+    """Protects a worker with much to restore: if it were expelled meanwhile, it would restore the same again
+    for ever."""
     samples, state = topic(bus), topic(bus, cleanup_policy="compact")
     bus.write([Outgoing(samples, None, b"a")])
     bus.write([Outgoing(state, b"%d" % number, b"old", 0) for number in range(8)])
-    hasty = connect(f"{SCHEME}://{broker.address}", {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000})
+    hasty = connect(
+        f"{SCHEME}://{broker.address}", {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000}
+    )
     session = hasty.session(Subscription(new("group"), (samples,)))
     try:
         polled = poll_until(session, lambda seen: bool(seen.records))
@@ -92,15 +97,17 @@ def test_a_member_that_restores_for_long_stays_in_its_group(bus: Bus, broker: Br
         session.commit(Step({(samples, 0): 1}, [], [Outgoing(state, b"0", b"new", 0)]))
         assert not session.poll(1.0, 100), "nothing is given back, and nothing read twice"
         bus.write([Outgoing(samples, None, b"b")])
-        assert [record.value for record in poll_until(session, lambda seen: bool(seen.records)).records] == [b"b"]
+        assert [record.value for record in poll_until(session, lambda seen: bool(seen.records)).records] == [
+            b"b"
+        ]
     finally:
         session.close()
         hasty.close()
 
 
 def test_a_rebalance_leaves_kept_partitions_alone(bus: Bus) -> None:
-    """Protects scale-out from stopping all members: a kept partition is not revoked, a step on it is valid after the rebalance, and
-    partitions of the second input move with those of the first.
+    """Protects scale-out from stopping all members: a kept partition is not revoked, a step on it is valid
+    after the rebalance, and partitions of the second input move with those of the first.
     """
     samples, labels, group = topic(bus, 4), topic(bus, 4), new("group")
     bus.write([Outgoing(name, None, b"x", p) for name in (samples, labels) for p in range(4)])
@@ -121,7 +128,9 @@ def test_a_rebalance_leaves_kept_partitions_alone(bus: Bus) -> None:
             records += polled.records
         assert len(kept) == 2
         assert sorted(revoked) == sorted(given) == sorted(set(range(4)) - kept)
-        assert {(record.topic, record.partition) for record in records} == {(t, p) for t in (samples, labels) for p in given}
+        assert {(record.topic, record.partition) for record in records} == {
+            (t, p) for t in (samples, labels) for p in given
+        }
         mine = {(t, p): 1 for t in (samples, labels) for p in kept}
         first.commit(Step(mine))
         assert {one: first.committed(*one) for one in mine} == mine
@@ -132,9 +141,12 @@ def test_a_rebalance_leaves_kept_partitions_alone(bus: Bus) -> None:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_refused_step_begins_again_where_it_was(bus: Bus, guarantee: Guarantee) -> None:
-    """Protects records read before a refusal, also under 'latest': they come again, and are committed once."""
+    """Protects records read before a refusal, also under 'latest': they come again, and are committed
+    once."""
     samples, outputs = topic(bus), topic(bus, max_message_bytes="1000")
-    session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee, auto_offset_reset="latest"))
+    session = bus.session(
+        Subscription(new("group"), (samples,), guarantee=guarantee, auto_offset_reset="latest")
+    )
     try:
         poll_until(session, lambda seen: seen.assigned == [0])
         session.poll(0.2, 100)
@@ -184,8 +196,11 @@ def test_a_key_has_the_partition_that_kafka_python_gives_it(bus: Bus, broker: Br
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
-    """Protects against an endless wait: librdkafka aborts the transaction that met the outage, and hangs in the next one."""
-    bus = connect(f"{SCHEME}://{mortal_broker.address}", {"connect_timeout_seconds": 5, "message.timeout.ms": 4000})
+    """Protects against an endless wait: librdkafka aborts the transaction that met the outage, and hangs in
+    the next one."""
+    bus = connect(
+        f"{SCHEME}://{mortal_broker.address}", {"connect_timeout_seconds": 5, "message.timeout.ms": 4000}
+    )
     samples, outputs = topic(bus), topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
     session = bus.session(Subscription(new("group"), (samples,)))
@@ -217,8 +232,9 @@ def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
 
 @pytest.mark.parametrize("which", ["input", "table"])
 def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: str) -> None:
-    """Protects against stalling for ever: after an outage the library may not fetch a partition again. Here the test stops the
-    fetch behind the session's back. A partition that is idle behind a transaction's marker is no cause for alarm.
+    """Protects against stalling for ever: after an outage the library may not fetch a partition again. Here
+    the test stops the fetch behind the session's back. A partition that is idle behind a transaction's marker
+    is no cause for alarm.
     """
     bus = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 4})
     samples, table = topic(bus), topic(bus)
@@ -236,21 +252,26 @@ def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: 
     idle = time.monotonic() + 9
     while time.monotonic() < idle:
         session.poll(0.2, 100)
-    name, client = (samples, session.member.consumer) if which == "input" else (table, session.tables.reader.consumer)
+    name, client = (
+        (samples, session.member.consumer) if which == "input" else (table, session.tables.reader.consumer)
+    )
     client.pause([TopicPartition(name, 0)])
     bus.write([Outgoing(name, b"k", b"b", 0)])
     with pytest.raises(BusUnavailable, match=f"nothing came from '{name}'"):
-        poll_until(session, lambda seen: any(record.value == b"b" for record in (*seen.records, *seen.tables)))
+        poll_until(
+            session, lambda seen: any(record.value == b"b" for record in (*seen.records, *seen.tables))
+        )
     session.close()
     bus.close()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_partition_without_a_leader_is_waited_for() -> None:
-    """Protects restored state: librdkafka reports an end below 0 for such a partition, so it would count as read, and empty.
+    """Protects restored state: librdkafka reports an end below 0 for such a partition, so it would count as
+    read, and empty.
 
-    Also protects the waiting worker: a client that fetched metadata without the leader used to miss it for five minutes.
-    """
+    Also protects the waiting worker: a client that fetched metadata without the leader used to miss it for
+    five minutes."""
     with Broker(nodes=3) as broker:
         bus: Any = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 3})
         name = new("unreplicated")
@@ -291,7 +312,11 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
     [
         ("", {}, r"kafka\+librdkafka://host:port"),
         ("host", {}, r"kafka\+librdkafka://host:port"),
-        ("h:1", {"sesion.timeout.ms": 1}, r"sesion\.timeout\.ms is not an option of librdkafka: did you mean session\.timeout\.ms"),
+        (
+            "h:1",
+            {"sesion.timeout.ms": 1},
+            r"sesion\.timeout\.ms is not an option of librdkafka: did you mean session\.timeout\.ms",
+        ),
         ("h:1", {"group.id": "g"}, r"bus\.options\.group\.id.*bus\.group"),
         ("h:1", {"sasl_plain_password": "x"}, r"kafka-python's name: librdkafka calls it 'sasl\.password'"),
         ("h:1", {"sasl.pasword": "secret"}, r"(?s)\A(?!.*secret).*did you mean sasl\.password"),
@@ -302,7 +327,8 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
     ],
 )
 def test_wrong_settings_name_the_key(url: str, options: dict[str, Any], message: str) -> None:
-    """Protects against an option that is dropped silently, one that would break the guarantees, and a password in a log."""
+    """Protects against an option that is dropped silently, one that would break the guarantees, and a
+    password in a log."""
     with pytest.raises(ConfigurationError, match=message):
         connect(f"{SCHEME}://{url}", options)
 
@@ -341,7 +367,8 @@ bus.close()
 
 
 def test_groups_are_asked_for_where_there_has_been_none() -> None:
-    """Protects the first start on a new cluster: the library's own request ends the process with a segmentation fault."""
+    """Protects the first start on a new cluster: the library's own request ends the process with a
+    segmentation fault."""
     with Broker() as fresh:
         command = [sys.executable, "-c", ASK, f"{SCHEME}://{fresh.address}"]
         asked = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -1,4 +1,5 @@
-"""An open transaction hides the records behind it: a worker that gets nothing is red, and names the partition."""
+"""An open transaction hides the records behind it: a worker that gets nothing is red, and names the
+partition."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.broker
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_transaction_that_stays_open_is_told_with_its_partition(broker: Broker, scheme: str) -> None:
-    """Protects a reader of committed records that gets nothing and seems to be done: the last stable offset hides the rest."""
+    """Protects a reader of committed records that gets nothing and seems to be done: the last stable offset
+    hides the rest."""
     topic = f"readings-{uuid.uuid4().hex[:8]}"
     now = 1000.0
     with closing(connect(f"{scheme}://{broker.address}")) as bus:

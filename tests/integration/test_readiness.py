@@ -1,4 +1,5 @@
-"""Processes on a real broker: ready while they serve, red with the reason otherwise, and an exit code when waiting cannot help."""
+"""Processes on a real broker: ready while they serve, red with the reason otherwise, and an exit code when
+waiting cannot help."""
 
 from __future__ import annotations
 
@@ -19,19 +20,24 @@ def _plant(request: pytest.FixtureRequest, tmp_path: Path, broker: Broker) -> It
 
 
 def test_a_deleted_input_turns_red_and_ends_with_a_number(plant: Plant) -> None:
-    """Protects against a worker that stays green on a deleted topic: red with the topic's name, then exit code 2.
+    """Protects against a worker that stays green on a deleted topic: red with the topic's name, then exit
+    code 2.
 
-    Also protects the log: sixty refused records are one line with place, reason and remedy, and idle workers log progress.
-    """
+    Also protects the log: sixty refused records are one line with place, reason and remedy, and idle workers
+    log progress."""
     process = plant.start()
     eventually(process, lambda: process.page("readyz") == (200, "ok\n"))
     plant.write(60, 0, b"{")
     eventually(process, lambda: any(line.get("dead_letters") == 60 for line in process.lines()))
     refused = [line for line in process.lines() if line["event"] == "a record was refused"]
-    assert [(line["record"], line["reason"]) for line in refused] == [(f"{plant.name}.readings-0-0", "malformed")]
+    assert [(line["record"], line["reason"]) for line in refused] == [
+        (f"{plant.name}.readings-0-0", "malformed")
+    ]
     assert "streamfl dead-letters CONFIG" in str(refused[0]["remedy"])
     told = len([line for line in process.lines() if line["event"] == "progress"])
-    eventually(process, lambda: len([line for line in process.lines() if line["event"] == "progress"]) > told + 1)
+    eventually(
+        process, lambda: len([line for line in process.lines() if line["event"] == "progress"]) > told + 1
+    )
     plant.delete("readings")
     seen = set[str]()
 
@@ -41,18 +47,24 @@ def test_a_deleted_input_turns_red_and_ends_with_a_number(plant: Plant) -> None:
 
     eventually(process, red)
     assert process.process.returncode == 2, process.log()
-    assert any(re.search(f"^topics: topic '{plant.name}.readings' does not exist", page, re.M) for page in seen), seen
+    assert any(
+        re.search(f"^topics: topic '{plant.name}.readings' does not exist", page, re.M) for page in seen
+    ), seen
     assert f"{plant.name}.readings" in process.log().splitlines()[-1]
 
 
 @pytest.mark.parametrize("plant", ["kafka"], indirect=True)
 def test_a_worker_too_many_is_a_ready_standby_and_no_server_is_not_ready(plant: Plant) -> None:
-    """Protects rollouts, which wait for every pod, and readers of predictions, which stop when no model comes."""
+    """Protects rollouts, which wait for every pod, and readers of predictions, which stop when no model
+    comes."""
     workers = [plant.start() for _ in range(3)]
 
     def settled() -> bool:
         pages = [one.page("readyz") for one in workers]
-        return all(code == 200 for code, _ in pages) and sum(text.startswith("ok, standby") for _, text in pages) == 1
+        return (
+            all(code == 200 for code, _ in pages)
+            and sum(text.startswith("ok, standby") for _, text in pages) == 1
+        )
 
     eventually(workers[0], settled)
 

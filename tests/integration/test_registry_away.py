@@ -45,7 +45,11 @@ label = "y"
 features_per_kernel = 4
 staleness = "async"
 """
-OLD: dict[str, Any] = {"type": "record", "name": "Reading", "fields": [{"name": name, "type": "double"} for name in ("x", "y")]}
+OLD: dict[str, Any] = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [{"name": name, "type": "double"} for name in ("x", "y")],
+}
 NEW = {**OLD, "fields": [*OLD["fields"], {"name": "unit", "type": "string"}]}
 
 
@@ -59,8 +63,9 @@ def until(worker: Worker, reached: Callable[[], bool]) -> None:
 def test_an_outage_loses_and_doubles_nothing(broker: Broker, tmp_path: Path) -> None:
     """Protects records from an outage of the registry, on a cluster: they wait, and are not dead-lettered.
 
-    Records with a known schema go on. The worker is not ready and says why. A worker that starts meanwhile, with the other
-    connector and without any schema, waits too. Once the registry is back each record is predicted once.
+    Records with a known schema go on. The worker is not ready and says why. A worker that starts meanwhile,
+    with the other connector and without any schema, waits too. Once the registry is back each record is
+    predicted once.
     """
     name = f"outage-{uuid.uuid4().hex[:8]}"
     registry = FakeRegistry()
@@ -104,5 +109,7 @@ def test_an_outage_loses_and_doubles_nothing(broker: Broker, tmp_path: Path) -> 
             until(second, lambda: len(predicted()) >= 25 and second.health.trouble is None)
         assert sorted(key or b"" for key in predicted()) == [b"north"] * 15 + [b"south"] * 10
         assert list(bus.read(f"{name}.dead-letters")) == []
-        samples = {msgspec.json.decode(record.value or b"")["sample"] for record in bus.read(f"{name}.predictions")}
+        samples = {
+            msgspec.json.decode(record.value or b"")["sample"] for record in bus.read(f"{name}.predictions")
+        }
         assert len(samples) == 25

@@ -1,5 +1,5 @@
-"""``streamfl rekey`` on a real broker: killed again and again, it writes every sample once, to the partition of Kafka's
-partitioner.
+"""``streamfl rekey`` on a real broker: killed again and again, it writes every sample once, to the partition
+of Kafka's partitioner.
 """
 
 from __future__ import annotations
@@ -69,8 +69,11 @@ def written(bus: Bus, topic: str) -> list[tuple[str, str, int]]:
     return found
 
 
-def test_one_sensor_a_record_keyed_by_sensor_becomes_samples_and_predictions(broker: Broker, tmp_path: Path) -> None:
-    """Protects samples from a killed worker: each is written once and predicted once, with its time and its trace."""
+def test_one_sensor_a_record_keyed_by_sensor_becomes_samples_and_predictions(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """Protects samples from a killed worker: each is written once and predicted once, with its time and its
+    trace."""
     name = f"plant-{uuid.uuid4().hex[:8]}"
     config = tmp_path / "client.toml"
     config.write_text(CONFIGURATION.format(name=name, url=broker.url))
@@ -82,7 +85,12 @@ def test_one_sensor_a_record_keyed_by_sensor_becomes_samples_and_predictions(bro
         for number in range(SPANS * len(SITES)):
             span, site = number // len(SITES), SITES[number % len(SITES)]
             for offset, sensor in enumerate(("load", "hum", "temp", "pressure")):
-                content = {"site": site, "sensor": sensor, "value": span + 0.1 * len(site) + offset, "ts": 10 * span + offset}
+                content = {
+                    "site": site,
+                    "sensor": sensor,
+                    "value": span + 0.1 * len(site) + offset,
+                    "ts": 10 * span + offset,
+                }
                 value, headers = json.dumps(content).encode(), (("traceparent", f"{site}-{span}".encode()),)
                 readings.append(Outgoing(f"{name}-readings", sensor.encode(), value, None, headers))
         bus.write(readings)

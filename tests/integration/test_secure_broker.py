@@ -1,4 +1,5 @@
-"""``deploy/security`` on a real broker: passwords, certificates, tokens and rights, with both Kafka connectors."""
+"""``deploy/security`` on a real broker: passwords, certificates, tokens and rights, with both Kafka
+connectors."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from typing import Any, cast
 import pytest
 from command_line import run_command
 from cryptography.hazmat.primitives.asymmetric import rsa
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
 from secure_broker import SECRETS, SECURITY, SecureBroker, secure_broker
 
 from streamfl.cli.access import rights
@@ -39,7 +47,10 @@ BOTH = ("kafka", "librdkafka")
 HIDDEN = {
     "server-mtls": {"kafka": "", "librdkafka": ""},
     "client-scram": {"kafka": "sasl_plain_password", "librdkafka": "sasl_password"},
-    "client-oauth": {"kafka": "sasl_oauthbearer_client_secret", "librdkafka": "sasl_oauthbearer_client_secret"},
+    "client-oauth": {
+        "kafka": "sasl_oauthbearer_client_secret",
+        "librdkafka": "sasl_oauthbearer_client_secret",
+    },
 }
 CLIENT, SERVER = "User:press-client", "User:press-server"
 PATTERN = {"transactional-id": "prefixed"}
@@ -53,7 +64,8 @@ def _secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 @pytest.fixture(autouse=True)
 def _nobody_has_rights(secure: SecureBroker) -> None:
-    """Rights granted by an earlier test could hide a missing one, and it matters whether a user may write anything at all."""
+    """Rights granted by an earlier test could hide a missing one, and it matters whether a user may write
+    anything at all."""
     secure.take()
 
 
@@ -79,7 +91,11 @@ def configured(secure: SecureBroker, connector: str, name: str, folder: Path, fe
     text = secure.local(file(connector, name).read_text()).replace('"presses"', f'"{federation}"')
     more = "".join(f'{option} = "{value}"\n' for option, value in hidden(connector, name).items())
     path = folder / f"{name}.toml"
-    path.write_text(text.replace('"readings"', f'"{federation}-readings"').replace("[bus.options]\n", f"[bus.options]\n{more}"))
+    path.write_text(
+        text.replace('"readings"', f'"{federation}-readings"').replace(
+            "[bus.options]\n", f"[bus.options]\n{more}"
+        )
+    )
     return read_configuration(path)
 
 
@@ -91,8 +107,9 @@ def make_topics(secure: SecureBroker, *roles: Configured) -> None:
 
 @pytest.mark.parametrize("connector", BOTH)
 def test_a_federation_learns_through_every_door(secure: SecureBroker, connector: str, tmp_path: Path) -> None:
-    """Protects users who begin with these files: a server with a certificate, a client worker with a password and one with tokens
-    are admitted, have exactly the printed rights, share the partitions, and predict every sample.
+    """Protects users who begin with these files: a server with a certificate, a client worker with a password
+    and one with tokens are admitted, have exactly the printed rights, share the partitions, and predict every
+    sample.
     """
     name = f"presses-{connector}"
     server, scram, oauth = (configured(secure, connector, one, tmp_path, name) for one in HIDDEN)
@@ -107,7 +124,9 @@ def test_a_federation_learns_through_every_door(secure: SecureBroker, connector:
         for bus, own in zip(buses, needed, strict=True):
             assert cast(Guarded, bus).missing(own) == []
         stop = threading.Event()
-        workers = [build_worker(one.settings, bus) for one, bus in zip((server, scram, oauth), buses, strict=True)]
+        workers = [
+            build_worker(one.settings, bus) for one, bus in zip((server, scram, oauth), buses, strict=True)
+        ]
         threads = [threading.Thread(target=worker.run, args=(stop,), daemon=True) for worker in workers]
         for thread in threads:
             thread.start()
@@ -119,11 +138,20 @@ def test_a_federation_learns_through_every_door(secure: SecureBroker, connector:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
             samples = [
-                json.dumps({"press": f"press-{number}", "temperature": 0.1, "pressure": 0.2, "thickness": 0.5}).encode()
+                json.dumps(
+                    {"press": f"press-{number}", "temperature": 0.1, "pressure": 0.2, "thickness": 0.5}
+                ).encode()
                 for number in range(8)
             ]
-            admin.write([Outgoing(f"{name}-readings", f"{n}".encode(), sample, n % 2) for n, sample in enumerate(samples)])
-            while len(seen := list(admin.read(f"{name}.predictions"))) < len(samples) or not list(admin.read(f"{name}.model")):
+            admin.write(
+                [
+                    Outgoing(f"{name}-readings", f"{n}".encode(), sample, n % 2)
+                    for n, sample in enumerate(samples)
+                ]
+            )
+            while len(seen := list(admin.read(f"{name}.predictions"))) < len(samples) or not list(
+                admin.read(f"{name}.model")
+            ):
                 assert all(thread.is_alive() for thread in threads)
                 assert time.monotonic() < deadline, f"{len(seen)} predictions"
                 time.sleep(0.2)
@@ -136,9 +164,12 @@ def test_a_federation_learns_through_every_door(secure: SecureBroker, connector:
 
 @pytest.mark.parametrize("elsewhere", [True, False])
 @pytest.mark.parametrize("connector", BOTH)
-def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connector: str, elsewhere: bool) -> None:
-    """Protects the model from a client that was taken over: the broker refuses it, and the client names the missing right instead
-    of trying again. Also if it may not write anything else, so that its producer is refused before its record.
+def test_a_client_that_writes_the_model_is_refused(
+    secure: SecureBroker, connector: str, elsewhere: bool
+) -> None:
+    """Protects the model from a client that was taken over: the broker refuses it, and the client names the
+    missing right instead of trying again. Also if it may not write anything else, so that its producer is
+    refused before its record.
     """
     model, own = f"guarded-{connector}-{elsewhere}.model", f"guarded-{connector}-{elsewhere}.updates"
     with closing(connect(secure.broker.url, secure.broker.options)) as admin, ExitStack() as held:
@@ -154,7 +185,9 @@ def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connect
         writing = partial(bus.write, [Outgoing(model, b"kernel", b"poison")])
         committing = partial(session.commit, Step(outputs=[Outgoing(model, b"kernel", b"poison")]))
         for attempt in (writing, committing, writing):
-            with pytest.raises(ConfigurationError, match=rf"not authorised: .*Write .*on topic '{model}'") as caught:
+            with pytest.raises(
+                ConfigurationError, match=rf"not authorised: .*Write .*on topic '{model}'"
+            ) as caught:
                 attempt()
             assert ("no topic at all" in str(caught.value)) is not elsewhere
         if elsewhere:
@@ -162,9 +195,15 @@ def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connect
         assert list(admin.read(model)) == []
 
 
-# The requests of a commit, the message if one is refused, and the missing right. Only Describe is left for a topic.
+# The requests of a commit, the message if one is refused, and the missing right. Only Describe is left for a
+# topic.
 REQUESTS = {
-    "InitProducerId": ("Write on transactional ids with the prefix '{name}:'", "transactional-id", "{name}:", "Write"),
+    "InitProducerId": (
+        "Write on transactional ids with the prefix '{name}:'",
+        "transactional-id",
+        "{name}:",
+        "Write",
+    ),
     "AddPartitionsToTxn": ("Write .*on topic '{name}-updates'", "topic", "{name}-updates", "Write"),
     "AddOffsetsToTxn": ("Read on group '{name}'", "group", "{name}", "Read"),
     "TxnOffsetCommit": ("Read .*on topic '{name}-samples'", "topic", "{name}-samples", "Read"),
@@ -173,17 +212,25 @@ REQUESTS = {
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("connector", BOTH)
-def test_every_request_of_a_commit_names_the_right_that_it_lacks(secure: SecureBroker, connector: str, guarantee: str) -> None:
-    """Protects the operator who revoked or forgot a right: whichever request is refused, the worker stops and names the right. The
-    libraries report some refusals without a name, and some end a producer.
+def test_every_request_of_a_commit_names_the_right_that_it_lacks(
+    secure: SecureBroker, connector: str, guarantee: str
+) -> None:
+    """Protects the operator who revoked or forgot a right: whichever request is refused, the worker stops and
+    names the right. The libraries report some refusals without a name, and some end a producer.
     """
     name = f"lacking-{connector}-{guarantee}"
     samples, updates = f"{name}-samples", f"{name}-updates"
     requests = {
-        request: (said.format(name=name), Right(CLIENT, kind, of.format(name=name), PATTERN.get(kind, "literal"), (operation,)))
+        request: (
+            said.format(name=name),
+            Right(CLIENT, kind, of.format(name=name), PATTERN.get(kind, "literal"), (operation,)),
+        )
         for request, (said, kind, of, operation) in REQUESTS.items()
     }
-    seen = [Right(CLIENT, "topic", topic, "literal", ("Describe", "DescribeConfigs")) for topic in (samples, updates)]
+    seen = [
+        Right(CLIENT, "topic", topic, "literal", ("Describe", "DescribeConfigs"))
+        for topic in (samples, updates)
+    ]
     secure.allow([*seen, *(right for _, right in requests.values())])
     step = Step({(samples, 0): 1}, [Outgoing(updates, None, b"x")])
     with closing(connect(secure.broker.url, secure.broker.options)) as admin, ExitStack() as held:
@@ -212,8 +259,8 @@ def test_every_request_of_a_commit_names_the_right_that_it_lacks(secure: SecureB
 def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(
     secure: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the operator who mixed up two principals: exit code 2 and the right's name, no traceback, no endless retries.
-    ``check`` prints exactly the missing rights, as arguments of kafka-acls.sh.
+    """Protects the operator who mixed up two principals: exit code 2 and the right's name, no traceback, no
+    endless retries. ``check`` prints exactly the missing rights, as arguments of kafka-acls.sh.
     """
     client = configured(secure, "kafka", "client-scram", tmp_path, "mixed")
     server = configured(secure, "kafka", "server-mtls", tmp_path, "mixed")
@@ -229,22 +276,33 @@ def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(
             patch.setenv(f"STREAMFL_BUS__{name}", value)
         code, out, error = run_command(patch, capsys, "topics", client.path, "--create-inputs")
         assert code == 0, out + error
-    text = client.path.read_text().replace("press-client", "nobody").replace(SECRETS["press-client"], SECRETS["nobody"])
+    text = (
+        client.path.read_text()
+        .replace("press-client", "nobody")
+        .replace(SECRETS["press-client"], SECRETS["nobody"])
+    )
     client.path.write_text(text)
     own = rights(client, "User:nobody")
     updates = next(right for right in own if right.name == "mixed.updates")
-    secure.allow([right for right in own if right is not updates] + [replace(updates, operations=("DescribeConfigs", "Read"))])
+    secure.allow(
+        [right for right in own if right is not updates]
+        + [replace(updates, operations=("DescribeConfigs", "Read"))]
+    )
 
     code, out, error = run_command(monkeypatch, capsys, "check", client.path, "--format", "json")
     assert code == 4, out + error
     [found] = [one for one in json.loads(out)["checks"] if one["check"].startswith("rights")]
     assert found["check"] == "rights on topic mixed.updates"
     assert found["detail"] == "missing: Write"
-    assert found["remedy"].endswith("--add --allow-principal User:NAME --operation Write --topic mixed.updates")
+    assert found["remedy"].endswith(
+        "--add --allow-principal User:NAME --operation Write --topic mixed.updates"
+    )
     # The client's listener and name, with the server's role.
     bus, role = text[text.index("[bus]") : text.index("[role]")], server.path.read_text()
     server.path.write_text(role[: role.index("[bus]")] + bus + role[role.index("[role]") :])
-    ran = subprocess.run([sys.executable, "-m", "streamfl", "run", str(server.path)], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-m", "streamfl", "run", str(server.path)], capture_output=True, text=True
+    )
     assert ran.returncode == 2, ran.stderr
     assert "an ACL must allow" in ran.stderr
     assert "mixed." in ran.stderr
@@ -254,9 +312,21 @@ def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(
 def _mistakes() -> list[Any]:
     authority = {"kafka": "ssl_cafile", "librdkafka": "ssl.ca.location"}
     cases: list[tuple[str, dict[str, dict[str, Any]], str]] = [
-        ("client-scram", {one: {HIDDEN["client-scram"][one]: "wrong"} for one in BOTH}, "(?i)authentication failed"),
-        ("client-scram", {one: {authority[one]: "/etc/streamfl/stranger.pem"} for one in BOTH}, "(?i)certificate.?verify.?failed"),
-        ("client-oauth", {one: {HIDDEN["client-oauth"][one]: "wrong"} for one in BOTH}, "token endpoint .* 401 invalid_client"),
+        (
+            "client-scram",
+            {one: {HIDDEN["client-scram"][one]: "wrong"} for one in BOTH},
+            "(?i)authentication failed",
+        ),
+        (
+            "client-scram",
+            {one: {authority[one]: "/etc/streamfl/stranger.pem"} for one in BOTH},
+            "(?i)certificate.?verify.?failed",
+        ),
+        (
+            "client-oauth",
+            {one: {HIDDEN["client-oauth"][one]: "wrong"} for one in BOTH},
+            "token endpoint .* 401 invalid_client",
+        ),
         (
             "server-mtls",
             {
@@ -277,8 +347,8 @@ def _mistakes() -> list[Any]:
 def test_a_mistake_at_the_door_is_named(
     secure: SecureBroker, connector: str, name: str, other: dict[str, Any], message: str
 ) -> None:
-    """Protects the operator's time: a wrong password, authority or secret, or a missing certificate, is reported as an error in the
-    settings, and not as an outage.
+    """Protects the operator's time: a wrong password, authority or secret, or a missing certificate, is
+    reported as an error in the settings, and not as an outage.
     """
     here = {option: value if value is None else secure.local(value) for option, value in other.items()}
     with pytest.raises(ConfigurationError, match=message) as caught:
@@ -288,9 +358,11 @@ def test_a_mistake_at_the_door_is_named(
 
 
 @pytest.mark.parametrize("connector", BOTH)
-def test_a_token_that_is_over_or_forged_is_refused(secure: SecureBroker, connector: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the token listener: Kafka's documented example accepts a token with any signature (4.1); this file does not. An
-    expired token is reported without a request to the broker.
+def test_a_token_that_is_over_or_forged_is_refused(
+    secure: SecureBroker, connector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the token listener: Kafka's documented example accepts a token with any signature (4.1); this
+    file does not. An expired token is reported without a request to the broker.
     """
     monkeypatch.setattr(secure.issuer, "lasting", -3600.0)
     with pytest.raises(ConfigurationError, match="expired 3600 s ago"):
@@ -302,7 +374,8 @@ def test_a_token_that_is_over_or_forged_is_refused(secure: SecureBroker, connect
 
 
 def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects workers that run longer than a token lasts: sessions of both connectors survive several tokens without a failure."""
+    """Protects workers that run longer than a token lasts: sessions of both connectors survive several tokens
+    without a failure."""
     admin = secure.admin()
     for kind, name, operation in (
         (ResourceType.TOPIC, "renewed", ACLOperation.ALL),
@@ -312,7 +385,8 @@ def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: p
         pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
         admin.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
     admin.close()
-    # A broker refuses a new login within a second (KIP-368). So a fifth of a token's time must be longer, on a busy machine too.
+    # A broker refuses a new login within a second (KIP-368). So a fifth of a token's time must be longer, on
+    # a busy machine too.
     monkeypatch.setattr(secure.issuer, "lasting", lasting := 8.0)
     with ExitStack() as held:
         full = held.enter_context(closing(connect(secure.broker.url, secure.broker.options)))

@@ -58,7 +58,9 @@ class Plant:
     def __init__(self, folder: Path, broker: Broker, labels: str) -> None:
         self.name = f"plant-{uuid.uuid4().hex[:8]}"
         self.config = folder / "client.toml"
-        self.config.write_text(CONFIGURATION.format(name=self.name, url=broker.url, labels=labels.format(name=self.name)))
+        self.config.write_text(
+            CONFIGURATION.format(name=self.name, url=broker.url, labels=labels.format(name=self.name))
+        )
         self.settings = load_settings(self.config, PofmklSettings)
 
     def worker(self, bus: Bus) -> Worker:
@@ -83,10 +85,14 @@ def work(worker: Worker, records: int) -> None:
 
 @pytest.mark.parametrize("which", ["samples", "labels"])
 def test_keys_that_are_not_the_clients_are_told(
-    which: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    which: str,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects five sites whose records have other keys, which Kafka's hash spreads over partitions: check and the worker both
-    report it, and neither suggests more places.
+    """Protects five sites whose records have other keys, which Kafka's hash spreads over partitions: check
+    and the worker both report it, and neither suggests more places.
     """
     plant = Plant(tmp_path, broker, LABELS if which == "labels" else 'label = "y"')
     command = ("topics", plant.config, "--create-inputs", "--partitions", 4)
@@ -118,8 +124,8 @@ def test_offsets_that_were_reset_by_hand_are_told(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Protects users who reset a group with Kafka's tools and wait for predictions that do not come: the log says that the state's
-    position is used, and its remedy really begins again.
+    """Protects users who reset a group with Kafka's tools and wait for predictions that do not come: the log
+    says that the state's position is used, and its remedy really begins again.
     """
     plant = Plant(tmp_path, broker, 'label = "y"')
     topics = ("topics", plant.config, "--create-inputs", "--partitions", 2)
@@ -130,14 +136,19 @@ def test_offsets_that_were_reset_by_hand_are_told(
         bus.write([plant.sample(number, SITES[number % 5], y=0.5) for number in range(20)])
         with closing(plant.worker(bus)) as worker:
             work(worker, 20)
-        admin.alter_group_offsets(plant.settings.group, {place: OffsetAndMetadata(0, "", -1) for place in places})
+        admin.alter_group_offsets(
+            plant.settings.group, {place: OffsetAndMetadata(0, "", -1) for place in places}
+        )
         bus.write([plant.sample(number, SITES[number % 5], y=0.5) for number in range(20, 30)])
         assert "does not count" not in caplog.text
         code, out, _ = run_command(monkeypatch, capsys, "check", plant.config, "--format", "json")
         failed = {one["check"]: one["detail"] for one in json.loads(out)["checks"] if not one["passed"]}
         assert code == 4
         told = failed[f"offsets of {plant.settings.group}"]
-        assert f"ignored, because the changelog is ahead of them: {places[0].topic}-0: offset 0, taken up to" in told
+        assert (
+            f"ignored, because the changelog is ahead of them: {places[0].topic}-0: offset 0, taken up to"
+            in told
+        )
         with closing(plant.worker(bus)) as worker:
             work(worker, 10)
         assert "ignoring the committed offset: the changelog is ahead of it" in caplog.text

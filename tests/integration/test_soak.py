@@ -1,5 +1,5 @@
-"""A federation under load while its processes and its cluster are killed, stopped and unreachable: the short form of ``make soak``.
-"""
+"""A federation under load while its processes and its cluster are killed, stopped and unreachable: the short
+form of ``make soak``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,19 @@ def test_a_killed_worker_of_any_system_loses_and_doubles_nothing(system: str) ->
 
 
 def test_faults_lose_and_double_nothing() -> None:
-    """Protects exactly-once, the changelogs and the automatic recovery: each sample is predicted once, and the system's own checks
-    of its topics pass. While the cluster is unreachable, readiness reports it and memory does not grow.
+    """Protects exactly-once, the changelogs and the automatic recovery: each sample is predicted once, and
+    the system's own checks of its topics pass. While the cluster is unreachable, readiness reports it and
+    memory does not grow.
     """
     system, subject = find_soaked(FIRST)
     plan = Plan(subject.modes[0], rate=10.0)
-    report = run(system, plan, 0.0, 25.0, ["worker killed", "worker stopped past its transaction", "cluster and worker killed"])
+    report = run(
+        system,
+        plan,
+        0.0,
+        25.0,
+        ["worker killed", "worker stopped past its transaction", "cluster and worker killed"],
+    )
     assert report["wrong"] == []
     assert (report["lost"], report["doubled"]) == (0, 0)
     assert report["samples"] == report["samples_written"] > 200

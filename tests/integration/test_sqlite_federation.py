@@ -1,4 +1,5 @@
-"""Processes on one file, killed and stopped at any moment: their commits are complete, and each is there once.
+"""Processes on one file, killed and stopped at any moment: their commits are complete, and each is there
+once.
 
 ``test_federation.py`` shows the same for a federation on both buses.
 """
@@ -55,7 +56,9 @@ while True:
 @pytest.fixture(name="bus")
 def _bus(tmp_path: Path) -> Iterator[Bus]:
     with closing(connect(_url(tmp_path), {"session_timeout_seconds": 1})) as bus:
-        bus.create([TopicSpec(name, PARTITIONS, compacted=name == "state") for name in ("numbers", "sums", "state")])
+        bus.create(
+            [TopicSpec(name, PARTITIONS, compacted=name == "state") for name in ("numbers", "sums", "state")]
+        )
         yield bus
 
 
@@ -77,11 +80,17 @@ def _url(folder: Path) -> str:
     return f"sqlite://{folder}/bus.db"
 
 
-def test_killed_and_stopped_workers_lose_and_double_nothing(bus: Bus, start: Callable[[], subprocess.Popen[bytes]]) -> None:
-    """Protects exactly-once in the file: kill -9 during commits, and workers that wake up after their partitions moved."""
+def test_killed_and_stopped_workers_lose_and_double_nothing(
+    bus: Bus, start: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    """Protects exactly-once in the file: kill -9 during commits, and workers that wake up after their
+    partitions moved."""
     generator = random.Random(5)
     numbers = [generator.randrange(1_000) for _ in range(RECORDS)]
-    records = [Outgoing("numbers", None, str(number).encode(), index % PARTITIONS) for index, number in enumerate(numbers)]
+    records = [
+        Outgoing("numbers", None, str(number).encode(), index % PARTITIONS)
+        for index, number in enumerate(numbers)
+    ]
     workers = [start(), start()]
     amid = 0
     for fault in range(FAULTS):

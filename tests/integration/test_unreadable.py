@@ -1,4 +1,5 @@
-"""Unreadable batches on a real broker: every compression is readable; at a damaged batch the worker stops and says where.
+"""Unreadable batches on a real broker: every compression is readable; at a damaged batch the worker stops and
+says where.
 
 The broker checks what producers send, so the test damages batches on its disk.
 """
@@ -42,7 +43,9 @@ class Topics:
         self.broker = broker
         self.bus = bus
         self.name = uuid.uuid4().hex[:8]
-        self.numbers, self.state, self.factor, self.letters = (f"{self.name}.{word}" for word in ("n", "state", "factor", "dead"))
+        self.numbers, self.state, self.factor, self.letters = (
+            f"{self.name}.{word}" for word in ("n", "state", "factor", "dead")
+        )
         self.totals = f"{self.name}.totals"
         self.channels = Channels(
             inputs={"numbers": Input(self.numbers, decode_number)},
@@ -52,13 +55,25 @@ class Topics:
         )
         assert self.channels.inputs.keys() == CHANNELS.inputs.keys()
         bus.create(
-            [TopicSpec(name, 2, compacted=name in (self.state, self.factor)) for name in (self.numbers, self.state, self.factor)]
+            [
+                TopicSpec(name, 2, compacted=name in (self.state, self.factor))
+                for name in (self.numbers, self.state, self.factor)
+            ]
             + [TopicSpec(name, 1, compacted=False) for name in (self.totals, self.letters)]
         )
 
-    def write(self, topic: str, *values: bytes, codec: str | None = "zstd", partition: int = 0, key: bytes | None = b"k") -> None:
+    def write(
+        self,
+        topic: str,
+        *values: bytes,
+        codec: str | None = "zstd",
+        partition: int = 0,
+        key: bytes | None = b"k",
+    ) -> None:
         """Writes the values as one batch."""
-        producer = KafkaProducer(bootstrap_servers=self.broker.address, compression_type=codec, linger_ms=10_000, batch_size=10**6)
+        producer = KafkaProducer(
+            bootstrap_servers=self.broker.address, compression_type=codec, linger_ms=10_000, batch_size=10**6
+        )
         for value in values:
             producer.send(topic, key=key, value=value, partition=partition)
         producer.flush(10)
@@ -66,7 +81,15 @@ class Topics:
 
     def worker(self, kind: type[Any] = Worker, patience: float = 12.0) -> Any:
         group = Subscription(f"{self.name}.group", (self.numbers,), (self.factor,))
-        return kind(CountingRole(), self.channels, self.bus, group, self.letters, commit_interval=0.05, restore_seconds=patience)
+        return kind(
+            CountingRole(),
+            self.channels,
+            self.bus,
+            group,
+            self.letters,
+            commit_interval=0.05,
+            restore_seconds=patience,
+        )
 
     def work(self, until: Callable[[], bool]) -> None:
         """Let a worker run until ``until``. Raises the error that stops it."""
@@ -95,7 +118,8 @@ def _own(broker: Broker) -> Iterator[Topics]:
 
 
 def test_every_compression_is_read(topics: Topics) -> None:
-    """Protects a federation from its users' producers: each may choose its compression, and none stops the worker or is lost."""
+    """Protects a federation from its users' producers: each may choose its compression, and none stops the
+    worker or is lost."""
     for turn, codec in enumerate(CODECS):
         topics.write(topics.numbers, *(number(3 * turn + one, 1) for one in (1, 2, 3)), codec=codec)
     topics.work(lambda: len(topics.read(topics.totals)) == 15)
@@ -115,8 +139,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("topics", "kind", "codec"), CASES, indirect=["topics"])
-def test_a_damaged_batch_stops_the_worker_and_is_passed_over(topics: Topics, kind: str, codec: str | None) -> None:
-    """Protects against endless retries, against learning garbage, and against losing the records around the batch."""
+def test_a_damaged_batch_stops_the_worker_and_is_passed_over(
+    topics: Topics, kind: str, codec: str | None
+) -> None:
+    """Protects against endless retries, against learning garbage, and against losing the records around the
+    batch."""
     topics.write(topics.numbers, number(1, 1), number(2, 1))
     topics.write(topics.numbers, *(number(n, 100) for n in (3, 4, 5)), codec=codec)
     topics.write(topics.numbers, number(6, 1))
@@ -141,17 +168,24 @@ def test_a_damaged_batch_stops_the_worker_and_is_passed_over(topics: Topics, kin
     (letter,) = topics.bus.read(topics.letters)
     assert letter.value == spoilt
     headers = dict(letter.headers)
-    assert (headers["topic"], headers["partition"], headers["offset"]) == (topics.numbers.encode(), b"0", b"%d" % place)
+    assert (headers["topic"], headers["partition"], headers["offset"]) == (
+        topics.numbers.encode(),
+        b"0",
+        b"%d" % place,
+    )
     assert headers["error"] == b"unreadable"
     assert headers["text"]
 
 
 def test_a_batch_that_says_a_wrong_length_is_no_silence(topics: Topics) -> None:
-    """Protects against a green worker that gets no more records: even the broker cannot read past such a batch."""
+    """Protects against a green worker that gets no more records: even the broker cannot read past such a
+    batch."""
     for one in (1, 2, 3, 4):
         topics.write(topics.numbers, number(one, 1))
     damage(topics.broker, topics.numbers, 0, 1, "wild length")
-    with pytest.raises(Unreadable, match=rf"{topics.numbers}-0-1 cannot be read: the broker returns nothing from there on"):
+    with pytest.raises(
+        Unreadable, match=rf"{topics.numbers}-0-1 cannot be read: the broker returns nothing from there on"
+    ):
         topics.work(lambda: False)
     assert topics.read(topics.totals) == [b"1 1"]
     # Only the operator knows where the batch ends.
@@ -185,7 +219,10 @@ def test_only_what_comes_next_is_passed_over_and_by_one_alone(own: Topics) -> No
     own.write(own.numbers, number(2, 1))
     own.write(own.numbers, number(3, 1))
     repair = own.worker(Repair)
-    for offset, told in ((0, "has already been read by this role: it continues at offset 1"), (2, "reads next at offset 1")):
+    for offset, told in (
+        (0, "has already been read by this role: it continues at offset 1"),
+        (2, "reads next at offset 1"),
+    ):
         with pytest.raises(ConfigurationError, match=told):
             repair.skip(own.numbers, 0, offset)
     with pytest.raises(ConfigurationError, match="there is no partition 2"):
@@ -200,13 +237,15 @@ def test_only_what_comes_next_is_passed_over_and_by_one_alone(own: Topics) -> No
             if len(own.read(own.totals)) == 2:
                 break
         assert own.read(own.totals)[-1] == b"3 2"
-        # Some of the group's partitions would be enough for a change, but not for a role whose other part goes on.
+        # Some of the group's partitions would be enough for a change, but not for a role whose other part
+        # goes on.
         with pytest.raises(ConfigurationError, match="belong to other workers of the group"):
             own.worker(Repair, patience=3.0).skip(own.numbers, 0, 3)
 
 
 def test_a_strangers_header_stops_nobody(topics: Topics) -> None:
-    """Protects every worker from one record: brokers accept header names that are not text, and client libraries fail on them."""
+    """Protects every worker from one record: brokers accept header names that are not text, and client
+    libraries fail on them."""
 
     class Name(str):
         def encode(self, *_: Any) -> bytes:
@@ -216,7 +255,15 @@ def test_a_strangers_header_stops_nobody(topics: Topics) -> None:
     producer = KafkaProducer(bootstrap_servers=topics.broker.address)
     # Repeated: Python changes how it calls a function after a few calls.
     for turn in range(100):
-        headers = ([bad], [good, bad], [bad, good], [good, empty], [empty, good], [bad, bad], [good, bad, good])[turn % 7]
+        headers = (
+            [bad],
+            [good, bad],
+            [bad, good],
+            [good, empty],
+            [empty, good],
+            [bad, bad],
+            [good, bad, good],
+        )[turn % 7]
         producer.send(topics.numbers, key=b"k", value=number(turn + 1, 1), partition=0, headers=headers)
     producer.flush(10)
     producer.close()
@@ -225,9 +272,12 @@ def test_a_strangers_header_stops_nobody(topics: Topics) -> None:
 
 
 def test_a_batch_that_expands_without_bound_is_not_read(own: Topics) -> None:
-    """Protects memory: nine kilobytes that a topic accepts would become hundreds of megabytes. The worker stops before that."""
+    """Protects memory: nine kilobytes that a topic accepts would become hundreds of megabytes. The worker
+    stops before that."""
     for place, codec in enumerate(("gzip", "zstd", "lz4")):
-        producer = KafkaProducer(bootstrap_servers=own.broker.address, compression_type=codec, max_request_size=10**9)
+        producer = KafkaProducer(
+            bootstrap_servers=own.broker.address, compression_type=codec, max_request_size=10**9
+        )
         producer.send(own.numbers, value=bytes(70 << 20), partition=0).get(60)
         producer.close()
         with pytest.raises(Unreadable, match="it expands to more than 64 MiB"):
@@ -256,8 +306,8 @@ features_per_kernel = 4
 def test_an_operator_is_told_and_gets_past(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the operator: one line names the place and the command that helps. With it the stream goes on, and the letter stays.
-    """
+    """Protects the operator: one line names the place and the command that helps. With it the stream goes on,
+    and the letter stays."""
     name, config = f"plant-{uuid.uuid4().hex[:8]}", tmp_path / "client.toml"
     config.write_text(CONFIG.format(name=name, url=broker.url))
     readings = f"{name}.readings"
@@ -272,7 +322,9 @@ def test_an_operator_is_told_and_gets_past(
         for x in range(3):
             bus.write([Outgoing(readings, b"press", b'{"device": "press", "x": %d}' % x)])
         damage(broker, readings, 0, 1, "bad checksum")
-        ended = subprocess.run([sys.executable, "-m", "streamfl", "run", config], capture_output=True, text=True, timeout=120)
+        ended = subprocess.run(
+            [sys.executable, "-m", "streamfl", "run", config], capture_output=True, text=True, timeout=120
+        )
         said = ended.stderr
         assert ended.returncode == 6, said
         assert "Traceback" not in said
@@ -284,7 +336,11 @@ def test_an_operator_is_told_and_gets_past(
         assert any(row["check"] == "compressions" and "zstd" in row["detail"] for row in rows)
 
         skipped = json.loads(command(*told, "--format", "json")[0])
-        assert (skipped["offset"], skipped["following"], skipped["dead_letters"]) == (1, 2, f"{name}.dead-letters")
+        assert (skipped["offset"], skipped["following"], skipped["dead_letters"]) == (
+            1,
+            2,
+            f"{name}.dead-letters",
+        )
         _, said = command(*told, code=2)
         assert "has already been read by this role: it continues at offset 2" in said
         worker = build_worker(load_settings(config, PofmklSettings), bus)

@@ -29,10 +29,12 @@ def _opened() -> Iterator[ExitStack]:
 
 
 @pytest.mark.parametrize("system", soaked_systems())
-def test_this_release_takes_over_where_the_one_before_was_killed(system: str, tmp_path: Path, opened: ExitStack) -> None:
-    """Protects upgrades: this release reads the topics that the previous one left when it was killed at work, and continues from
-    its state. Every sample is predicted once, nothing is refused, and all of the soak's checks of state and messages pass.
-    """
+def test_this_release_takes_over_where_the_one_before_was_killed(
+    system: str, tmp_path: Path, opened: ExitStack
+) -> None:
+    """Protects upgrades: this release reads the topics that the previous one left when it was killed at work,
+    and continues from its state. Every sample is predicted once, nothing is refused, and all of the soak's
+    checks of state and messages pass."""
     federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
     assert len(federation.predicted()) < FIRST, "there is nothing left to do"
     now = opened.enter_context(closing(Release(NOW, tmp_path / "log.txt", federation.late)))
@@ -45,13 +47,18 @@ def test_this_release_takes_over_where_the_one_before_was_killed(system: str, tm
 
 
 @pytest.mark.parametrize("system", soaked_systems())
-def test_members_are_replaced_one_after_another_and_back(system: str, before: Path, tmp_path: Path, opened: ExitStack) -> None:
-    """Protects rolling upgrades and downgrades: the members are replaced one after another by this release's, and then back, so
-    that both releases run side by side. The order is that of the page on upgrades, if it gives one; the last member goes back
-    first. All checks pass as with one release.
+def test_members_are_replaced_one_after_another_and_back(
+    system: str, before: Path, tmp_path: Path, opened: ExitStack
+) -> None:
+    """Protects rolling upgrades and downgrades: the members are replaced one after another by this release's,
+    and then back, so that both releases run side by side. The order is that of the page on upgrades, if it
+    gives one; the last member goes back first. All checks pass as with one release.
     """
     federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
-    old, now = (opened.enter_context(closing(Release(code, tmp_path / "log.txt", federation.late))) for code in (before, NOW))
+    old, now = (
+        opened.enter_context(closing(Release(code, tmp_path / "log.txt", federation.late)))
+        for code in (before, NOW)
+    )
     for member in federation.files.values():
         old.start(member)
     federation.finish(old)
@@ -69,13 +76,21 @@ def test_members_are_replaced_one_after_another_and_back(system: str, before: Pa
 
 @pytest.mark.parametrize("system", soaked_systems()[:1])
 def test_state_of_a_later_layout_is_refused_and_stays(
-    system: str, tmp_path: Path, opened: ExitStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    system: str,
+    tmp_path: Path,
+    opened: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects a downgrade that goes too far: state with a later layout is neither misread nor overwritten. The process ends with 2
-    and names both releases, `streamfl check` reports it before, and the later release goes on unharmed.
+    """Protects a downgrade that goes too far: state with a later layout is neither misread nor overwritten.
+    The process ends with 2 and names both releases, `streamfl check` reports it before, and the later release
+    goes on unharmed.
     """
     changes = {
-        "streamfl/state/state_settings.py": ("Collection[str], layout: int = 1", "Collection[str], layout: int = 2"),
+        "streamfl/state/state_settings.py": (
+            "Collection[str], layout: int = 1",
+            "Collection[str], layout: int = 2",
+        ),
         "streamfl/__init__.py": (f'"{__version__}"', '"9.8.7"'),
     }
     code = later_release(tmp_path / "later", changes)
@@ -89,7 +104,10 @@ def test_state_of_a_later_layout_is_refused_and_stays(
     for member in federation.files.values():
         later.stop(member)
     before = federation.contents()
-    told = f"was written by streamfl 9.8.7 in layout 2, and this is streamfl {__version__}, which reads layouts up to 1"
+    told = (
+        f"was written by streamfl 9.8.7 in layout 2, and this is streamfl {__version__}, which reads layouts "
+        "up to 1"
+    )
     for member in federation.files.values():
         now = opened.enter_context(closing(Release(NOW, tmp_path / "log.txt")))
         now.start(member)
@@ -106,11 +124,16 @@ def test_state_of_a_later_layout_is_refused_and_stays(
 
 
 @pytest.mark.parametrize("system", soaked_systems()[:1])
-def test_messages_of_another_version_are_kept_and_nobody_ends(system: str, tmp_path: Path, opened: ExitStack) -> None:
-    """Protects a federation with one member upgraded too early across a change of protocol: unknown messages are not guessed at.
-    They become dead letters with that reason, which can be replayed, and all processes go on.
+def test_messages_of_another_version_are_kept_and_nobody_ends(
+    system: str, tmp_path: Path, opened: ExitStack
+) -> None:
+    """Protects a federation with one member upgraded too early across a change of protocol: unknown messages
+    are not guessed at. They become dead letters with that reason, which can be replayed, and all processes go
+    on.
     """
-    code = later_release(tmp_path / "later", {"streamfl/encoding/wire.py": ("\nVERSION = 1\n", "\nVERSION = 2\n")})
+    code = later_release(
+        tmp_path / "later", {"streamfl/encoding/wire.py": ("\nVERSION = 1\n", "\nVERSION = 2\n")}
+    )
     federation = opened.enter_context(closing(Federation(system, tmp_path)))
     later, now = (opened.enter_context(closing(Release(one, tmp_path / "log.txt"))) for one in (code, NOW))
     *others, last = federation.files.values()

@@ -1,4 +1,5 @@
-"""The rows of docs/will-my-topic-work.md that need no schema registry: each works on a real broker by configuration alone."""
+"""The rows of docs/will-my-topic-work.md that need no schema registry: each works on a real broker by
+configuration alone."""
 
 from __future__ import annotations
 
@@ -81,7 +82,10 @@ def as_json(content: object, key: bytes | None = b"") -> tuple[bytes | None, byt
 def nested(number: int) -> dict[str, Any]:
     one = flat(number)
     readings = [{"temp": one["temp"]}, {"hum": one["hum"]}]
-    return {"meta": {"site": one["site"], "id": one["id"]}, "payload": {"readings": readings, "load": one["load"]}}
+    return {
+        "meta": {"site": one["site"], "id": one["id"]},
+        "payload": {"readings": readings, "load": one["load"]},
+    }
 
 
 def with_time(number: int) -> dict[str, Any]:
@@ -94,7 +98,9 @@ def without_id(number: int) -> dict[str, Any]:
 
 def labelled_apart(number: int) -> tuple[bytes, bytes]:
     """Keyed by order, not by site."""
-    return b"order-%d" % number, json.dumps({"site": site(number), "id": f"r{number}", "load": number % 2}).encode()
+    return b"order-%d" % number, json.dumps(
+        {"site": site(number), "id": f"r{number}", "load": number % 2}
+    ).encode()
 
 
 NORTH = b"north"
@@ -106,7 +112,8 @@ KINDS: dict[str, Kind] = {
     ),
     "Nested JSON": Kind(
         lambda n: as_json(nested(n), site(n).encode()),
-        (NORTH, json.dumps({**nested(0), "payload": {"readings": []}}).encode(), "payload.readings[0].temp is missing"),
+        (NORTH, json.dumps({**nested(0), "payload": {"readings": []}}).encode(),
+        "payload.readings[0].temp is missing"),
     ),
     "Times in ISO 8601": Kind(
         lambda n: as_json(with_time(n)), (*as_json({**with_time(0), "at": "yesterday"}), "at is 'yesterday'")
@@ -116,7 +123,8 @@ KINDS: dict[str, Kind] = {
         (*as_json({**flat(0), "hum": [1]}), "hum is [1]"),
     ),
     "Nulls and fields that are absent": Kind(
-        lambda n: as_json({**flat(n), "temp": None} if n % 3 else {k: v for k, v in flat(n).items() if k != "hum"}),
+        lambda n: as_json({**flat(n), "temp": None} if n % 3 else {k: v for k,
+        v in flat(n).items() if k != "hum"}),
         (*as_json({**flat(0), "temp": "none"}), "temp is 'none'"),
     ),
     "Numbers as text": Kind(
@@ -124,11 +132,14 @@ KINDS: dict[str, Kind] = {
         (*as_json({**flat(0), "temp": "21,5"}), "temp is '21,5'"),
     ),
     "Keys that are binary numbers": Kind(
-        lambda n: as_json(flat(n), (n % 5).to_bytes(8, "big")), (*as_json(flat(0), b"0"), "the record key has 1 bytes")
+        lambda n: as_json(flat(n), (n % 5).to_bytes(8, "big")),
+        (*as_json(flat(0), b"0"), "the record key has 1 bytes")
     ),
-    "No id in the record": Kind(lambda n: as_json(without_id(n)), (NORTH, b"[]", "an object with named fields is expected")),
+    "No id in the record": Kind(lambda n: as_json(without_id(n)),
+    (NORTH, b"[]", "an object with named fields is expected")),
     "Keyed by something else, or without a key": Kind(
-        lambda n: as_json(flat(n), b"order-%d" % n if n % 2 else None), (*as_json({"temp": 1}, b"order"), "site is missing"),
+        lambda n: as_json(flat(n), b"order-%d" % n if n % 2 else None),
+        (*as_json({"temp": 1}, b"order"), "site is missing"),
 
     ),
     "Labels on a topic of their own": Kind(
@@ -136,7 +147,8 @@ KINDS: dict[str, Kind] = {
         label=lambda n: (site(n).encode(), labelled_apart(n)[1]),
     ),
     "Labels that are keyed otherwise": Kind(
-        lambda n: as_json(flat(n)), (*as_json({**flat(0), "temp": "x"}), "temp is 'x'"), 2, label=labelled_apart
+        lambda n: as_json(flat(n)), (*as_json({**flat(0), "temp": "x"}), "temp is 'x'"), 2,
+        label=labelled_apart
     ),
     "One partition": Kind(lambda n: as_json(flat(n)), (NORTH, b"", "Expecting value"), 1),
     "Twelve partitions": Kind(lambda n: as_json(flat(n)), (NORTH, b"", "Expecting value"), 12),
@@ -152,7 +164,8 @@ def configured(title: str) -> str:
 
 
 def test_every_row_of_the_page_is_tried() -> None:
-    """Protects the page from an untested kind. Formats and samples in several records have their own files."""
+    """Protects the page from an untested kind. Formats and samples in several records have their own
+    files."""
     elsewhere = {"Avro", "Protobuf", "JSON Schema", "CSV", "Debezium", "One sensor a record"}
     assert set(re.findall("^### (.*)", PAGE, re.MULTILINE)) == KINDS.keys() | elsewhere
     # Each row of the table links to its section.
@@ -169,15 +182,23 @@ def work_off(workers: list[Worker], bus: Bus, name: str) -> None:
     """Let the workers run until they have written all their output."""
     deadline = monotonic() + 60
     # Every worker steps in every round: any() of a generator would skip some.
-    while sum([worker.step(0.1) for worker in workers]) or sum(1 for _ in bus.read(f"{name}.predictions")) < COUNT:
+    while (
+        sum([worker.step(0.1) for worker in workers])
+        or sum(1 for _ in bus.read(f"{name}.predictions")) < COUNT
+    ):
         assert monotonic() < deadline, list(bus.read(f"{name}.dead-letters"))
 
 
 @pytest.mark.parametrize("title", KINDS)
 def test_a_topic_works(
-    title: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    title: str,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects an unchanged topic: each good record is predicted once, each bad one is dead-lettered with its reason."""
+    """Protects an unchanged topic: each good record is predicted once, each bad one is dead-lettered with its
+    reason."""
     kind, name = KINDS[title], f"plant-{uuid.uuid4().hex[:8]}"
     # The page's topics, renamed to names that no other test uses.
     own = re.sub('topic = "(.*?)"', rf'topic = "{name}-\1"', configured(title))
@@ -193,7 +214,9 @@ def test_a_topic_works(
         if kind.label is not None:
             records += [Outgoing(f"{name}-results", *kind.label(number)) for number in range(COUNT)]
         bus.write(records)
-        workers = [build_worker(one.settings, bus, kind=one.kind) for one in others] + [build_worker(settings, bus)]
+        workers = [build_worker(one.settings, bus, kind=one.kind) for one in others] + [
+            build_worker(settings, bus)
+        ]
         work_off(workers, bus, name)
         figures = workers[-1].metrics.render().decode()
         for worker in workers:

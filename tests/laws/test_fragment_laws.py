@@ -28,12 +28,15 @@ def received(value: bytes, key: bytes, partition: int) -> Received:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Received]:
-    """Blocks of one to four parts from three senders. Each sender's parts are in order; the senders mix freely."""
+    """Blocks of one to four parts from three senders. Each sender's parts are in order; the senders mix
+    freely."""
     lengths = {sender: draw(st.lists(st.integers(1, 4 * PART), max_size=3)) for sender in SENDERS}
     queues = []
     for sender, partition in SENDERS.items():
         blocks = [bytes([number + 1]) * length for number, length in enumerate(lengths[sender])]
-        values = [value for number, block in enumerate(blocks) for value in split(sender, 7, number, block, PART)]
+        values = [
+            value for number, block in enumerate(blocks) for value in split(sender, 7, number, block, PART)
+        ]
         queues.append([received(value, sender.encode(), partition) for value in values])
     turns = draw(st.permutations([place for place, queue in enumerate(queues) for _ in queue]))
     return [queues[place].pop(0) for place in turns]
@@ -54,7 +57,10 @@ def traffics(draw: st.DrawFn) -> Traffic:
 def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
     """A block in parts with a name as its sender and a number, and its repetition."""
     values = split(extreme.name, 7, abs(extreme.whole), b"\1" * 20, PART)
-    return [("blocks", Record("blocks", 0, place, extreme.key, value, (), 100.0)) for place, value in enumerate([*values, *values])]
+    return [
+        ("blocks", Record("blocks", 0, place, extreme.key, value, (), 100.0))
+        for place, value in enumerate([*values, *values])
+    ]
 
 
 def wrong(reason: str, place: int, **fields: object) -> tuple[Received, str]:
@@ -71,7 +77,8 @@ BAD = [
     wrong("implausible", 0, epoch=2**52),
 ]
 
-# Short blocks have no number. The second law's copies of those are for the role to recognise, and this role counts them.
+# Short blocks have no number. The second law's copies of those are for the role to recognise, and this role
+# counts them.
 SUBJECT = Subject(BlockReader, traffics(), anybody, {"blocks": DECODE}, bad=BAD)
 
 
@@ -82,8 +89,11 @@ class TestBlockReader(RoleLaws):
 
 @given(conversation=conversations(), data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_any_order_crash_and_repetition_gives_each_block_once(conversation: list[Received], data: st.DataObject) -> None:
-    """Protects exactly-once: parts may come again at any time, and workers may end between any two, before or after the commit."""
+def test_any_order_crash_and_repetition_gives_each_block_once(
+    conversation: list[Received], data: st.DataObject
+) -> None:
+    """Protects exactly-once: parts may come again at any time, and workers may end between any two, before or
+    after the commit."""
     long = [one for one in conversation if not isinstance(one.message, bytes)]
     stream: list[Received] = []
     for one in long:
@@ -97,7 +107,9 @@ def test_any_order_crash_and_repetition_gives_each_block_once(conversation: list
         size = data.draw(st.integers(1, 4))
         replies = role.receive(stream[place : place + size], 100.0)
         changes = list(role.changed_state())
-        fate = data.draw(st.sampled_from(["committed", "committed", "crash before commit", "crash after commit"]))
+        fate = data.draw(
+            st.sampled_from(["committed", "committed", "crash before commit", "crash after commit"])
+        )
         if fate != "crash before commit":
             place += size
             for change in changes:

@@ -34,7 +34,8 @@ def test_a_url_names_one_bus() -> None:
 
 
 def test_an_expelled_member_is_refused_and_comes_back(bus: MemoryBus) -> None:
-    """Protects the simulator's crashes: expelling fences a member at once, and it starts again from the committed offsets."""
+    """Protects the simulator's crashes: expelling fences a member at once, and it starts again from the
+    committed offsets."""
     bus.write([Outgoing("samples", None, b"x", 0)])
     session = bus.session(Subscription("group", ("samples",)))
     assert session.poll(0, 10).assigned == [0, 1]
@@ -49,7 +50,8 @@ def test_an_expelled_member_is_refused_and_comes_back(bus: MemoryBus) -> None:
 
 
 def test_a_partition_that_went_and_came_back_is_reported(bus: MemoryBus) -> None:
-    """Protects restored state: a partition may have been another's meanwhile, so its new owner must not trust its old state."""
+    """Protects restored state: a partition may have been another's meanwhile, so its new owner must not trust
+    its old state."""
     first = bus.session(Subscription("group", ("samples",)))
     first.poll(0, 10)
     second = bus.session(Subscription("group", ("samples",)))
@@ -61,7 +63,8 @@ def test_a_partition_that_went_and_came_back_is_reported(bus: MemoryBus) -> None
 
 
 def test_latest_is_asked_once(bus: MemoryBus) -> None:
-    """Protects against loss under 'latest': records polled before a refused first commit are read again, not skipped."""
+    """Protects against loss under 'latest': records polled before a refused first commit are read again, not
+    skipped."""
     session = bus.session(Subscription("group", ("samples",), auto_offset_reset="latest"))
     session.poll(0, 10)
     bus.write([Outgoing("samples", None, b"x", 0)])
@@ -74,12 +77,21 @@ def test_latest_is_asked_once(bus: MemoryBus) -> None:
 
 
 def test_compaction_keeps_the_latest_of_every_key() -> None:
-    """Protects the memory of a long run and its state: old versions go, each key's newest value and its offset stay."""
+    """Protects the memory of a long run and its state: old versions go, each key's newest value and its
+    offset stay."""
     bus = MemoryBus()
     bus.create([TopicSpec("state", 1, compacted=True)])
-    bus.write([Outgoing("state", b"rare", b"kept", 0), Outgoing("state", b"gone", b"x", 0), Outgoing("state", b"gone", None, 0)])
+    bus.write(
+        [
+            Outgoing("state", b"rare", b"kept", 0),
+            Outgoing("state", b"gone", b"x", 0),
+            Outgoing("state", b"gone", None, 0),
+        ]
+    )
     for start in range(0, 50_000, 1000):
-        bus.write([Outgoing("state", f"{i % 100}".encode(), f"{i}".encode(), 0) for i in range(start, start + 1000)])
+        bus.write(
+            [Outgoing("state", f"{i % 100}".encode(), f"{i}".encode(), 0) for i in range(start, start + 1000)]
+        )
     records = list(bus.read("state"))
     latest = {record.key: record.value for record in records}
     assert len(records) < 25_000
@@ -91,7 +103,8 @@ def test_compaction_keeps_the_latest_of_every_key() -> None:
 
 
 def test_a_waiting_poll_wakes_up(bus: MemoryBus) -> None:
-    """Protects latency: a poll returns when something is written, and not only at its timeout, which would end this test."""
+    """Protects latency: a poll returns when something is written, and not only at its timeout, which would
+    end this test."""
     session = bus.session(Subscription("group", ("samples",)))
     session.poll(0, 10)
     writer = threading.Timer(0.05, lambda: bus.write([Outgoing("samples", None, b"x", 0)]))

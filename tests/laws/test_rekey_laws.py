@@ -23,7 +23,9 @@ ROOMY = 100
 
 
 def encode(sample: Assembled) -> bytes:
-    return json.dumps([sample.client, sample.place, sample.time, sample.written, sorted(sample.values.items())]).encode()
+    return json.dumps(
+        [sample.client, sample.place, sample.time, sample.written, sorted(sample.values.items())]
+    ).encode()
 
 
 def rekeying(together: Together) -> Rekeying:
@@ -33,7 +35,9 @@ def rekeying(together: Together) -> Rekeying:
 def row(client: str, place: int, name: str, value: float, time: float, offset: int = 0) -> Received:
     message = AssemblyRow(VERSION, client, str(place), time, None, (Named(name, value),))
     headers = (("traceparent", b"%d" % offset),)
-    record = Record("pieces", len(client) % 2, offset, client.encode(), ASSEMBLY_ROW.encode(message), headers, time)
+    record = Record(
+        "pieces", len(client) % 2, offset, client.encode(), ASSEMBLY_ROW.encode(message), headers, time
+    )
     return Received("pieces", message, record)
 
 
@@ -72,7 +76,9 @@ def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
     found = []
     for offset, content in enumerate(contents):
         value = json.dumps(content).encode()
-        found.append(("source", Record("readings", 0, offset, extreme.key, value, (("baggage", extreme.key),), 5.0)))
+        found.append(
+            ("source", Record("readings", 0, offset, extreme.key, value, (("baggage", extreme.key),), 5.0))
+        )
     for offset, place in enumerate(("1", extreme.name)):
         inputs = (Named("temp", extreme.number), Named("hum", 1))
         message = AssemblyRow(VERSION, extreme.name, place, extreme.number, extreme.name, inputs)
@@ -94,7 +100,8 @@ def subject(together: Together) -> Subject:
         anybody=anybody if together.span is None else lambda extreme: anybody(extreme)[:-1],
         decode={"source": READER.decode, "pieces": decode_row},
         bad=bad,
-        # Without room the oldest sample by the clock is forgotten. Records that come for it later are sent again.
+        # Without room the oldest sample by the clock is forgotten. Records that come for it later are sent
+        # again.
         paced=["keyed", "refused"] if together.limit < ROOMY else [],
     )
 
@@ -107,7 +114,9 @@ SUBJECTS = {
 }
 
 
-@pytest.mark.parametrize("subject", [pytest.param(subject(together), id=name) for name, together in SUBJECTS.items()])
+@pytest.mark.parametrize(
+    "subject", [pytest.param(subject(together), id=name) for name, together in SUBJECTS.items()]
+)
 class TestAssembly(RoleLaws):
     """Samples that are assembled from several records."""
 
@@ -126,7 +135,9 @@ PLAIN = RekeyReader(format_named("json"), "site", None, None)
         Subject(
             make=Rekeying,
             traffic=st.lists(st.sampled_from("abc"), min_size=1, max_size=5).map(
-                lambda names: Traffic([(1.0, [rekeyed(name, offset) for offset, name in enumerate(names)])], [0])
+                lambda names: Traffic(
+                    [(1.0, [rekeyed(name, offset) for offset, name in enumerate(names)])], [0]
+                )
             ),
             anybody=lambda extreme: anybody(extreme)[:1],
             decode={"source": PLAIN.decode},

@@ -1,4 +1,5 @@
-"""The role laws on a role that obeys them, and on broken roles for each law: a law that cannot fail protects nothing."""
+"""The role laws on a role that obeys them, and on broken roles for each law: a law that cannot fail protects
+nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ from streamfl.testing.role_laws import (
 PARTITIONS = (0, 1)
 
 
-def received(message: Message, key: bytes = b"pump", partition: int = 0, offset: int = 0, channel: str = "numbers") -> Received:
+def received(
+    message: Message, key: bytes = b"pump", partition: int = 0, offset: int = 0, channel: str = "numbers"
+) -> Received:
     """A message in the form that a worker passes on."""
     return Received(channel, message, Record(channel, partition, offset, key, b""))
 
@@ -52,7 +55,13 @@ def traffics(draw: st.DrawFn, least: int) -> Traffic:
     batches = draw(st.lists(st.lists(one, max_size=6), max_size=6))
     return Traffic(
         [
-            (float(now), [received((next(sequences), amount), *place, next(offsets), channel) for amount, place, channel in batch])
+            (
+                float(now),
+                [
+                    received((next(sequences), amount), *place, next(offsets), channel)
+                    for amount, place, channel in batch
+                ],
+            )
             for now, batch in enumerate(batches)
         ],
         PARTITIONS,
@@ -217,7 +226,11 @@ class Hurried(CountingRole):
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         if now > self.latest + 60.0:
-            self.changes += [StateChange("state", partition, key, None) for partition, own in self.totals.items() for key in own]
+            self.changes += [
+                StateChange("state", partition, key, None)
+                for partition, own in self.totals.items()
+                for key in own
+            ]
             self.totals = {partition: {} for partition in self.totals}
         self.latest = now
         return super().receive(batch, now)
@@ -274,7 +287,11 @@ def law_of_a_clock_set_right(subject: Subject, traffic: Traffic) -> None:
 
 def law_of_some_moves(subject: Subject, traffic: Traffic) -> None:
     """The law of moves, with moves that a role must survive."""
-    law_moves(subject, traffic, [[Move(0, 0, lost=True)], [Move(0, 1, lost=False)], [Move(1, 1, lost=True), Move(0, 0, lost=True)]])
+    law_moves(
+        subject,
+        traffic,
+        [[Move(0, 0, lost=True)], [Move(0, 1, lost=False)], [Move(1, 1, lost=True), Move(0, 0, lost=True)]],
+    )
 
 
 class Verbose(CountingRole):
@@ -290,7 +307,10 @@ class Hoarder(CountingRole):
     """Its state is larger than fits, and nothing reports that."""
 
     def changed_state(self) -> Iterable[StateChange]:
-        return [replace(change, value=(change.value or b"") + b" " * 20 * len(change.key)) for change in super().changed_state()]
+        return [
+            replace(change, value=(change.value or b"") + b" " * 20 * len(change.key))
+            for change in super().changed_state()
+        ]
 
 
 class Choosy(CountingRole):

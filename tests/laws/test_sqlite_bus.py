@@ -1,4 +1,5 @@
-"""The SQLite bus obeys the laws of every bus, and a few of its own: a file has permissions, versions and a full disk."""
+"""The SQLite bus obeys the laws of every bus, and a few of its own: a file has permissions, versions and a
+full disk."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ from typing import Any
 import pytest
 
 from streamfl.contract.role import ConfigurationError, TopicSpec
-from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Moved, Outgoing, Session, Step, Subscription, connect
+from streamfl.runtime.bus import (
+    Bus,
+    BusUnavailable,
+    CommitRefused,
+    Moved,
+    Outgoing,
+    Session,
+    Step,
+    Subscription,
+    connect,
+)
 from streamfl.testing.bus_laws import BusLaws
 
 
@@ -61,11 +72,14 @@ def found(path: Path, statement: str) -> list[Any]:
 
 
 def test_two_connections_are_one_cluster(bus: Bus, path: Path) -> None:
-    """Protects several processes: what one process has created and written is visible to others that open the file."""
+    """Protects several processes: what one process has created and written is visible to others that open the
+    file."""
     with closing(opened(path)) as other:
         assert other.describe(["samples"])["samples"].partitions == 2
         other.write([Outgoing("samples", b"k", b"x", 1, (("h", b"1"),))])
-        assert [(record.partition, record.value, record.headers) for record in bus.read("samples")] == [(1, b"x", (("h", b"1"),))]
+        assert [(record.partition, record.value, record.headers) for record in bus.read("samples")] == [
+            (1, b"x", (("h", b"1"),))
+        ]
 
 
 def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,23 +96,30 @@ def test_only_the_owner_may_read_the_file(bus: Bus, path: Path) -> None:
 
 
 def test_many_may_open_a_new_file_at_once(path: Path) -> None:
-    """Protects the start of a whole deployment: a process that opens the file while another makes it waits, and finds it complete.
-    """
+    """Protects the start of a whole deployment: a process that opens the file while another makes it waits,
+    and finds it complete."""
     together = threading.Barrier(8)
 
     def create(number: int) -> None:
         together.wait()
         with closing(opened(path)) as bus:
-            bus.create([TopicSpec("shared", 3, compacted=False), TopicSpec(f"own-{number}", 2, compacted=False)])
+            bus.create(
+                [TopicSpec("shared", 3, compacted=False), TopicSpec(f"own-{number}", 2, compacted=False)]
+            )
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(create, range(8)))
     with closing(opened(path)) as bus:
         names = ["shared", *(f"own-{number}" for number in range(8))]
         assert [state.partitions for state in bus.describe(names).values()] == [3] + [2] * 8
-        bus.write([Outgoing(name, None, name.encode(), partition) for name in names for partition in range(2)])
+        bus.write(
+            [Outgoing(name, None, name.encode(), partition) for name in names for partition in range(2)]
+        )
         for name in names:
-            assert [(record.partition, record.value) for record in bus.read(name)] == [(0, name.encode()), (1, name.encode())]
+            assert [(record.partition, record.value) for record in bus.read(name)] == [
+                (0, name.encode()),
+                (1, name.encode()),
+            ]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +132,8 @@ def test_many_may_open_a_new_file_at_once(path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_said_and_left_as_it_was(tmp_path: Path, name: str, text: str) -> None:
-    """Protects other files and files of a newer version: the operator gets an error, and nothing is written."""
+    """Protects other files and files of a newer version: the operator gets an error, and nothing is
+    written."""
     path = tmp_path / name
     match name:
         case "text.txt":
@@ -138,7 +160,12 @@ def test_a_wrong_url_is_a_configuration_error(url: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"session_timeout_ms": 5000}, {"session_timeout_seconds": 0}, {"session_timeout_seconds": "5"}, {"retention_hours": True}],
+    [
+        {"session_timeout_ms": 5000},
+        {"session_timeout_seconds": 0},
+        {"session_timeout_seconds": "5"},
+        {"retention_hours": True},
+    ],
 )
 def test_wrong_options_are_configuration_errors(path: Path, options: dict[str, Any]) -> None:
     """Protects the operator: a misspelt option or an invalid value must not be ignored."""
@@ -159,7 +186,8 @@ def test_a_damaged_file_is_a_configuration_error(bus: Bus, path: Path) -> None:
 
 
 def test_a_locked_file_is_an_unavailable_bus(bus: Bus, path: Path) -> None:
-    """Protects a worker when another process hangs during a write: the error says to try again, and nothing is half done."""
+    """Protects a worker when another process hangs during a write: the error says to try again, and nothing
+    is half done."""
     bus.write([Outgoing("samples", None, b"x", 0)])
     with closing(opened(path, connect_timeout_seconds=0.05)) as hasty, member(hasty) as session:
         session.poll(0, 10)
@@ -209,7 +237,11 @@ def test_a_commit_is_one_transaction(bus: Bus, path: Path, table: str) -> None:
         session.poll(0, 10)
         session.poll(0, 10)
         condition = "NEW.value = x'66'" if table == "records" else "true"
-        change(path, f"CREATE TRIGGER broken BEFORE INSERT ON {table} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'broken'); END")
+        change(
+            path,
+            f"CREATE TRIGGER broken BEFORE INSERT ON {table} WHEN {condition} BEGIN SELECT RAISE(ABORT, "
+            "'broken'); END",
+        )
         changelog = [Outgoing("state", b"k", b"e"), Outgoing("state", b"k", b"f")]
         step = Step({("samples", 0): 1}, [Outgoing("outputs", None, b"y")], changelog)
         with pytest.raises(sqlite3.IntegrityError, match="broken"):
@@ -221,12 +253,17 @@ def test_a_commit_is_one_transaction(bus: Bus, path: Path, table: str) -> None:
         change(path, "DROP TRIGGER broken")
         assert session.poll(0, 10).assigned == [0, 1]
         session.commit(step)
-        assert [record.value for topic in ("outputs", "state") for record in bus.read(topic)] == [b"y", b"e", b"f"]
+        assert [record.value for topic in ("outputs", "state") for record in bus.read(topic)] == [
+            b"y",
+            b"e",
+            b"f",
+        ]
         assert session.committed("samples", 0) == 1
 
 
 def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> None:
-    """Protects against a process that was declared dead: none of its writes appear, also of a step without inputs."""
+    """Protects against a process that was declared dead: none of its writes appear, also of a step without
+    inputs."""
     bus.write([Outgoing("samples", None, b"x", 0)])
     with member(bus) as session:
         session.poll(0, 10)
@@ -243,7 +280,8 @@ def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> Non
 
 
 def test_the_silent_are_taken_for_dead(path: Path) -> None:
-    """Protects against unread partitions: a killed member's partitions go to others, and a waiting poll notices that."""
+    """Protects against unread partitions: a killed member's partitions go to others, and a waiting poll
+    notices that."""
     with closing(opened(path, session_timeout_seconds=0.2)) as bus:
         bus.create([TopicSpec("samples", 2, compacted=False)])
         with member(bus), member(bus) as other:
@@ -252,7 +290,8 @@ def test_the_silent_are_taken_for_dead(path: Path) -> None:
 
 
 def test_a_partition_that_went_and_came_back_is_reported(bus: Bus) -> None:
-    """Protects restored state: a partition may have been another's meanwhile, so its new owner must not trust its old state."""
+    """Protects restored state: a partition may have been another's meanwhile, so its new owner must not trust
+    its old state."""
     with member(bus) as first:
         first.poll(0, 10)
         with member(bus) as second:
@@ -264,7 +303,8 @@ def test_a_partition_that_went_and_came_back_is_reported(bus: Bus) -> None:
 
 
 def test_latest_is_asked_once(bus: Bus, path: Path) -> None:
-    """Protects against loss under 'latest': records polled before a refused first commit are read again, not skipped."""
+    """Protects against loss under 'latest': records polled before a refused first commit are read again, not
+    skipped."""
     with member(bus, auto_offset_reset="latest") as session:
         session.poll(0, 10)
         bus.write([Outgoing("samples", None, b"x", 0)])
@@ -277,7 +317,8 @@ def test_latest_is_asked_once(bus: Bus, path: Path) -> None:
 
 
 def test_a_waiting_poll_wakes_up(bus: Bus) -> None:
-    """Protects latency: a poll returns when something is written, and not only at its timeout, which would end this test."""
+    """Protects latency: a poll returns when something is written, and not only at its timeout, which would
+    end this test."""
     with member(bus) as session:
         session.poll(0, 10)
         writer = threading.Timer(0.05, lambda: bus.write([Outgoing("samples", None, b"x", 0)]))
@@ -287,7 +328,8 @@ def test_a_waiting_poll_wakes_up(bus: Bus) -> None:
 
 
 def test_restoring_is_a_sign_of_life(path: Path) -> None:
-    """Protects a member with much to restore: it must not be declared dead meanwhile, which would repeat for ever."""
+    """Protects a member with much to restore: it must not be declared dead meanwhile, which would repeat for
+    ever."""
     # The timeout is so short that every heartbeat is due.
     with closing(opened(path, session_timeout_seconds=1e-6)) as bus:
         bus.create([TopicSpec("samples", 1, compacted=False), TopicSpec("state", 1, compacted=True)])
@@ -300,11 +342,20 @@ def test_restoring_is_a_sign_of_life(path: Path) -> None:
 
 
 def test_compaction_keeps_the_latest_of_every_key(bus: Bus) -> None:
-    """Protects the disk and the time to restore: old versions go; each key's newest value and offset stay, and so do recent ones.
-    """
+    """Protects the disk and the time to restore: old versions go; each key's newest value and offset stay,
+    and so do recent ones."""
     bus.create([TopicSpec("state", 1, compacted=True)])
-    bus.write([Outgoing("state", b"rare", b"kept", 0), Outgoing("state", b"gone", b"x", 0), Outgoing("state", b"gone", None, 0)])
-    written = [(f"{number * 7919 % 100}".encode(), None if number % 311 == 5 else f"{number}".encode()) for number in range(30_000)]
+    bus.write(
+        [
+            Outgoing("state", b"rare", b"kept", 0),
+            Outgoing("state", b"gone", b"x", 0),
+            Outgoing("state", b"gone", None, 0),
+        ]
+    )
+    written = [
+        (f"{number * 7919 % 100}".encode(), None if number % 311 == 5 else f"{number}".encode())
+        for number in range(30_000)
+    ]
     for start in range(0, 30_000, 500):
         bus.write([Outgoing("state", key, value, 0) for key, value in written[start : start + 500]])
     records = list(bus.read("state"))

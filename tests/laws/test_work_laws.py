@@ -28,7 +28,11 @@ def traffics(draw: st.DrawFn) -> Traffic:
     numbers, offsets = itertools.count(1), itertools.count()
     batches = draw(st.lists(st.lists(st.sampled_from(sorted(PLACES)), max_size=4), max_size=5))
     return Traffic(
-        [(float(now), [received(next(numbers), key, next(offsets)) for key in batch]) for now, batch in enumerate(batches)], (0, 1)
+        [
+            (float(now), [received(next(numbers), key, next(offsets)) for key in batch])
+            for now, batch in enumerate(batches)
+        ],
+        (0, 1),
     )
 
 
@@ -46,7 +50,8 @@ def subject(role: Callable[[], BlockMaker]) -> Subject:
 
 @pytest.mark.parametrize("subject", [subject(BlockMaker)])
 class TestBlockMaker(RoleLaws):
-    """A role that requests work obeys every law. If its partition is lost during the work, the work is done again."""
+    """A role that requests work obeys every law. If its partition is lost during the work, the work is done
+    again."""
 
 
 def roll(content: bytes) -> bytes:
@@ -59,7 +64,8 @@ class Rolling(BlockMaker):
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies = super().receive(batch, now)
         return [
-            Work(one.channel, one.partition, one.key, roll, one.content) if isinstance(one, Work) else one for one in replies
+            Work(one.channel, one.partition, one.key, roll, one.content) if isinstance(one, Work) else one
+            for one in replies
         ]
 
 
@@ -72,7 +78,9 @@ class Waiting(BlockMaker):
         self.under_way = kept
 
 
-EXAMPLE = Traffic([(0.0, [received(1, b"pump", 0)]), (1.0, [received(2, b"pump", 1), received(1, b"valve", 0)])], (0, 1))
+EXAMPLE = Traffic(
+    [(0.0, [received(1, b"pump", 0)]), (1.0, [received(2, b"pump", 1), received(1, b"valve", 0)])], (0, 1)
+)
 
 
 def law_of_a_lost_step(subject: Subject, traffic: Traffic) -> None:

@@ -1,7 +1,7 @@
 """Compares every line of a dashboard with its true value.
 
-A line is a panel's query, identified by the panel's title and the line's legend. A truth is a single value, or one for each series,
-by the joined values of the legend's labels. A series without a truth has to be 0.
+A line is a panel's query, identified by the panel's title and the line's legend. A truth is a single value,
+or one for each series, by the joined values of the legend's labels. A series without a truth has to be 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ def wrong_lines(
     empty: lines that have none here.
     members: by instance, its name.
     """
-    lines = {(panel.title, query.legend): query for board in boards for panel in board.panels for query in panel.queries}
+    lines = {
+        (panel.title, query.legend): query
+        for board in boards
+        for panel in board.panels
+        for query in panel.queries
+    }
     told = [*truths, *seen, *empty]
     wrong = [f"{line}: no line" for line in told if line not in lines]
     wrong += [f"{line}: told of twice" for line in {*told} if told.count(line) > 1]
@@ -101,7 +106,11 @@ class Figures:
 
     def of(self, name: str, *workers: str, **labels: str) -> float:
         """The sum of the series of this name and these labels, over these workers or all."""
-        return sum(one.value for one in self.samples(*workers) if one.name == name and labels.items() <= one.labels.items())
+        return sum(
+            one.value
+            for one in self.samples(*workers)
+            if one.name == name and labels.items() <= one.labels.items()
+        )
 
     def by(self, label: str, name: str, *workers: str) -> dict[str, float]:
         """The same by a label's values."""
@@ -121,7 +130,8 @@ class Figures:
 
 
 def quantile(share: float, before: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """A quantile of the observations between two scrapes, from counts by upper bound, interpolated within a bucket."""
+    """A quantile of the observations between two scrapes, from counts by upper bound, interpolated within a
+    bucket."""
     bounds = sorted(after, key=float)
     counts = [after[bound] - before.get(bound, 0.0) for bound in bounds]
     wanted = share * counts[-1]

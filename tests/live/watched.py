@@ -45,7 +45,10 @@ INTERVAL = "1s"
 # Prometheus extrapolates to the ends of the time range.
 TOLERANCE = 0.1
 # Lines that are empty if nothing was refused.
-NOTHING_REFUSED = {("Dead letters", "{{group}} {{reason}}"), ("Model records refused", "{{group}} {{reason}}")}
+NOTHING_REFUSED = {
+    ("Dead letters", "{{group}} {{reason}}"),
+    ("Model records refused", "{{group}} {{reason}}"),
+}
 QUIET_SECONDS = 0.5
 WAIT_SECONDS = 150.0
 
@@ -91,7 +94,11 @@ class Watched:
         """Start these members, or all."""
         for member in members or self.files:
             self.started += 1
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "STREAMFL_METRICS__PORT": str(self.ports[member])}
+            environment = {
+                **os.environ,
+                "OPENBLAS_NUM_THREADS": "1",
+                "STREAMFL_METRICS__PORT": str(self.ports[member]),
+            }
             line = [sys.executable, "-m", "streamfl", "run", str(self.files[member])]
             with (self.folder / f"{member}.log").open("ab") as log:
                 self.processes[member] = subprocess.Popen(line, env=environment, stdout=log, stderr=log)
@@ -109,7 +116,8 @@ class Watched:
         self.ready()
 
     def ready(self) -> None:
-        """Wait until every worker serves, its group's partitions are all assigned, and Prometheus has seen that."""
+        """Wait until every worker serves, its group's partitions are all assigned, and Prometheus has seen
+        that."""
         self.until(lambda: all(map(self._serves, self.processes)), "all serve")
         self._scraped()
 
@@ -121,7 +129,9 @@ class Watched:
     def _serves(self, member: str) -> bool:
         """Whether it is ready and has all of its partitions."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[member]}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ports[member]}/metrics", timeout=5
+            ) as answer:
                 text = answer.read().decode()
         except OSError:
             return False
@@ -141,12 +151,15 @@ class Watched:
 
     def load(self, first: int, last: int) -> tuple[list[Outgoing], list[Outgoing]]:
         """Columns and labels of these samples of the soak's load."""
-        records = [record for number in range(first, last) for record in self.soaked.records(self.plan, number)]
+        records = [
+            record for number in range(first, last) for record in self.soaked.records(self.plan, number)
+        ]
         columns = [record for record in records if record.topic.startswith("samples-")]
         return columns, [record for record in records if not record.topic.startswith("samples-")]
 
     def rest(self) -> None:
-        """Wait until everything was read and committed, nothing more is written, and Prometheus has scraped that."""
+        """Wait until everything was read and committed, nothing more is written, and Prometheus has scraped
+        that."""
         before: Mapping[str, Mapping[int, int]] = {}
 
         def rests() -> bool:
@@ -225,7 +238,9 @@ class Watched:
             time.sleep(0.1)
 
     def _said(self, members: Sequence[str] | Mapping[str, Path]) -> str:
-        return "\n".join(f"{member}: {(self.folder / f'{member}.log').read_text()[-1500:]}" for member in members)
+        return "\n".join(
+            f"{member}: {(self.folder / f'{member}.log').read_text()[-1500:]}" for member in members
+        )
 
     # ---- Prometheus' view
 
@@ -247,27 +262,36 @@ class Watched:
     def ask(self, expression: str, at: float | None = None) -> dict[str, float]:
         """The series of a query, by their joined distinguishing labels."""
         found = self.prometheus.ask(self.query(expression), at)
-        return {" ".join(value for name, value in sorted(labels.items()) if name != "__name__"): value for labels, value in found}
+        return {
+            " ".join(value for name, value in sorted(labels.items()) if name != "__name__"): value
+            for labels, value in found
+        }
 
     def counted(self, counter: str, role: str = ".*") -> float:
-        """The growth of a counter over a role's workers since the calm began. Prometheus' own increase would extrapolate."""
+        """The growth of a counter over a role's workers since the calm began. Prometheus' own increase would
+        extrapolate."""
         chosen = f'streamfl_{counter}{{system="{self.system}",role=~"{role}"}}'
         # On a busy machine a scrape is missed now and then, and so is a worker's series.
         last = self.prometheus.value(f"sum(last_over_time({chosen}[15s]))")
-        # At that time every worker had been scraped. The query does not look back: a new worker may lack series of a killed one.
+        # At that time every worker had been scraped. The query does not look back: a new worker may lack
+        # series of a killed one.
         return last - self.prometheus.value(f"sum({chosen}) or vector(0)", self.calm)
 
     def value(self, title: str, legend: str = "", at: float | None = None) -> float:
-        """The value of a panel's line with one series, on any of the system's dashboards. legend: its prefix. at: a past time."""
+        """The value of a panel's line with one series, on any of the system's dashboards. legend: its prefix.
+        at: a past time."""
         panels = [panel for board in self.boards for panel in board.panels if panel.title == title]
-        lines = [query.expression for panel in panels for query in panel.queries if query.legend.startswith(legend)]
+        lines = [
+            query.expression for panel in panels for query in panel.queries if query.legend.startswith(legend)
+        ]
         assert lines, f"no board of {self.system} has a panel {title!r} with a line {legend!r}"
         values = self.ask(lines[0], at)
         assert len(values) == 1, (title, legend, values)
         return next(iter(values.values()))
 
     def service(self) -> dict[str, float]:
-        """The values of the service health tiles for all workers: running and serving workers, lag, and restarts."""
+        """The values of the service health tiles for all workers: running and serving workers, lag, and
+        restarts."""
         tiles = {"up": ("Workers up", "up"), "of": ("Workers up", "of"), "idle": ("Workers not serving", "")}
         tiles |= {"restarts": ("Restarts", ""), "waiting": ("Records waiting", "")}
         return {name: self.value(*tile) for name, tile in tiles.items()}
@@ -292,11 +316,16 @@ class Watched:
         """The records of a topic, read as JSON."""
         return [json.loads(record.value or b"") for record in self.bus.read(topic)]
 
+
 @contextmanager
 def federation(
-    system: str, plan: Plan, folder: Path, change: Callable[[str, str], str] = lambda _member, sections: sections
+    system: str,
+    plan: Plan,
+    folder: Path,
+    change: Callable[[str, str], str] = lambda _member, sections: sections,
 ) -> Iterator[Watched]:
-    """All members of a plan, running and ready; all end with the block. change: returns a member's sections."""
+    """All members of a plan, running and ready; all end with the block. change: returns a member's
+    sections."""
     watched = Watched(system, plan, folder, change)
     with running_prometheus(list(watched.ports.values()), folder, INTERVAL) as prometheus:
         watched.prometheus, watched.begun = prometheus, time.monotonic()

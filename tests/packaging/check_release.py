@@ -1,4 +1,5 @@
-"""A release as users get it: both packages built as for a release, and the wheel installed by pip without the repository.
+"""A release as users get it: both packages built as for a release, and the wheel installed by pip without the
+repository.
 
 Dependencies are downloaded, so this takes a minute or two and is not part of `make test`.
 """
@@ -76,18 +77,22 @@ def test_it_says_which_release_it_is(installed: Installed) -> None:
 
 
 def test_the_demo_runs(installed: Installed) -> None:
-    """Protects the first minute with streamfl: dependencies are complete, and the demo's files are in the wheel."""
+    """Protects the first minute with streamfl: dependencies are complete, and the demo's files are in the
+    wheel."""
     assert json.loads(installed.run("streamfl", "demo", "--format", "json"))
     assert list(installed.work.glob("*.png"))
 
 
 def test_dashboards_and_rules_come_out_of_it(installed: Installed) -> None:
-    """Protects deployments from the wheel: the same files as in the repository, with the runbooks that alerts name."""
+    """Protects deployments from the wheel: the same files as in the repository, with the runbooks that alerts
+    name."""
     installed.run("streamfl", "dashboards", "--out", "boards")
     made = {path.name: path.read_text(encoding="utf-8") for path in (installed.work / "boards").iterdir()}
     own = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "dashboards").iterdir()}
     rules = {name for name in own if name.endswith(".yaml")}
-    assert {name: made[name] for name in own.keys() - rules} == {name: own[name] for name in own.keys() - rules}
+    assert {name: made[name] for name in own.keys() - rules} == {
+        name: own[name] for name in own.keys() - rules
+    }
     for name in rules:
         assert _without_links(made[name]) == _without_links(own[name])
         named = re.findall(r'runbook: "([^"#]+)#', made[name])
@@ -110,5 +115,7 @@ def test_the_source_makes_the_same_wheel(installed: Installed, tmp_path: Path) -
     contents = []
     for path in (installed.wheel, again):
         with zipfile.ZipFile(path) as archive:
-            contents.append({name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")})
+            contents.append(
+                {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
+            )
     assert contents[0] == contents[1]

@@ -11,8 +11,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_an_extra_is_added_to_the_streamfl_that_is_installed() -> None:
-    """Protects users who copy `pip install 'streamfl[…]'`: no index has streamfl, and pip needs none once it is installed."""
-    command = [sys.executable, "-m", "pip", "install", "--no-index", "--dry-run", "--disable-pip-version-check"]
+    """Protects users who copy `pip install 'streamfl[…]'`: no index has streamfl, and pip needs none once it
+    is installed."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-index",
+        "--dry-run",
+        "--disable-pip-version-check",
+    ]
     done = subprocess.run([*command, "streamfl[avro,librdkafka]"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Would install" not in done.stdout

@@ -33,7 +33,16 @@ def _archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in sources():
         (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "copy" / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(folder), str(folder / "copy")]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--sdist",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(folder / "copy"),
+    ]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     [archive] = folder.glob("*.tar.gz")
@@ -41,7 +50,8 @@ def _archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_has_every_file_of_the_repository(archive: Path) -> None:
-    """Protects packagers: tests, pages, dashboards and examples are included, and no leftovers of a build or a run."""
+    """Protects packagers: tests, pages, dashboards and examples are included, and no leftovers of a build or
+    a run."""
     expected = sources()
     with tarfile.open(archive) as found:
         names = {member.name.partition("/")[2] for member in found.getmembers() if member.isfile()}
@@ -51,14 +61,17 @@ def test_it_has_every_file_of_the_repository(archive: Path) -> None:
 
 
 def test_it_says_what_it_is(archive: Path) -> None:
-    """Protects the page of a package index: name, author, licence and README are there, and no invalid address."""
+    """Protects the page of a package index: name, author, licence and README are there, and no invalid
+    address."""
     with tarfile.open(archive) as found:
         [name] = [name for name in found.getnames() if name.count("/") == 1 and name.endswith("/PKG-INFO")]
         file = found.extractfile(name)
         assert file is not None
         told = email.message_from_bytes(file.read())
     assert (told["Name"], told["Version"], told["Author"]) == ("streamfl", __version__, "streamfl")
-    assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "the changelog lacks this release"
+    assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), (
+        "the changelog lacks this release"
+    )
     assert told["License-Expression"] == "Apache-2.0"
     assert told.get_all("Project-URL") is None
     assert str(told.get_payload()).startswith("# streamfl")

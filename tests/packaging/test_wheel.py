@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-READ = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "streamfl", "connectors", "dashboards")
+READ = (
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "streamfl",
+    "connectors",
+    "dashboards",
+)
 
 
 @pytest.fixture(scope="module", name="contents")
@@ -21,7 +30,16 @@ def _contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     for name in READ:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         copy(ROOT / name, folder / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "made"), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder / "made"),
+        str(folder),
+    ]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     [wheel] = (folder / "made").glob("*.whl")
@@ -30,13 +48,17 @@ def _contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def test_it_carries_the_dashboards(contents: dict[str, bytes]) -> None:
-    """Protects `streamfl dashboards` with only the wheel: Grafana's builders are missing there, so the files are needed."""
+    """Protects `streamfl dashboards` with only the wheel: Grafana's builders are missing there, so the files
+    are needed."""
     found = {name: content for name, content in contents.items() if name.startswith("streamfl/dashboards/")}
-    assert found == {f"streamfl/dashboards/{path.name}": path.read_bytes() for path in (ROOT / "dashboards").glob("*.json")}
+    assert found == {
+        f"streamfl/dashboards/{path.name}": path.read_bytes() for path in (ROOT / "dashboards").glob("*.json")
+    }
 
 
 def test_it_carries_no_proof(contents: dict[str, bytes]) -> None:
-    """Protects a worker's image from what only proves the systems: a tenth of what was installed, recorded messages most of it."""
+    """Protects a worker's image from what only proves the systems: a tenth of what was installed, recorded
+    messages most of it."""
     folders = {name.partition("/")[0] for name in contents if ".dist-info/" not in name}
     assert folders == {"streamfl", "streamfl_connectors"}
     assert [name for name in contents if name.endswith(".jsonl") or "/proof/" in name] == []

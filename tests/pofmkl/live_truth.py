@@ -1,7 +1,8 @@
-"""What every line of POF-MKL's boards, and of service health, has to show of a plant that was calm for a while.
+"""What every line of POF-MKL's boards, and of service health, has to show of a plant that was calm for a
+while.
 
-From the topics and from what a role remembers, wherever they tell it; else from what the workers themselves say at /metrics.
-"""
+From the topics and from what a role remembers, wherever they tell it; else from what the workers themselves
+say at /metrics."""
 
 from __future__ import annotations
 
@@ -89,8 +90,8 @@ class Between:
 class CalmPlant:
     """What a plant did between two times at which nobody was killed.
 
-    before, after: the workers' figures then. records: of each topic, those that were written between. earlier: those before.
-    clients: what each client is remembered by. budget: a client's bytes a second.
+    before, after: the workers' figures then. records: of each topic, those that were written between.
+    earlier: those before. clients: what each client is remembered by. budget: a client's bytes a second.
     """
 
     before: Figures
@@ -106,22 +107,32 @@ class CalmPlant:
 
     def grown(self, name: str, *workers: str, **labels: str) -> float:
         """A second."""
-        return (self.after.of(name, *workers, **labels) - self.before.of(name, *workers, **labels)) / self.seconds
+        return (
+            self.after.of(name, *workers, **labels) - self.before.of(name, *workers, **labels)
+        ) / self.seconds
 
     def grown_by(self, label: str, name: str) -> dict[str, float]:
         before = self.before.by(label, name)
-        return {value: (count - before.get(value, 0.0)) / self.seconds for value, count in self.after.by(label, name).items()}
+        return {
+            value: (count - before.get(value, 0.0)) / self.seconds
+            for value, count in self.after.by(label, name).items()
+        }
 
     def took(self, share: float, histogram: str) -> Between:
         """Of all workers. Where a bucket ends, a step more or less makes much of a difference."""
         name = f"streamfl_{histogram}_seconds_bucket"
         before, after = self.before.by("le", name), self.after.by("le", name)
-        return Between(0.9 * quantile(max(share - 0.1, 0), before, after), 1.1 * quantile(min(share + 0.1, 1), before, after))
+        return Between(
+            0.9 * quantile(max(share - 0.1, 0), before, after),
+            1.1 * quantile(min(share + 0.1, 1), before, after),
+        )
 
 
 def truths(plant: CalmPlant) -> dict[Line, Truth]:
     """By line."""
-    return dict.fromkeys(ZERO, NOTHING) | _service(plant) | _samples(plant) | _compared(plant) | _updates(plant)
+    return (
+        dict.fromkeys(ZERO, NOTHING) | _service(plant) | _samples(plant) | _compared(plant) | _updates(plant)
+    )
 
 
 def _service(plant: CalmPlant) -> dict[Line, Truth]:
@@ -132,12 +143,22 @@ def _service(plant: CalmPlant) -> dict[Line, Truth]:
         return {f"{group} {worker}": of(worker) for worker, group in workers.items()}
 
     def size(*topics: str) -> float:
-        return sum(len(one.key or b"") + len(one.value or b"") for name in topics for one in plant.records[name]) / plant.seconds
+        return (
+            sum(len(one.key or b"") + len(one.value or b"") for name in topics for one in plant.records[name])
+            / plant.seconds
+        )
 
     dead = len(plant.records["plant.dead-letters"])
-    taken = {group: len(plant.records[topic]) / plant.seconds for group, topic in ((CLIENT, "readings"), (SERVER, "plant.updates"))}
+    taken = {
+        group: len(plant.records[topic]) / plant.seconds
+        for group, topic in ((CLIENT, "readings"), (SERVER, "plant.updates"))
+    }
     restored = {
-        group: max(plant.after.of("streamfl_restore_seconds_sum", worker) for worker in workers if workers[worker] == group)
+        group: max(
+            plant.after.of("streamfl_restore_seconds_sum", worker)
+            for worker in workers
+            if workers[worker] == group
+        )
         for group in (CLIENT, SERVER)
     }
     return {
@@ -146,7 +167,9 @@ def _service(plant: CalmPlant) -> dict[Line, Truth]:
         ("Records refused", "refused"): dead,
         ("Restarts by worker", "{{group}} {{instance}}"): each(lambda _: 1),
         ("Seconds since the start", "{{group}} {{instance}}"): each(
-            lambda worker: pytest.approx(plant.after.at - plant.after.of("streamfl_start_time_seconds", worker), abs=2)
+            lambda worker: pytest.approx(
+                plant.after.at - plant.after.of("streamfl_start_time_seconds", worker), abs=2
+            )
         ),
         **{
             ("Seconds of a step", f"{legend}, {name}"): plant.took(share, histogram)
@@ -154,15 +177,24 @@ def _service(plant: CalmPlant) -> dict[Line, Truth]:
             for name, share in (("half", 0.5), ("99 of 100", 0.99))
         },
         ("Commits a second", "committed, {{group}}"): {
-            group: sum(commits[worker] for worker in workers if workers[worker] == group) for group in (CLIENT, SERVER)
+            group: sum(commits[worker] for worker in workers if workers[worker] == group)
+            for group in (CLIENT, SERVER)
         },
-        ("Seconds to restore state", "{{group}}"): {group: Between(0, 1.1 * most) for group, most in restored.items()},
-        ("Memory", "{{group}} {{instance}}"): each(lambda worker: plant.after.of("process_resident_memory_bytes", worker)),
-        ("Processors", "{{group}} {{instance}}"): each(lambda worker: plant.grown("process_cpu_seconds_total", worker)),
+        ("Seconds to restore state", "{{group}}"): {
+            group: Between(0, 1.1 * most) for group, most in restored.items()
+        },
+        ("Memory", "{{group}} {{instance}}"): each(
+            lambda worker: plant.after.of("process_resident_memory_bytes", worker)
+        ),
+        ("Processors", "{{group}} {{instance}}"): each(
+            lambda worker: plant.grown("process_cpu_seconds_total", worker)
+        ),
         ("Bytes written a second", "published, {{group}}"): {
             CLIENT: size("plant.predictions", "plant.updates", "plant.dead-letters")
         },
-        ("Bytes written a second", "remembered, {{group}}"): plant.grown_by("group", "streamfl_changelog_bytes_total"),
+        ("Bytes written a second", "remembered, {{group}}"): plant.grown_by(
+            "group", "streamfl_changelog_bytes_total"
+        ),
         ("Records a second", "taken, {{group}}"): taken,
         ("Dead letters", "{{group}} {{reason}}"): {f"{CLIENT} not_numeric": dead / plant.seconds},
         ("Workers", "up, {{instance}}"): dict.fromkeys(workers, 1),
@@ -201,26 +233,42 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
     labels = len(errors) / plant.seconds
     by_worker = Counter(owners[partition] for partition, _ in rows)
     error_of = {
-        worker: _root([error for partition, error in errors if owners[partition] == worker]) for worker in {*owners.values()}
+        worker: _root([error for partition, error in errors if owners[partition] == worker])
+        for worker in {*owners.values()}
     }
     homes = {str(one["client"]): owners[one["partition"]] for one in plant.clients}
-    own = {worker: [one for one in plant.clients if owners[one["partition"]] == worker] for worker in {*homes.values()}}
-    versions = [json.loads(one.value or b"")["model_version"] for half in (plant.earlier, now) for one in half["plant.predictions"]]
-    regret = _exact(sum(one["scaled_regret"] for one in plant.clients) / sum(one["labels"] for one in plant.clients))
+    own = {
+        worker: [one for one in plant.clients if owners[one["partition"]] == worker]
+        for worker in {*homes.values()}
+    }
+    versions = [
+        json.loads(one.value or b"")["model_version"]
+        for half in (plant.earlier, now)
+        for one in half["plant.predictions"]
+    ]
+    regret = _exact(
+        sum(one["scaled_regret"] for one in plant.clients) / sum(one["labels"] for one in plant.clients)
+    )
     return {
         ("Samples a second now", "samples"): len(rows) / plant.seconds,
         ("Samples a second", "samples"): len(rows) / plant.seconds,
         ("Samples a second", "predictions"): len(now["plant.predictions"]) / plant.seconds,
         ("Samples a second", "labels"): labels,
-        ("Samples by worker", "{{instance}}"): {worker: count / plant.seconds for worker, count in by_worker.items()},
-        ("Repeated samples, and forgotten clients", "without a label"): (len(rows) - len(errors)) / plant.seconds,
+        ("Samples by worker", "{{instance}}"): {
+            worker: count / plant.seconds for worker, count in by_worker.items()
+        },
+        ("Repeated samples, and forgotten clients", "without a label"): (len(rows) - len(errors))
+        / plant.seconds,
         ("Inputs and labels at the edge", "labels outside"): sum(
             not 0 <= row.get("lever", 0) <= RANGE for _, row in rows
-        ) / plant.seconds,
+        )
+        / plant.seconds,
         ("RMSE now, in the label's unit", "federation"): _root([error for _, error in errors]),
         ("RMSE, in the label's unit", "now"): _root([error for _, error in errors]),
         ("RMSE, in the label's unit", "whole life"): _exact(_root([error for _, error in life])),
-        ("RMSE against challengers, in the label's unit", "federation"): _root([error for _, error in errors]),
+        ("RMSE against challengers, in the label's unit", "federation"): _root(
+            [error for _, error in errors]
+        ),
         ("RMSE by worker, in the label's unit", "{{instance}}"): error_of,
         ("Regret now, scaled", "regret"): regret,
         ("Regret per sample, labels scaled to 0..1", "all workers"): regret,
@@ -237,19 +285,30 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
 
 def _compared(plant: CalmPlant) -> dict[Line, Truth]:
     """Of what begins anew with a worker, and is in no topic."""
-    sums, counts = (plant.grown_by("model", f"streamfl_challenger_{name}_total") for name in ("squared_error_sum", "labels"))
+    sums, counts = (
+        plant.grown_by("model", f"streamfl_challenger_{name}_total")
+        for name in ("squared_error_sum", "labels")
+    )
     challengers = {model: math.sqrt(sums[model] / counts[model]) for model in sums}
-    assert challengers["running-mean"] != pytest.approx(challengers["last-label"], rel=0.1), "they can be told apart"
+    assert challengers["running-mean"] != pytest.approx(challengers["last-label"], rel=0.1), (
+        "they can be told apart"
+    )
     workers = ("client-1", "client-2")
     return {
         ("RMSE now, in the label's unit", "running mean"): challengers["running-mean"],
         ("RMSE now, in the label's unit", "best challenger"): min(challengers.values()),
         ("RMSE against challengers, in the label's unit", "{{model}}"): challengers,
         ("Challengers", "{{model}}"): challengers,
-        ("Best kernel", "{{instance}}"): {worker: plant.after.of("streamfl_best_kernel", worker) for worker in workers},
-        ("Behind", "labels, {{instance}}"): {worker: plant.grown("streamfl_catch_up_labels_total", worker) for worker in workers},
+        ("Best kernel", "{{instance}}"): {
+            worker: plant.after.of("streamfl_best_kernel", worker) for worker in workers
+        },
+        ("Behind", "labels, {{instance}}"): {
+            worker: plant.grown("streamfl_catch_up_labels_total", worker) for worker in workers
+        },
         ("Drifts", "drifts"): plant.grown("streamfl_drifts_total"),
-        ("Inputs and labels at the edge", "predictions limited"): plant.grown("streamfl_bounded_predictions_total"),
+        ("Inputs and labels at the edge", "predictions limited"): plant.grown(
+            "streamfl_bounded_predictions_total"
+        ),
         ("Known clients", "with an update in this round"): plant.after.of("streamfl_round_waiting"),
         ("Updates not sent", "{{reason}}"): plant.grown_by("reason", "streamfl_skipped_updates_total"),
     }
@@ -264,8 +323,12 @@ def _updates(plant: CalmPlant) -> dict[Line, Truth]:
     for update, record in zip(updates, records, strict=True):
         sent[home[update.client]] += record_size(record)
     # Counted when a worker next looks at it, so that what was allowed before the calm is in it.
-    budget = {worker: plant.grown("streamfl_update_budget_bytes_total", worker) for worker in {*home.values()}}
-    assert all(budget[worker] > 0.4 * plant.budget * number for worker, number in Counter(home.values()).items())
+    budget = {
+        worker: plant.grown("streamfl_update_budget_bytes_total", worker) for worker in {*home.values()}
+    }
+    assert all(
+        budget[worker] > 0.4 * plant.budget * number for worker, number in Counter(home.values()).items()
+    )
     # Nobody waits for anybody: each update makes a version.
     version = len(plant.earlier["plant.updates"]) + len(updates)
     a_second = len(updates) / plant.seconds
@@ -275,11 +338,17 @@ def _updates(plant: CalmPlant) -> dict[Line, Truth]:
         ("Upload budget used", "used"): sum(sent.values()) / plant.seconds / sum(budget.values()),
         ("Upload against budget", "sent"): sum(sent.values()) / plant.seconds,
         ("Upload against budget", "budget"): sum(budget.values()),
-        ("Updates by worker", "{{instance}}"): {worker: number / plant.seconds for worker, number in count.items()},
-        ("Bytes of updates by worker", "sent, {{instance}}"): {worker: size / plant.seconds for worker, size in sent.items()},
+        ("Updates by worker", "{{instance}}"): {
+            worker: number / plant.seconds for worker, number in count.items()
+        },
+        ("Bytes of updates by worker", "sent, {{instance}}"): {
+            worker: size / plant.seconds for worker, size in sent.items()
+        },
         ("Bytes of updates by worker", "budget, {{instance}}"): budget,
         ("Model version", "version"): _exact(version),
-        ("Model version", "{{instance}}"): {worker: _exact(version) for worker in ("server", "client-1", "client-2")},
+        ("Model version", "{{instance}}"): {
+            worker: _exact(version) for worker in ("server", "client-1", "client-2")
+        },
         ("Staleness", "{{instance}}"): {"server": late},
         ("Staleness of updates", "{{instance}}"): {"server": late},
         ("Updates a second now", "updates"): a_second,

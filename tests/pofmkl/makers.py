@@ -1,4 +1,5 @@
-"""Roles with a learner, a step or a fingerprint of a test's own, and for the rest with settings that a user could write."""
+"""Roles with a learner, a step or a fingerprint of a test's own, and for the rest with settings that a user
+could write."""
 
 from __future__ import annotations
 
@@ -46,18 +47,28 @@ def new_client(
     fingerprint: int = 0,
     **given: Any,
 ) -> PofmklClient:
-    """A role of clients without an open partition. It is asynchronous, and no client waits because of a backlog.
+    """A role of clients without an open partition. It is asynchronous, and no client waits because of a
+    backlog.
 
-    federation, learning, uplink: other keys of these sections. labels: keys of [labels]; None: labels come with the samples.
-    given: other fields of ``ClientGiven``.
+    federation, learning, uplink: other keys of these sections. labels: keys of [labels]; None: labels come
+    with the samples. given: other fields of ``ClientGiven``.
     """
-    samples: dict[str, Any] = {"topic": "samples", "features": "x", "dimension": learner.dimension, "sample_id": "id"}
+    samples: dict[str, Any] = {
+        "topic": "samples",
+        "features": "x",
+        "dimension": learner.dimension,
+        "sample_id": "id",
+    }
     settings = PofmklSettings.model_validate(
         {
             "federation": {"name": "plant", "seed": 1, "clients": clients, **(federation or {})},
             "role": {"kind": "pofmkl-client"},
             "samples": samples if labels is not None else {**samples, "label": "y"},
-            **({} if labels is None else {"labels": {"topic": "labels", "sample_id": "id", "label": "y", **labels}}),
+            **(
+                {}
+                if labels is None
+                else {"labels": {"topic": "labels", "sample_id": "id", "label": "y", **labels}}
+            ),
             # The preset that sends as many kernels as [uplink] says. The learner may be another's.
             "learning": {"preset": "paper", "staleness": "async", "catch_up_samples": 0, **(learning or {})},
             "uplink": uplink or {},
@@ -91,4 +102,6 @@ def new_server(
             "kernels": {"views": ["centred"], "bandwidths": [1.0 + number for number in range(kernels)]},
         }
     )
-    return PofmklServer(settings, ServerGiven(step=step or (lambda kernels: AveragedStep(clients)), fingerprints=fingerprints))
+    return PofmklServer(
+        settings, ServerGiven(step=step or (lambda kernels: AveragedStep(clients)), fingerprints=fingerprints)
+    )

@@ -49,8 +49,8 @@ bandwidths = [0.7, 2.8]
 [uplink]
 kernels_per_upload = 2
 """
-# Places in what is remembered of a client that hold times of this run: of its state's begin, its byte budget, and its records. And
-# its predictions without a model, which the release before did not count.
+# Places in what is remembered of a client that hold times of this run: of its state's begin, its byte budget,
+# and its records. And its predictions without a model, which the release before did not count.
 CLIENT_TIMES = (1, 7, 10, 14, 15, 16)
 # Samples of one poll are multiplied together, and rounded by how many they are.
 TOLERANCE = 1e-6
@@ -64,16 +64,27 @@ def members(plan: Plan) -> dict[str, Member]:
 
     def sections(kind: str) -> str:
         return CONFIGURATION.format(
-            seed=plan.seed, clients=CLIENTS, shards=shards, features=FEATURES, kind=kind, readings=READINGS, mode=plan.mode
+            seed=plan.seed,
+            clients=CLIENTS,
+            shards=shards,
+            features=FEATURES,
+            kind=kind,
+            readings=READINGS,
+            mode=plan.mode,
         )
 
-    return {"client": Member(sections("pofmkl-client"), 2), "server": Member(sections("pofmkl-server"), shards)}
+    return {
+        "client": Member(sections("pofmkl-client"), 2),
+        "server": Member(sections("pofmkl-server"), shards),
+    }
 
 
 def records(plan: Plan, number: int) -> list[Outgoing]:
     """A sample of one client; clients take turns."""
     client = number % CLIENTS
-    return [Outgoing(READINGS, b"client-%d" % client, sample(rng_for(plan.seed, "soak", number), client, number))]
+    return [
+        Outgoing(READINGS, b"client-%d" % client, sample(rng_for(plan.seed, "soak", number), client, number))
+    ]
 
 
 def sample(draws: np.random.Generator, client: int, number: int) -> bytes:
@@ -106,22 +117,33 @@ def check_predictions(verdict: Verdict, left: Left) -> None:
     verdict.samples = len(expected)
     verdict.lost = len(expected - found.keys())
     verdict.doubled = sum(count - 1 for count in found.values())
-    verdict.require(not verdict.lost, f"{verdict.lost} samples without a prediction: {sorted(expected - found.keys())[:3]}")
+    verdict.require(
+        not verdict.lost,
+        f"{verdict.lost} samples without a prediction: {sorted(expected - found.keys())[:3]}",
+    )
     verdict.require(not verdict.doubled, f"{verdict.doubled} predictions too many: {found.most_common(3)}")
-    verdict.require(found.keys() <= expected, f"predictions of samples that never were: {sorted(found.keys() - expected)[:3]}")
+    verdict.require(
+        found.keys() <= expected,
+        f"predictions of samples that never were: {sorted(found.keys() - expected)[:3]}",
+    )
 
 
 def check_updates(verdict: Verdict, left: Left) -> None:
-    """Sequence numbers without gap or repetition, every label in exactly one upload, every upload in the model."""
+    """Sequence numbers without gap or repetition, every label in exactly one upload, every upload in the
+    model."""
     labels = Counter((record.key or b"").decode() for record in left.topics[READINGS])
     updates = [(record.partition, UPDATE.decode(record.value)) for record in left.of("updates")]
-    twice = [one for one, count in Counter((p, u.client, u.sequence) for p, u in updates).items() if count > 1]
+    twice = [
+        one for one, count in Counter((p, u.client, u.sequence) for p, u in updates).items() if count > 1
+    ]
     verdict.require(not twice, f"updates sent twice: {twice[:3]}")
     uploads = {(update.client, update.sequence): update for _, update in updates}
     for client, count in labels.items():
         own = {sequence: update for (name, sequence), update in uploads.items() if name == client}
         verdict.require(sorted(own) == list(range(1, len(own) + 1)), f"{client}: sequence numbers have gaps")
-        verdict.require(len({update.epoch for update in own.values()}) == 1, f"{client}: its state began anew")
+        verdict.require(
+            len({update.epoch for update in own.values()}) == 1, f"{client}: its state began anew"
+        )
         told = sum(update.samples for update in own.values())
         verdict.require(told == count, f"{client}: {told} labels in its uploads, {count} were written")
     last: dict[int, ShardVersion] = {}
@@ -140,9 +162,14 @@ def check_updates(verdict: Verdict, left: Left) -> None:
 
 
 def check_counters(
-    verdict: Verdict, settings: RoleSettings, readings: Sequence[Record], updates: Sequence[Record], state: Sequence[Record]
+    verdict: Verdict,
+    settings: RoleSettings,
+    readings: Sequence[Record],
+    updates: Sequence[Record],
+    state: Sequence[Record],
 ) -> int:
-    """Every client's state, taken back as a restart would, counts every label and every upload. Returns how many clients."""
+    """Every client's state, taken back as a restart would, counts every label and every upload. Returns how
+    many clients."""
     role: Any = find_kind("pofmkl-client").build(settings)
     for partition in range(PARTITIONS):
         role.open(partition)
@@ -157,14 +184,19 @@ def check_counters(
     verdict.require(clients.keys() == labels.keys(), "other clients are remembered than have sent samples")
     for key, client in clients.items():
         learnt = client.labels
-        verdict.require(learnt == labels[key], f"{key[1]}: its state has learnt {learnt} of {labels[key]} labels")
+        verdict.require(
+            learnt == labels[key], f"{key[1]}: its state has learnt {learnt} of {labels[key]} labels"
+        )
         sent = client.uploads_sent
-        verdict.require(sent == uploads[key[1]], f"{key[1]}: its state has sent {sent} uploads of {uploads[key[1]]}")
+        verdict.require(
+            sent == uploads[key[1]], f"{key[1]}: its state has sent {sent} uploads of {uploads[key[1]]}"
+        )
     return len(clients)
 
 
 def check_like_calm(verdict: Verdict, left: Left) -> None:
-    """Predictions, model and what clients and server remember: as when the same samples meet no fault at all."""
+    """Predictions, model and what clients and server remember: as when the same samples meet no fault at
+    all."""
     ordered = sorted(left.topics[READINGS], key=lambda record: _content(record)["n"])
     step = 20 * CLIENTS
     load = [written_again(ordered[start : start + step]) for start in range(0, len(ordered), step)]
@@ -182,7 +214,10 @@ def check_like_calm(verdict: Verdict, left: Left) -> None:
     compared = equal = 0
     for name in ("model", "pofmkl-client.state"):
         found, expected = latest(left.of(name)), latest(calm.of(name))
-        verdict.require(found.keys() == expected.keys(), f"{name}: other keys: {sorted(found.keys() ^ expected.keys())[:3]}")
+        verdict.require(
+            found.keys() == expected.keys(),
+            f"{name}: other keys: {sorted(found.keys() ^ expected.keys())[:3]}",
+        )
         for key in found.keys() & expected.keys():
             one, other = _without_times(key[1], found[key]), _without_times(key[1], expected[key])
             compared += 1
@@ -208,7 +243,9 @@ def _alike(found: Any, expected: Any) -> bool:
     if isinstance(found, list) and isinstance(expected, list):
         # Fields that a later release added at the end, and that nobody used.
         fewer = min(len(found), len(expected))
-        return all(map(_alike, found[:fewer], expected[:fewer])) and not any([*found[fewer:], *expected[fewer:]])
+        return all(map(_alike, found[:fewer], expected[:fewer])) and not any(
+            [*found[fewer:], *expected[fewer:]]
+        )
     return bool(found == expected) or _close(found, expected)
 
 
@@ -222,8 +259,14 @@ def _close_kept(key: bytes, found: Any, expected: Any) -> bool:
 
 
 def _close(found: Any, expected: Any) -> bool:
-    """Whether two arrays of raw double precision numbers are equal up to rounding; what is no number has to be equal."""
-    if not isinstance(found, bytes) or not isinstance(expected, bytes) or len(found) != len(expected) or len(found) % 8:
+    """Whether two arrays of raw double precision numbers are equal up to rounding; what is no number has to
+    be equal."""
+    if (
+        not isinstance(found, bytes)
+        or not isinstance(expected, bytes)
+        or len(found) != len(expected)
+        or len(found) % 8
+    ):
         return False
     words = [np.frombuffer(content, "<u8") for content in (found, expected)]
     differing = words[0] != words[1]

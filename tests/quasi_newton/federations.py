@@ -14,7 +14,8 @@ from streamfl.quasi_newton.encryption.key_file import make_key_file
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE
 
 LEARNING = {
-    "batch": 100, "min_batch": 64, "min_support": 5, "memory": 3, "curvature_every": 2, "epochs": 4, "regularisation": 0.01,
+    "batch": 100, "min_batch": 64, "min_support": 5, "memory": 3, "curvature_every": 2, "epochs": 4,
+    "regularisation": 0.01,
 }  # fmt: skip
 ALIGNMENT = {"entities": 100, "settle_seconds": 5.0, "limit": 1000, "held_out": 0.0}
 
@@ -38,16 +39,24 @@ class Secrets:
         path = self.folder / f"keys-{bits}"
         if not path.exists():
             calls = iter(range(10**9))
-            make_key_file(path, bits, lambda size: hashlib.shake_256(f"{bits} {next(calls)}".encode()).digest(size))
+            make_key_file(
+                path, bits, lambda size: hashlib.shake_256(f"{bits} {next(calls)}".encode()).digest(size)
+            )
         stored = msgspec.json.decode(path.read_bytes())
         return str(path), stored["keys"][0]["fingerprint"]
 
 
 def settings_of(
-    member: str, hosts: int, secrets: Secrets | None = None, bits: int = 512, columns: int = 3, **sections: dict[str, Any]
+    member: str,
+    hosts: int,
+    secrets: Secrets | None = None,
+    bits: int = 512,
+    columns: int = 3,
+    **sections: dict[str, Any],
 ) -> QuasiNewtonSettings:
-    """Of the guest "g", a host "h1", "h2" … or the coordinator "c". secrets: for encryption; None: plain. Nobody is scored
-    unless ``scoring`` is given. Where the guest weighs evidence, for which it alone has labels, hosts standardise.
+    """Of the guest "g", a host "h1", "h2" … or the coordinator "c". secrets: for encryption; None: plain.
+    Nobody is scored unless ``scoring`` is given. Where the guest weighs evidence, for which it alone has
+    labels, hosts standardise.
     """
     names = [f"h{number + 1}" for number in range(hosts)]
     kind = {"g": GUEST, "c": COORDINATOR}.get(member, HOST)
@@ -59,7 +68,10 @@ def settings_of(
             encryption["key_file"] = path
         else:
             links = {name: secrets.of("link", name) for name in names}
-            encryption |= {"secret_file": secrets.of(member), "link_secret_file": links if kind == GUEST else links[member]}
+            encryption |= {
+                "secret_file": secrets.of(member),
+                "link_secret_file": links if kind == GUEST else links[member],
+            }
     content: dict[str, Any] = {
         "federation": {"name": "f", "parties": ["g", *names]},
         "role": {"kind": kind},
@@ -70,7 +82,10 @@ def settings_of(
     }
     if kind != COORDINATOR:
         content["party"] = {"name": member}
-        content["samples"] = {"topic": f"{member}-samples", "features": [f"x{number}" for number in range(columns)]}
+        content["samples"] = {
+            "topic": f"{member}-samples",
+            "features": [f"x{number}" for number in range(columns)],
+        }
     if kind == HOST and sections.get("preprocessing", {}).get("method") == EVIDENCE:
         sections = {**sections, "preprocessing": {"method": "standardise"}}
     if kind == GUEST:

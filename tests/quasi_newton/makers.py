@@ -13,14 +13,17 @@ Floats = NDArray[np.float64]
 def problem(rows: int = 600, columns: int = 6, seed: int = 0) -> tuple[Floats, Floats]:
     """Correlated columns with mean 0 and deviation 1, and labels -1 and +1 that depend on them."""
     random = np.random.default_rng(seed)
-    inputs = random.normal(size=(rows, columns)) @ (np.eye(columns) + 0.4 * random.normal(size=(columns, columns)))
+    inputs = random.normal(size=(rows, columns)) @ (
+        np.eye(columns) + 0.4 * random.normal(size=(columns, columns))
+    )
     inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
     scores = inputs @ random.normal(size=columns) - 0.7
     return inputs, np.where(random.random(rows) < 1 / (1 + np.exp(-scores)), 1.0, -1.0)
 
 
 def split(inputs: Floats, *ends: int, secret: int | None = None) -> list[Party]:
-    """Parties with the columns up to each end, the guest first; with ``secret`` each has first weights of its own."""
+    """Parties with the columns up to each end, the guest first; with ``secret`` each has first weights of its
+    own."""
     edges = [0, *ends, inputs.shape[1]]
     random = np.random.default_rng(secret)
     parties = []

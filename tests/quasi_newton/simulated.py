@@ -44,7 +44,9 @@ SPLITS = {2: "bank=0:2,shop=2:6", 3: "bank=0:2,shop=2:4,post=parcels+returns"}
 class Line:
     """The command in this process."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.folder = folder
         draws = np.random.default_rng(3)
@@ -66,11 +68,19 @@ class Line:
     ) -> tuple[int, str, str]:
         names = json.dumps(parties) + ("" if guest is None else f'\nguest = "{guest}"')
         config, data = self.folder / "loans.toml", self.folder / "data.csv"
-        given = {"role": role, "precision": precision, "learning": learning, "more": more, "held_out": held_out}
+        given = {
+            "role": role,
+            "precision": precision,
+            "learning": learning,
+            "more": more,
+            "held_out": held_out,
+        }
         config.write_text(CONFIG.format(parties=names, **given))
         self.frame.to_csv(data, index=False)
         split = () if "--split" in arguments else ("--split", SPLITS[len(parties)])
-        return run_command(self._monkeypatch, self._capture, "simulate", config, "--data", data, *split, *arguments)
+        return run_command(
+            self._monkeypatch, self._capture, "simulate", config, "--data", data, *split, *arguments
+        )
 
     def json(self, *arguments: object, **settings: Any) -> dict[str, Any]:
         code, out, error = self(*arguments, "--format", "json", **settings)

@@ -1,4 +1,5 @@
-"""Quasi-Newton under the soak: a guest with the labels, a host, a coordinator, each entity scored once with the first model."""
+"""Quasi-Newton under the soak: a guest with the labels, a host, a coordinator, each entity scored once with
+the first model."""
 
 from __future__ import annotations
 
@@ -90,7 +91,9 @@ def members(plan: Plan) -> dict[str, Member]:
     for party, kind in ((GUEST, "guest"), (HOST, "host"), ("", "coordinator")):
         text = SECTIONS.format(name=FEDERATION, seed=plan.seed, kind=kind, optimiser=plan.mode)
         text += PARTY.format(party=party) if party else ""
-        found[party or "coordinator"] = Member(text + (LABEL if party == GUEST else ""), 2 if party == GUEST else 1)
+        found[party or "coordinator"] = Member(
+            text + (LABEL if party == GUEST else ""), 2 if party == GUEST else 1
+        )
     return found
 
 
@@ -104,7 +107,9 @@ def check(verdict: Verdict, left: Left) -> None:
     entities = {(record.key or b"").decode() for record in left.read(f"samples-{GUEST}")}
     said = [json.loads(record.value or b"") for record in left.of("predictions")]
     # Who was scored before there was a calibration is published once more when there is one.
-    found = Counter((predicted(one), one["model"], one["revision"], one["probability"] is None) for one in said)
+    found = Counter(
+        (predicted(one), one["model"], one["revision"], one["probability"] is None) for one in said
+    )
     lost = entities - {predicted(one) for one in said}
     verdict.samples, verdict.lost = len(entities), len(lost)
     verdict.doubled = sum(count - 1 for count in found.values())
@@ -114,20 +119,37 @@ def check(verdict: Verdict, left: Left) -> None:
     told = {topic: Counter((one.kind, one.run, one.round) for one in own) for topic, own in messages.items()}
     twice = [(topic, one) for topic, counts in told.items() for one, count in counts.items() if count > 1]
     verdict.require(not twice, f"said twice: {twice[:3]}")
-    places = {(topic, kind): {one[1:] for one in told[topic] if one[0] == kind} for topic, kinds in SAID.items() for kind in kinds}
+    places = {
+        (topic, kind): {one[1:] for one in told[topic] if one[0] == kind}
+        for topic, kinds in SAID.items()
+        for kind in kinds
+    }
     # Where none of the entities in question was chosen, the host has nothing to answer.
-    some = {(one.run, one.round) for one in messages[f"{HOST}.questions"] if one.kind == "chosen" and names_any(one)}
+    some = {
+        (one.run, one.round)
+        for one in messages[f"{HOST}.questions"]
+        if one.kind == "chosen" and names_any(one)
+    }
     rounds = places[f"{GUEST}.decisions", "step"] | places[f"{HOST}.decisions", "step"]
     for (topic, kind), found_there in places.items():
         if kind in ONCE:
-            verdict.require(len(found_there) == ONCE[kind], f"{topic}: {kind} is said {len(found_there)} times")
+            verdict.require(
+                len(found_there) == ONCE[kind], f"{topic}: {kind} is said {len(found_there)} times"
+            )
         elif kind in IN_SESSIONS:
             asked = some if kind == "points" else places[f"{HOST}.questions", "chosen"]
-            verdict.require(found_there == asked, f"{topic}: {kind} in sessions {sorted(found_there ^ asked)[:3]} alone")
+            verdict.require(
+                found_there == asked, f"{topic}: {kind} in sessions {sorted(found_there ^ asked)[:3]} alone"
+            )
         else:
-            verdict.require(found_there == rounds, f"{topic}: {kind} in rounds {sorted(found_there ^ rounds)[:3]} alone")
+            verdict.require(
+                found_there == rounds, f"{topic}: {kind} in rounds {sorted(found_there ^ rounds)[:3]} alone"
+            )
     # A host is ready for another training at once; the guest decides when there is one.
-    ready = {topic: sum(one[0] == "ready" for one in told[topic]) for topic in (f"{GUEST}.uploads", f"{HOST}.uploads")}
+    ready = {
+        topic: sum(one[0] == "ready" for one in told[topic])
+        for topic in (f"{GUEST}.uploads", f"{HOST}.uploads")
+    }
     verdict.require(list(ready.values()) == [1, 2], f"ready: {ready}")
     steps = [one for one in messages_of(left, f"{FEDERATION}.{GUEST}.decisions") if one.kind == "step"]
     over = [one.run for one in steps if read_content(one.content, StepDecision).over]

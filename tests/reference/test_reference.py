@@ -32,19 +32,26 @@ def written() -> dict[str, str]:
 
 
 def test_every_page_is_as_the_code_has_it() -> None:
-    """Protects the reader's trust: a changed key, bound, metric or panel is on its page after `make reference`."""
+    """Protects the reader's trust: a changed key, bound, metric or panel is on its page after `make
+    reference`."""
     stale = [path for path, text in written().items() if (ROOT / path).read_text(encoding="utf-8") != text]
     assert not stale
 
 
 def test_there_is_no_page_of_what_is_gone() -> None:
-    """Protects the reader from pages and dashboards of a removed or renamed system, which are no longer generated."""
-    there = {path.relative_to(ROOT).as_posix() for folder in ("docs/reference", "dashboards") for path in (ROOT / folder).iterdir()}
+    """Protects the reader from pages and dashboards of a removed or renamed system, which are no longer
+    generated."""
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("docs/reference", "dashboards")
+        for path in (ROOT / folder).iterdir()
+    }
     assert there == written().keys()
 
 
 def test_each_alert_links_to_its_heading_and_no_two_headings_are_alike() -> None:
-    """Protects whoever follows an alert: of two headings with one anchor, the link leads to the first, such as a section's."""
+    """Protects whoever follows an alert: of two headings with one anchor, the link leads to the first, such
+    as a section's."""
     anchors = {}
     for path, text in written().items():
         headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE) if path.endswith(".md") else []
@@ -69,7 +76,8 @@ def test_every_setting_says_what_it_means(system: System) -> None:
 
 @pytest.mark.parametrize("system", FUZZED, ids=lambda system: system.name)
 def test_every_metric_says_what_it_means(system: System) -> None:
-    """Protects readers of /metrics: each role has metrics, each with a help text, and no label grows with the number of clients."""
+    """Protects readers of /metrics: each role has metrics, each with a help text, and no label grows with the
+    number of clients."""
     for kind, found in role_metrics(system).items():
         assert found, kind
         for name, one in found.items():
@@ -82,10 +90,12 @@ def test_every_metric_says_what_it_means(system: System) -> None:
 
 @pytest.mark.parametrize("system", FUZZED, ids=lambda system: system.name)
 def test_what_is_measured_is_declared(system: System) -> None:
-    """Protects pages, dashboards and alerts, which are written from declarations: a role measures what its kind declares, no more
-    and no less, and no label has another value.
+    """Protects pages, dashboards and alerts, which are written from declarations: a role measures what its
+    kind declares, no more and no less, and no label has another value.
     """
-    known = {kind: {one.name: one for one in declared(*role.metrics)} for kind, role in load(system.roles).items()}
+    known = {
+        kind: {one.name: one for one in declared(*role.metrics)} for kind, role in load(system.roles).items()
+    }
     measured: dict[str, set[str]] = {kind: set() for kind in known}
     for name, make in load(PROOFS[system.name].fuzz)(Random(0)).items():
         target = make(name)

@@ -1,4 +1,5 @@
-"""Makers of blocks and their readers under every fault: interrupted work, and messages that a crash cuts in two."""
+"""Makers of blocks and their readers under every fault: interrupted work, and messages that a crash cuts in
+two."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ ROWS = [
 
 def kind(name: str) -> RoleKind[RoleSettings]:
     role = BlockMaker if name == "maker" else BlockReader
-    return RoleKind(name, RoleSettings, lambda _: role(), lambda _: ChannelTable(name, ROWS), lambda _: StateSettings())
+    return RoleKind(
+        name, RoleSettings, lambda _: role(), lambda _: ChannelTable(name, ROWS), lambda _: StateSettings()
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +88,10 @@ class Orders:
 
     def wanted(self, last: bool) -> set[tuple[bytes, bytes]]:
         written = [one for readings in self.readings for one in readings] + list(self.last if last else ())
-        return {(one.client.encode(), checksum(make_block(one.client.encode(), one.content["id"]))) for one in written}
+        return {
+            (one.client.encode(), checksum(make_block(one.client.encode(), one.content["id"])))
+            for one in written
+        }
 
     def standing(self, bus: Bus, last: bool) -> str:
         missing = self.wanted(last) - {(record.key, record.value) for record in bus.read("checksums")}
@@ -116,7 +122,10 @@ def orders(seed: int) -> Orders:
     draws = rng_for(seed, "toy", "orders")
     guarantee = ("exactly_once", "at_least_once")[seed % 2]
     producers = tuple(
-        tuple(Reading("orders", key, {"id": number}, float(number + draws.uniform(0, 0.5)), False) for number in range(1, 9))
+        tuple(
+            Reading("orders", key, {"id": number}, float(number + draws.uniform(0, 0.5)), False)
+            for number in range(1, 9)
+        )
         for key in KEYS
     )
     last = tuple(Reading("orders", key, {"id": 9}, 0.0, False) for key in KEYS)
@@ -145,7 +154,8 @@ def _resumed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("bus", ["memory", "sqlite"])
 def test_every_block_is_read_whole_and_once(bus: str, resumed: list[bytes]) -> None:
-    """Protects long messages and long work under every fault, including crashes between two parts and during work."""
+    """Protects long messages and long work under every fault, including crashes between two parts and during
+    work."""
     verdicts = [simulate(seed, bus) for seed in (SEEDS if bus == "memory" else SEEDS[:8])]
     assert [f"seed {verdict.seed}: {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter[str]())
@@ -155,7 +165,8 @@ def test_every_block_is_read_whole_and_once(bus: str, resumed: list[bytes]) -> N
 
 
 def test_a_seed_is_one_history() -> None:
-    """Protects the reproduction of a failure: repeated work takes the same virtual time and gives the same bytes."""
+    """Protects the reproduction of a failure: repeated work takes the same virtual time and gives the same
+    bytes."""
     assert [simulate(seed).hash for seed in SEEDS[:4]] == [simulate(seed).hash for seed in SEEDS[:4]]
 
 
@@ -194,7 +205,9 @@ def goes_on_without_its_partition(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_after_giving_up", give_up_nothing)
 
 
-@pytest.mark.parametrize("mutation", [forgets_the_parts, does_not_know_what_it_heard, goes_on_without_its_partition])
+@pytest.mark.parametrize(
+    "mutation", [forgets_the_parts, does_not_know_what_it_heard, goes_on_without_its_partition]
+)
 def test_a_mistake_is_found(mutation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the simulation from being empty: each of these bugs fails some seed."""
     mutation(monkeypatch)

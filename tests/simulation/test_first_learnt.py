@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.first_learnt import SYSTEMS, seconds_to_learn
 
-# At one entity a second. The first two systems have to learn within a minute; the others wait for a table of 1,000.
+# At one entity a second. The first two systems have to learn within a minute; the others wait for a table of
+# 1,000.
 MOST = {"VAFL": 60.0, "FDSKL": 60.0, "quasi-Newton": 1_040.0, "DP Frank-Wolfe": 1_010.0}
 
 

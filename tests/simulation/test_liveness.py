@@ -17,17 +17,30 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
 SEEDS = range(20)
 # One process of a member, and a whole member.
-KINDS = {"hears nothing", "is not heard", r"-\d never comes back", r"(?<!-\d) never comes? back", "cannot be read"}
-SYSTEMS = {name: found.simulate_liveness for name, found in fault_simulations().items() if found.simulate_liveness is not None}
+KINDS = {
+    "hears nothing",
+    "is not heard",
+    r"-\d never comes back",
+    r"(?<!-\d) never comes? back",
+    "cannot be read",
+}
+SYSTEMS = {
+    name: found.simulate_liveness
+    for name, found in fault_simulations().items()
+    if found.simulate_liveness is not None
+}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_what_can_go_on_does(system: str) -> None:
-    """Protects all members from one that is permanently gone: a process cut off in one direction or dead, a whole member, or an
-    unreadable partition. All others' samples are predicted and learnt in bounded time, and all checks hold.
+    """Protects all members from one that is permanently gone: a process cut off in one direction or dead, a
+    whole member, or an unreadable partition. All others' samples are predicted and learnt in bounded time,
+    and all checks hold.
     """
     verdicts = [SYSTEMS[system](seed, "memory") for seed in SEEDS]
-    assert [f"LIVENESS=1 SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    assert [
+        f"LIVENESS=1 SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure
+    ] == []
     assert {kind for verdict in verdicts for kind in KINDS if re.search(kind, verdict.description)} == KINDS
 
 
@@ -37,7 +50,9 @@ def test_a_seed_is_one_history(system: str) -> None:
     assert SYSTEMS[system](2, "memory").hash == SYSTEMS[system](2, "memory").hash
 
 
-def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_seed_says_how_to_run_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Protects the reproduction of a failure: a liveness run has another command."""
     withholds_ticks_for_ever(monkeypatch)
     monkeypatch.setattr(sys, "argv", ["simulate", "--liveness", "--seed", "21", "--system", "pofmkl"])
@@ -46,7 +61,8 @@ def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_tick_that_is_withheld_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the value of permanent faults: waiting for ever for something that never comes fails within 200 seeds."""
+    """Protects the value of permanent faults: waiting for ever for something that never comes fails within
+    200 seeds."""
     withholds_ticks_for_ever(monkeypatch)
     check_caught("worker: a tick is withheld for ever", simulate_liveness, 21)
     # If everybody comes back in the end, the bug has no visible effect.

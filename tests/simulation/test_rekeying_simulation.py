@@ -17,10 +17,13 @@ pytestmark = pytest.mark.usefixtures("quick_starts")
 
 
 def test_scenarios_are_of_every_kind() -> None:
-    """Protects the variety of seeds: single and assembled records, both guarantees, one worker and several."""
+    """Protects the variety of seeds: single and assembled records, both guarantees, one worker and
+    several."""
     chosen = [scenario(seed) for seed in range(60)]
     guarantees = {(one.together, one.settings.bus.processing_guarantee) for one in chosen}
-    assert guarantees == {(together, of) for together in (True, False) for of in ("exactly_once", "at_least_once")}
+    assert guarantees == {
+        (together, of) for together in (True, False) for of in ("exactly_once", "at_least_once")
+    }
     assert {one.workers for one in chosen} == {1, 2, 3}
     assert {one.partitions for one in chosen} >= {(1, 1), (1, 4), (4, 1), (4, 4)}
     assert all(one.bad or one.together for one in chosen)

@@ -20,11 +20,18 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-KAFKA_ONLY = {"half a commit", "changelog late", "offsets forgotten", "late EndTxn", "crash inside a transaction"}
+KAFKA_ONLY = {
+    "half a commit",
+    "changelog late",
+    "offsets forgotten",
+    "late EndTxn",
+    "crash inside a transaction",
+}
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
-    """Protects sites without Kafka: exactly-once, the lockstep theorem and progress hold for the file as for the cluster.
+    """Protects sites without Kafka: exactly-once, the lockstep theorem and progress hold for the file as for
+    the cluster.
 
     The file works the same for every system; test_systems.py has a few seeds of each.
     """
@@ -37,9 +44,14 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects the reproduction of a failure: it does not depend on the process id or the machine's clock."""
     here = [simulate(seed, "sqlite").hash for seed in range(3)]
-    program = "from pofmkl.proof.faults import simulate\nprint(*(simulate(seed, 'sqlite').hash for seed in range(3)))"
+    program = (
+        "from pofmkl.proof.faults import simulate\nprint(*(simulate(seed, 'sqlite').hash for seed in "
+        "range(3)))"
+    )
     environment = os.environ | {"PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}
-    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
     assert found.stdout.split() == here
 
 

@@ -16,4 +16,6 @@ SEEDS = range(4)
 def test_every_check_holds(system: str) -> None:
     """Protects every system from a change of the SQLite bus that loses or doubles something at a fault."""
     verdicts = [SYSTEMS[system].simulate(seed, "sqlite") for seed in SEEDS]
-    assert [f"SEED={verdict.seed} BUS=sqlite  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    assert [
+        f"SEED={verdict.seed} BUS=sqlite  # {verdict.failure}" for verdict in verdicts if verdict.failure
+    ] == []

@@ -21,12 +21,17 @@ SOON = 1.0
 MOST_WAITS = 20
 
 
-def run_calmly(settings: Mapping[str, RoleSettings], load: Iterable[Sequence[Outgoing]]) -> dict[str, list[Record]]:
+def run_calmly(
+    settings: Mapping[str, RoleSettings], load: Iterable[Sequence[Outgoing]]
+) -> dict[str, list[Record]]:
     """The records of every topic after one process of each member has processed the load, part by part."""
     bus = MemoryBus()
     topics = all_topics(settings)
     bus.create(list(topics.values()))
-    workers = [build_worker(one.model_copy(update={"bus": BusSection(commit_interval_ms=0)}), bus) for one in settings.values()]
+    workers = [
+        build_worker(one.model_copy(update={"bus": BusSection(commit_interval_ms=0)}), bus)
+        for one in settings.values()
+    ]
     for part in load:
         bus.write(part)
         while any(worker.step(0.0) for worker in workers):

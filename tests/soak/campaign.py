@@ -31,8 +31,8 @@ def run(
     kinds: Iterable[str] | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Run a system under faults by seed for ``seconds``, or under these ``kinds`` in order, then an outage. Returns a report for
-    JSON.
+    """Run a system under faults by seed for ``seconds``, or under these ``kinds`` in order, then an outage.
+    Returns a report for JSON.
 
     ConfigurationError if the system has no soak. RuntimeError if the cluster cannot be started.
     """
@@ -54,11 +54,17 @@ def run(
                         break
                     killer.strike(kind)
                     fault = killer.faults[-1]
-                    say.print(f"{fault.at:6.0f} s  {fault.kind:36} {fault.victim:32} no prediction for {fault.stall:5.1f} s")
+                    say.print(
+                        f"{fault.at:6.0f} s  {fault.kind:36} {fault.victim:32} no prediction for "
+                        f"{fault.stall:5.1f} s"
+                    )
                 if outage_seconds:
                     killer.strike("outage")
                     fault = killer.faults[-1]
-                    say.print(f"{fault.at:6.0f} s  {fault.kind:36} {fault.victim:32} no prediction for {fault.stall:5.1f} s")
+                    say.print(
+                        f"{fault.at:6.0f} s  {fault.kind:36} {fault.victim:32} no prediction for "
+                        f"{fault.stall:5.1f} s"
+                    )
                 federation.load.end()
                 killer.catch_up("the end of the load")
                 federation.rest()
@@ -69,9 +75,16 @@ def run(
             verdict = judge(federation)
         faults = [asdict(fault) for fault in killer.faults]
         wrong = [
-            *([failure, "it was at work when this gave up: what it had not predicted yet counts as lost"] if failure else []),
+            *(
+                [failure, "it was at work when this gave up: what it had not predicted yet counts as lost"]
+                if failure
+                else []
+            ),
             *verdict.wrong,
-            *(f"a transaction began under an epoch whose EndTxn might still come: {one}" for one in proxy.doubtful[:3]),
+            *(
+                f"a transaction began under an epoch whose EndTxn might still come: {one}"
+                for one in proxy.doubtful[:3]
+            ),
             *_bad_exits(federation, codes),
         ]
         return {
@@ -94,11 +107,18 @@ def run(
 
 def print_report(report: dict[str, Any], console: Console) -> None:
     """Print the table of faults and the counts."""
-    table = Table("fault", "times", "lasted, longest (s)", "no prediction, mean (s)", "no prediction, longest (s)")
+    table = Table(
+        "fault", "times", "lasted, longest (s)", "no prediction, mean (s)", "no prediction, longest (s)"
+    )
     for kind, figures in report["by_kind"].items():
-        table.add_row(kind, *(str(figures[name]) for name in ("times", "lasted_longest", "stall_mean", "stall_longest")))
+        table.add_row(
+            kind, *(str(figures[name]) for name in ("times", "lasted_longest", "stall_mean", "stall_longest"))
+        )
     console.print(table)
-    for name, figure in {**{name: report[name] for name in ("samples", "lost", "doubled")}, **report["counts"]}.items():
+    for name, figure in {
+        **{name: report[name] for name in ("samples", "lost", "doubled")},
+        **report["counts"],
+    }.items():
         console.print(f"{name.replace('_', ' ')}: {figure}")
     for outage in report["outages"]:
         console.print(f"memory in MB over an outage of {outage['seconds']:g} s: {outage}")

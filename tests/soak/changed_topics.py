@@ -1,9 +1,9 @@
-"""Topics that change while a member is away: unread records are deleted, and a topic is deleted and created again. The loss must be
-reported.
+"""Topics that change while a member is away: unread records are deleted, and a topic is deleted and created
+again. The loss must be reported.
 
-Each member that reads a user's topic is away in turn, for longer than the topic keeps its records. ``streamfl inspect`` must report
-exactly the records that were deleted unread; all others are processed. In the end one such topic is deleted and created again: its
-reader stops with exit code 2.
+Each member that reads a user's topic is away in turn, for longer than the topic keeps its records. ``streamfl
+inspect`` must report exactly the records that were deleted unread; all others are processed. In the end one
+such topic is deleted and created again: its reader stops with exit code 2.
 """
 
 from __future__ import annotations
@@ -61,20 +61,29 @@ def run_with_changed_topics(name: str, plan: Plan, console: Console | None = Non
         except NotRecovered as stuck:
             wrong.append(str(stuck))
         written = federation.load.written
-    return {"system": name, "plan": asdict(plan), "samples_written": written, "deleted": deleted, "wrong": wrong}
+    return {
+        "system": name,
+        "plan": asdict(plan),
+        "samples_written": written,
+        "deleted": deleted,
+        "wrong": wrong,
+    }
 
 
 def _readers(federation: Federation) -> dict[str, list[str]]:
     """By member: the users' topics that it reads."""
     settings = load_members(federation.files)
     users = {topic for topic, spec in all_topics(settings).items() if spec.users}
-    inputs = {member: [one.topic for one in build_channels(own).inputs.values()] for member, own in settings.items()}
+    inputs = {
+        member: [one.topic for one in build_channels(own).inputs.values()] for member, own in settings.items()
+    }
     found = {member: [topic for topic in topics if topic in users] for member, topics in inputs.items()}
     return {member: topics for member, topics in found.items() if topics}
 
 
 def _away(federation: Federation, member: str, topics: list[str], wrong: list[str]) -> dict[str, int]:
-    """By topic: the number of records that were deleted while the member was away. Checks its report after its return."""
+    """By topic: the number of records that were deleted while the member was away. Checks its report after
+    its return."""
     federation.hold(member)
     time.sleep(AWAY_SECONDS)
     before = _inputs(federation, member)
@@ -91,7 +100,11 @@ def _away(federation: Federation, member: str, topics: list[str], wrong: list[st
         wrong.append(f"nothing came for {member} while it was away")
 
     def caught_up() -> bool:
-        waits = [one for one in _inputs(federation, member) if one["topic"] in topics and one["behind"] > federation.plan.rate]
+        waits = [
+            one
+            for one in _inputs(federation, member)
+            if one["topic"] in topics and one["behind"] > federation.plan.rate
+        ]
         return not waits and federation.ready(member)
 
     _wait(federation, caught_up, f"{member} is up to date again")
@@ -117,11 +130,19 @@ def _made_again(federation: Federation, member: str, topic: str, wrong: list[str
     path = federation.files[member]
     make = streamfl_command("topics", path, "--create-inputs", "--partitions", str(spec.partitions))
     subprocess.run(make, env=ENVIRONMENT, check=True, capture_output=True)
-    ended = subprocess.run(streamfl_command("run", path), env=ENVIRONMENT, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
+    ended = subprocess.run(
+        streamfl_command("run", path),
+        env=ENVIRONMENT,
+        timeout=PATIENCE_SECONDS,
+        capture_output=True,
+        text=True,
+    )
     lines = (ended.stdout + ended.stderr).splitlines()
     told = [line for line in lines if "was deleted and created again" in line and topic in line]
     if ended.returncode != CONFIGURATION_ERROR or not told:
-        wrong.append(f"{topic} was made again, and {member} ends with {ended.returncode}: {ended.stderr[-2000:]}")
+        wrong.append(
+            f"{topic} was made again, and {member} ends with {ended.returncode}: {ended.stderr[-2000:]}"
+        )
 
 
 def _inputs(federation: Federation, member: str) -> list[dict[str, Any]]:
@@ -136,5 +157,7 @@ def _wait(federation: Federation, true: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not true():
         if time.monotonic() > deadline:
-            raise NotRecovered(f"{what}: not in {PATIENCE_SECONDS:g} s\n{federation.log.read_text(errors='replace')[-5000:]}")
+            raise NotRecovered(
+                f"{what}: not in {PATIENCE_SECONDS:g} s\n{federation.log.read_text(errors='replace')[-5000:]}"
+            )
         time.sleep(1.0)

@@ -42,7 +42,9 @@ SPELLINGS = {
 
 def write_configuration(system: SoakedSystem, plan: Plan, url: str, folder: Path) -> dict[str, Path]:
     """Writes every member's settings file. Returns the paths by member."""
-    spelled = {name if plan.scheme == "kafka" else f'"{SPELLINGS[name]}"': value for name, value in OPTIONS.items()}
+    spelled = {
+        name if plan.scheme == "kafka" else f'"{SPELLINGS[name]}"': value for name, value in OPTIONS.items()
+    }
     bus = BUS.format(url=url, options="\n".join(f"{name} = {value}" for name, value in spelled.items()))
     files = {}
     for name, member in system.members(plan).items():
@@ -57,7 +59,9 @@ def give_keys(files: Mapping[str, Path], keys: Keys) -> None:
     """A key for every member, which may speak for its party, or for every client."""
     for name, settings in load_members(files).items():
         party = getattr(settings, "party", None)
-        sections = files[name].read_text().replace("[federation]\n", f'[federation]\nmembers = "{keys.file}"\n')
+        sections = (
+            files[name].read_text().replace("[federation]\n", f'[federation]\nmembers = "{keys.file}"\n')
+        )
         files[name].write_text(f'{sections}\n[identity]\nkey_file = "{keys.key_file(name)}"\n')
         keys.add(name, settings.role.kind, speaks_for=("*",) if party is None else (party.name,))
 

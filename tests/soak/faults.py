@@ -17,7 +17,8 @@ from soak.verdict import left_by
 
 # The longest time that a federation may take to catch up, on a busy machine.
 PATIENCE_SECONDS = 240.0
-# The longest time until its first predictions, before any fault: a first training is hundreds of messages in sequence.
+# The longest time until its first predictions, before any fault: a first training is hundreds of messages in
+# sequence.
 START_SECONDS = 900.0
 SETTLING_SECONDS = 3.0
 # A pending commit has to fail first.
@@ -87,13 +88,15 @@ class Killer:
             "disk full": self._fill_disk,
         }
         if federation.plan.nodes > 1:
-            self.kinds["EndTxn late and a broker slow"] = lambda: self._hold_end(EndTxn.KEEP_AND_BREAK, slow=True)
+            self.kinds["EndTxn late and a broker slow"] = lambda: self._hold_end(
+                EndTxn.KEEP_AND_BREAK, slow=True
+            )
             self.kinds["broker killed"] = self._kill_node
             self.kinds["broker and worker killed"] = self._kill_node_and_worker
 
     def begin(self) -> None:
-        """Begin the load once everything that it needs is there, and wait until it is predicted. Raises NotRecovered if it never
-        is.
+        """Begin the load once everything that it needs is there, and wait until it is predicted. Raises
+        NotRecovered if it never is.
         """
         federation, deadline = self._federation, time.monotonic() + START_SECONDS
         federation.load.write_first()
@@ -110,8 +113,8 @@ class Killer:
             yield from self._draws.permutation(sorted(self.kinds)).tolist()
 
     def strike(self, kind: str) -> None:
-        """Inject one fault, and wait until everything that was written by its end is predicted. Raises NotRecovered if it never is.
-        """
+        """Inject one fault, and wait until everything that was written by its end is predicted. Raises
+        NotRecovered if it never is."""
         do = self._outage if kind == "outage" else self.kinds[kind]
         federation, begin = self._federation, time.monotonic()
         fault = Fault(kind, "", begin - self._begin)
@@ -127,22 +130,27 @@ class Killer:
         time.sleep(float(self._draws.uniform(2, 5)))
 
     def _green(self) -> list[str]:
-        """The processes that are ready: all of them, in time. One without part in catching up may be ready a little later."""
+        """The processes that are ready: all of them, in time. One without part in catching up may be ready a
+        little later."""
         workers, deadline = self._federation.workers, time.monotonic() + READINESS_SECONDS
-        while len(green := [worker.name for worker in workers if worker.ready]) < len(workers) and time.monotonic() < deadline:
+        while (
+            len(green := [worker.name for worker in workers if worker.ready]) < len(workers)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.5)
         return green
 
     def catch_up(self, after: str, patience: float = PATIENCE_SECONDS) -> None:
-        """Wait until all samples of now and a little later are predicted, because a fault may not stop predictions at once."""
+        """Wait until all samples of now and a little later are predicted, because a fault may not stop
+        predictions at once."""
         federation, deadline = self._federation, time.monotonic() + patience
         time.sleep(SETTLING_SECONDS)
         wanted = federation.load.written
         while len(federation.seen.samples) < wanted:
             if time.monotonic() > deadline:
                 raise NotRecovered(
-                    f"{len(federation.seen.samples)} of {wanted} samples predicted {patience:g} s after: {after}\n"
-                    f"{federation.log.read_text(errors='replace')[-5000:]}"
+                    f"{len(federation.seen.samples)} of {wanted} samples predicted {patience:g} s after: "
+                    f"{after}\n{federation.log.read_text(errors='replace')[-5000:]}"
                 )
             time.sleep(0.2)
 
@@ -190,10 +198,13 @@ class Killer:
         return f"broker {node}, {victim}"
 
     def _hold_end(self, fault: EndTxn, kill: bool = False, slow: bool = False) -> str:
-        """Delays a request to end a transaction, or its answer. It arrives during a later transaction, if there is one."""
+        """Delays a request to end a transaction, or its answer. It arrives during a later transaction, if
+        there is one."""
         nodes = self._federation.plan.nodes
         requests = 1 + int(self._draws.integers(3))
-        moment = Moment(slow_node=int(self._draws.integers(nodes))) if slow else Moment(produce_requests=requests)
+        moment = (
+            Moment(slow_node=int(self._draws.integers(nodes))) if slow else Moment(produce_requests=requests)
+        )
         caught = self._proxy.catch(fault, deliver=None if fault is EndTxn.LOSE_ANSWER else moment)
         if not caught.kept.wait(CAUGHT_SECONDS) or caught.request is None:
             raise NotRecovered(f"no EndTxn came within {CAUGHT_SECONDS:g} s")
@@ -205,8 +216,8 @@ class Killer:
         return caught.request.transactional_id
 
     def _fill_disk(self) -> str:
-        """Stops the growth of all files of one broker, like a full disk. It reports that and ends, or is ended, and restarts with
-        space.
+        """Stops the growth of all files of one broker, like a full disk. It reports that and ends, or is
+        ended, and restarts with space.
         """
         broker, node = self._federation.broker, int(self._draws.integers(self._federation.plan.nodes))
         broker.limit_files(node)
@@ -222,7 +233,8 @@ class Killer:
         federation.broker.halt()
         begin = time.monotonic()
         while (away := time.monotonic() - begin) < self._outage_seconds or (
-            len(outage.red_after) < len(federation.workers) and away < self._outage_seconds + READINESS_SECONDS
+            len(outage.red_after) < len(federation.workers)
+            and away < self._outage_seconds + READINESS_SECONDS
         ):
             for name, used in self._memory().items():
                 outage.during[name] = max(used, outage.during.get(name, 0.0))

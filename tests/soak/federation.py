@@ -106,7 +106,9 @@ class Federation:
         self._supervisor.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         self._supervisor.join()
         self.load.close()
@@ -145,9 +147,15 @@ class Federation:
     def rest(self) -> None:
         """Wait until nothing is written any more: consequences of answers, open rounds, and last commits."""
         topics = all_topics(load_members(self.files))
-        places = [TopicPartition(name, number) for name, spec in topics.items() for number in range(spec.partitions or PARTITIONS)]
+        places = [
+            TopicPartition(name, number)
+            for name, spec in topics.items()
+            for number in range(spec.partitions or PARTITIONS)
+        ]
         before, deadline = None, time.monotonic() + MOST_RESTLESS_SECONDS
-        with closing(KafkaConsumer(bootstrap_servers=self.broker.address.split(","), group_id=None)) as consumer:
+        with closing(
+            KafkaConsumer(bootstrap_servers=self.broker.address.split(","), group_id=None)
+        ) as consumer:
             while time.monotonic() < deadline:
                 ends = consumer.end_offsets(places)
                 if ends == before:
@@ -166,7 +174,8 @@ class Federation:
 
 @dataclass
 class Load:
-    """Writes numbered samples at a steady rate until it is stopped, and stores the cluster's acknowledgements.
+    """Writes numbered samples at a steady rate until it is stopped, and stores the cluster's
+    acknowledgements.
 
     It pauses when predictions are ``MOST_SECONDS_AHEAD`` behind, so that a slow machine also finishes.
 
@@ -185,7 +194,8 @@ class Load:
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
-        # It waits through any fault: a sample with an unknown result would have to count both as written and as missing.
+        # It waits through any fault: a sample with an unknown result would have to count both as written and
+        # as missing.
         self._producer = KafkaProducer(
             bootstrap_servers=self.address.split(","),
             enable_idempotence=True,
@@ -214,12 +224,16 @@ class Load:
                 for record in self.system.records(self.plan, self.written):
                     self._send(record)
                 self.written += 1
-            while self.written - len(self.seen.samples) > self.plan.rate * MOST_SECONDS_AHEAD and not self._stop.wait(0.1):
+            while self.written - len(
+                self.seen.samples
+            ) > self.plan.rate * MOST_SECONDS_AHEAD and not self._stop.wait(0.1):
                 begin += 0.1
 
     def _send(self, record: Outgoing) -> None:
         future = self._producer.send(record.topic, key=record.key, value=record.value)
-        future.add_callback(lambda answer: self.acknowledged.append((answer.topic, answer.partition, answer.offset)))
+        future.add_callback(
+            lambda answer: self.acknowledged.append((answer.topic, answer.partition, answer.offset))
+        )
         future.add_errback(lambda error: self.failures.append(repr(error)))
 
     def end(self) -> None:
@@ -288,14 +302,18 @@ class Seen:
 
 
 def _make_topics(path: Path) -> None:
-    """RuntimeError with the command's output if it fails. With several brokers, some may not know a new topic yet."""
+    """RuntimeError with the command's output if it fails. With several brokers, some may not know a new topic
+    yet."""
     command = streamfl_command("topics", path, "--create-inputs", "--partitions", str(PARTITIONS))
     for _ in range(ATTEMPTS):
         ended = subprocess.run(command, env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
         if ended.returncode == 0:
             return
         time.sleep(2)
-    raise RuntimeError(f"{path.name}: streamfl topics ended with {ended.returncode}: {ended.stdout[-1000:]}{ended.stderr[-1000:]}")
+    raise RuntimeError(
+        f"{path.name}: streamfl topics ended with {ended.returncode}: "
+        f"{ended.stdout[-1000:]}{ended.stderr[-1000:]}"
+    )
 
 
 def streamfl_command(command: str, path: Path, *options: str) -> list[str]:

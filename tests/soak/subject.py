@@ -17,7 +17,17 @@ from streamfl.contract.system import installed_systems
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.tasks import POSITION_KEY
 
-__all__ = ["FEDERATION", "PARTITIONS", "Left", "Member", "Plan", "SoakedSystem", "Verdict", "find_soaked", "soaked_systems"]
+__all__ = [
+    "FEDERATION",
+    "PARTITIONS",
+    "Left",
+    "Member",
+    "Plan",
+    "SoakedSystem",
+    "Verdict",
+    "find_soaked",
+    "soaked_systems",
+]
 
 FEDERATION = "soak"
 PARTITIONS = 4
@@ -106,11 +116,14 @@ class SoakedSystem:
 
     modes: its ways to learn. The first is the default.
     members: returns a plan's members, by name.
-    records: returns the records of a sample of the load, by the plan and the sample's number. They are the same every time.
-    predicted: returns the sample of a prediction, by the prediction's content. Every sample has to have one.
+    records: returns the records of a sample of the load, by the plan and the sample's number. They are the
+    same every time. predicted: returns the sample of a prediction, by the prediction's content. Every sample
+    has to have one.
     check: adds failed checks and counts to the verdict. Positions and dead letters are checked separately.
-    turn: the load ends after a multiple of this number of samples, for example if a round waits for all clients.
-    first: returns records that precede the load and are not part of it, for example if predictions need a model.
+    turn: the load ends after a multiple of this number of samples, for example if a round waits for all
+    clients.
+    first: returns records that precede the load and are not part of it, for example if predictions need a
+    model.
     begun: returns whether these have had the effect that the load needs, by the topics' records.
     """
 
@@ -126,18 +139,23 @@ class SoakedSystem:
 
 def soaked_systems() -> tuple[str, ...]:
     """The names of installed systems with a file ``tests/<system>/soak.py``, by rank."""
-    return tuple(system.name for system in installed_systems() if (TESTS / _folder(system.name) / "soak.py").exists())
+    return tuple(
+        system.name for system in installed_systems() if (TESTS / _folder(system.name) / "soak.py").exists()
+    )
 
 
 def find_soaked(name: str | None = None) -> tuple[str, SoakedSystem]:
-    """Name and soak of a system, by default the first that has one. ConfigurationError lists the existing ones."""
+    """Name and soak of a system, by default the first that has one. ConfigurationError lists the existing
+    ones."""
     known = soaked_systems()
     if name is None and not known:
         raise ConfigurationError("no installed system has a file tests/<system>/soak.py")
     chosen = known[0] if name is None else name
     if chosen not in known:
         installed = [system.name for system in installed_systems()]
-        why = f"it has no tests/{_folder(chosen)}/soak.py" if chosen in installed else "there is no such system"
+        why = (
+            f"it has no tests/{_folder(chosen)}/soak.py" if chosen in installed else "there is no such system"
+        )
         raise ConfigurationError(f"--system {chosen}: {why}; known are {', '.join(known)}")
     found: SoakedSystem = importlib.import_module(f"{_folder(chosen)}.soak").SOAK
     return chosen, found

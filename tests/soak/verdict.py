@@ -46,23 +46,34 @@ def judge_topics(system: SoakedSystem, left: Left) -> Verdict:
 
 
 def check_inputs(verdict: Verdict, system: SoakedSystem, left: Left, written: int) -> None:
-    """Check that every record of the first samples up to this number, and of the records before, is in its topic exactly once."""
+    """Check that every record of the first samples up to this number, and of the records before, is in its
+    topic exactly once."""
     users = {name for name, spec in all_topics(left.settings).items() if spec.users}
     found = Counter((name, record.key, record.value) for name in users for record in left.topics[name])
     records = [*system.first(left.plan)]
     records += [record for number in range(written) for record in system.records(left.plan, number)]
     expected = Counter((record.topic, record.key, record.value) for record in records)
     missing, too_many = expected - found, found - expected
-    verdict.require(not missing, f"{missing.total()} records of the load are not in their topics: {_some(missing)}")
-    verdict.require(not too_many, f"{too_many.total()} records too many are in the users' topics: {_some(too_many)}")
+    verdict.require(
+        not missing, f"{missing.total()} records of the load are not in their topics: {_some(missing)}"
+    )
+    verdict.require(
+        not too_many, f"{too_many.total()} records too many are in the users' topics: {_some(too_many)}"
+    )
 
 
 def check_acknowledged(verdict: Verdict, load: Load, left: Left) -> None:
     """The writer's account: acknowledged records are where the cluster said."""
     verdict.require(not load.failures, f"{len(load.failures)} records failed: {load.failures[:1]}")
-    places = {(record.topic, record.partition, record.offset) for records in left.topics.values() for record in records}
+    places = {
+        (record.topic, record.partition, record.offset)
+        for records in left.topics.values()
+        for record in records
+    }
     missing = set(load.acknowledged) - places
-    verdict.require(not missing, f"{len(missing)} acknowledged records are not in the topic: {sorted(missing)[:3]}")
+    verdict.require(
+        not missing, f"{len(missing)} acknowledged records are not in the topic: {sorted(missing)[:3]}"
+    )
 
 
 def check_positions(verdict: Verdict, left: Left) -> None:
@@ -80,7 +91,9 @@ def check_positions(verdict: Verdict, left: Left) -> None:
                 (position,) = struct.unpack("<q", value)
                 # A transaction's end marker has an offset too, but is not a record.
                 reached = position == end if topic in users else position >= end
-                verdict.require(reached, f"{topic}, partition {partition}: the state reflects {position} of {end} records")
+                verdict.require(
+                    reached, f"{topic}, partition {partition}: the state reflects {position} of {end} records"
+                )
 
 
 def _some(records: Counter[tuple[str, bytes | None, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:

@@ -1,4 +1,5 @@
-"""Commands in the README and the documents print what the text says. Runs the README's own commands without a broker."""
+"""Commands in the README and the documents print what the text says. Runs the README's own commands without a
+broker."""
 
 from __future__ import annotations
 
@@ -101,7 +102,11 @@ def shown(beginning: str) -> str:
 
 def table(text: str) -> list[list[str]]:
     """The cells of a printed table, without its header."""
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")]
+    return [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in text.splitlines()
+        if line.startswith("│")
+    ]
 
 
 def as_json(text: str) -> Any:
@@ -122,13 +127,17 @@ def test_every_command_of_the_readme_is_tried() -> None:
 
 
 def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> None:
-    """Protects the first output that people see: the table's rows, the picture, and the same figures as JSON."""
+    """Protects the first output that people see: the table's rows, the picture, and the same figures as
+    JSON."""
     code, out, error = run("demo")
     rows = table(out)
     assert code == 0
     assert [row[0] for row in rows] == [*ROWS, *CHALLENGERS]
     notes = " ".join(out.splitlines()[-3:])
-    assert re.search(r"sent [\d.]+ MB: [\d,]+ bytes a sample\. The record itself, which stays with its client, has \d+\.", notes)
+    assert re.search(
+        r"sent [\d.]+ MB: [\d,]+ bytes a sample\. The record itself, which stays with its client, has \d+\.",
+        notes,
+    )
     assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "demo.png" in error
     code, out, _ = run("demo --format json")
@@ -139,10 +148,17 @@ def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> N
         figures = [found[f"{error}{whose}"] for error in ("rmse", "mae")]
         assert [float(cell) for cell in row[1:3]] == pytest.approx(figures, rel=1e-3)
     change = f"{1 - found['mae'] / found['mae_local_only']:.0%}"
-    assert re.search(rf"is {found['mae']:.3f} points off, .* {found['mae_local_only']:.3f}: .* {change} smaller", notes)
-    assert found["rmse"] < min(found["rmse_local_only"], *(one["rmse"] for one in found["challengers"].values()))
+    assert re.search(
+        rf"is {found['mae']:.3f} points off, .* {found['mae_local_only']:.3f}: .* {change} smaller", notes
+    )
+    assert found["rmse"] < min(
+        found["rmse_local_only"], *(one["rmse"] for one in found["challengers"].values())
+    )
     # The README's text about it.
-    for told in (*(f"{found[f'mae{whose}']:.3f} points" for whose in ("", "_local_only", "_running_mean")), f"{change} less off"):
+    for told in (
+        *(f"{found[f'mae{whose}']:.3f} points" for whose in ("", "_local_only", "_running_mean")),
+        f"{change} less off",
+    ):
         assert told in README
     assert f"{found['record_bytes']} bytes" in README
     assert f"{round(found['uplink_bytes_per_sample'], -2):,.0f} bytes" in README
@@ -164,7 +180,8 @@ def test_simulate_prints_one_object(run: Run) -> None:
 
 
 def test_compare_puts_every_method_in_one_table(run: Run, folder: Path) -> None:
-    """Protects users who choose a method with the README's command line: every method has its error and its bytes, best first."""
+    """Protects users who choose a method with the README's command line: every method has its error and its
+    bytes, best first."""
     command = shown("compare").replace("--rounds 300", "--rounds 4")
     code, out, _ = run(command)
     rows = table(out)
@@ -203,28 +220,38 @@ def test_topics_and_check_lead_to_a_federation_that_can_run(run: Run) -> None:
 
 
 def test_features_say_what_was_written(run: Run, folder: Path) -> None:
-    """Protects users who compute without streamfl: the file's arrays are those that the line and the object describe."""
+    """Protects users who compute without streamfl: the file's arrays are those that the line and the object
+    describe."""
     code, out, error = run("features client.toml --out f.npz")
     assert (code, out) == (0, "")
     assert error.startswith("wrote f.npz: frequencies_standardised (6, 100, 3) float32, ")
     found = as_json(run("features client.toml --out f.npz --format json")[1])
     assert found["path"] == "f.npz"
     with np.load(folder / "f.npz") as archive:
-        written = {name: {"shape": list(archive[name].shape), "dtype": str(archive[name].dtype)} for name in archive.files}
+        written = {
+            name: {"shape": list(archive[name].shape), "dtype": str(archive[name].dtype)}
+            for name in archive.files
+        }
     assert found["arrays"] == written
     assert len(written) == 4
 
 
 @pytest.mark.parametrize("beginning", ["check", "init client", "topics client", "run client"])
 def test_without_a_broker_commands_say_so(folder: Path, beginning: str) -> None:
-    """Protects the first try on Kafka: without a broker, every command that needs one ends with exit code 3 and a line."""
-    environment = os.environ | {"STREAMFL_BUS__URL": "kafka://127.0.0.1:1", "STREAMFL_BUS__CONNECT_TIMEOUT_SECONDS": "1"}
+    """Protects the first try on Kafka: without a broker, every command that needs one ends with exit code 3
+    and a line."""
+    environment = os.environ | {
+        "STREAMFL_BUS__URL": "kafka://127.0.0.1:1",
+        "STREAMFL_BUS__CONNECT_TIMEOUT_SECONDS": "1",
+    }
     command = [sys.executable, "-W", "ignore", "-m", "streamfl", *shown(beginning).split()]
     if beginning.startswith("init"):
         # The command writes this file and never overwrites one; its bus is an argument.
         (folder / "client.toml").unlink()
         command = [part.replace("localhost:9092", "127.0.0.1:1") for part in command] + ["--seconds", "1"]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert ended.returncode == 3
     assert "Traceback" not in ended.stderr
     assert "127.0.0.1:1" in ended.stderr + ended.stdout

@@ -12,7 +12,8 @@ from streamfl.privacy.accountant import cost_of, delta_of, epsilon_of
 
 
 def test_mu_becomes_epsilon_and_delta_as_the_curve_says() -> None:
-    """Protects the figures that people compare: delta at epsilon, by numerical integration of the two normal densities."""
+    """Protects the figures that people compare: delta at epsilon, by numerical integration of the two normal
+    densities."""
     grid = np.linspace(-40, 40, 2_000_001)
     for mu, epsilon in ((0.5, 0.3), (1.0, 1.0), (3.0, 5.0)):
         left = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
@@ -25,7 +26,8 @@ def test_mu_becomes_epsilon_and_delta_as_the_curve_says() -> None:
 
 
 def test_mu_is_the_epsilon_of_google_s_accountant() -> None:
-    """Protects the figures that people compare: the epsilon of one Gaussian release, by dp-accounting's exact curve."""
+    """Protects the figures that people compare: the epsilon of one Gaussian release, by dp-accounting's exact
+    curve."""
     for mu in (0.1, 0.5, 1.0, 1.4, 2.2, 4.5, 8.9):
         for delta in (1e-3, 1e-5, 1e-8):
             assert epsilon_of(mu, delta) == pytest.approx(get_epsilon_gaussian(1 / mu, delta), rel=1e-6)

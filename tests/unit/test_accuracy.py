@@ -13,7 +13,17 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import accuracy  # noqa: E402
-from benchmarks.accuracy_document import Figures, digits, experiment, fill, overview, picture, places, state, tables  # noqa: E402
+from benchmarks.accuracy_document import (
+    Figures,
+    digits,
+    experiment,
+    fill,
+    overview,
+    picture,
+    places,
+    state,
+    tables,
+)  # noqa: E402
 from benchmarks.accuracy_plan import CELLS, EXPERIMENTS, LATE, LATE_BY, METHODS, SETS, WHOLE, plan  # noqa: E402
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 
@@ -32,10 +42,15 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "accuracy.json")
 
 
-def kept(cache: Cache, method: str, data: str, errors: list[float | None], sent: float = 0.0, delay: int = 0) -> None:
+def kept(
+    cache: Cache, method: str, data: str, errors: list[float | None], sent: float = 0.0, delay: int = 0
+) -> None:
     """Stores results for seeds 0, 1, … at K = 40."""
     for seed, error in enumerate(errors):
-        cache.put(Run(method, data, *CELLS[0], seed, delay), {"source": "s", "mse": error, "bytes": sent, "samples": 300})
+        cache.put(
+            Run(method, data, *CELLS[0], seed, delay),
+            {"source": "s", "mse": error, "bytes": sent, "samples": 300},
+        )
 
 
 def rows(table: str) -> list[list[str]]:
@@ -43,7 +58,8 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_only_what_is_missing_or_of_other_code_is_run(tmp_path: Path, cache: Cache) -> None:
-    """Protects an hour of computing: only missing runs, or runs of other code, are repeated. No table shows figures of old code."""
+    """Protects an hour of computing: only missing runs, or runs of other code, are repeated. No table shows
+    figures of old code."""
     runs = [Run("mean", "a", CLIENTS, SAMPLES, seed) for seed in (0, 1)]
     said: list[str] = []
     assert measure(runs, {"mean": MEAN}, cache, deal, said.append) == 2
@@ -52,13 +68,18 @@ def test_only_what_is_missing_or_of_other_code_is_run(tmp_path: Path, cache: Cac
     assert measure([*runs, Run("mean", "b", CLIENTS, SAMPLES)], {"mean": MEAN}, again, deal, said.append) == 1
     other = Method("running-mean", ("streamfl/learning/challengers.py", "streamfl/contract/role.py"))
     assert measure(runs, {"mean": other}, again, deal, said.append) == 2
-    assert [text.split(":")[0] for text in said] == [run.key for run in (*runs, Run("mean", "b", CLIENTS, SAMPLES), *runs)]
+    assert [text.split(":")[0] for text in said] == [
+        run.key for run in (*runs, Run("mean", "b", CLIENTS, SAMPLES), *runs)
+    ]
 
 
 def test_a_hash_is_of_what_code_does(tmp_path: Path) -> None:
     """Protects against a changed constant with old figures, and against a comment that costs an hour."""
     source = tmp_path / "part.py"
-    method, stepped = Method("direct", ("*.py",)), Method("direct", ("*.py",), {"learning": {"exploration": 0.0}})
+    method, stepped = (
+        Method("direct", ("*.py",)),
+        Method("direct", ("*.py",), {"learning": {"exploration": 0.0}}),
+    )
     source.write_text("RATE = 1\n", encoding="utf-8")
     first = source_hash(method, tmp_path)
     source.write_text("# Half would do.\nRATE  =  1\n", encoding="utf-8")
@@ -71,21 +92,27 @@ def test_a_hash_is_of_what_code_does(tmp_path: Path) -> None:
 
 
 def test_a_run_is_judged_by_its_predictions() -> None:
-    """Protects the figures: the mean over all samples and clients, times 1000, and the running error at the kept points."""
+    """Protects the figures: the mean over all samples and clients, times 1000, and the running error at the
+    kept points."""
     stream = deal("set", CLIENTS, SAMPLES, 0)
     found = compute(MEAN, Run("mean", "set", CLIENTS, SAMPLES, delay=0), stream)
     means = np.array([stream.labels[:t].mean(axis=0) if t else np.zeros(CLIENTS) for t in range(SAMPLES)])
     errors = 1e3 * np.square(means - stream.labels)
     assert found["mse"] == pytest.approx(errors.mean(), rel=1e-3)
-    assert found["curve"] == pytest.approx([errors[:point].mean() for point in curve_points(SAMPLES)], rel=1e-3)
+    assert found["curve"] == pytest.approx(
+        [errors[:point].mean() for point in curve_points(SAMPLES)], rel=1e-3
+    )
     assert (found["bytes"], found["samples"]) == (0.0, SAMPLES)
     late = compute(MEAN, Run("mean", "set", CLIENTS, SAMPLES, delay=5), stream)
-    means = np.array([stream.labels[: t - 5].mean(axis=0) if t > 5 else np.zeros(CLIENTS) for t in range(SAMPLES)])
+    means = np.array(
+        [stream.labels[: t - 5].mean(axis=0) if t > 5 else np.zeros(CLIENTS) for t in range(SAMPLES)]
+    )
     assert late["mse"] == pytest.approx(1e3 * np.square(means - stream.labels).mean(), rel=1e-3)
 
 
 def test_a_direct_run_is_the_federation_on_the_bus() -> None:
-    """Protects the ablation's ratios: the denominator comes from the bus, the numerators come from direct runs."""
+    """Protects the ablation's ratios: the denominator comes from the bus, the numerators come from direct
+    runs."""
     stream, run = deal("set", CLIENTS, SAMPLES, 0), Run("default", "set", CLIENTS, SAMPLES, 1)
     method = METHODS["default"]
     direct = compute(Method("direct", method.sources, method.settings), run, stream)
@@ -117,7 +144,8 @@ def test_methods_are_ordered_by_all_sets_and_the_best_is_marked(cache: Cache) ->
 
 
 def test_places_are_of_each_set(cache: Cache) -> None:
-    """Protects the claim that a method is best everywhere: each set has its own order, and so do late labels."""
+    """Protects the claim that a method is best everywhere: each set has its own order, and so do late
+    labels."""
     kept(cache, "knn", "naval", [5.0])
     kept(cache, "default", "naval", [3.25])
     kept(cache, "knn", "air", [0.9])
@@ -127,13 +155,17 @@ def test_places_are_of_each_set(cache: Cache) -> None:
     assert table[0][:3] == ["1", "default 3.25", "knn 0.900"]
     assert table[1][:3] == ["2", "knn 5.00", "default diverged"]
     assert len(table) == 2
-    assert rows(overview(Figures(cache), LATE, CELLS[0], LATE_BY)) == [["last-label", "**0.00100**", "-", "-", "-", "-"]]
+    assert rows(overview(Figures(cache), LATE, CELLS[0], LATE_BY)) == [
+        ["last-label", "**0.00100**", "-", "-", "-", "-"]
+    ]
 
 
 def test_a_set_that_is_dealt_without_a_seed_is_run_once_by_who_draws_nothing() -> None:
     """Protects the spread over seeds from three copies of one figure."""
     runs = list(plan())
-    people = [run for run in runs if run.data == "parkinsons_telemonitoring" and not run.delay and run.clients == 40]
+    people = [
+        run for run in runs if run.data == "parkinsons_telemonitoring" and not run.delay and run.clients == 40
+    ]
     assert [run.seed for run in people if run.method == "knn"] == [0]
     assert sorted(run.seed for run in people if run.method == "paper, M = 1") == [0, 1, 2]
     assert {run.method for run in runs} == METHODS.keys()
@@ -144,7 +176,10 @@ def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
     for number, data in enumerate(SETS):
         for cell in CELLS:
             for method, factor in ((WHOLE, 1.0), ("without last label", 1.5 if data == "air" else 1.0)):
-                cache.put(Run(method, data, *cell), {"source": "s", "mse": factor * 10.0**number, "bytes": None, "samples": 9})
+                cache.put(
+                    Run(method, data, *cell),
+                    {"source": "s", "mse": factor * 10.0**number, "bytes": None, "samples": 9},
+                )
     contents = tables(cache)
     (found,) = [row for row in rows(contents["ablation"]) if row[0] == "without last label"]
     assert found[1] == "1.100"
@@ -153,10 +188,18 @@ def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
 
 def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:
     """Protects the reader from unmarked figures of two versions of the code side by side."""
-    one, two, other = Run("default", "air", 40, 300), Run("default", "air", 40, 300, 1), Run("knn", "air", 40, 300)
+    one, two, other = (
+        Run("default", "air", 40, 300),
+        Run("default", "air", 40, 300, 1),
+        Run("knn", "air", 40, 300),
+    )
     kept(cache, "default", "air", [1.0])
     found = state([one, two, other], cache)
-    assert found == "Not measured yet: default (1), knn (1).\n\nMeasured with code that has changed since: default (1)."
+    assert (
+        found
+        == "Not measured yet: default (1), knn (1).\n\nMeasured with code that has changed since: default "
+        "(1)."
+    )
     assert state([], cache) == "Every run is there, and of the code as it is."
 
 
@@ -165,7 +208,10 @@ def test_a_quantity_varied_is_seen_over_the_same_seeds(cache: Cache) -> None:
     for seed, factor in ((0, 1.0), (1, 5.0)):
         for method in ("exploration 0", "default", "exploration 1"):
             if (seed, method) != (1, "exploration 1"):
-                cache.put(Run(method, "air", *CELLS[0], seed), {"source": "s", "mse": factor, "bytes": None, "samples": 300})
+                cache.put(
+                    Run(method, "air", *CELLS[0], seed),
+                    {"source": "s", "mse": factor, "bytes": None, "samples": 300},
+                )
     (row,) = [row for row in rows(experiment(Figures(cache), EXPERIMENTS[2])) if row[0] == "air, default"]
     assert row[1:] == ["1.00", "1.00", "1.00"]
 
@@ -174,7 +220,11 @@ def test_tables_go_between_their_marks() -> None:
     """Protects the text around the tables, and reports a missing mark."""
     text = "A\n<!-- begin one -->\nold\n<!-- end -->\nB\n<!-- begin two -->\n<!-- end -->\n"
     filled = fill(text, {"one": "| 1 |", "two": r"| \1 |"})
-    assert filled == "A\n<!-- begin one -->\n\n| 1 |\n\n<!-- end -->\nB\n<!-- begin two -->\n\n| \\1 |\n\n<!-- end -->\n"
+    assert (
+        filled
+        == "A\n<!-- begin one -->\n\n| 1 |\n\n<!-- end -->\nB\n<!-- begin two -->\n\n| \\1 |\n\n<!-- end "
+        "-->\n"
+    )
     assert fill(filled, {"one": "| 1 |", "two": r"| \1 |"}) == filled
     with pytest.raises(ValueError, match="begin three"):
         fill(text, {"three": ""})
@@ -183,12 +233,19 @@ def test_tables_go_between_their_marks() -> None:
 def test_the_document_has_a_mark_for_every_table(cache: Cache, tmp_path: Path) -> None:
     """Protects an hour of computing from ending in an error, and the picture from an empty set."""
     fill((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"), tables(cache) | {"state": ""})
-    measure([Run("running-mean", "naval", *CELLS[0])], {"running-mean": MEAN}, cache, lambda *_: deal("", CLIENTS, 9, 0))
+    measure(
+        [Run("running-mean", "naval", *CELLS[0])],
+        {"running-mean": MEAN},
+        cache,
+        lambda *_: deal("", CLIENTS, 9, 0),
+    )
     picture(cache, tmp_path / "picture.svg")
     assert "<svg" in (tmp_path / "picture.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("value", "text"), [(107.2, "107"), (61.63, "61.6"), (0.5271, "0.527"), (3.0, "3.00"), (0.0, "0")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(107.2, "107"), (61.63, "61.6"), (0.5271, "0.527"), (3.0, "3.00"), (0.0, "0")]
+)
 def test_digits(value: float, text: str) -> None:
     """Protects the tables: figures have exactly three digits."""
     assert digits(value) == text

@@ -1,5 +1,5 @@
-"""A role with its own columns and labels that also reads a peer's messages. The worker, ``check`` and ``topics`` support it
-unchanged.
+"""A role with its own columns and labels that also reads a peer's messages. The worker, ``check`` and
+``topics`` support it unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def entity(message: tuple[str, int]) -> str:
 
 
 _ROWS = [
-    Channel(name="columns", links={(USER, "active"): "my-columns"}, decode=decode, keyed_by=entity, client=entity),
+    Channel(
+        name="columns", links={(USER, "active"): "my-columns"}, decode=decode, keyed_by=entity, client=entity
+    ),
     Channel(
         name="labels",
         links={(USER, "active"): "my-labels"},
@@ -58,7 +60,9 @@ _ROWS = [
         client=entity,
         like="columns",
     ),
-    Channel(name="sums", links={("passive", "active"): "toy.sums"}, decode=decode, makes_room=True, like="columns"),
+    Channel(
+        name="sums", links={("passive", "active"): "toy.sums"}, decode=decode, makes_room=True, like="columns"
+    ),
     Channel(name="asked", links={("active", "passive"): "toy.asked"}, decode=decode, like="columns"),
     Channel(name="state", links={("active", "active"): "toy.active.state"}, state=True, like="columns"),
 ]
@@ -155,7 +159,15 @@ def configured() -> Configured:
 
 def worker(bus: MemoryBus, role: ActiveParty) -> Worker:
     topics = tuple(source.topic for source in CHANNELS.inputs.values())
-    return Worker(role, CHANNELS, bus, Subscription("toy.active", topics), "toy.dead-letters", lambda: 100.0, restore_seconds=0.0)
+    return Worker(
+        role,
+        CHANNELS,
+        bus,
+        Subscription("toy.active", topics),
+        "toy.dead-letters",
+        lambda: 100.0,
+        restore_seconds=0.0,
+    )
 
 
 def write(bus: MemoryBus, topic: str, **numbers: int) -> None:
@@ -169,7 +181,8 @@ def drain(one: Worker) -> None:
 
 
 def test_columns_labels_and_a_peer_meet_whatever_comes_first(bus: MemoryBus) -> None:
-    """Protects an active party: the three inputs of an entity are in one partition, and a restart between any two loses nothing."""
+    """Protects an active party: the three inputs of an entity are in one partition, and a restart between any
+    two loses nothing."""
     residuals: dict[str, int] = {}
     for topic, numbers in (
         ("my-labels", {"a": 1, "b": 2}),
@@ -185,7 +198,11 @@ def test_columns_labels_and_a_peer_meet_whatever_comes_first(bus: MemoryBus) -> 
         residuals |= role.residuals
         one.close()
     assert residuals == {"a": 109, "b": 218, "c": 327}
-    assert {record.key: record.value for record in bus.read("toy.asked")} == {b"a": b"10", b"b": b"20", b"c": b"30"}
+    assert {record.key: record.value for record in bus.read("toy.asked")} == {
+        b"a": b"10",
+        b"b": b"20",
+        b"c": b"30",
+    }
 
 
 def test_labels_and_peers_make_room_while_columns_wait(bus: MemoryBus) -> None:
@@ -215,17 +232,22 @@ def test_a_column_in_another_partition_than_its_label_is_refused(bus: MemoryBus)
 
 
 def test_check_looks_at_both_inputs_of_the_user(bus: MemoryBus) -> None:
-    """Protects the setup of an active party: each topic has its finding, and a wrong label is reported like a wrong column."""
+    """Protects the setup of an active party: each topic has its finding, and a wrong label is reported like a
+    wrong column."""
     write(bus, "my-columns", a=10)
     bus.write([Outgoing("my-labels", b"a", b"one")])
-    found = {one.check: one for one in look_at_inputs(configured(), bus, ActiveParty(), CHANNELS, ChangelogContents())}
+    found = {
+        one.check: one
+        for one in look_at_inputs(configured(), bus, ActiveParty(), CHANNELS, ChangelogContents())
+    }
     assert found["records of my-columns"].passed
     assert not found["records of my-labels"].passed
     assert "records of toy.sums" in found
 
 
 def test_topics_are_all_wanted_with_as_many_partitions(bus: MemoryBus) -> None:
-    """Protects the join before anything runs: the topics of labels and of peers get the partitions of the columns."""
+    """Protects the join before anything runs: the topics of labels and of peers get the partitions of the
+    columns."""
     assert [one.problem for one in inspect_topics(configured(), bus)] == [None] * len(TOPICS)
     other = MemoryBus()
     other.create([TopicSpec("my-columns", 3, compacted=False), TopicSpec("my-labels", 2, compacted=False)])

@@ -47,7 +47,8 @@ def test_links_are_noted_once_each_in_their_order(anchor: Anchor) -> None:
 # Each link is written to the disk.
 @settings(max_examples=25, deadline=None)
 def test_no_place_ever_has_two_links(attempts: list[tuple[int, int, int]]) -> None:
-    """Protects the promise itself: for each lane and number at most one link is ever acknowledged, whatever is attempted."""
+    """Protects the promise itself: for each lane and number at most one link is ever acknowledged, whatever
+    is attempted."""
     acknowledged: dict[tuple[int, int], int] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger"
@@ -81,9 +82,12 @@ for number in range(1, 100_000):
 
 
 def test_a_process_that_is_killed_has_noted_what_it_acknowledged(anchor: Anchor) -> None:
-    """Protects releases from kill -9: each release that left is in the file, and another process continues from there."""
+    """Protects releases from kill -9: each release that left is in the file, and another process continues
+    from there."""
     for acknowledged in (5, 9):
-        with subprocess.Popen([sys.executable, "-c", NOTING, anchor.path], stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", NOTING, anchor.path], stdout=subprocess.PIPE, text=True
+        ) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 if int(line) >= acknowledged:
@@ -95,7 +99,8 @@ def test_a_process_that_is_killed_has_noted_what_it_acknowledged(anchor: Anchor)
 
 
 def test_what_a_disk_made_longer_and_did_not_write_is_none(anchor: Anchor) -> None:
-    """Protects a party that lost power: zeros at the end of its file must not make it refuse all further releases."""
+    """Protects a party that lost power: zeros at the end of its file must not make it refuse all further
+    releases."""
     anchor.note(1, link(1))
     os.truncate(anchor.path, 512 + 3 * 32)
     assert anchor.note(2, link(2)) is None
@@ -113,7 +118,8 @@ def test_lanes_know_nothing_of_one_another(anchor: Anchor) -> None:
 
 
 def test_the_link_in_front_is_the_state_s(anchor: Anchor) -> None:
-    """Protects a release before the file was compared with the state: it continues after the state's link, or it is refused."""
+    """Protects a release before the file was compared with the state: it continues after the state's link, or
+    it is refused."""
     assert anchor.note(1, link(1), before=b"") is None
     assert anchor.note(2, link(2), before=link(1)) is None
     for number in (2, 3):
@@ -123,7 +129,8 @@ def test_the_link_in_front_is_the_state_s(anchor: Anchor) -> None:
 
 
 def test_a_new_link_waits_for_another_lane_and_an_old_one_does_not(anchor: Anchor) -> None:
-    """Protects a lane that was rolled back while the other goes on. Repeated work finds its link in the file."""
+    """Protects a lane that was rolled back while the other goes on. Repeated work finds its link in the
+    file."""
     anchor.note(1, link(1))
     anchor.note(1, link(1), 1)
     anchor.note(2, link(2), 1)
@@ -132,9 +139,11 @@ def test_a_new_link_waits_for_another_lane_and_an_old_one_does_not(anchor: Ancho
     assert anchor.note(2, link(2), most={1: 2}) is None
 
 
-def test_a_link_that_no_disk_has_confirmed_is_written_again(anchor: Anchor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects acknowledged links from a failed disk. A link in the file may only be in the disk's cache, which is lost when the
-    disk fails to write it. So the link is written again, in its own place.
+def test_a_link_that_no_disk_has_confirmed_is_written_again(
+    anchor: Anchor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects acknowledged links from a failed disk. A link in the file may only be in the disk's cache,
+    which is lost when the disk fails to write it. So the link is written again, in its own place.
     """
     done: list[str] = []
     write, sync = os.pwrite, os.fsync
@@ -183,8 +192,13 @@ def test_it_is_work_that_can_be_done_twice(anchor: Anchor) -> None:
 
 
 def test_the_file_of_another_ledger_is_refused(anchor: Anchor, tmp_path: Path) -> None:
-    """Protects the ledger from a wrong file: a missing file and another ledger's are errors that name the command to make one."""
-    wrong = ((tmp_path / "none", "people", "bank"), (anchor.path, "others", "bank"), (anchor.path, "people", "b"))
+    """Protects the ledger from a wrong file: a missing file and another ledger's are errors that name the
+    command to make one."""
+    wrong = (
+        (tmp_path / "none", "people", "bank"),
+        (anchor.path, "others", "bank"),
+        (anchor.path, "people", "b"),
+    )
     for path, ledger, party in wrong:
         with pytest.raises(ConfigurationError, match="streamfl ledger init"):
             Anchor.open(path, ledger, party)
@@ -214,7 +228,8 @@ def test_a_ledger_begins_once(anchor: Anchor, tmp_path: Path) -> None:
 
 
 def test_old_links_are_found_however_long_the_file_is(anchor: Anchor) -> None:
-    """Protects work that is repeated much later: the file is read from its end in pieces, and every link has to be found."""
+    """Protects work that is repeated much later: the file is read from its end in pieces, and every link has
+    to be found."""
     for number in range(1, 200):
         assert anchor.note(number, link(number)) is None
     assert [anchor.note(number, link(number)) for number in (1, 64, 135, 199)] == [None] * 4

@@ -15,7 +15,9 @@ def settle(numbers: set[int], held: dict[str, set[int]]) -> tuple[dict[str, set[
         dealt = deal(numbers, {member: (generation, owned) for member, owned in held.items()})
         before = {number: member for member, owned in held.items() for number in owned}
         for member, owned in dealt.items():
-            assert all(before.get(number, member) == member for number in owned), "given while another member has it"
+            assert all(before.get(number, member) == member for number in owned), (
+                "given while another member has it"
+            )
         assert sum(map(len, dealt.values())) == len(set().union(*dealt.values()))
         held = dealt
         if set().union(*held.values()) == numbers:
@@ -44,10 +46,14 @@ def test_a_number_is_given_only_when_nobody_has_it_and_all_shares_get_equal() ->
 
 
 def test_who_was_put_out_is_not_believed() -> None:
-    """Protects against an endless rebalance: a claim from an earlier generation does not take a partition from its owner."""
+    """Protects against an endless rebalance: a claim from an earlier generation does not take a partition
+    from its owner."""
     claims = {"back again": (3, {0, 1}), "owner": (7, {0, 1, 2, 3})}
     assert deal({0, 1, 2, 3}, claims) == {"owner": {0, 1}, "back again": NOBODY}
-    assert deal({0, 1, 2, 3}, {"back again": (8, NOBODY), "owner": (8, {0, 1})}) == {"owner": {0, 1}, "back again": {2, 3}}
+    assert deal({0, 1, 2, 3}, {"back again": (8, NOBODY), "owner": (8, {0, 1})}) == {
+        "owner": {0, 1},
+        "back again": {2, 3},
+    }
 
 
 def test_what_two_claim_nobody_gets() -> None:
@@ -56,5 +62,10 @@ def test_what_two_claim_nobody_gets() -> None:
 
 
 def test_more_members_than_partitions() -> None:
-    """Protects small topics: members beyond the number of partitions stand by and take nothing from others."""
-    assert deal({0}, {"a": (2, NOBODY), "b": (2, {0}), "c": (-1, NOBODY)}) == {"a": NOBODY, "b": {0}, "c": NOBODY}
+    """Protects small topics: members beyond the number of partitions stand by and take nothing from
+    others."""
+    assert deal({0}, {"a": (2, NOBODY), "b": (2, {0}), "c": (-1, NOBODY)}) == {
+        "a": NOBODY,
+        "b": {0},
+        "c": NOBODY,
+    }

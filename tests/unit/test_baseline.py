@@ -35,8 +35,15 @@ def test_the_mean_loses_what_it_loses_label_by_label(classes: int) -> None:
 
 
 def test_only_what_is_worse_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects users from a model that is worse than none, and from warnings about a better or unmeasured one."""
-    not_worse = [("good", 0.4, 0.5), ("even", 0.5, 0.5), ("none", None, 0.5), ("empty", 0.5, math.nan), ("alone", 0.5, None)]
+    """Protects users from a model that is worse than none, and from warnings about a better or unmeasured
+    one."""
+    not_worse = [
+        ("good", 0.4, 0.5),
+        ("even", 0.5, 0.5),
+        ("none", None, 0.5),
+        ("empty", 0.5, math.nan),
+        ("alone", 0.5, None),
+    ]
     say_where_useless(not_worse, "Raise it")
     assert capsys.readouterr().err == ""
     say_where_useless([("good", 0.4, 0.5), ("the test rows", 0.63, 0.6)], "Raise it")

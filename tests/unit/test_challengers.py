@@ -1,4 +1,5 @@
-"""Challengers: linear, knn and hoeffding are River's models of these names. Each predicts before it learns."""
+"""Challengers: linear, knn and hoeffding are River's models of these names. Each predicts before it
+learns."""
 
 from __future__ import annotations
 
@@ -32,17 +33,22 @@ def stream() -> list[tuple[dict[int, float], float]]:
     generator = np.random.Generator(np.random.PCG64(8))
     inputs = generator.normal(size=(SAMPLES, 3)) * [1.0, 10.0, 0.1]
     labels = np.tanh(inputs[:, 0] + 0.1 * inputs[:, 1]) + 0.1 * generator.normal(size=SAMPLES)
-    return [(dict(enumerate(row)), label) for row, label in zip(inputs.tolist(), labels.tolist(), strict=True)]
+    return [
+        (dict(enumerate(row)), label) for row, label in zip(inputs.tolist(), labels.tolist(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_regressors_are_rivers(name: str) -> None:
-    """Protects figures that are shown as River's: its model predicts the same, before the bounds of the labels seen."""
+    """Protects figures that are shown as River's: its model predicts the same, before the bounds of the
+    labels seen."""
     model, found = REGRESSORS[name](), challenger(name)
     seen: list[float] = []
     for inputs, label in stream():
         expected = model.predict_one(inputs)
-        assert found.predict(inputs) == pytest.approx(np.clip(expected, min(seen, default=0.0), max(seen, default=0.0)), abs=1e-12)
+        assert found.predict(inputs) == pytest.approx(
+            np.clip(expected, min(seen, default=0.0), max(seen, default=0.0)), abs=1e-12
+        )
         model.learn_one(inputs, label)
         found.learn(inputs, label)
         seen.append(label)
@@ -50,7 +56,8 @@ def test_regressors_are_rivers(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifiers_are_rivers(name: str) -> None:
-    """Protects figures that are shown as River's: the same probability of label 1, kept away from 0 and 1 by 1 / (2 n + 2)."""
+    """Protects figures that are shown as River's: the same probability of label 1, kept away from 0 and 1 by
+    1 / (2 n + 2)."""
     model, found = CLASSIFIERS[name](), challenger(name, "logistic")
     changes = 0
     for number, (inputs, value) in enumerate(stream()):
@@ -66,7 +73,8 @@ def test_classifiers_are_rivers(name: str) -> None:
 
 
 def test_trivial_classifiers_are_shares_and_labels() -> None:
-    """Protects the two baselines of classification: the share of ones, and the last label. Neither is ever certain."""
+    """Protects the two baselines of classification: the share of ones, and the last label. Neither is ever
+    certain."""
     share, last = challenger("running-mean", "logistic"), challenger("last-label", "logistic")
     seen: list[float] = []
     for label in (1.0, 1.0, 0.0):
@@ -79,7 +87,8 @@ def test_trivial_classifiers_are_shares_and_labels() -> None:
 
 @pytest.mark.parametrize("loss", ["square", "logistic"])
 def test_every_name_is_known_with_every_loss(loss: Any) -> None:
-    """Protects a configuration from losing its challengers when the loss changes, and a misspelt name from a KeyError."""
+    """Protects a configuration from losing its challengers when the loss changes, and a misspelt name from a
+    KeyError."""
     assert {type(challenger(name, loss)).__name__ for name in challenger_names()}
     with pytest.raises(ConfigurationError, match="'trees': known are running-mean, last-label, linear"):
         challenger("trees", loss)
@@ -88,7 +97,8 @@ def test_every_name_is_known_with_every_loss(loss: Any) -> None:
 @pytest.mark.parametrize("name", ["knn", "scaled-knn"])
 @pytest.mark.parametrize("loss", ["square", "logistic"])
 def test_neighbours_are_sought_among_the_latest_thousand(name: str, loss: Any) -> None:
-    """Protects a worker's memory: samples kept for a client are bounded, and those outside the window have no influence."""
+    """Protects a worker's memory: samples kept for a client are bounded, and those outside the window have no
+    influence."""
     found = challenger(name, loss)
     for number in range(1005):
         found.learn({0: float(number)}, float(number < 5))

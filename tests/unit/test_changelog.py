@@ -15,11 +15,15 @@ from streamfl.state.changelog import CHUNK_BYTES, ChangedParts, changed_chunks, 
 from streamfl.state.table import StateTable
 
 # Keys and values; None deletes the key.
-CHANGES = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c/1"]), st.none() | st.integers(0, 9)), max_size=30)
+CHANGES = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c/1"]), st.none() | st.integers(0, 9)), max_size=30
+)
 
 
 @given(CHANGES, st.sets(st.integers(0, 30)))
-def test_what_is_written_leads_to_what_is_remembered(changes: list[tuple[bytes, int | None]], commits: set[int]) -> None:
+def test_what_is_written_leads_to_what_is_remembered(
+    changes: list[tuple[bytes, int | None]], commits: set[int]
+) -> None:
     """Protects restarts: whatever the commits, the compacted changelog holds every part's last value."""
     parts, changelog, expected = ChangedParts(), {}, {}
     for number, (key, value) in enumerate(changes):
@@ -39,7 +43,9 @@ def test_what_is_written_leads_to_what_is_remembered(changes: list[tuple[bytes, 
     for name, content in parts.changed_state():
         changelog.pop(name, None)
         changelog[name] = content
-    found = {name: msgspec.msgpack.decode(content) for name, content in changelog.items() if content is not None}
+    found = {
+        name: msgspec.msgpack.decode(content) for name, content in changelog.items() if content is not None
+    }
     assert list(found.items()) == list(expected.items())
 
 
@@ -54,12 +60,17 @@ class Owner:
     def __init__(self, parts: ChangedParts) -> None:
         self.found: dict[str | int, object] = {}
         self.remember_count = parts.single(self.COUNT, int, lambda count: self.found.update(count=count))
-        self.entities = parts.named(self.ENTITY, check_name, list, lambda name, content: self.found.update({name: content}))
-        self.blocks = parts.named(self.BLOCK, int, bytes, lambda number, content: self.found.update({number: content}))
+        self.entities = parts.named(
+            self.ENTITY, check_name, list, lambda name, content: self.found.update({name: content})
+        )
+        self.blocks = parts.named(
+            self.BLOCK, int, bytes, lambda number, content: self.found.update({number: content})
+        )
 
 
 def test_a_part_is_restored_by_its_owner() -> None:
-    """Protects a restart: each value comes back under its name, as its own type, and what was forgotten does not."""
+    """Protects a restart: each value comes back under its name, as its own type, and what was forgotten does
+    not."""
     parts, again = ChangedParts(), ChangedParts()
     owner, other = Owner(parts), Owner(again)
     owner.remember_count(3)
@@ -75,9 +86,12 @@ def test_a_part_is_restored_by_its_owner() -> None:
     assert other.found == {"count": 3, "a/b": [1, "x"], 12: b"\xc1 is no MessagePack"}
 
 
-@pytest.mark.parametrize("key", [b"", b"/", b"counts", b"count/1", b"entities/a", b"block", b"other", b"other/a", b"\xff"])
+@pytest.mark.parametrize(
+    "key", [b"", b"/", b"counts", b"count/1", b"entities/a", b"block", b"other", b"other/a", b"\xff"]
+)
 def test_a_key_that_nobody_owns_is_refused(key: bytes) -> None:
-    """Protects a role from another role's changelog: what it does not know it must not pass over, because it would be lost."""
+    """Protects a role from another role's changelog: what it does not know it must not pass over, because it
+    would be lost."""
     parts = ChangedParts("a counter")
     owner = Owner(parts)
     with pytest.raises(PeerError, match="is not of a counter"):
@@ -86,7 +100,14 @@ def test_a_key_that_nobody_owns_is_refused(key: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [(b"count", b"\xa1x"), (b"entity/", b"\x90"), (b"entity/a", b"\x01"), (b"block/x", b""), (b"block/", b"")]
+    ("key", "value"),
+    [
+        (b"count", b"\xa1x"),
+        (b"entity/", b"\x90"),
+        (b"entity/a", b"\x01"),
+        (b"block/x", b""),
+        (b"block/", b""),
+    ],
 )
 def test_a_part_that_cannot_have_been_written_is_refused(key: bytes, value: bytes) -> None:
     """Protects a start from a damaged changelog."""
@@ -108,8 +129,12 @@ def test_a_row_has_one_owner() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES // 4 - 1, CHUNK_BYTES // 4, CHUNK_BYTES // 2 + 3])
 def test_arrays_come_back_from_their_chunks(dtype: type, size: int) -> None:
-    """Protects large models: every chunk fits into a record, and the chunks in any order give the arrays to the last bit."""
-    arrays = {"parameters": np.random.default_rng(size).normal(size=size).astype(dtype), "squares": np.arange(5.0)}
+    """Protects large models: every chunk fits into a record, and the chunks in any order give the arrays to
+    the last bit."""
+    arrays = {
+        "parameters": np.random.default_rng(size).normal(size=size).astype(dtype),
+        "squares": np.arange(5.0),
+    }
     chunks = list(changed_chunks(arrays))
     assert all(len(value) < MAXIMUM_BYTES for _, value in chunks)
     again = {name: np.zeros_like(array) for name, array in arrays.items()}

@@ -1,4 +1,5 @@
-"""Changelog records that were damaged, cut short or moved after they were written, whatever Kafka's own checksums say."""
+"""Changelog records that were damaged, cut short or moved after they were written, whatever Kafka's own
+checksums say."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ KEYS = (b"pump", b"press")
 
 
 def worker(bus: MemoryBus) -> Worker:
-    return Worker(CountingRole(), CHANNELS, bus, Subscription("adders", ("numbers",), ("factor",)), "dead-letters")
+    return Worker(
+        CountingRole(), CHANNELS, bus, Subscription("adders", ("numbers",), ("factor",)), "dead-letters"
+    )
 
 
 @dataclass
@@ -60,7 +63,9 @@ DAMAGES: dict[str, Callable[[Record, Record], Outgoing]] = {
     "another's value": lambda one, other: written(one, value=other.value, headers=other.headers),
     "another's key": lambda one, other: written(one, key=other.key),
     "another partition": lambda one, other: written(one, partition=1),
-    "a checksum cut short": lambda one, other: written(one, headers=((one.headers[0][0], one.headers[0][1][:-1]),)),
+    "a checksum cut short": lambda one, other: written(
+        one, headers=((one.headers[0][0], one.headers[0][1][:-1]),)
+    ),
 }
 
 
@@ -70,7 +75,9 @@ def test_a_record_that_its_checksum_does_not_fit_is_named(left: Left, damage: st
     one, other = (left.records[key] for key in KEYS)
     record = DAMAGES[damage](one, other)
     left.bus.write([record])
-    with pytest.raises(ConfigurationError, match=f"topic state, partition {record.partition}, key") as refused:
+    with pytest.raises(
+        ConfigurationError, match=f"topic state, partition {record.partition}, key"
+    ) as refused:
         left.comes_back()
     assert repr(record.key) in str(refused.value)
     assert "restore a copy of the topic" in str(refused.value)
@@ -88,7 +95,8 @@ def test_a_record_without_a_checksum_is_taken_back(left: Left) -> None:
 @pytest.mark.parametrize("value", [b"", b"\1\2\3", b"\xff" * 8, b"\1" * 9])
 @pytest.mark.parametrize("topic", [b"numbers", b"\xff\xfe"])
 def test_a_position_that_is_none_is_named(left: Left, value: bytes, topic: bytes) -> None:
-    """Protects the operator from a traceback: an invalid position without a checksum is reported with its place."""
+    """Protects the operator from a traceback: an invalid position without a checksum is reported with its
+    place."""
     left.bus.write([Outgoing("state", POSITION_KEY + topic, value, 0)])
     with pytest.raises(ConfigurationError, match="topic state, partition 0, key"):
         left.comes_back()

@@ -61,13 +61,20 @@ def claimed(own: str, channel: str) -> Any:
 def test_each_end_of_a_channel_sees_its_own_half() -> None:
     ann, server = table("ann").channels, table("server").channels
     assert {name: one.topic for name, one in ann.inputs.items()} == {
-        "samples": "columns", "asks": "fed.ann.asks", "notes": "fed.notes",
+        "samples": "columns",
+        "asks": "fed.ann.asks",
+        "notes": "fed.notes",
     }
     assert ann.outputs == {"answers": "fed.ann.answers", "notes": "fed.notes"}
     assert {name: one.topic for name, one in server.inputs.items()} == {
-        "answers/ann": "fed.ann.answers", "answers/bob": "fed.bob.answers",
+        "answers/ann": "fed.ann.answers",
+        "answers/bob": "fed.bob.answers",
     }
-    assert server.outputs == {"asks/ann": "fed.ann.asks", "asks/bob": "fed.bob.asks", "predictions": "fed.predictions"}
+    assert server.outputs == {
+        "asks/ann": "fed.ann.asks",
+        "asks/bob": "fed.bob.asks",
+        "predictions": "fed.predictions",
+    }
     assert (ann.party, server.party) == ("ann", None)
 
 
@@ -79,7 +86,10 @@ def test_a_reader_knows_in_whose_name_a_writer_may_speak() -> None:
 
 
 def test_a_message_is_sealed_for_its_reader_and_not_for_users() -> None:
-    assert table("server").channels.receivers == {"asks/ann": Receiver("party", "ann"), "asks/bob": Receiver("party", "bob")}
+    assert table("server").channels.receivers == {
+        "asks/ann": Receiver("party", "ann"),
+        "asks/bob": Receiver("party", "bob"),
+    }
     assert table("ann").channels.receivers["answers"] == Receiver("server")
 
 
@@ -95,12 +105,21 @@ def test_a_published_changelog_is_state_at_its_writer_and_a_table_at_its_readers
 def test_topics_and_partitions_follow_from_the_rows_of_the_member() -> None:
     topics = {spec.name: spec for spec in table("ann").topics("fed.dead-letters")}
     assert set(topics) == {
-        "columns", "fed.ann.answers", "fed.ann.asks", "fed.notes", "fed.model", "fed.ann.state", "fed.dead-letters",
+        "columns",
+        "fed.ann.answers",
+        "fed.ann.asks",
+        "fed.notes",
+        "fed.model",
+        "fed.ann.state",
+        "fed.dead-letters",
     }
     assert [name for name, spec in topics.items() if spec.users] == ["columns"]
     assert topics["fed.ann.answers"].caution == "numbers in plain"
     assert (topics["fed.ann.asks"].partitions, topics["fed.ann.asks"].reason) == (3, "for a test")
-    assert [name for name, spec in topics.items() if spec.compacted and spec.preferred] == ["fed.model", "fed.ann.state"]
+    assert [name for name, spec in topics.items() if spec.compacted and spec.preferred] == [
+        "fed.model",
+        "fed.ann.state",
+    ]
     assert topics["fed.dead-letters"] == TopicSpec("fed.dead-letters", None, compacted=False)
     assert table("ann").partitioned_like == {"fed.ann.answers": "columns", "fed.ann.state": "columns"}
 

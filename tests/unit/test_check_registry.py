@@ -43,7 +43,8 @@ SCHEMA = {
 def test_one_unknown_schema_does_not_hide_what_else_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the search for refused records' causes: one record of an unknown schema must not hide the others' findings."""
+    """Protects the search for refused records' causes: one record of an unknown schema must not hide the
+    others' findings."""
     bus = MemoryBus.at(f"memory://{tmp_path.name}")
     bus.create([TopicSpec("readings", 1, compacted=False)])
     written = AvroSchema(json.dumps(SCHEMA))

@@ -1,4 +1,5 @@
-"""The command line: exit codes, one JSON object on stdout, and the effect of each command on the memory bus."""
+"""The command line: exit codes, one JSON object on stdout, and the effect of each command on the memory
+bus."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ features_per_kernel = 4
 class Line:
     """The command line in this process, with a memory bus and a data file of the test."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.url = f"memory://{folder.name}"
         self.bus = MemoryBus.at(self.url)
@@ -102,7 +105,9 @@ def test_check_passes_only_when_all_is_there_and_writes_nothing(line: Line) -> N
     assert "missing_field" in failed[0]["detail"]
 
 
-def test_check_reports_a_wrong_configuration_in_its_table(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_a_wrong_configuration_in_its_table(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first row says what to correct. The exit code is that of a wrong configuration."""
     monkeypatch.setenv("STREAMFL_FEDERATION__CLIENTS", "0")
     code, found = line.json("check", line.config)
@@ -131,7 +136,10 @@ def test_topics_shows_the_policy_that_a_topic_has(line: Line) -> None:
     """A report must show the topic's real policy, not the wanted one."""
     line.bus.create([TopicSpec("readings", 2, compacted=True), TopicSpec("plant.model", 1, compacted=False)])
     _, result = line.json("topics", line.config)
-    assert (topic_of(result, "readings")["cleanup"], topic_of(result, "readings")["problem"]) == ("compact", None)
+    assert (topic_of(result, "readings")["cleanup"], topic_of(result, "readings")["problem"]) == (
+        "compact",
+        None,
+    )
     model = topic_of(result, "plant.model")
     assert (model["cleanup"], model["cleanup_needed"]) == ("delete", "compact")
     assert model["problem"] == "has cleanup.policy=delete, compact is needed"
@@ -158,8 +166,11 @@ def test_the_users_topic_is_the_users_whatever_its_name(line: Line, monkeypatch:
         ("plant.updates", False, "delete", True),
     ],
 )
-def test_state_that_would_be_deleted_with_time_is_refused(line: Line, name: str, compacted: bool, policy: str, sound: bool) -> None:
-    """Under compact,delete a model that did not change within the retention time would be deleted silently."""
+def test_state_that_would_be_deleted_with_time_is_refused(
+    line: Line, name: str, compacted: bool, policy: str, sound: bool
+) -> None:
+    """Under compact,delete a model that did not change within the retention time would be deleted
+    silently."""
     line.bus.create([TopicSpec(name, 1, compacted, {"cleanup.policy": policy})])
     line.json("topics", line.config, "--create-inputs")
     _, result = line.json("topics", line.config)
@@ -182,11 +193,15 @@ def test_one_is_not_spoken_of_as_many(line: Line, monkeypatch: pytest.MonkeyPatc
     assert details["would write to plant.predictions"].startswith("1 record from these")
     monkeypatch.setenv("STREAMFL_FEDERATION__SHARDS", "3")
     _, topics = line.json("topics", line.config)
-    assert topic_of(topics, "plant.model")["problem"] == "has 1 partition, 3 are needed, as federation.shards says"
+    assert (
+        topic_of(topics, "plant.model")["problem"]
+        == "has 1 partition, 3 are needed, as federation.shards says"
+    )
 
 
 def test_a_seed_beyond_64_bits_is_a_mistake_of_the_command_line(line: Line, tmp_path: Path) -> None:
-    """The demo is the first command that people try: its mistakes are explained like those of other commands."""
+    """The demo is the first command that people try: its mistakes are explained like those of other
+    commands."""
     for seed in (99999999999999999999999, -(2**63) - 1):
         code, _, error = line("demo", "--seed", seed, "--out", tmp_path / "demo.png")
         assert code == 2
@@ -204,10 +219,14 @@ def test_replay_writes_rows_as_the_settings_say(line: Line) -> None:
     assert len(written) == 40
     assert {content["device"] for content in contents} == {f"client-{number}" for number in range(4)}
     assert all(content.keys() == {"x0", "x1", "device", "y"} for content in contents)
-    assert all(record.key == content["device"].encode() for record, content in zip(written, contents, strict=True))
+    assert all(
+        record.key == content["device"].encode() for record, content in zip(written, contents, strict=True)
+    )
 
 
-def test_features_are_those_of_the_clients(line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_those_of_the_clients(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program without streamfl has to get the clients' exact frequencies, whatever the preset."""
     code, result = line.json("features", line.config, "--out", tmp_path / "default.npz")
     views = load_settings(line.config, PofmklSettings).views
@@ -226,7 +245,9 @@ def test_features_are_those_of_the_clients(line: Line, tmp_path: Path, monkeypat
 
 def _trace(line: Line, folder: Path) -> Path:
     """The random draws of a federation's clients."""
-    code, _, error = line("simulate", line.config, "--data", line.data, "--rounds", 2, "--trace", folder / "trace")
+    code, _, error = line(
+        "simulate", line.config, "--data", line.data, "--rounds", 2, "--trace", folder / "trace"
+    )
     assert code == 0, error
     return folder / "trace" / "trace.npz"
 
@@ -234,10 +255,20 @@ def _trace(line: Line, folder: Path) -> Path:
 def test_simulate_deals_rows_and_scales_them_over_the_file(
     line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others recompute a run from its trace: row t K + k is sample t of client k, without gaps, scaled over the file."""
+    """Others recompute a run from its trace: row t K + k is sample t of client k, without gaps, scaled over
+    the file."""
     monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
     code, result = line.json(
-        "simulate", line.config, "--data", line.data, "--clients", 4, "--rounds", 6, "--trace", tmp_path / "trace"
+        "simulate",
+        line.config,
+        "--data",
+        line.data,
+        "--clients",
+        4,
+        "--rounds",
+        6,
+        "--trace",
+        tmp_path / "trace",
     )
     assert code == 0
     assert (result["samples"], result["clients"], result["rounds"], result["dropped_rows"]) == (24, 4, 6, 1)
@@ -249,7 +280,9 @@ def test_simulate_deals_rows_and_scales_them_over_the_file(
     with np.load(tmp_path / "trace" / "trace.npz") as trace:
         np.testing.assert_allclose(trace["inputs"], scaled[:24].reshape(6, 4, 2), rtol=1e-6)
         minimum, maximum = labels.min(), labels.max()
-        np.testing.assert_allclose(trace["labels"].ravel(), (labels[:24] - minimum) / (maximum - minimum), atol=1e-12)
+        np.testing.assert_allclose(
+            trace["labels"].ravel(), (labels[:24] - minimum) / (maximum - minimum), atol=1e-12
+        )
         errors = np.square(trace["predictions"] - trace["labels"])
         assert result["scaled_mse"] == pytest.approx(errors.mean())
     assert result["rmse"] == pytest.approx((maximum - minimum) * errors.mean() ** 0.5)
@@ -257,7 +290,9 @@ def test_simulate_deals_rows_and_scales_them_over_the_file(
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_a_federation_that_diverges_is_said_to(line: Line, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+def test_a_federation_that_diverges_is_said_to(
+    line: Line, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
     """Users would believe the figures of a diverged model. The message names the setting to change."""
     monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
     monkeypatch.setenv("STREAMFL_LEARNING__LEARNING_RATE", "1e6")
@@ -294,7 +329,8 @@ def test_bandwidths_below_single_precision_are_refused(
 
 
 def test_run_predicts_and_leaves_when_told(line: Line) -> None:
-    """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing. No timer remains."""
+    """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing. No timer
+    remains."""
     line("topics", line.config, "--create-inputs")
     line.bus.write([Outgoing("readings", b"a", b'{"x0": 1, "x1": 2, "device": "a"}')])
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -312,7 +348,9 @@ def test_run_predicts_and_leaves_when_told(line: Line) -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
     assert (code, out) == (0, "")
-    timers = [one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()]
+    timers = [
+        one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()
+    ]
     assert "streamfl.cli.run" not in {one.function.__module__ for one in timers}
     prediction = json.loads(next(iter(line.bus.read("plant.predictions"))).value or b"")
     assert prediction["client"] == "a"

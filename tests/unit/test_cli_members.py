@@ -1,4 +1,5 @@
-"""``streamfl members``, and what ``check`` and ``run`` report about keys: from nothing to a federation with keys."""
+"""``streamfl members``, and what ``check`` and ``run`` report about keys: from nothing to a federation with
+keys."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ features_per_kernel = 4
 def test_no_file_ends_a_command_with_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: str
 ) -> None:
-    """Protects who gets a members' file or a configuration from others: whatever is in it, the file is named and no more."""
+    """Protects who gets a members' file or a configuration from others: whatever is in it, the file is named
+    and no more."""
     file = tmp_path / "given.toml"
     file.write_text(content)
     for command in (("members", "list", file), ("check", file), ("run", file)):
@@ -52,13 +54,24 @@ def test_no_file_ends_a_command_with_a_traceback(
 def test_no_name_of_a_file_ends_a_command_with_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects who mistakes a text for a name: a name that no file can have is told like that of a file that is not there."""
+    """Protects who mistakes a text for a name: a name that no file can have is told like that of a file that
+    is not there."""
     name, lines = tmp_path / ("n" * 300), tmp_path / "lines.json"
     lines.write_text('{"device": "a", "x": 1, "y": 2}\n')
     key = ("--name", "a", "--public-key", "k", "--role", "pofmkl-client")
-    commands: list[tuple[object, ...]] = [("members", "add", name, *key, "--federation", "f"), ("members", "list", name)]
-    commands += [("report", name), ("check", name), ("init", tmp_path / "new.toml", "--from-file", name, "--no-label")]
-    commands += [("init", name, "--from-file", lines, "--client", "device", "--label", "y"), ("members", "init", name)]
+    commands: list[tuple[object, ...]] = [
+        ("members", "add", name, *key, "--federation", "f"),
+        ("members", "list", name),
+    ]
+    commands += [
+        ("report", name),
+        ("check", name),
+        ("init", tmp_path / "new.toml", "--from-file", name, "--no-label"),
+    ]
+    commands += [
+        ("init", name, "--from-file", lines, "--client", "device", "--label", "y"),
+        ("members", "init", name),
+    ]
     for command in commands:
         code, out, error = run_command(monkeypatch, capsys, *command)
         assert code in (2, 5), command
@@ -68,7 +81,9 @@ def test_no_name_of_a_file_ends_a_command_with_a_traceback(
 class Line:
     """The command line in this process, in a folder of the test."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder = folder
         self.members = folder / "members.toml"
         self.bus = MemoryBus.at(f"memory://{folder.name}")
@@ -84,7 +99,9 @@ class Line:
         return out.strip()
 
     def add(self, name: str, public_key: str, role: str, *more: object) -> tuple[int, str, str]:
-        return self("members", "add", self.members, "--name", name, "--public-key", public_key, "--role", role, *more)
+        return self(
+            "members", "add", self.members, "--name", name, "--public-key", public_key, "--role", role, *more
+        )
 
     def config(self, key: str, kind: str = "pofmkl-client") -> Path:
         path = self.folder / f"{key}-{kind}.toml"
@@ -105,12 +122,18 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def plant(line: Line) -> Line:
     """A federation with a server and a site."""
     assert line.add("server", line.key("server"), "pofmkl-server", "--federation", "plant")[0] == 0
-    assert line.add("site-a", line.key("site-a"), "pofmkl-client", "--speaks-for", "press-*", "--speaks-for", "mill")[0] == 0
+    assert (
+        line.add(
+            "site-a", line.key("site-a"), "pofmkl-client", "--speaks-for", "press-*", "--speaks-for", "mill"
+        )[0]
+        == 0
+    )
     return line
 
 
 def test_five_commands_make_a_federation_with_keys(plant: Line) -> None:
-    """Protects the first try: the commands in the documentation make members that are accepted, and check names them."""
+    """Protects the first try: the commands in the documentation make members that are accepted, and check
+    names them."""
     config = plant.config("site-a")
     for one in (config, plant.config("server", "pofmkl-server")):
         assert plant("topics", one, "--create-inputs")[0] == 0
@@ -133,11 +156,15 @@ def test_nothing_that_is_printed_is_secret(plant: Line) -> None:
 
 
 def test_check_says_which_clients_would_be_refused(plant: Line) -> None:
-    """Protects a site that forgot a client: its updates would become dead letters while everything looks well."""
+    """Protects a site that forgot a client: its updates would become dead letters while everything looks
+    well."""
     config = plant.config("site-a")
     for one in (config, plant.config("server", "pofmkl-server")):
         plant("topics", one, "--create-inputs")
-    records = [Outgoing("readings", name, b'{"device": "%s", "x0": 1, "y": 0.5}' % name) for name in (b"press-1", b"saw")]
+    records = [
+        Outgoing("readings", name, b'{"device": "%s", "x0": 1, "y": 0.5}' % name)
+        for name in (b"press-1", b"saw")
+    ]
     plant.bus.write(records)
     code, found = plant.checked(config)
     assert code == 4
@@ -173,11 +200,16 @@ def test_check_and_run_refuse_what_does_not_fit(plant: Line) -> None:
     refused(other, "'plant'", "'plants'")
 
 
-@pytest.mark.parametrize(("left_out", "expected"), [("key_file", "identity.key_file"), ("members", "federation.members")])
+@pytest.mark.parametrize(
+    ("left_out", "expected"), [("key_file", "identity.key_file"), ("members", "federation.members")]
+)
 def test_half_of_it_is_a_mistake(plant: Line, left_out: str, expected: str) -> None:
-    """Protects operators who believe that keys are in use: only one of the two settings would check nobody."""
+    """Protects operators who believe that keys are in use: only one of the two settings would check
+    nobody."""
     config = plant.config("site-a")
-    config.write_text("".join(one for one in config.read_text().splitlines(True) if not one.startswith(left_out)))
+    config.write_text(
+        "".join(one for one in config.read_text().splitlines(True) if not one.startswith(left_out))
+    )
     for command in ("check", "run", "topics"):
         code, out, error = plant(command, config)
         assert code == 2
@@ -185,7 +217,8 @@ def test_half_of_it_is_a_mistake(plant: Line, left_out: str, expected: str) -> N
 
 
 def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
-    """Protects rotation: the new key comes first, both are valid until the old one is revoked, and no key is lost."""
+    """Protects rotation: the new key comes first, both are valid until the old one is revoked, and no key is
+    lost."""
     path = plant.folder / "site-a.key"
     (old,) = [key.public.text for key in read_key_file(path)]
     # A leftover of a rotation that was killed.
@@ -218,7 +251,8 @@ def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
 
 
 def test_a_simulation_needs_no_keys(plant: Line) -> None:
-    """Protects the way to a deployment: the same configuration can be simulated, with all roles in one process."""
+    """Protects the way to a deployment: the same configuration can be simulated, with all roles in one
+    process."""
     generator = np.random.default_rng(0)
     data = plant.folder / "data.npz"
     np.savez(data, X=generator.normal(size=(20, 1)), y=generator.random(20))
@@ -229,7 +263,8 @@ def test_a_simulation_needs_no_keys(plant: Line) -> None:
 
 
 def test_mistakes_leave_the_files_as_they_were(plant: Line) -> None:
-    """Protects existing files: a refused command ends with exit code 2, without a traceback, and changes nothing."""
+    """Protects existing files: a refused command ends with exit code 2, without a traceback, and changes
+    nothing."""
     before = {path: path.read_bytes() for path in plant.folder.iterdir()}
     (public,) = [key.public.text for key in read_key_file(plant.folder / "site-a.key")]
     fresh = "streamfl-public-1:" + "A" * 90
@@ -245,7 +280,18 @@ def test_mistakes_leave_the_files_as_they_were(plant: Line) -> None:
         ("add", plant.members, "--name", "site-a", "--public-key", public),
         ("add", plant.members, "--name", "site-a", "--public-key", public, "--role", "pofmkl-client"),
         ("add", plant.members, "--name", "b b", "--public-key", public, "--role", "pofmkl-client"),
-        ("add", plant.members, "--name", "b", "--public-key", public, "--role", "pofmkl-client", "--federation", "other"),
+        (
+            "add",
+            plant.members,
+            "--name",
+            "b",
+            "--public-key",
+            public,
+            "--role",
+            "pofmkl-client",
+            "--federation",
+            "other",
+        ),
         ("add", plant.folder / "new.toml", "--name", "b", "--public-key", public, "--role", "pofmkl-client"),
         ("revoke", plant.members, "--name", "nobody"),
         ("revoke", plant.members, "--name", "server", "--public-key", public),

@@ -30,10 +30,17 @@ topic = "readings"
 client = "device"
 features = ["x"]
 """
-PROGRAM = "import sys; sys.modules[{module!r}] = None; sys.argv[1:] = {words!r}; from streamfl.cli import main; main()"
+PROGRAM = (
+    "import sys; sys.modules[{module!r}] = None; sys.argv[1:] = {words!r}; from streamfl.cli import main; "
+    "main()"
+)
 
 
-MISSING = [("snappy", "python-snappy", "check"), ("lz4.frame", "lz4", "run"), ("zstandard", "zstandard", "topics")]
+MISSING = [
+    ("snappy", "python-snappy", "check"),
+    ("lz4.frame", "lz4", "run"),
+    ("zstandard", "zstandard", "topics"),
+]
 
 
 @pytest.mark.parametrize(("module", "package", "command"), MISSING)
@@ -57,7 +64,8 @@ def test_every_codec_is_tried() -> None:
 @given(content=st.binary(max_size=3000))
 @settings(max_examples=50, deadline=None)
 def test_what_was_compressed_comes_back(content: bytes) -> None:
-    """Protects every record, as compressed by the codecs' own packages, with and without the frame of Java's snappy."""
+    """Protects every record, as compressed by the codecs' own packages, with and without the frame of Java's
+    snappy."""
     compressed = {
         1: [gzip.compress(content), gzip.compress(content[:9]) + gzip.compress(content[9:])],
         2: [snappy.compress(content), snappy_encode(content)],

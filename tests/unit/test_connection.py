@@ -50,7 +50,8 @@ def test_reading_begins_where_it_is_told(connection: Connection) -> None:
 
 
 def test_a_follower_gets_what_comes_after_it_asked(connection: Connection) -> None:
-    """Protects against records lost between the request and the first poll, and against endless waits in a script."""
+    """Protects against records lost between the request and the first poll, and against endless waits in a
+    script."""
     connection.write("readings", [{"n": 1}])
     following = connection.follow("readings", patience=1.0)
     connection.write("readings", [{"n": number} for number in range(2, 12)])
@@ -73,7 +74,8 @@ def test_what_is_no_json_comes_as_its_bytes(connection: Connection) -> None:
 
 
 def test_a_key_that_is_not_there_is_told(connection: Connection) -> None:
-    """Protects against a topic that should have keys and has none: a client's records would be spread over partitions."""
+    """Protects against a topic that should have keys and has none: a client's records would be spread over
+    partitions."""
     with pytest.raises(ConfigurationError, match="'machine'"):
         connection.write("readings", [{"device": "a"}], key="machine")
     for one in ({"device": "a"}, "text", b"bytes"):
@@ -93,8 +95,11 @@ def test_a_data_frame_is_no_list_of_records(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_json_does_not_have_is_no_null_in_silence(connection: Connection, number: float) -> None:
-    """Protects a measurement: JSON's null would turn an infinity into a missing value. A format with infinities keeps it."""
+def test_a_number_that_json_does_not_have_is_no_null_in_silence(
+    connection: Connection, number: float
+) -> None:
+    """Protects a measurement: JSON's null would turn an infinity into a missing value. A format with
+    infinities keeps it."""
     content = {"note": "null", "t": [1.0, {"u": number}]}
     with pytest.raises(DataError, match=r"record 2: t\[1\]\.u is -?(nan|inf).*1 came into readings"):
         connection.write("readings", [{"t": None, "note": "nan"}, content])
@@ -105,9 +110,14 @@ def test_a_number_that_json_does_not_have_is_no_null_in_silence(connection: Conn
     assert found.value["t"][1]["u"] == pytest.approx(number, nan_ok=True)
 
 
-@pytest.mark.parametrize(("wrong", "kind"), [({"k": "a", "x": {object()}}, DataError), ({"x": 1}, ConfigurationError)])
-def test_a_write_that_stops_says_where_to_go_on(connection: Connection, wrong: object, kind: type[Exception]) -> None:
-    """Protects a retry after an error: without the number of written records, they would be written twice or left out."""
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [({"k": "a", "x": {object()}}, DataError), ({"x": 1}, ConfigurationError)]
+)
+def test_a_write_that_stops_says_where_to_go_on(
+    connection: Connection, wrong: object, kind: type[Exception]
+) -> None:
+    """Protects a retry after an error: without the number of written records, they would be written twice or
+    left out."""
     rows = [{"k": "a", "x": number} for number in range(1500)]
     with pytest.raises(kind, match=r"record 1203: .*Of the records before it 1202 came into readings"):
         connection.write("readings", [*rows[:1202], wrong, *rows[1202:]], key="k")

@@ -17,7 +17,8 @@ PLACE = (VERSION, "system", "role")
 @pytest.mark.long
 @pytest.mark.parametrize("system", counted_systems())
 def test_a_sample_takes_no_more_than_it_did(system: str) -> None:
-    """Protects users' throughput: a change that makes a step's code longer by more than 5% is found on the busiest machine.
+    """Protects users' throughput: a change that makes a step's code longer by more than 5% is found on the
+    busiest machine.
 
     In a process of its own, because pytest adds to what is logged and collected.
     """
@@ -39,8 +40,11 @@ def test_a_sample_takes_no_more_than_it_did(system: str) -> None:
 def test_more_than_five_percent_above_the_file_fails(
     before: dict[tuple[str, str, str], float], now: dict[tuple[str, str, str], float], failed: bool
 ) -> None:
-    """Protects the guard itself: it lets rounding through, but neither growth nor a role that the file lacks or has in vain."""
-    figures = ({place: dict.fromkeys(COUNTED, value) for place, value in one.items()} for one in (before, now))
+    """Protects the guard itself: it lets rounding through, but neither growth nor a role that the file lacks
+    or has in vain."""
+    figures = (
+        {place: dict.fromkeys(COUNTED, value) for place, value in one.items()} for one in (before, now)
+    )
     assert [one.failed for one in compared(*figures)] == [failed] * len(COUNTED)
 
 

@@ -78,7 +78,9 @@ class TroubledBus(MemoryBus):
 class Plant:
     """A federation on the test's own bus, and the command line in this process."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.url = f"memory://{folder.name}-dead-letters"
         bus = TroubledBus.at(self.url)
@@ -88,7 +90,9 @@ class Plant:
         self.configure("x")
 
     def configure(self, *features: str) -> None:
-        self.config.write_text(CONFIG.format(url=self.url, features=", ".join(f'"{name}"' for name in features)))
+        self.config.write_text(
+            CONFIG.format(url=self.url, features=", ".join(f'"{name}"' for name in features))
+        )
 
     def create(self, partitions: int = 2) -> None:
         assert self("topics", "--create-inputs", "--partitions", partitions)[0] == 0
@@ -164,12 +168,14 @@ def test_letters_are_shown_as_they_were_refused(plant: Plant) -> None:
 
 @pytest.mark.parametrize("format", ["table", "json"])
 def test_nothing_of_a_stranger_steers_the_terminal(plant: Plant, format: str) -> None:
-    """Protects the operator's terminal: escape sequences and reordering characters in keys, values and headers are escaped."""
+    """Protects the operator's terminal: escape sequences and reordering characters in keys, values and
+    headers are escaped."""
     plant.create()
     evil = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r\x00"
     content = json.dumps({"device": "press", "x": evil}, ensure_ascii=False).encode()
     plant.refuse(
-        Outgoing("readings", evil.encode(), evil.encode(), 0, ((evil, evil.encode()),)), Outgoing("readings", b"k", content, 0)
+        Outgoing("readings", evil.encode(), evil.encode(), 0, ((evil, evil.encode()),)),
+        Outgoing("readings", b"k", content, 0),
     )
     code, out, _ = plant("dead-letters", "--format", format)
     assert code == 0
@@ -178,7 +184,8 @@ def test_nothing_of_a_stranger_steers_the_terminal(plant: Plant, format: str) ->
 
 
 def test_the_newest_letters_are_shown(plant: Plant) -> None:
-    """Protects terminal and memory from a topic full of letters: the limit keeps the newest, in order of time."""
+    """Protects terminal and memory from a topic full of letters: the limit keeps the newest, in order of
+    time."""
     plant.create()
     for number in range(5):
         plant.refuse(Outgoing("readings", b"press", b"bad %d" % number, number % 2))
@@ -186,7 +193,8 @@ def test_the_newest_letters_are_shown(plant: Plant) -> None:
 
 
 def test_followed_letters_come_as_they_are_refused(plant: Plant) -> None:
-    """Protects someone who follows letters: existing ones come first, each once, and Ctrl-C ends with success."""
+    """Protects someone who follows letters: existing ones come first, each once, and Ctrl-C ends with
+    success."""
     plant.create()
     plant.refuse(Outgoing("readings", b"press", b"before", 0))
     polls: list[None] = []
@@ -201,15 +209,23 @@ def test_followed_letters_come_as_they_are_refused(plant: Plant) -> None:
             raise KeyboardInterrupt
 
     plant.bus.before_poll = happen
-    assert [letter["value"] for letter in plant.letters("--follow", "--reason", "malformed")] == ["before", "after"]
+    assert [letter["value"] for letter in plant.letters("--follow", "--reason", "malformed")] == [
+        "before",
+        "after",
+    ]
     polls.clear()
     code, out, _ = plant("dead-letters", "--follow")
     assert code == 0
-    assert [line.split()[-1] for line in out.splitlines() if "malformed" in line] == ["before", "after", "after"]
+    assert [line.split()[-1] for line in out.splitlines() if "malformed" in line] == [
+        "before",
+        "after",
+        "after",
+    ]
 
 
 def test_a_replay_brings_the_record_back_as_it_was(plant: Plant) -> None:
-    """Protects the record's meaning: same place, key, value and headers, and a mark that shows a second failure."""
+    """Protects the record's meaning: same place, key, value and headers, and a mark that shows a second
+    failure."""
     plant.create()
     plant.refuse(
         Outgoing("readings", b"press", BAD, 1, (("trace", b"a1"), ("trace", b"a2"))),
@@ -239,19 +255,26 @@ def test_a_corrected_configuration_predicts_what_it_had_refused(plant: Plant) ->
     """Protects the purpose: after a correction and any number of replays, every sample has one prediction."""
     plant.configure("temperature")
     plant.create()
-    plant.refuse(*(Outgoing("readings", b"press", b'{"device": "press", "x": %d}' % number, 1) for number in range(7)))
+    plant.refuse(
+        *(Outgoing("readings", b"press", b'{"device": "press", "x": %d}' % number, 1) for number in range(7))
+    )
     assert len(plant.letters()) == 7
     plant.configure("x")
     assert [plant.replay()["replayed"] for _ in range(3)] == [7, 0, 0]
     plant.work()
     assert len(list(plant.bus.read("plant.predictions"))) == 7
-    assert [record.value for record in plant.replayed()] == [b'{"device": "press", "x": %d}' % number for number in range(7)]
+    assert [record.value for record in plant.replayed()] == [
+        b'{"device": "press", "x": %d}' % number for number in range(7)
+    ]
 
 
 def test_letters_that_were_passed_over_are_kept(plant: Plant) -> None:
-    """Protects letters of another reason, and those beyond the limit, from a replay that did not choose them."""
+    """Protects letters of another reason, and those beyond the limit, from a replay that did not choose
+    them."""
     plant.create()
-    records = [Outgoing("readings", b"k%d" % number, (BAD, MISSING)[number % 2], number % 2) for number in range(8)]
+    records = [
+        Outgoing("readings", b"k%d" % number, (BAD, MISSING)[number % 2], number % 2) for number in range(8)
+    ]
     plant.refuse(*records, *records)
     assert plant.replay("--reason", "missing_field", "--limit", 3)["replayed"] == 3
     assert plant.replay("--reason", "missing_field")["replayed"] == 5
@@ -271,11 +294,23 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
     plant.refuse(
         Outgoing("readings", b"large", b"x" * 1_000_001, 0),
         # A sender's own headers that look like a letter's.
-        Outgoing("readings", b"sly", BAD, 0, (("topic", b"secret"), ("partition", b"1"), ("offset", b"0"), ("replayed", b"9"))),
+        Outgoing(
+            "readings",
+            b"sly",
+            BAD,
+            0,
+            (("topic", b"secret"), ("partition", b"1"), ("offset", b"0"), ("replayed", b"9")),
+        ),
     )
 
     def forged(topic: bytes, partition: bytes, reason: bytes = b"malformed") -> Outgoing:
-        cause = (("topic", topic), ("partition", partition), ("offset", b"3"), ("error", reason), ("text", b""))
+        cause = (
+            ("topic", topic),
+            ("partition", partition),
+            ("offset", b"3"),
+            ("error", reason),
+            ("text", b""),
+        )
         return Outgoing("plant.dead-letters", b"k", b"v", 0, cause)
 
     plant.bus.write(
@@ -294,7 +329,13 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
     )
     result = plant.replay()
     assert result["replayed"] == 1
-    assert result["not_replayed"] == {"limit": 0, "truncated": 1, "unreadable": 1, "other_topic": 4, "not_a_letter": 4}
+    assert result["not_replayed"] == {
+        "limit": 0,
+        "truncated": 1,
+        "unreadable": 1,
+        "other_topic": 4,
+        "not_a_letter": 4,
+    }
     assert [record.key for record in plant.replayed()] == [b"sly"]
     for topic in ("secret", "plant.model", "plant.predictions"):
         assert list(plant.bus.read(topic)) == []
@@ -302,17 +343,24 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
     assert (code, out) == (0, "")
     assert "replayed 0 dead letters" in error
     assert "cut short" in error
-    assert [letter["truncated_from"] > 1_000_000 for letter in plant.letters() if letter["truncated_from"]] == [True]
+    assert [
+        letter["truncated_from"] > 1_000_000 for letter in plant.letters() if letter["truncated_from"]
+    ] == [True]
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5, 9])
-def test_every_letter_goes_back_once_whatever_happens(plant: Plant, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Protects exactly-once: replays may die before or after a commit, choose reasons and limits, or run two at once."""
+def test_every_letter_goes_back_once_whatever_happens(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Protects exactly-once: replays may die before or after a commit, choose reasons and limits, or run two
+    at once."""
     monkeypatch.setattr(command, "STEP_LETTERS", 3)
     generator = np.random.default_rng(seed)
     plant.create(3)
     records = [
-        Outgoing("readings", b"client-%d" % (number % 5), (BAD, MISSING, b"%d" % number)[number % 3], number % 3)
+        Outgoing(
+            "readings", b"client-%d" % (number % 5), (BAD, MISSING, b"%d" % number)[number % 3], number % 3
+        )
         for number in range(40)
     ]
     plant.refuse(*records)
@@ -332,10 +380,21 @@ def test_every_letter_goes_back_once_whatever_happens(plant: Plant, monkeypatch:
 
     for _ in range(12):
         plant.bus.before_commit = plant.bus.after_commit = trouble
-        chosen = [(), ("--reason", "not_numeric"), ("--reason", "missing_field", "--limit", 2), ("--limit", 4)]
+        chosen = [
+            (),
+            ("--reason", "not_numeric"),
+            ("--reason", "missing_field", "--limit", 2),
+            ("--limit", 4),
+        ]
         code, _, error = plant("dead-letters", "--replay", *chosen[generator.integers(4)])
         assert code in (0, 3), error
-        assert max(Counter(dict(record.headers)["replayed_from"] for record in plant.replayed()).values(), default=1) == 1
+        assert (
+            max(
+                Counter(dict(record.headers)["replayed_from"] for record in plant.replayed()).values(),
+                default=1,
+            )
+            == 1
+        )
     plant.bus.quiet()
     plant.replay()
     assert commits[0] > 12
@@ -344,7 +403,8 @@ def test_every_letter_goes_back_once_whatever_happens(plant: Plant, monkeypatch:
 
 
 def test_a_partition_that_another_replay_has_is_named(plant: Plant) -> None:
-    """Protects against a replay that looks complete but is not: letters held by another replay are reported."""
+    """Protects against a replay that looks complete but is not: letters held by another replay are
+    reported."""
     plant.create()
     plant.refuse(Outgoing("readings", b"a", BAD, 0), Outgoing("readings", b"b", BAD, 1))
     other = plant.bus.session(command.Subscription("plant.dead-letters-replay", ("plant.dead-letters",)))
@@ -360,7 +420,8 @@ def test_a_partition_that_another_replay_has_is_named(plant: Plant) -> None:
 
 
 def test_a_note_that_cannot_be_read_yet_is_waited_for(plant: Plant) -> None:
-    """Protects against a double replay: a commit whose end marker is still missing is recognised by its offset."""
+    """Protects against a double replay: a commit whose end marker is still missing is recognised by its
+    offset."""
     plant.create()
     plant.refuse(Outgoing("readings", b"a", BAD, 0))
     place = next(iter(plant.bus.read("plant.dead-letters"))).partition

@@ -41,7 +41,12 @@ def test_each_object_has_its_own_counts() -> None:
 def test_a_measurement_is_as_declared() -> None:
     """Protects /metrics: name, kind, help, headline and labels are those of the declaration."""
     found = MoreMeans.models(2.0, "ridge", known=False, until=5.0)
-    assert (found.name, found.kind, found.help, found.labels) == ("models", "gauge", "Models by name", (("model", "ridge"),))
+    assert (found.name, found.kind, found.help, found.labels) == (
+        "models",
+        "gauge",
+        "Models by name",
+        (("model", "ridge"),),
+    )
     assert (found.headline, found.known, found.until) == (False, False, 5.0)
     assert Means.samples(1).headline
     assert [one.name for one in declared(MoreMeans)] == ["samples", "refused", "clients", "models", "seconds"]
@@ -50,7 +55,8 @@ def test_a_measurement_is_as_declared() -> None:
 
 
 def test_a_board_or_alert_of_what_no_metric_has_is_an_error() -> None:
-    """Protects an operator from a panel that stays empty and an alert that never fires: Python finds the mistake at import."""
+    """Protects an operator from a panel that stays empty and an alert that never fires: Python finds the
+    mistake at import."""
     assert 'streamfl_refused_total{reason="late"}[5m]' in increased(Means.refused, 5, reason="late")
     assert ',reason=~"late|twice"}[' in rate(Means.refused, reason=("late", "twice"))
     assert '{model="any"}' in MoreMeans.models.where(model="any")
@@ -65,9 +71,13 @@ def test_a_board_or_alert_of_what_no_metric_has_is_an_error() -> None:
 
 
 def test_a_histogram_and_a_metric_of_another_library_are_found_under_their_names() -> None:
-    """Protects panels of durations and of the process: a histogram has three series, and not every name begins with streamfl."""
+    """Protects panels of durations and of the process: a histogram has three series, and not every name
+    begins with streamfl."""
     assert MoreMeans.seconds.part("bucket").where(step="last") == 'streamfl_seconds_bucket{step="last"}'
-    assert [str(MoreMeans.seconds.part(name)) for name in ("sum", "count")] == ["streamfl_seconds_sum", "streamfl_seconds_count"]
+    assert [str(MoreMeans.seconds.part(name)) for name in ("sum", "count")] == [
+        "streamfl_seconds_sum",
+        "streamfl_seconds_count",
+    ]
     with pytest.raises(ValueError, match="streamfl_seconds_sum has no label step with the value 'middle'"):
         MoreMeans.seconds.part("sum").where(step="middle")
     assert str(Elsewhere.threads) == "python_threads"

@@ -11,7 +11,9 @@ from streamfl.records.alignment import AlignedEntities
 
 LIMIT, EXPIRY = 3, 10.0
 # Each step: seconds that pass, and the entities that occur then. Every second step is followed by a commit.
-STEPS = st.lists(st.tuples(st.floats(0.0, 6.0), st.lists(st.sampled_from("abcdef"), max_size=3, unique=True)), max_size=15)
+STEPS = st.lists(
+    st.tuples(st.floats(0.0, 6.0), st.lists(st.sampled_from("abcdef"), max_size=3, unique=True)), max_size=15
+)
 
 
 class Owner:
@@ -63,12 +65,20 @@ class Owner:
     def held(self) -> list[tuple[str, float, int]]:
         rows = [self.rows[name] for name in self.rows]
         assert len(set(rows)) == len(rows)
-        return list(zip(self.rows, self.rows.since(np.array(rows, np.intp)).tolist(), self.counts[rows].tolist(), strict=True))
+        return list(
+            zip(
+                self.rows,
+                self.rows.since(np.array(rows, np.intp)).tolist(),
+                self.counts[rows].tolist(),
+                strict=True,
+            )
+        )
 
 
 @given(STEPS, st.integers(0, 15))
 def test_a_restart_changes_nothing(steps: list[tuple[float, list[str]]], stop: int) -> None:
-    """Protects memory and order through a restart: never more than the limit, nothing too old, the oldest first."""
+    """Protects memory and order through a restart: never more than the limit, nothing too old, the oldest
+    first."""
     owner, now = Owner(), 0.0
     expected: dict[str, tuple[float, int]] = {}
     for number, (seconds, names) in enumerate(steps):

@@ -1,4 +1,5 @@
-"""A process that gets too little memory, threads or files ends with one line and a documented exit code, not a traceback."""
+"""A process that gets too little memory, threads or files ends with one line and a documented exit code, not
+a traceback."""
 
 from __future__ import annotations
 
@@ -7,19 +8,27 @@ import sys
 
 import pytest
 
-LIMITED = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv.pop(1)) << 20,) * 2); "
+LIMITED = (
+    "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv.pop(1)) << 20,) * 2); "
+)
 COMMAND = "sys.argv[0] = 'streamfl'; runpy.run_module('streamfl', run_name='__main__')"
-FAILING = "import streamfl.cli, streamfl.entry\ndef fail():\n    {}\nstreamfl.cli.main = fail\nstreamfl.entry.main()"
+FAILING = (
+    "import streamfl.cli, streamfl.entry\ndef fail():\n    {}\nstreamfl.cli.main = "
+    "fail\nstreamfl.entry.main()"
+)
 
 
 def run(code: str, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120
+    )
     return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize("megabytes", [60, 110])
 def test_too_little_memory_to_load_is_one_line_and_a_number(megabytes: int) -> None:
-    """Protects an operator under ulimit -v from an undocumented exit code and from a library's pages of advice."""
+    """Protects an operator under ulimit -v from an undocumented exit code and from a library's pages of
+    advice."""
     code, said = run(LIMITED + COMMAND, str(megabytes), "--help")
     assert code == 71, said
     assert said.startswith("error: ")
@@ -32,7 +41,7 @@ def test_too_little_memory_to_load_is_one_line_and_a_number(megabytes: int) -> N
         ("raise MemoryError", "memory"),
         ("bytearray(1 << 62)", "memory"),
         ("import numpy; numpy.ones(1 << 50)", "allocate"),
-        ("raise RuntimeError(\"can't start new thread\")", "thread"),
+        ('raise RuntimeError("can\'t start new thread")', "thread"),
         ("raise OSError(24, 'Too many open files')", "open files"),
         ("raise OSError(28, 'No space left on device')", "space"),
     ],
@@ -52,7 +61,8 @@ def test_a_fault_of_the_code_is_not_hidden() -> None:
 
 
 def test_an_interruption_while_loading_leaves_no_traceback() -> None:
-    """Protects the first second: Ctrl-C before any command has begun ends with its exit code and no output."""
+    """Protects the first second: Ctrl-C before any command has begun ends with its exit code and no
+    output."""
     program = """
 import sys
 class Pressed:
@@ -63,5 +73,7 @@ sys.meta_path.insert(0, Pressed())
 from streamfl.entry import main
 main()
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

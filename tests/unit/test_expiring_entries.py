@@ -1,4 +1,5 @@
-"""Entries by name: which are forgotten, in which order, and what a restart and a clock set back do to them."""
+"""Entries by name: which are forgotten, in which order, and what a restart and a clock set back do to
+them."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_entries_expire_the_oldest_first() -> None:
 
 
 def test_a_clock_that_was_ahead_delays_no_expiry() -> None:
-    """Protects expiry from an hour of waiting after a clock was set right: in the changelog too, and the others keep their age."""
+    """Protects expiry from an hour of waiting after a clock was set right: in the changelog too, and the
+    others keep their age."""
     parts = ChangedParts()
     entries = Entries(parts)
     for now, name in ((5000.0, "a"), (1.0, "b"), (4000.0, "c")):
@@ -121,7 +123,8 @@ def test_what_cannot_have_been_written_is_refused() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.booleans(), st.integers(0, 4)), max_size=40))
 def test_a_restart_changes_no_order(steps: list[tuple[str, bool, int]]) -> None:
-    """Protects from forgetting another entry than a role that never stopped: the one written last may be the oldest."""
+    """Protects from forgetting another entry than a role that never stopped: the one written last may be the
+    oldest."""
     parts, changelog, now = ChangedParts(), dict[bytes, bytes](), 0.0
     entries = Entries(parts)
     for name, changes, passed in steps:

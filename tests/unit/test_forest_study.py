@@ -1,6 +1,7 @@
 """The reference of the federated forest: an example to check by hand, and what must hold of any rules.
 
-If the reference is wrong, the forest's spec in docs/forest.md is written from figures that no role will reach.
+If the reference is wrong, the forest's spec in docs/forest.md is written from figures that no role will
+reach.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ def in_rounds(forest: Forest, rounds: int) -> Floats:
 
 
 def test_an_example_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two clients, two rounds, one tree: x = .1, .7, .9, .3 with labels 0, 1, 1, 0, and thresholds .2, .5, .8 to choose from.
+    """Two clients, two rounds, one tree: x = .1, .7, .9, .3 with labels 0, 1, 1, 0, and thresholds .2, .5, .8
+    to choose from.
 
     Gains S_R^2 / n_R + S_L^2 / n_L - S^2 / n, with S = 2 and n = 4, so S^2 / n = 1:
         .2: right .3 .7 .9, sum 2: 4/3 + 0/1 - 1 = 1/3     .5: right .7 .9, sum 2: 4/2 + 0/2 - 1 = 1
-        .8: right .9, sum 1: 1/1 + 1/3 - 1 = 1/3           so the cell splits at .5, and its parts are worth 0 and 1.
+        .8: right .9, sum 1: 1/1 + 1/3 - 1 = 1/3           so the cell splits at .5, and its parts are worth 0
+        and 1.
     """
     thresholds = np.full(32, 2.0)
     thresholds[:3] = 0.2, 0.5, 0.8
@@ -65,18 +68,25 @@ def test_an_example_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = np.arange(2)
     assert np.isnan(forest.predict(0, clients)).all()  # No label is known, so the tree has no value yet.
     forest.learn(0, clients, np.array([0, 0]))
-    # A client's item is one bit a candidate: .1 is above no threshold, .7 above .2 and .5. Two items split nothing.
+    # A client's item is one bit a candidate: .1 is above no threshold, .7 above .2 and .5. Two items split
+    # nothing.
     assert forest.stored[1].tolist() == [0b000, 0b011]
-    assert forest.bytes_up[:, 0].tolist() == [8 + 2 + 10] * 2  # The first labels have four bytes: their range is not known.
-    assert forest.predict(1, clients) == pytest.approx([0.5, 0.5], abs=1e-4)  # The mean of the two labels, as 16-bit codes.
+    assert (
+        forest.bytes_up[:, 0].tolist() == [8 + 2 + 10] * 2
+    )  # The first labels have four bytes: their range is not known.
+    assert forest.predict(1, clients) == pytest.approx(
+        [0.5, 0.5], abs=1e-4
+    )  # The mean of the two labels, as 16-bit codes.
     forest.learn(1, clients, np.array([1, 1]))
     assert forest.stored[1].tolist() == [0b000, 0b011, 0b111, 0b001]
     assert forest.bytes_up[:, 1].tolist() == [8 + 2 + 7] * 2
-    # Labels lie in .5 - 4 ... .5 + 4, so their codes are 143.4 and 111.6, each plus what client and sample draw, and cut.
+    # Labels lie in .5 - 4 ... .5 + 4, so their codes are 143.4 and 111.6, each plus what client and sample
+    # draw, and cut.
     assert np.rint((forest.stored[2][2:] + 3.5) / 8 * 255).tolist() == [143, 111]
     assert (forest.cells.size, forest.cells["threshold"][0]) == (3, np.float32(0.5))
     assert forest.cells["items"][:3].tolist() == [4, 2, 2]
-    # x = .2 and .8 fall into its two parts. A label's code is exact to a 255th of the range, 8 deviations to each side of the mean.
+    # x = .2 and .8 fall into its two parts. A label's code is exact to a 255th of the range, 8 deviations to
+    # each side of the mean.
     step = (forest.tables.label_high - forest.tables.label_low) / 255
     np.testing.assert_allclose(forest.predict(2, clients), [0.0, 1.0], atol=step)
 
@@ -103,7 +113,9 @@ def test_a_stranger_draws_the_numbers_of_the_page() -> None:
     uncut = np.full((1, 1), np.inf, np.float32)
     feature, threshold = tables.candidates(np.array([0]), np.array([0]), -uncut, uncut)
     assert set(feature[0].tolist()) == {0}
-    np.testing.assert_allclose(threshold[0, :4].astype(np.float32), [1.2859396, 0.83362967, 0.8057461, -0.46874297], rtol=1e-7)
+    np.testing.assert_allclose(
+        threshold[0, :4].astype(np.float32), [1.2859396, 0.83362967, 0.8057461, -0.46874297], rtol=1e-7
+    )
 
 
 def test_numbers_that_everybody_draws_are_uniform() -> None:
@@ -126,7 +138,11 @@ def test_arrays_of_no_lag_are_lockstep() -> None:
     arrays = grow(stream(), SMALL, 0, late=none, up=none, down=none)
     assert np.array_equal(lockstep.predictions, arrays.predictions, equal_nan=True)
     assert np.array_equal(lockstep.forests[0].bytes_up, arrays.forests[0].bytes_up)
-    late = (grow(stream(), SMALL, 0, late=none + 3), grow(stream(), SMALL, 0, up=none + 3), grow(stream(), SMALL, 0, down=none + 3))
+    late = (
+        grow(stream(), SMALL, 0, late=none + 3),
+        grow(stream(), SMALL, 0, up=none + 3),
+        grow(stream(), SMALL, 0, down=none + 3),
+    )
     for lagged in late:
         assert not np.array_equal(lockstep.predictions, lagged.predictions, equal_nan=True)
 
@@ -162,11 +178,14 @@ def test_no_client_knows_of_a_label_before_it_has_gone_up_and_down(when: int) ->
     inputs = stream().inputs.copy()
     inputs[0, when] = 3.0
     after = grow(replace(stream(), inputs=inputs), SMALL, 0, up=up, down=down).predictions[0, 1:]
-    assert np.array_equal(before[:, : heard - 1], after[:, : heard - 1], equal_nan=True)  # They are told before the label.
+    assert np.array_equal(
+        before[:, : heard - 1], after[:, : heard - 1], equal_nan=True
+    )  # They are told before the label.
 
 
 def test_a_liar_that_speaks_first_sets_no_range() -> None:
-    """The others' labels come a round later. A range made of the liar's alone would cut all of them to one number."""
+    """The others' labels come a round later. A range made of the liar's alone would cut all of them to one
+    number."""
     honest = stream(clients=20)
     told = honest.labels.copy()
     told[0] = 1e6
@@ -193,9 +212,13 @@ def test_one_client_counts_no_more_than_most() -> None:
 
 def test_no_feature_holds_more_than_its_share() -> None:
     np.testing.assert_allclose(shares(np.array([97.0, 1, 1, 1, 0, 0]), 0.25), [0.25, 0.25, 0.25, 0.25, 0, 0])
-    np.testing.assert_allclose(shares(np.array([97.0, 1, 0, 0, 0, 0]), 0.25), [0.25, 0.25, 0.125, 0.125, 0.125, 0.125])
+    np.testing.assert_allclose(
+        shares(np.array([97.0, 1, 0, 0, 0, 0]), 0.25), [0.25, 0.25, 0.125, 0.125, 0.125, 0.125]
+    )
     np.testing.assert_allclose(shares(np.array([60.0, 20, 12, 8]), 0.4), [0.4, 0.3, 0.18, 0.12])
-    np.testing.assert_allclose(shares(np.array([9.0, 1]), 0.25), [0.5, 0.5])  # Two features cannot keep to a quarter.
+    np.testing.assert_allclose(
+        shares(np.array([9.0, 1]), 0.25), [0.5, 0.5]
+    )  # Two features cannot keep to a quarter.
 
 
 def test_an_upload_keeps_its_bytes() -> None:
@@ -275,14 +298,20 @@ def test_a_client_whose_labels_nobody_confirms_is_not_believed() -> None:
     mean = forest.guard.sums / forest.guard.counts
     assert mean[9] > 4 * np.median(mean) > mean[:9].max()
     believing = grow(replace(honest, told=told), replace(SMALL, doubt=float("inf")), 0).forests[0]
-    assert (forest.stored[4] == 9).sum() < 0.3 * (believing.stored[4] == 9).sum()  # Those that came before it was judged.
+    assert (forest.stored[4] == 9).sum() < 0.3 * (
+        believing.stored[4] == 9
+    ).sum()  # Those that came before it was judged.
 
 
 def test_a_client_that_makes_up_items_costs_the_others_little() -> None:
     long = stream(clients=20, rounds=100)
     forged = replace(long, forger="items")
     errors = []
-    for given, rules in ((long, SMALL), (forged, SMALL), (forged, replace(SMALL, doubt=float("inf"), claim=float("inf")))):
+    for given, rules in (
+        (long, SMALL),
+        (forged, SMALL),
+        (forged, replace(SMALL, doubt=float("inf"), claim=float("inf"))),
+    ):
         found = grow(given, rules, 0, alarm=False).predictions[0, :19, 20:]
         errors.append(np.square(found - long.labels[:19, 20:]).mean())
     assert errors[1] - errors[0] < 0.5 * (errors[2] - errors[0])

@@ -1,4 +1,5 @@
-"""Records as companies write them: each format gives plain values within bounds, and describes the error in a broken record."""
+"""Records as companies write them: each format gives plain values within bounds, and describes the error in a
+broken record."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ SENSOR = {
         {"name": "site", "type": "string"},
         {"name": "temp", "type": ["null", "double"]},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "price", "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}]},
+        {
+            "name": "price",
+            "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}],
+        },
         {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
     ],
 }
@@ -69,8 +73,15 @@ def anything(format: Format) -> Any:
 
 
 def test_avro_gives_plain_content(tmp_path: Path) -> None:
-    """Protects Avro's values: times stay whole numbers, decimals are numbers, and no value is a library's object."""
-    content = {"site": "north", "temp": 21.5, "at": 1_700_000_000_000, "price": b"\xfb\x2e", "tags": ["a", "b"]}
+    """Protects Avro's values: times stay whole numbers, decimals are numbers, and no value is a library's
+    object."""
+    content = {
+        "site": "north",
+        "temp": 21.5,
+        "at": 1_700_000_000_000,
+        "price": b"\xfb\x2e",
+        "tags": ["a", "b"],
+    }
     # The expected values come from fastavro without logical types.
     plain = json.loads(json.dumps(SENSOR).replace('"logicalType"', '"was"'))
     stream = io.BytesIO()
@@ -82,33 +93,49 @@ def test_avro_gives_plain_content(tmp_path: Path) -> None:
 def test_avro_is_read_into_what_a_role_asks_for(tmp_path: Path) -> None:
     """Protects samples in Avro: named fields become inputs, and missing or wrong fields are named."""
     format = avro(tmp_path, SENSOR)
-    reader = SampleReader(SamplesSection(topic="t", features=["temp", "at"], client="site", input_norm=1e13), format)
+    reader = SampleReader(
+        SamplesSection(topic="t", features=["temp", "at"], client="site", input_norm=1e13), format
+    )
     value = format.encode({"site": "north", "temp": 1e13, "at": 0, "price": None})
     assert reader.decode(Record("t", 0, 0, None, value)).features == (1.0, 0.0)
     with pytest.raises(PeerError, match="temp is None"):
-        reader.decode(Record("t", 0, 0, None, format.encode({"site": "north", "temp": None, "at": 0, "price": None})))
+        reader.decode(
+            Record("t", 0, 0, None, format.encode({"site": "north", "temp": None, "at": 0, "price": None}))
+        )
 
 
 @pytest.mark.parametrize(
     "schema",
     [
         {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]},
-        {"type": "record", "name": "Tree", "fields": [{"name": "children", "type": {"type": "array", "items": "Tree"}}]},
+        {
+            "type": "record",
+            "name": "Tree",
+            "fields": [{"name": "children", "type": {"type": "array", "items": "Tree"}}],
+        },
         {"type": "array", "items": "null"},
         {"type": "array", "items": {"type": "record", "name": "Empty", "fields": []}},
-        {"type": "map", "values": {"type": "array", "items": {"type": "fixed", "name": "Nothing", "size": 0}}},
+        {
+            "type": "map",
+            "values": {"type": "array", "items": {"type": "fixed", "name": "Nothing", "size": 0}},
+        },
     ],
 )
 def test_an_avro_schema_without_a_bound_is_refused(tmp_path: Path, schema: Any) -> None:
-    """Protects a worker's life: fastavro follows such a record without end, and a record of 100 kB ends the process."""
+    """Protects a worker's life: fastavro follows such a record without end, and a record of 100 kB ends the
+    process."""
     with pytest.raises(ConfigurationError, match="no limit"):
         avro(tmp_path, schema)
 
 
 def test_broken_avro_is_one_kind_of_error(tmp_path: Path) -> None:
-    """Protects the stream from any byte string: fastavro raises many types, but a reader only expects ValueError."""
+    """Protects the stream from any byte string: fastavro raises many types, but a reader only expects
+    ValueError."""
     format = avro(tmp_path, SENSOR)
-    decode, good = anything(format), format.encode({"site": "north", "temp": 1.5, "at": 3, "price": None, "tags": ["a"]})
+    decode, good = (
+        anything(format),
+        format.encode({"site": "north", "temp": 1.5, "at": 3, "price": None, "tags": ["a"]}),
+    )
     chance = random.Random(7)
     for _ in range(5_000):
         value = bytearray(good)
@@ -125,8 +152,13 @@ def test_broken_avro_is_one_kind_of_error(tmp_path: Path) -> None:
 
 
 def test_why_avro_is_broken_is_told_alike_each_time(tmp_path: Path) -> None:
-    """Protects dead letters: repeated work gives the same text, and no text is empty or contains a memory address."""
-    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "float"]}, {"name": "b", "type": "double"}]}
+    """Protects dead letters: repeated work gives the same text, and no text is empty or contains a memory
+    address."""
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "a", "type": ["null", "float"]}, {"name": "b", "type": "double"}],
+    }
     format = avro(tmp_path, schema)
     decode, good = anything(format), format.encode({"a": 1.0, "b": 2.0})
     told = set()
@@ -135,11 +167,15 @@ def test_why_avro_is_broken_is_told_alike_each_time(tmp_path: Path) -> None:
             decode(value)
         assert "<" not in str(found.value)
         told.add(str(found.value).partition(": ")[2])
-    assert told == {"it ends too soon", "it names a member of a union or an enum that the schema does not have"}
+    assert told == {
+        "it ends too soon",
+        "it names a member of a union or an enum that the schema does not have",
+    }
 
 
 def test_protobuf_gives_plain_content(tmp_path: Path) -> None:
-    """Protects Protobuf's values: nested messages, enums by name, times in seconds, defaults present, unset fields left out."""
+    """Protects Protobuf's values: nested messages, enums by name, times in seconds, defaults present, unset
+    fields left out."""
     format = protobuf(tmp_path)
     content = {
         "place": {"site": "north"},
@@ -166,7 +202,9 @@ def test_protobuf_of_a_descriptor_set(tmp_path: Path) -> None:
     file = descriptor_pb2.FileDescriptorProto(name="a.proto", package="p", syntax="proto3")
     for name in ("A", "B"):
         kind = descriptor_pb2.FieldDescriptorProto
-        file.message_type.add(name=name).field.add(name="x", number=1, type=kind.TYPE_DOUBLE, label=kind.LABEL_OPTIONAL)
+        file.message_type.add(name=name).field.add(
+            name="x", number=1, type=kind.TYPE_DOUBLE, label=kind.LABEL_OPTIONAL
+        )
     path = tmp_path / "set.pb"
     path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
     with pytest.raises(ConfigurationError, match=r"several messages.*p\.A, p\.B"):
@@ -205,7 +243,11 @@ def test_csv_is_a_line_by_named_columns() -> None:
     format = format_of(TopicSection(topic="t", format="csv", columns=["site", "temp", "note"]))
     assert is_textual(format)
     decode = anything(format)
-    assert decode('\ufeff"north, old",21.5,\r\n'.encode()) == {"site": "north, old", "temp": "21.5", "note": None}
+    assert decode('\ufeff"north, old",21.5,\r\n'.encode()) == {
+        "site": "north, old",
+        "temp": "21.5",
+        "note": None,
+    }
     with pytest.raises(IgnoredRecord):
         decode(b"site,temp,note\n")
     for broken in (b"north,1", b"a,b,c\nd,e,f", b'"open,1,2', b"\xff,1,2", b"", b"a,b", b"a,b,c,d"):
@@ -213,13 +255,20 @@ def test_csv_is_a_line_by_named_columns() -> None:
             decode(broken)
     reader = SampleReader(SamplesSection(topic="t", features=["temp"], client="site"), format)
     assert reader.decode(Record("t", 0, 0, None, b"north,21.5,")).features == (21.5,)
-    assert decode(format.encode({"site": 'a "b"', "temp": 1, "more": 2})) == {"site": 'a "b"', "temp": "1", "note": None}
+    assert decode(format.encode({"site": 'a "b"', "temp": 1, "more": 2})) == {
+        "site": 'a "b"',
+        "temp": "1",
+        "note": None,
+    }
 
 
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        (b"north;21.5;x", "1 value, 3 are expected, .* they are separated by commas, and this line has semicolons"),
+        (
+            b"north;21.5;x",
+            "1 value, 3 are expected, .* they are separated by commas, and this line has semicolons",
+        ),
         (b"north\t21.5\tx", "1 value, 3 .* this line has tabs"),
         (b"north,21.5", "2 values, 3 are expected, one for each of columns$"),
         (b"north", "1 value, 3 are expected, one for each of columns$"),
@@ -227,7 +276,8 @@ def test_csv_is_a_line_by_named_columns() -> None:
     ],
 )
 def test_what_is_wrong_with_a_line_is_said(line: bytes, text: str) -> None:
-    """Protects lines with another separator, as in half of Europe: the reason names it, and uses correct plurals."""
+    """Protects lines with another separator, as in half of Europe: the reason names it, and uses correct
+    plurals."""
     with pytest.raises(ValueError, match=f"^{text}"):
         anything(format_of(TopicSection(topic="t", format="csv", columns=["site", "temp", "note"])))(line)
 
@@ -279,7 +329,8 @@ def format_named_of(name: str) -> Format:
 
 
 def test_a_tombstone_of_a_change_log_is_no_mistake() -> None:
-    """Protects the dead letters from Debezium's tombstones, and plain JSON from losing a record without a value silently."""
+    """Protects the dead letters from Debezium's tombstones, and plain JSON from losing a record without a
+    value silently."""
     tombstone = Record("t", 0, 0, b"k", None)
     with pytest.raises(IgnoredRecord):
         SampleReader(SamplesSection(topic="t", format="debezium", features=["x"])).decode(tombstone)
@@ -288,7 +339,8 @@ def test_a_tombstone_of_a_change_log_is_no_mistake() -> None:
 
 
 def test_json_behind_a_number_is_told_of_and_read_as_json_schema() -> None:
-    """Protects users who do not know that they have a registry: the text says what the record is and what to set."""
+    """Protects users who do not know that they have a registry: the text says what the record is and what to
+    set."""
     value = struct.pack(">bI", 0, 300) + b'{"x": 1}'
     with pytest.raises(PeerError, match=r"number 300.*\[registry\] url"):
         SampleReader(SamplesSection(topic="t", features=["x"])).decode(Record("t", 0, 0, b"k", value))
@@ -298,7 +350,8 @@ def test_json_behind_a_number_is_told_of_and_read_as_json_schema() -> None:
 
 
 def test_plain_json_stays_as_it_was() -> None:
-    """Protects JSON's special cases: NaN is read, so that it can be named, and whole numbers keep all digits."""
+    """Protects JSON's special cases: NaN is read, so that it can be named, and whole numbers keep all
+    digits."""
     decode = anything(format_named("json"))
     assert math.isnan(decode(b'{"x": NaN}')["x"])
     assert decode(b'{"x": 12345678901234567890123}')["x"] == 12345678901234567890123

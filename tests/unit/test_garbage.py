@@ -55,7 +55,8 @@ def test_new_garbage_is_still_found() -> None:
 
 
 def test_what_died_aside_is_found_in_the_end() -> None:
-    """Protects memory: a connection that lived for hours and dies with a cycle may not stay until the process ends."""
+    """Protects memory: a connection that lived for hours and dies with a cycle may not stay until the process
+    ends."""
     with long_lived_set_aside():
         held = _Cycle()
         one = weakref.ref(held)

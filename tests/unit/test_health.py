@@ -34,7 +34,11 @@ def _health(clock: Clock) -> Health:
 
 @pytest.fixture(name="server")
 def _server(health: Health) -> Iterator[HealthServer]:
-    metrics = Metrics(lambda: [Measurement("updates", "counter", "By fate.", 2.0, (("fate", fate),)) for fate in ("sent", "lost")])
+    metrics = Metrics(
+        lambda: [
+            Measurement("updates", "counter", "By fate.", 2.0, (("fate", fate),)) for fate in ("sent", "lost")
+        ]
+    )
     with HealthServer("127.0.0.1", 0, health, metrics.render) as server:
         yield server
 
@@ -50,7 +54,8 @@ def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str,
 
 
 def test_health_turns_red_when_the_loop_stops(server: HealthServer, health: Health, clock: Clock) -> None:
-    """Protects the restart of a hanging process: 503 after the stated time without a loop, 200 again after the next one."""
+    """Protects the restart of a hanging process: 503 after the stated time without a loop, 200 again after
+    the next one."""
     health.completed()
     clock.now = 10.0
     assert ask(server, "/healthz")[0] == 200
@@ -62,7 +67,9 @@ def test_health_turns_red_when_the_loop_stops(server: HealthServer, health: Heal
     assert ask(server, "/healthz")[0] == 200
 
 
-def test_an_outage_is_not_ready_at_once_and_red_in_the_end(server: HealthServer, health: Health, clock: Clock) -> None:
+def test_an_outage_is_not_ready_at_once_and_red_in_the_end(
+    server: HealthServer, health: Health, clock: Clock
+) -> None:
     """Protects workers from restarts for a short outage of the cluster; the answer names the cause."""
     assert ask(server, "/readyz")[0] == 503
     health.completed()
@@ -79,7 +86,8 @@ def test_an_outage_is_not_ready_at_once_and_red_in_the_end(server: HealthServer,
 
 
 def test_metrics_are_in_prometheus_format(server: HealthServer) -> None:
-    """Protects scraping: the content type, one family for all labels of a name, and every metric with its prefix."""
+    """Protects scraping: the content type, one family for all labels of a name, and every metric with its
+    prefix."""
     status, kind, text = ask(server, "/metrics")
     assert (status, kind) == (200, CONTENT_TYPE)
     assert text.count("# TYPE streamfl_updates_total counter") == 1
@@ -96,7 +104,8 @@ def test_other_paths_are_not_found(server: HealthServer) -> None:
 
 
 def test_a_taken_port_is_a_configuration_error(server: HealthServer, health: Health) -> None:
-    """Protects the operator from a traceback: two workers on one port are a configuration error that names the key."""
+    """Protects the operator from a traceback: two workers on one port are a configuration error that names
+    the key."""
     with pytest.raises(ConfigurationError, match=r"metrics\.port"):
         HealthServer("127.0.0.1", server.port, health, bytes)
 
@@ -138,10 +147,17 @@ def hang_up(server: HealthServer, said: bytes, at_once: bool) -> None:
 
 
 def test_who_hangs_up_leaves_no_traceback(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
-    """Protects the log from load balancers that probe the port: half requests and resets are not reported as errors."""
+    """Protects the log from load balancers that probe the port: half requests and resets are not reported as
+    errors."""
     health = Health(stall_seconds=10, clock=clock)
     with HealthServer("127.0.0.1", 0, health, lambda: b"x" * 20_000_000) as server:
-        for said in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\n", b"\x16\x03\x01\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
+        for said in (
+            b"",
+            b"GET /met",
+            b"GET /metrics HTTP/1.1\r\n",
+            b"\x16\x03\x01\r\n\r\n",
+            b"GET /metrics HTTP/1.1\r\n\r\n",
+        ):
             for _ in range(5):
                 hang_up(server, said, at_once=True)
         hang_up(server, b"GET /metrics HTTP/1.1\r\n\r\n", at_once=False)
@@ -149,13 +165,18 @@ def test_who_hangs_up_leaves_no_traceback(clock: Clock, capfd: pytest.CaptureFix
     assert capfd.readouterr().err == ""
 
 
-def test_a_page_that_fails_is_one_line(clock: Clock, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_that_fails_is_one_line(
+    clock: Clock, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Protects the log from a traceback at every scrape; the error is reported in one line."""
 
     def broken() -> bytes:
         raise MemoryError("no room")
 
-    with HealthServer("127.0.0.1", 0, Health(clock=clock), broken) as server, pytest.raises(http.client.HTTPException):
+    with (
+        HealthServer("127.0.0.1", 0, Health(clock=clock), broken) as server,
+        pytest.raises(http.client.HTTPException),
+    ):
         ask(server, "/metrics")
     assert "MemoryError" in caplog.text
     assert "Traceback" not in caplog.text + capfd.readouterr().err
@@ -185,7 +206,8 @@ def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("endless")
 def test_slow_connections_are_bounded(server: HealthServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Protects learning from strangers: each silent connection had its own thread. Now the oldest are closed, with one log line."""
+    """Protects learning from strangers: each silent connection had its own thread. Now the oldest are closed,
+    with one log line."""
     before = threading.active_count()
     with ExitStack() as held:
         connections = [held.enter_context(connection) for connection in slow(server, 200)]
@@ -197,9 +219,14 @@ def test_slow_connections_are_bounded(server: HealthServer, caplog: pytest.LogCa
 
 
 def test_a_request_that_drips_in_ends(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the places from a client that sends a byte now and then. A timeout for each byte would never end that."""
+    """Protects the places from a client that sends a byte now and then. A timeout for each byte would never
+    end that."""
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.3)
-    with HealthServer("127.0.0.1", 0, health, bytes) as server, slow(server, 1)[0] as connection, suppress(ConnectionError):
+    with (
+        HealthServer("127.0.0.1", 0, health, bytes) as server,
+        slow(server, 1)[0] as connection,
+        suppress(ConnectionError),
+    ):
         for _ in range(1200):
             connection.sendall(b"r")
             time.sleep(0.05)
@@ -228,7 +255,8 @@ def test_an_answer_that_nobody_reads_ends(
 
 @pytest.mark.usefixtures("endless")
 def test_without_a_file_left_the_port_goes_on(server: HealthServer) -> None:
-    """Protects from an accept loop that spins and never answers again when the process has no file descriptor left."""
+    """Protects from an accept loop that spins and never answers again when the process has no file descriptor
+    left."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as held:
         held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
@@ -248,7 +276,8 @@ def test_without_a_file_left_the_port_goes_on(server: HealthServer) -> None:
 
 
 def test_the_port_takes_its_share_of_a_processor_and_no_more() -> None:
-    """Protects learning from any flood: over time the port uses at most its share, and no probe waits longer than a second."""
+    """Protects learning from any flood: over time the port uses at most its share, and no probe waits longer
+    than a second."""
     for share in (1.0, 0.25):
         # The share of a processor that the process gets: all of it, or what a quota allows.
         now = process = worked = 0.0

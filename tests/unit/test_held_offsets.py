@@ -11,13 +11,21 @@ from streamfl_connectors.kafka.hanging import HeldOffsets, offsets_partition
 from streamfl.runtime.bus import BusUnavailable
 
 
-# Results of Java's String.hashCode: 97, 99162322, -2147483648 (which has no positive counterpart), and 1772899 for two surrogates.
+# Results of Java's String.hashCode: 97, 99162322, -2147483648 (which has no positive counterpart), and
+# 1772899 for two surrogates.
 @pytest.mark.parametrize(
     ("group", "partition"),
-    [("a", 97 % 50), ("hello", 99162322 % 50), ("polygenelubricants", 0), ("\U0001f600", 1772899 % 50), ("", 0)],
+    [
+        ("a", 97 % 50),
+        ("hello", 99162322 % 50),
+        ("polygenelubricants", 0),
+        ("\U0001f600", 1772899 % 50),
+        ("", 0),
+    ],
 )
 def test_a_group_is_looked_for_where_the_broker_puts_it(group: str, partition: int) -> None:
-    """Protects a group from being blamed for another's transactions: the partition is the one of Java's hash."""
+    """Protects a group from being blamed for another's transactions: the partition is the one of Java's
+    hash."""
     assert offsets_partition(group, 50) == partition
 
 
@@ -52,7 +60,7 @@ def test_a_worker_without_the_right_to_look_names_it() -> None:
 
 @pytest.mark.parametrize("admin", [None, Admin(failure=KafkaConnectionError("away"))], ids=["away", "going"])
 def test_an_outage_stays_what_it_is(admin: Admin | None) -> None:
-    """Protects the cause in the log: during an outage the text does not mention transactions, and no later error hides the first.
-    """
+    """Protects the cause in the log: during an outage the text does not mention transactions, and no later
+    error hides the first."""
     away: Any = Cluster(admin)
     assert HeldOffsets(away, "g").release() == ""

@@ -26,7 +26,9 @@ def words(text: str) -> str:
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_help_loses_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_help_loses_no_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     """Protects the reader of --help: '[labels]' is the name of a section, and markup would swallow it."""
     monkeypatch.setenv("COLUMNS", "200")
     code, shown, _ = run_command(monkeypatch, capsys, command, "--help")
@@ -43,7 +45,9 @@ def helps(command: str) -> list[str]:
     return [note.help for note in notes if isinstance(note, typer.models.ParameterInfo) and note.help]
 
 
-def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_that_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Protects bug reports: one command prints the release, without any configuration."""
     assert run_command(monkeypatch, capsys, "--version")[:2] == (0, f"streamfl {__version__}\n")
 
@@ -54,8 +58,11 @@ def test_there_are_brackets_to_lose() -> None:
     assert {"run", "simulate", "replay", "demo"} <= COMMANDS.keys()
 
 
-def test_the_list_of_commands_says_what_each_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects the list of commands: it is read from the sources, and a command without a help line would be a bare name."""
+def test_the_list_of_commands_says_what_each_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the list of commands: it is read from the sources, and a command without a help line would be
+    a bare name."""
     monkeypatch.setenv("COLUMNS", "200")
     _, shown, _ = run_command(monkeypatch, capsys, "--help")
     lines = re.split(r"\n  (?=\S)", shown.partition("Commands:")[2])[1:]
@@ -92,7 +99,9 @@ for arguments in {every}:
         main()
     print(json.dumps([arguments, sorted(sys.modules)]))
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
     said = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [arguments for arguments, _ in said] == every
     for arguments, loaded in said:

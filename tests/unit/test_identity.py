@@ -51,7 +51,14 @@ def members(
     return Members(
         federation,
         (
-            Member("site", ("client",), texts, ("press-*",), tuple(key.public.text for key in revoked_keys), revoked),
+            Member(
+                "site",
+                ("client",),
+                texts,
+                ("press-*",),
+                tuple(key.public.text for key in revoked_keys),
+                revoked,
+            ),
             Member("server", ("server",), tuple(key.public.text for key in server)),
             Member("other", ("client",), (STRANGER.public.text,), ("mill",)),
         ),
@@ -66,11 +73,15 @@ def server(known: Members | None = None, keys: tuple[PrivateKey, ...] = (SERVER,
     return Identity(keys, known or members(), "server")
 
 
-def record(key: bytes | None, value: bytes | None, headers: Headers, partition: int = 3, topic: str = TOPIC) -> Record:
+def record(
+    key: bytes | None, value: bytes | None, headers: Headers, partition: int = 3, topic: str = TOPIC
+) -> Record:
     return Record(topic, partition, 7, key, value, headers)
 
 
-def sealed(sender: Identity | None = None, key: bytes | None = b"press-1", value: bytes | None = b"steps") -> Record:
+def sealed(
+    sender: Identity | None = None, key: bytes | None = b"press-1", value: bytes | None = b"steps"
+) -> Record:
     return record(key, value, (sender or site()).seal(TOPIC, "server")(key, value, 3))
 
 
@@ -84,7 +95,8 @@ def refusal(received: Record, receiver: Identity | None = None, topic: str = TOP
 
 
 def test_a_key_file_is_its_owners_alone(tmp_path: Path) -> None:
-    """Protects the key: the file has mode 0600 whatever the umask, is never overwritten, and is refused if others may read it."""
+    """Protects the key: the file has mode 0600 whatever the umask, is never overwritten, and is refused if
+    others may read it."""
     path = tmp_path / "site.key"
     before = os.umask(0)
     try:
@@ -106,7 +118,8 @@ def test_a_key_file_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_a_new_key_stands_before_the_old_ones(tmp_path: Path) -> None:
-    """Protects messages on their way during a rotation: the old key stays and still opens them. The file stays private."""
+    """Protects messages on their way during a rotation: the old key stays and still opens them. The file
+    stays private."""
     path = tmp_path / "site.key"
     old = make_key_file(path)
     new = add_key(path)
@@ -189,9 +202,15 @@ def test_the_members_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ("federation = 7", "federation"),
         ('federation = "p"\nmember = 1', "member"),
         ("not toml", "is not TOML"),
-        ('federation = "p"\n[[members]]\nname = "a"\nroles = []\npublic_keys = ["streamfl-public-1:AAAA"]', "is no public key"),
+        (
+            'federation = "p"\n[[members]]\nname = "a"\nroles = []\npublic_keys = ["streamfl-public-1:AAAA"]',
+            "is no public key",
+        ),
         ('federation = "p"\n[[members]]\nname = "a b"\nroles = []\npublic_keys = []', "'a b'"),
-        ('federation = "p"\n[[members]]\nname = "a"\nroles = []\npublic_keys = []\nspeaks_for = ["a*b"]', "'a*b'"),
+        (
+            'federation = "p"\n[[members]]\nname = "a"\nroles = []\npublic_keys = []\nspeaks_for = ["a*b"]',
+            "'a*b'",
+        ),
         (
             'federation = "p"\n[[members]]\nname = "a"\nroles = []\npublic_keys = []\n'
             '[[members]]\nname = "a"\nroles = []\npublic_keys = []',
@@ -245,21 +264,40 @@ def test_a_seal_is_what_the_document_says() -> None:
     shared = own.exchange(X25519PublicKey.from_public_bytes(SERVER.public.agreement))
     ends = b"".join(
         struct.pack(">I", len(part)) + part
-        for part in (b"plant", SITE.public.signing, SITE.public.agreement, SERVER.public.signing, SERVER.public.agreement)
+        for part in (
+            b"plant",
+            SITE.public.signing,
+            SITE.public.agreement,
+            SERVER.public.signing,
+            SERVER.public.agreement,
+        )
     )
     names = b"".join(
-        hashlib.blake2b(one.public.signing + one.public.agreement, digest_size=8, person=b"streamfl key").digest()
+        hashlib.blake2b(
+            one.public.signing + one.public.agreement, digest_size=8, person=b"streamfl key"
+        ).digest()
         for one in (SITE, SERVER)
     )
-    covered = struct.pack(">I", len(TOPIC)) + TOPIC.encode() + struct.pack(">IBqq", 3, 0, 7, 5) + b"press-1" + b"steps"
-    code = hashlib.blake2b(covered, key=hkdf(shared, b"seal" + ends), digest_size=16, person=b"streamfl seal").digest()
+    covered = (
+        struct.pack(">I", len(TOPIC))
+        + TOPIC.encode()
+        + struct.pack(">IBqq", 3, 0, 7, 5)
+        + b"press-1"
+        + b"steps"
+    )
+    code = hashlib.blake2b(
+        covered, key=hkdf(shared, b"seal" + ends), digest_size=16, person=b"streamfl seal"
+    ).digest()
     assert sealed().headers == (("seal", b"\x01" + names + code),)
 
 
 def test_the_size_of_a_seal_is_what_budgets_count() -> None:
     """Protects byte budgets: the size reserved for a seal is its real size."""
     found = sealed()
-    assert encoded_size(found.key, found.value, found.headers) - encoded_size(found.key, found.value) == SEAL_BYTES
+    assert (
+        encoded_size(found.key, found.value, found.headers) - encoded_size(found.key, found.value)
+        == SEAL_BYTES
+    )
 
 
 @given(
@@ -292,7 +330,8 @@ def test_whatever_is_changed_is_refused(field: str, place: int, bit: int, key: b
 @given(first=st.binary(max_size=12), second=st.binary(max_size=12), cut=st.integers(0, 24))
 @settings(deadline=None)
 def test_bytes_do_not_move_between_key_and_value(first: bytes, second: bytes, cut: int) -> None:
-    """Protects the borders: the same bytes cut elsewhere, or a missing key instead of an empty one, are another message."""
+    """Protects the borders: the same bytes cut elsewhere, or a missing key instead of an empty one, are
+    another message."""
     joined = first + second
     key, value = joined[:cut], joined[cut:]
     one = sealed(key=first, value=second)
@@ -304,7 +343,8 @@ def test_bytes_do_not_move_between_key_and_value(first: bytes, second: bytes, cu
 
 
 def test_a_seal_of_another_federation_or_another_way_is_refused() -> None:
-    """Protects against replay from a test federation with the same keys, and against a message sent back to its sender."""
+    """Protects against replay from a test federation with the same keys, and against a message sent back to
+    its sender."""
     elsewhere = members(federation="plant-test")
     assert refusal(sealed(site(elsewhere))) == "forged"
     both = Members(
@@ -314,22 +354,40 @@ def test_a_seal_of_another_federation_or_another_way_is_refused() -> None:
             Member("server", ("client",), (SERVER.public.text,), ("*",)),
         ),
     )
-    back = record(b"press-1", b"steps", Identity((SERVER,), both, "client").seal(TOPIC, "server")(b"press-1", b"steps", 3))
+    back = record(
+        b"press-1",
+        b"steps",
+        Identity((SERVER,), both, "client").seal(TOPIC, "server")(b"press-1", b"steps", 3),
+    )
     code = back.headers[0][1][17:]
     turned = b"\x01" + SITE.public.identifier + SERVER.public.identifier + code
-    assert refusal(msgspec.structs.replace(back, headers=(("seal", turned),)), Identity((SERVER,), both, "client")) == "forged"
+    assert (
+        refusal(
+            msgspec.structs.replace(back, headers=(("seal", turned),)), Identity((SERVER,), both, "client")
+        )
+        == "forged"
+    )
 
 
 def test_strangers_are_refused() -> None:
-    """Protects against anybody who may write to the topic: no seal, a seal of an unknown key, two seals, or garbage."""
+    """Protects against anybody who may write to the topic: no seal, a seal of an unknown key, two seals, or
+    garbage."""
     plain = record(b"press-1", b"steps", ())
     assert refusal(plain) == "unsigned"
-    unknown = Members("plant", (*members().members[1:], Member("ghost", ("client",), (SITE.public.text,), ("*",))))
+    unknown = Members(
+        "plant", (*members().members[1:], Member("ghost", ("client",), (SITE.public.text,), ("*",)))
+    )
     only_server = Members("plant", members().members[1:])
     assert refusal(sealed(site(unknown)), server(only_server)) == "not_a_member"
     one = sealed()
     assert refusal(msgspec.structs.replace(one, headers=one.headers * 2)) == "forged"
-    for rubbish in (b"", b"\x01", b"\x02" + one.headers[0][1][1:], one.headers[0][1] + b"x", one.headers[0][1][:-1]):
+    for rubbish in (
+        b"",
+        b"\x01",
+        b"\x02" + one.headers[0][1][1:],
+        one.headers[0][1] + b"x",
+        one.headers[0][1][:-1],
+    ):
         assert refusal(msgspec.structs.replace(one, headers=(("seal", rubbish),))) == "forged"
 
 
@@ -344,7 +402,8 @@ def test_a_member_cannot_take_another_role() -> None:
 
 
 def test_a_member_speaks_only_for_its_own_clients() -> None:
-    """Protects one site's clients from another site's workers: the seal is valid, but the name is not theirs."""
+    """Protects one site's clients from another site's workers: the seal is valid, but the name is not
+    theirs."""
     source = Input(TOPIC, lambda found: (found.value or b"").decode(), sender=Sender("client", str))
     decode = sealed_channels(Channels({"updates": source}, {}, {}), server()).inputs["updates"].decode
     assert decode(sealed(value=b"press-77")) == "press-77"
@@ -354,8 +413,13 @@ def test_a_member_speaks_only_for_its_own_clients() -> None:
 
 
 def test_parts_of_a_message_name_a_sender_that_their_writer_speaks_for() -> None:
-    """Protects one site's clients when messages come in parts: each part contains its sender, and that name is checked."""
-    source = Input(TOPIC, decoded_in_fragments(lambda found: found), sender=Sender("client", lambda message: message.party))
+    """Protects one site's clients when messages come in parts: each part contains its sender, and that name
+    is checked."""
+    source = Input(
+        TOPIC,
+        decoded_in_fragments(lambda found: found),
+        sender=Sender("client", lambda message: message.party),
+    )
     decode = sealed_channels(Channels({"updates": source}, {}, {}), server()).inputs["updates"].decode
     for name in ("press-77", "site"):
         assert decode(sealed(value=split(name, 1, 1, bytes(20), fragment_bytes=8)[0])).sender == name
@@ -376,12 +440,16 @@ def test_the_seal_is_looked_at_before_the_message() -> None:
 
 
 @given(
-    headers=st.lists(st.tuples(st.sampled_from(["seal", "Seal", "trace"]), st.binary(max_size=60)), max_size=3),
+    headers=st.lists(
+        st.tuples(st.sampled_from(["seal", "Seal", "trace"]), st.binary(max_size=60)), max_size=3
+    ),
     like=st.integers(0, 33),
     value=st.none() | st.binary(max_size=50),
 )
 @settings(deadline=None)
-def test_no_header_makes_more_than_a_refusal(headers: list[tuple[str, bytes]], like: int, value: bytes | None) -> None:
+def test_no_header_makes_more_than_a_refusal(
+    headers: list[tuple[str, bytes]], like: int, value: bytes | None
+) -> None:
     """Protects the worker from a stranger's header: whatever it contains, the message is only refused."""
     honest = sealed().headers[0][1]
     begun = [(name, honest[:like] + content) for name, content in headers]
@@ -404,7 +472,8 @@ def test_what_a_revoked_member_or_key_seals_is_refused() -> None:
 
 
 def test_old_and_new_key_both_count_while_a_key_changes() -> None:
-    """Protects a federation that is never stopped as a whole: members with the old file and the new one accept each other."""
+    """Protects a federation that is never stopped as a whole: members with the old file and the new one
+    accept each other."""
     new_site, new_server = PrivateKey(b"n" * 32), PrivateKey(b"m" * 32)
     both = members(site=(new_site, SITE), server=(new_server, SERVER))
     old_sender, new_sender = site(), site(both, (new_site, SITE))
@@ -418,18 +487,23 @@ def test_old_and_new_key_both_count_while_a_key_changes() -> None:
 
 
 def test_a_stolen_and_revoked_key_of_the_receiver_opens_nothing() -> None:
-    """Protects the server: with its old key an attacker could send messages to it in the name of every site."""
+    """Protects the server: with its old key an attacker could send messages to it in the name of every
+    site."""
     new = PrivateKey(b"m" * 32)
     forged = sealed(site())
     after = Members(
         "plant",
-        (members().members[0], Member("server", ("server",), (new.public.text,), revoked_keys=(SERVER.public.text,))),
+        (
+            members().members[0],
+            Member("server", ("server",), (new.public.text,), revoked_keys=(SERVER.public.text,)),
+        ),
     )
     assert refusal(forged, server(after, (new, SERVER))) == "forged"
 
 
 def test_exactly_one_member_is_the_server() -> None:
-    """Protects a client from sealing for nobody: no server or two servers in the file stop it at the start."""
+    """Protects a client from sealing for nobody: no server or two servers in the file stop it at the
+    start."""
     two = members().replaced(Member("second", ("server",), (PrivateKey(b"2" * 32).public.text,)))
     none = Members("plant", members().members[:1])
     for known, expected in ((two, "2 members"), (none, "0 members")):
@@ -438,7 +512,8 @@ def test_exactly_one_member_is_the_server() -> None:
 
 
 def test_a_key_that_nobody_added_is_told_with_its_public_half() -> None:
-    """Protects a newcomer's first start: the error shows the public key to send to the keeper of the members' file."""
+    """Protects a newcomer's first start: the error shows the public key to send to the keeper of the members'
+    file."""
     with pytest.raises(ConfigurationError) as refused:
         Identity((PrivateKey(b"q" * 32),), members(), "client")
     assert PrivateKey(b"q" * 32).public.text in str(refused.value)
@@ -448,7 +523,8 @@ def test_a_key_that_nobody_added_is_told_with_its_public_half() -> None:
 
 
 def test_a_signature_is_the_members_and_nobody_elses() -> None:
-    """Protects the model: only a member that may be the server signs it; the signature is checked with the library itself."""
+    """Protects the model: only a member that may be the server signs it; the signature is checked with the
+    library itself."""
     signature = server().sign(b"version 7")
     site().check_signature("server", b"version 7", signature)
     Ed25519PublicKey.from_public_bytes(SERVER.public.signing).verify(signature[8:], b"version 7")
@@ -478,7 +554,8 @@ def renewed(identity: Identity, known: Members, keys: tuple[PrivateKey, ...]) ->
 
 
 def test_keys_change_under_those_who_use_them() -> None:
-    """Protects a rotation without a restart: sealing, opening and signing go on, each with the newest files."""
+    """Protects a rotation without a restart: sealing, opening and signing go on, each with the newest
+    files."""
     sender, receiver = site(), server()
     seal, check = sender.seal(TOPIC, "server"), receiver.open(TOPIC, "client")
     first = record(b"press-1", b"steps", seal(b"press-1", b"steps", 3))
@@ -506,7 +583,12 @@ def test_keys_change_under_those_who_use_them() -> None:
 
 @pytest.mark.parametrize(
     "known",
-    [members(revoked=True), members(site=(NEW,)), members(server=()), members().replaced(Member("site", (), (SITE.public.text,)))],
+    [
+        members(revoked=True),
+        members(site=(NEW,)),
+        members(server=()),
+        members().replaced(Member("site", (), (SITE.public.text,))),
+    ],
     ids=["revoked", "not listed", "no receiver", "no role"],
 )
 def test_files_that_a_member_could_not_begin_with_change_nothing(known: Members) -> None:
@@ -520,4 +602,6 @@ def test_files_that_a_member_could_not_begin_with_change_nothing(known: Members)
     channels = Channels({}, {}, {}, party="press-7")
     sealed_channels(channels, sender)
     with pytest.raises(ConfigurationError, match="may not speak"):
-        sender.renewed((SITE,), members().replaced(Member("site", ("client",), (SITE.public.text,), ("mill-*",))))
+        sender.renewed(
+            (SITE,), members().replaced(Member("site", ("client",), (SITE.public.text,), ("mill-*",)))
+        )

@@ -16,7 +16,9 @@ from streamfl.runtime.health import Health
 from streamfl.runtime.identity_watch import IdentityWatch
 
 
-def test_files_are_read_again_and_a_wrong_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_again_and_a_wrong_one_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects a rotation without a restart. With a wrong file the worker is not ready and says why."""
     monkeypatch.setattr(identity_watch, "EVERY_SECONDS", 0.01)
     key_file, file = tmp_path / "server.key", tmp_path / "members.toml"
@@ -37,7 +39,11 @@ def test_files_are_read_again_and_a_wrong_one_is_told(tmp_path: Path, monkeypatc
     until(lambda: identity.sign(b"a").startswith(new.identifier))
     assert health.reasons == {}
     good = file.read_bytes()
-    for wrong in (b"no members' file", b'federation = "another"', good.replace(b"pofmkl-server", b"pofmkl-client")):
+    for wrong in (
+        b"no members' file",
+        b'federation = "another"',
+        good.replace(b"pofmkl-server", b"pofmkl-client"),
+    ):
         replaced(file, wrong)
         until(lambda: "keys" in health.reasons)
         assert "members" in health.reasons["keys"]

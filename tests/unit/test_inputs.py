@@ -1,4 +1,5 @@
-"""Inputs as the settings declare them: numbers, booleans, categories, times, and replacements for missing values."""
+"""Inputs as the settings declare them: numbers, booleans, categories, times, and replacements for missing
+values."""
 
 from __future__ import annotations
 
@@ -65,9 +66,17 @@ NOON = "2026-11-23T12:00:00Z"  # a Monday
         ({"as": "hour-of-day", "unit": "s"}, " 2.16e4 ", (1.0, 0.0)),
         ({"as": "hour-of-day", "unit": "ms"}, "2026-11-23T06:00:00Z", (1.0, 0.0)),
         ({"as": "hour-of-day"}, "2026-11-23T06:00:00.000Z[Etc/UTC]", (1.0, 0.0)),
-        ({"as": "hour-of-day"}, "2026-11-23T07:00:00.000000000+01:00[America/Argentina/ComodRivadavia]", (1.0, 0.0)),
+        (
+            {"as": "hour-of-day"},
+            "2026-11-23T07:00:00.000000000+01:00[America/Argentina/ComodRivadavia]",
+            (1.0, 0.0),
+        ),
         ({"as": "day-of-week"}, NOON, (0.0, 1.0)),
-        ({"as": "day-of-week"}, "2026-11-24T23:59:00Z", (math.sin(2 * math.pi / 7), math.cos(2 * math.pi / 7))),
+        (
+            {"as": "day-of-week"},
+            "2026-11-24T23:59:00Z",
+            (math.sin(2 * math.pi / 7), math.cos(2 * math.pi / 7)),
+        ),
         ({"as": "elapsed-seconds", "since": "2026-11-23T11:59:00Z"}, NOON, (60.0,)),
         ({"missing": "zero"}, None, (0.0,)),
         ({"missing": 4.5}, None, (4.5,)),
@@ -94,11 +103,16 @@ NOON = "2026-11-23T12:00:00Z"  # a Monday
         ({"as": "number", "missing": 4.5, "missing_values": [LONG]}, str(LONG), (4.5,)),
         ({"as": "number", "missing": 4.5, "missing_values": [2**53 + 1]}, str(2**53), (2.0**53,)),
         ({"as": "hour-of-day", "missing": "zero", "missing_values": ["unknown"]}, "unknown", (0.0, 0.0)),
-        ({"as": "category", "values": ["a", "?"], "missing": "zero", "missing_values": ["?"]}, "?", (0.0, 0.0)),
+        (
+            {"as": "category", "values": ["a", "?"], "missing": "zero", "missing_values": ["?"]},
+            "?",
+            (0.0, 0.0),
+        ),
     ],
 )
 def test_a_value_becomes_its_numbers(one: dict[str, Any], value: Any, expected: tuple[float, ...]) -> None:
-    """Protects the inputs of learning: each kind of value is converted as documented, and missing ones as requested."""
+    """Protects the inputs of learning: each kind of value is converted as documented, and missing ones as
+    requested."""
     assert features(one, value) == pytest.approx(expected, abs=1e-12)
 
 
@@ -148,7 +162,8 @@ def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: An
 
 
 def test_a_text_that_may_say_that_there_is_none_is_told_how_to_say_so() -> None:
-    """Protects users with N/A in their topic: the reason names the setting. A badly written number does not get that hint."""
+    """Protects users with N/A in their topic: the reason names the setting. A badly written number does not
+    get that hint."""
     with pytest.raises(PeerError, match="missing_values"):
         features({"as": "number", "missing": "zero"}, "N/A")
     with pytest.raises(PeerError, match=r"a number is expected$"):
@@ -156,11 +171,15 @@ def test_a_text_that_may_say_that_there_is_none_is_told_how_to_say_so() -> None:
 
 
 def test_a_bucket_is_the_same_for_good() -> None:
-    """Protects a federation's parameters: another hash in another release would assign them to other categories.
+    """Protects a federation's parameters: another hash in another release would assign them to other
+    categories.
 
     Oracle: the last three bits of the output of `b2sum --length 64`.
     """
-    of = {value: features({"as": "category", "buckets": 8}, value).index(1.0) for value in ("oslo", "bergen", "42", "")}
+    of = {
+        value: features({"as": "category", "buckets": 8}, value).index(1.0)
+        for value in ("oslo", "bergen", "42", "")
+    }
     assert of == {"oslo": 0x70 % 8, "bergen": 0x05 % 8, "42": 0x7A % 8, "": 0xB4 % 8}
 
 
@@ -178,7 +197,8 @@ def test_numbers_are_divided_and_the_rest_is_not() -> None:
 
 
 def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
-    """Protects the records of companies: nested fields, one time used twice, client and label within objects."""
+    """Protects the records of companies: nested fields, one time used twice, client and label within
+    objects."""
     inputs: Inputs = [
         {"field": "meta.at", "as": "hour-of-day"},
         {"field": "meta.at", "as": "day-of-week"},
@@ -191,19 +211,38 @@ def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
         "payload": {"readings": [{"temp": "20"}]},
         "target": {"y": "1.5"},
     }
-    found = read(inputs, content, client="meta.site", sample_id="meta.id", label="target.y", label_as="number", label_range=(1, 2))
+    found = read(
+        inputs,
+        content,
+        client="meta.site",
+        sample_id="meta.id",
+        label="target.y",
+        label_as="number",
+        label_range=(1, 2),
+    )
     assert (found.client, found.id, found.label) == ("oslo", "5", 0.5)
     assert found.features == pytest.approx((0, -1, 0, 1, 20, 3600, 1), abs=1e-12)
-    with pytest.raises(PeerError, match=r"payload\.readings\[0\]\.temp is missing: payload\.readings is a list of 0"):
+    with pytest.raises(
+        PeerError, match=r"payload\.readings\[0\]\.temp is missing: payload\.readings is a list of 0"
+    ):
         read(inputs, content | {"payload": {"readings": []}}, client="meta.site")
 
 
 @pytest.mark.parametrize("begun", ["N/A", 0, "0", None, math.nan, ""])
 def test_a_time_to_count_from_can_be_missing_too(begun: Any) -> None:
-    """Protects from fifty years of elapsed time for a missing start, and from a dead letter for a value that may be missing."""
-    keys = {"field": "at", "as": "elapsed-seconds", "unit": "s", "since_field": "begun", "missing_values": ["N/A", 0]}
+    """Protects from fifty years of elapsed time for a missing start, and from a dead letter for a value that
+    may be missing."""
+    keys = {
+        "field": "at",
+        "as": "elapsed-seconds",
+        "unit": "s",
+        "since_field": "begun",
+        "missing_values": ["N/A", 0],
+    }
     content = {"at": 1767225600, "begun": begun}
-    of = {missing: InputReader(InputSection(**{**keys, "missing": missing}), 1.0) for missing in (4.5, "reject")}
+    of = {
+        missing: InputReader(InputSection(**{**keys, "missing": missing}), 1.0) for missing in (4.5, "reject")
+    }
     assert of[4.5].numbers(content) == (4.5,)
     with pytest.raises(PeerError, match="a time is expected") as caught:
         of["reject"].numbers(content)
@@ -213,7 +252,8 @@ def test_a_time_to_count_from_can_be_missing_too(begun: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", "NaN", "null"])
 def test_a_label_that_says_nothing_leaves_a_sample_unlabelled(text: str) -> None:
-    """Protects the sample's prediction: an empty text counts as no label, in JSON as in CSV, and is no reason for a refusal."""
+    """Protects the sample's prediction: an empty text counts as no label, in JSON as in CSV, and is no reason
+    for a refusal."""
     found = read([{"field": "f"}], {"f": 1, "y": text}, label="y", label_as="number")
     assert (found.features, found.label) == ((1.0,), None)
     with pytest.raises(PeerError, match="y is"):
@@ -230,7 +270,10 @@ def test_the_short_form_takes_paths_too() -> None:
     found = SampleReader(section).decode(Record("t", 0, 0, b"c", b'{"meta": {"a": 1, "y": 0.5}, "b": 2}'))
     assert (found.features, found.label) == ((1.0, 2.0), 0.5)
     listed = SamplesSection(topic="t", features="payload.x", dimension=2)
-    assert SampleReader(listed).decode(Record("t", 0, 0, b"c", b'{"payload": {"x": [1, 2]}}')).features == (1.0, 2.0)
+    assert SampleReader(listed).decode(Record("t", 0, 0, b"c", b'{"payload": {"x": [1, 2]}}')).features == (
+        1.0,
+        2.0,
+    )
     with pytest.raises(PeerError, match=r"payload\.x has the length 3, 2 is expected"):
         SampleReader(listed).decode(Record("t", 0, 0, b"c", b'{"payload": {"x": [1, 2, 3]}}'))
 
@@ -248,9 +291,12 @@ class Lines:
 
 
 def test_where_every_value_is_text_numbers_need_no_word() -> None:
-    """Protects lines of text: 21.5 is a number there, in inputs, times and labels, and an empty field is missing."""
+    """Protects lines of text: 21.5 is a number there, in inputs, times and labels, and an empty field is
+    missing."""
     section = SamplesSection(
-        topic="t", inputs=[{"field": "a", "missing": "zero"}, {"field": "t", "as": "hour-of-day", "unit": "s"}], label="y"
+        topic="t",
+        inputs=[{"field": "a", "missing": "zero"}, {"field": "t", "as": "hour-of-day", "unit": "s"}],
+        label="y",
     )
     read_line = SampleReader(section, Lines()).decode
     found = read_line(Record("t", 0, 0, b"c", b"21.5;21600;0.5"))
@@ -279,7 +325,10 @@ def test_where_every_value_is_text_numbers_need_no_word() -> None:
         ([{"field": "a..b"}], "path"),
         ([{"field": "a", "missing": True}], "number is expected"),
         ([{"field": "a", "missing": math.inf}], "finite"),
-        ([{"field": "a", "missing": "mean", "missing_values": ["-", True]}], "texts and numbers are expected"),
+        (
+            [{"field": "a", "missing": "mean", "missing_values": ["-", True]}],
+            "texts and numbers are expected",
+        ),
         ([{"field": "a", "as": "text"}], "number"),
         ([], "at least 1"),
     ],
@@ -298,7 +347,9 @@ def test_a_slip_in_a_table_is_told_by_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"samples\.inputs\.0\.kind is not known.*\bas\b"):
         load_settings(path, PofmklSettings)
     path.write_text(base + 'as="hours"\n')
-    with pytest.raises(ConfigurationError, match=r"samples\.inputs\.0\.as= 'hours'|samples\.inputs\.0\.as = 'hours'"):
+    with pytest.raises(
+        ConfigurationError, match=r"samples\.inputs\.0\.as= 'hours'|samples\.inputs\.0\.as = 'hours'"
+    ):
         load_settings(path, PofmklSettings)
 
 
@@ -312,13 +363,16 @@ def test_what_is_to_be_predicted_is_no_input() -> None:
 
 @pytest.mark.parametrize("missing", ["mean", "last"])
 def test_a_party_and_a_role_without_means_refuse_them(missing: str) -> None:
-    """Protects a party's ledger: with a mean over entities, each entity would change what is released about the others."""
+    """Protects a party's ledger: with a mean over entities, each entity would change what is released about
+    the others."""
     inputs: Inputs = [{"field": "a", "missing": missing}]
     with pytest.raises(ValidationError, match="no earlier values"):
         EntitySamplesSection(topic="t", inputs=inputs)
     with pytest.raises(ConfigurationError, match="knows no client"):
         SampleReader(SamplesSection(topic="t", inputs=inputs))
-    party = EntitySamplesSection(topic="t", inputs=[{"field": "a.b", "missing": "zero"}], entity="who", key="int64")
+    party = EntitySamplesSection(
+        topic="t", inputs=[{"field": "a.b", "missing": "zero"}], entity="who", key="int64"
+    )
     assert (party.width, party.input_names) == (1, ["a.b"])
     found = SampleReader(party.samples).decode(Record("t", 0, 0, None, b'{"who": 3, "a": {}}'))
     assert (found.client, found.features) == ("3", (0.0,))
@@ -326,7 +380,9 @@ def test_a_party_and_a_role_without_means_refuse_them(missing: str) -> None:
 
 def settings(samples: dict[str, Any], **federation: Any) -> PofmklSettings:
     return PofmklSettings(
-        federation={"name": "f", "clients": 2, **federation}, role={"kind": "pofmkl-client"}, samples={"topic": "t", **samples}
+        federation={"name": "f", "clients": 2, **federation},
+        role={"kind": "pofmkl-client"},
+        samples={"topic": "t", **samples},
     )
 
 
@@ -334,10 +390,17 @@ def test_state_goes_on_where_the_numbers_mean_the_same() -> None:
     """Protects state from another meaning, but does not refuse it for a change in how bytes are read."""
     short = client_state_settings(settings({"features": ["a", "b"]}))
     remembered = json.loads(short.encode())
-    assert not {key for key in remembered if key.startswith(("samples.inputs", "samples.key", "samples.label_as"))}
-    same = {"inputs": [{"field": "a", "as": "number", "missing": "zero"}, {"field": "b"}], "label_as": "number"}
+    assert not {
+        key for key in remembered if key.startswith(("samples.inputs", "samples.key", "samples.label_as"))
+    }
+    same = {
+        "inputs": [{"field": "a", "as": "number", "missing": "zero"}, {"field": "b"}],
+        "label_as": "number",
+    }
     assert client_state_settings(settings(same)).compare(remembered) == ([], [])
-    other = client_state_settings(settings({"inputs": [{"field": "a", "missing": "mean"}, {"field": "b"}], "key": "int64"}))
+    other = client_state_settings(
+        settings({"inputs": [{"field": "a", "missing": "mean"}, {"field": "b"}], "key": "int64"})
+    )
     assert {one.key for one in other.compare(remembered)[0]} == {"samples.features", "samples.client"}
 
 
@@ -363,7 +426,9 @@ ANYTHING = st.recursive(
     | st.floats()
     | st.text()
     | st.sampled_from(["NaN", "1e999", NOON, "9999-12-31", "0001-01-01", "21.5"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 EVERY_KIND: Inputs = [
@@ -381,7 +446,8 @@ EVERY_KIND: Inputs = [
 @hypothesis.settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "y", "id"]), ANYTHING))
 def test_whatever_is_in_a_record_it_is_read_or_refused(content: dict[str, Any]) -> None:
-    """Protects a worker from a record that ends it: any value becomes numbers within bounds, or a refusal with a reason."""
+    """Protects a worker from a record that ends it: any value becomes numbers within bounds, or a refusal
+    with a reason."""
     read_one = reader(EVERY_KIND, sample_id="id", label="y", label_as="number", format="msgpack")
     try:
         value = msgspec.msgpack.encode(content)

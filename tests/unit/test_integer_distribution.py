@@ -54,11 +54,11 @@ def probabilities(distribution: IntegerDistribution, candidates: range) -> np.nd
 
 
 def test_a_choice_has_the_probabilities_of_a_softmax_far_into_its_tail() -> None:
-    """Protects the mechanism: candidates that are 0 to 80 scales behind have the probability that the proof assumes, without a
-    visible effect of rounding their weights.
+    """Protects the mechanism: candidates that are 0 to 80 scales behind have the probability that the proof
+    assumes, without a visible effect of rounding their weights.
     """
     rate = Fraction(3, 1_000_003)
-    scores = np.array([-(2**40), 5, 0, -10**6, -10**7, -2 * 10**7, -20_000_000 - 10**6, 5 - 3 * 10**6])
+    scores = np.array([-(2**40), 5, 0, -(10**6), -(10**7), -2 * 10**7, -20_000_000 - 10**6, 5 - 3 * 10**6])
     found = probabilities(choice(scores, rate), range(len(scores)))
     wanted = np.exp(log_softmax(scores.astype(float) * float(rate)))
     assert wanted[5] < 1e-25
@@ -74,9 +74,16 @@ def test_draws_follow_the_weights() -> None:
     assert counts[1] == counts[5] == 0
     assert chisquare(counts[[0, 2, 3, 4]], 200_000 / 19 * np.array([5, 1, 10, 3])).pvalue > 1e-3
     content = bits(50)
-    assert [int(distribution.draw(content[at : at + 16])[0]) for at in range(0, 800, 16)] == distribution.draw(content).tolist()
+    assert [
+        int(distribution.draw(content[at : at + 16])[0]) for at in range(0, 800, 16)
+    ] == distribution.draw(content).tolist()
     even = IntegerDistribution(np.array([1, 1], dtype=object), 0.0)
-    assert [int(even.draw(edge.to_bytes(16, "big"))[0]) for edge in (0, 2**127 - 1, 2**127, 2**128 - 1)] == [0, 0, 1, 1]
+    assert [int(even.draw(edge.to_bytes(16, "big"))[0]) for edge in (0, 2**127 - 1, 2**127, 2**128 - 1)] == [
+        0,
+        0,
+        1,
+        1,
+    ]
     # The upper words of these thresholds are equal.
     close = IntegerDistribution(np.array([2**100, 1, 1, 2**100], dtype=object), 0.0)
     assert probabilities(close, range(4))[1:3] == pytest.approx(2.0**-101, rel=1e-6)
@@ -97,7 +104,9 @@ def test_the_noise_is_a_discrete_gaussian(variance: Fraction) -> None:
     for start in (-8 * deviation, -deviation, 0, 3 * deviation):
         window = range(start, start + 3)
         found = probabilities(distribution, window)[:-1]
-        np.testing.assert_allclose(found, [weights[reach + at] / total for at in window][:-1], rtol=1e-9, atol=1e-30)
+        np.testing.assert_allclose(
+            found, [weights[reach + at] / total for at in window][:-1], rtol=1e-9, atol=1e-30
+        )
     drawn = distribution.draw(bits(100_000))
     assert abs(drawn.mean()) < 5 * math.sqrt(float(variance) / len(drawn)) + 1e-9
     assert np.abs(drawn).max() < 8 * math.sqrt(variance)
@@ -105,15 +114,21 @@ def test_the_noise_is_a_discrete_gaussian(variance: Fraction) -> None:
 
 
 def test_what_a_discrete_gaussian_loses_is_within_what_is_counted() -> None:
-    """Protects delta: tails and errors of weights are both part of the total variation, at the largest deviation too."""
+    """Protects delta: tails and errors of weights are both part of the total variation, at the largest
+    deviation too."""
     furthest = DEVIATIONS * LARGEST_DEVIATION + 2
     assert 2 * furthest + 1 <= 2**TABLE_BITS
-    # A weight is a product of ratios. Weight, ratio and the ratio's factor are each off by less than one when they are cut.
+    # A weight is a product of ratios. Weight, ratio and the ratio's factor are each off by less than one when
+    # they are cut.
     error = sum(2 * number + 2 for number in range(furthest))
     assert error <= 2**ERROR_BITS
     tails = math.erfc(DEVIATIONS / math.sqrt(2))
     assert tails == pytest.approx(1.5e-23, rel=0.05)
-    assert tails + 2.0 ** (TABLE_BITS + ERROR_BITS - WEIGHT_BITS) < GAUSSIAN_LOST == pytest.approx(3.86e-23, rel=0.01)
+    assert (
+        tails + 2.0 ** (TABLE_BITS + ERROR_BITS - WEIGHT_BITS)
+        < GAUSSIAN_LOST
+        == pytest.approx(3.86e-23, rel=0.01)
+    )
 
 
 def test_discrete_noise_costs_what_continuous_noise_costs() -> None:
@@ -130,8 +145,8 @@ def test_discrete_noise_costs_what_continuous_noise_costs() -> None:
 
 
 def test_the_range_of_a_choice_is_reached_and_never_exceeded() -> None:
-    """Protects the claim about a choice: if neighbours' scores differ by at most D, log-ratios lie in an interval of 2 rate D, and
-    divergences stay under the cost. One score up and all others down comes nearest.
+    """Protects the claim about a choice: if neighbours' scores differ by at most D, log-ratios lie in an
+    interval of 2 rate D, and divergences stay under the cost. One score up and all others down comes nearest.
     """
     random = np.random.default_rng(0)
     rate, most = Fraction(1, 1000), 600
@@ -140,7 +155,9 @@ def test_the_range_of_a_choice_is_reached_and_never_exceeded() -> None:
     for trial in range(60):
         scores = random.integers(-2000, 2000, 6)
         moved = np.where(np.arange(6) == 0, most, -most) if trial % 2 else random.integers(-most, most + 1, 6)
-        first, second = (np.log(probabilities(choice(given, rate), range(6))) for given in (scores, scores + moved))
+        first, second = (
+            np.log(probabilities(choice(given, rate), range(6))) for given in (scores, scores + moved)
+        )
         ratios = first - second
         nearest = max(nearest, float(np.ptp(ratios)))
         for alpha in (1.01, 2.0, 10.0):
@@ -157,7 +174,8 @@ def test_noise_that_is_too_strong_for_a_table_is_refused() -> None:
 
 
 def test_bits_are_by_everything_that_a_release_is_of() -> None:
-    """Protects against one draw for two contents: if any field differs, the bits differ; the same release has the same bits."""
+    """Protects against one draw for two contents: if any field differs, the bits differ; the same release has
+    the same bits."""
     once = release_bits(SECRET, RELEASE, 4)
     assert len(once) == 4 * DRAW_BYTES
     assert release_bits(SECRET, RELEASE, 4) == once

@@ -1,4 +1,5 @@
-"""The log's first line for each event and then a rate, and its progress line: what an operator sees without metrics."""
+"""The log's first line for each event and then a rate, and its progress line: what an operator sees without
+metrics."""
 
 from __future__ import annotations
 
@@ -22,13 +23,16 @@ class Book:
     def _write(self, event: str, **facts: Any) -> None:
         self.lines.append({"event": event, **facts})
 
-    def refuse(self, offset: int, reason: str = "malformed", text: str = "not JSON", topic: str = "readings") -> None:
+    def refuse(
+        self, offset: int, reason: str = "malformed", text: str = "not JSON", topic: str = "readings"
+    ) -> None:
         record = Record(topic, 3, offset, b"pump", b"{")
         self.journal.refused(record, PeerError(reason, text), dead_letter=topic == "readings")
 
 
 def test_the_first_refusal_is_told_at_once_with_its_place_and_what_to_do() -> None:
-    """Protects the operator of a federation that refuses everything: the log names the record, the reason and the remedy."""
+    """Protects the operator of a federation that refuses everything: the log names the record, the reason and
+    the remedy."""
     book = Book()
     book.refuse(17, text="sensor_3 is missing")
     [line] = book.lines
@@ -57,7 +61,12 @@ def test_sixty_refusals_are_two_lines_and_every_one_is_counted() -> None:
 def test_each_topic_and_reason_has_its_own_first() -> None:
     """Protects a new mistake from being hidden by an old one."""
     book = Book()
-    for topic, reason in (("readings", "malformed"), ("readings", "label"), ("model", "malformed"), ("readings", "label")):
+    for topic, reason in (
+        ("readings", "malformed"),
+        ("readings", "label"),
+        ("model", "malformed"),
+        ("readings", "label"),
+    ):
         book.refuse(0, reason, topic=topic)
     book.journal.notice(OperatorNotice("late_round", "the round closed without 'pump'"))
     assert [(line["reason"], line.get("record", "")[:5]) for line in book.lines] == [
@@ -120,7 +129,8 @@ def counter(name: str, value: float, reason: str | None = None, headline: bool =
 
 
 def test_progress_tells_what_was_added_and_how_things_stand() -> None:
-    """Protects a newcomer's first minute: samples, refusals by reason, lag and error in one line, counted since the last one."""
+    """Protects a newcomer's first minute: samples, refusals by reason, lag and error in one line, counted
+    since the last one."""
     clock = Clock()
     progress = ProgressLine(60.0, clock)
     clock.now = 9.9
@@ -129,14 +139,25 @@ def test_progress_tells_what_was_added_and_how_things_stand() -> None:
     assert progress.due()
 
     def stand(samples: float, refused: float) -> dict[str, Any]:
-        lag = [Measurement("consumer_lag_records", "gauge", "", 2.0, (("partition", str(number)),), True) for number in range(3)]
+        lag = [
+            Measurement("consumer_lag_records", "gauge", "", 2.0, (("partition", str(number)),), True)
+            for number in range(3)
+        ]
         error = Measurement("mse_windowed", "gauge", "", 0.0123456, (), True)
         hidden = counter("secret", 5.0, headline=False)
-        counts = [counter("samples", samples), counter("dead_letters", refused, "label"), counter("dead_letters", 1.0, "malformed")]
+        counts = [
+            counter("samples", samples),
+            counter("dead_letters", refused, "label"),
+            counter("dead_letters", 1.0, "malformed"),
+        ]
         return progress.line([*counts, *lag, error, hidden])
 
     first = {"samples": 40, "dead_letters": 8, "consumer_lag_records": 6, "mse_windowed": 0.01235}
-    assert stand(40.0, 7.0) == {**first, "seconds": 10, "dead_letters_by_reason": {"label": 7, "malformed": 1}}
+    assert stand(40.0, 7.0) == {
+        **first,
+        "seconds": 10,
+        "dead_letters_by_reason": {"label": 7, "malformed": 1},
+    }
     assert not progress.due()
     clock.now = 70.0
     assert progress.due()
@@ -155,7 +176,8 @@ def test_progress_can_be_turned_off_and_never_waits_longer_than_asked() -> None:
 
 
 def test_a_cluster_that_refuses_connections_is_a_line_a_minute() -> None:
-    """Protects the log in an outage: behind a proxy that accepts and closes, a worker tries twice a second."""
+    """Protects the log in an outage: behind a proxy that accepts and closes, a worker tries twice a
+    second."""
     book = Book()
     for attempt in range(240):
         book.clock.now = attempt / 2

@@ -38,7 +38,13 @@ def _served() -> Iterator[FakeRegistry]:
 def section(served: FakeRegistry, **keys: Any) -> SamplesSection:
     registry = RegistrySection(url=served.url)
     return SamplesSection(
-        topic="t", format="json-schema", check_schema=True, registry=registry, client="site", features=["x"], **keys
+        topic="t",
+        format="json-schema",
+        check_schema=True,
+        registry=registry,
+        client="site",
+        features=["x"],
+        **keys,
     )
 
 
@@ -62,7 +68,10 @@ def test_what_the_schema_refuses_is_told_by_its_place(served: FakeRegistry) -> N
     with pytest.raises(PeerError) as refused:
         reader.decode(record(framed(number, long)))
     assert len(refused.value.text) < 400
-    for value, text in ((b'{"site": "north", "x": 1}', "names no schema"), (framed(number, b'{"site'), "malformed")):
+    for value, text in (
+        (b'{"site": "north", "x": 1}', "names no schema"),
+        (framed(number, b'{"site'), "malformed"),
+    ):
         with pytest.raises(PeerError, match=text):
             reader.decode(record(value))
     assert [path for path in served.asked if path.endswith(f"/{number}")] == [f"/schemas/ids/{number}"]
@@ -78,7 +87,8 @@ def test_what_streamfl_writes_can_be_read_again(served: FakeRegistry) -> None:
 
 
 def test_a_registry_that_is_away_is_waited_for(served: FakeRegistry) -> None:
-    """Protects records during an outage: records that cannot be checked yet are neither accepted nor refused."""
+    """Protects records during an outage: records that cannot be checked yet are neither accepted nor
+    refused."""
     served.status = 503
     with pytest.raises(NotYetReadable):
         SampleReader(section(served)).decode(record(framed(1, b'{"site": "north", "x": 1}')))
@@ -107,13 +117,16 @@ def test_nothing_is_fetched_but_what_the_registry_refers_to(served: FakeRegistry
 
 
 def test_a_pattern_takes_no_longer_than_its_text(served: FakeRegistry) -> None:
-    """Protects the worker from a text made for a pattern of its schema: with back-tracking it would take for ever.
+    """Protects the worker from a text made for a pattern of its schema: with back-tracking it would take for
+    ever.
 
     So patterns that need back-tracking are refused.
     """
     number = served.add({"properties": {"site": {"pattern": "^(a+)+$"}}}, "JSON")
     with pytest.raises(PeerError, match="does not match"):
-        SampleReader(section(served)).decode(record(framed(number, b'{"x": 1, "site": "%s!"}' % (b"a" * 10_000))))
+        SampleReader(section(served)).decode(
+            record(framed(number, b'{"x": 1, "site": "%s!"}' % (b"a" * 10_000)))
+        )
     number = served.add({"properties": {"site": {"pattern": "(?=a)b"}}}, "JSON")
     with pytest.raises(PeerError, match="unknown_schema"):
         SampleReader(section(served)).decode(record(framed(number, b'{"x": 1, "site": "b"}')))
@@ -130,7 +143,9 @@ def test_a_file_serves_records_with_and_without_a_number(served: FakeRegistry, t
         reader.decode(record(content.replace(b"1", b"-1")))
     assert served.asked == []
     path.write_text('{"type": "nothing"}')
-    with pytest.raises(ConfigurationError, match=r"samples.schema_file = .*this JSON Schema cannot validate records"):
+    with pytest.raises(
+        ConfigurationError, match=r"samples.schema_file = .*this JSON Schema cannot validate records"
+    ):
         SampleReader(section(served, schema_file=str(path)))
 
 
@@ -153,9 +168,18 @@ def test_checking_is_no_part_of_the_state(served: FakeRegistry) -> None:
             {
                 "federation": {"name": "f", "clients": 1},
                 "role": {"kind": "pofmkl-client"},
-                "samples": {"topic": "t", "format": "json-schema", "client": "site", "features": ["x"], "label": "y", **keys},
+                "samples": {
+                    "topic": "t",
+                    "format": "json-schema",
+                    "client": "site",
+                    "features": ["x"],
+                    "label": "y",
+                    **keys,
+                },
             }
         )
         return ROLES["pofmkl-client"].state_settings(settings)
 
-    assert state_settings(check_schema=True, registry={"url": served.url}).encode() == state_settings().encode()
+    assert (
+        state_settings(check_schema=True, registry={"url": served.url}).encode() == state_settings().encode()
+    )

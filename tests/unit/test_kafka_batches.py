@@ -1,4 +1,5 @@
-"""The end of a fetched batch: records written during the answer are read, and an impossible offset is reported."""
+"""The end of a fetched batch: records written during the answer are read, and an impossible offset is
+reported."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from streamfl_connectors.kafka.batches import _Batches
 
 
 def answer(end: int, beyond: dict[Any, int], expected: int = 0) -> _Batches:
-    """Two batches of one record each, offsets 0 and 1. ``end`` is the partition's end when the broker looked."""
+    """Two batches of one record each, offsets 0 and 1. ``end`` is the partition's end when the broker
+    looked."""
     content = b""
     for offset in range(2):
         builder: Any = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=0)
@@ -24,7 +26,8 @@ def answer(end: int, beyond: dict[Any, int], expected: int = 0) -> _Batches:
 
 
 def test_what_was_written_while_the_broker_answered_is_asked_for_again() -> None:
-    """Protects a worker from stopping at a healthy batch: the answer's end is older than the broker's read of the log."""
+    """Protects a worker from stopping at a healthy batch: the answer's end is older than the broker's read of
+    the log."""
     beyond: dict[Any, int] = {}
     first = answer(1, beyond)
     assert first.next_batch().base_offset == 0
@@ -36,7 +39,8 @@ def test_what_was_written_while_the_broker_answered_is_asked_for_again() -> None
 
 
 def test_an_offset_beyond_the_end_twice_is_told() -> None:
-    """Protects positions: a batch's offset is not covered by its checksum, and a wrong one would be committed."""
+    """Protects positions: a batch's offset is not covered by its checksum, and a wrong one would be
+    committed."""
     beyond: dict[Any, int] = {}
     assert answer(0, beyond).next_batch() is None
     with pytest.raises(ValueError, match="offsets 0 to 0, which is impossible there"):

@@ -1,4 +1,5 @@
-"""Which lines of kafka-python's log reach the operator: failures, but not problems that the library solves itself."""
+"""Which lines of kafka-python's log reach the operator: failures, but not problems that the library solves
+itself."""
 
 from __future__ import annotations
 
@@ -8,12 +9,22 @@ import pytest
 from streamfl_connectors.kafka.failures import quieten
 
 HARMLESS = [
-    ("kafka.coordinator", "Marking the coordinator dead (node coordinator-1) for group plant: [Error 16] NotCoordinatorError."),
+    (
+        "kafka.coordinator",
+        "Marking the coordinator dead (node coordinator-1) for group plant: [Error 16] NotCoordinatorError.",
+    ),
     ("kafka.coordinator", "Error sending FindCoordinatorRequest to node 1 [Cancelled]"),
     ("kafka.coordinator.heartbeat", "Heartbeat failed for group g: generation id is not  current."),
-    ("kafka.coordinator.heartbeat", "Heartbeat: local member_id was not recognized; this consumer needs to re-join"),
+    (
+        "kafka.coordinator.heartbeat",
+        "Heartbeat: local member_id was not recognized; this consumer needs to re-join",
+    ),
     ("kafka.coordinator.consumer", "OffsetFetch failed: [Error 88] UnstableOffsetCommitError"),
-    ("kafka.net.selector", "Task <Task> ran for 0.114s (>0.100s threshold). It is blocking the event loop -- likely a tight loop"),
+    (
+        "kafka.net.selector",
+        "Task <Task> ran for 0.114s (>0.100s threshold). It is blocking the event loop -- likely a tight "
+        "loop",
+    ),
 ]
 GRAVE = [
     ("kafka.coordinator", "Group Coordinator Request failed: [Error 30] GroupAuthorizationFailedError: g"),
@@ -26,7 +37,8 @@ GRAVE = [
 
 
 def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects a newcomer from lines that look like failures at every start, and an operator from losing real ones."""
+    """Protects a newcomer from lines that look like failures at every start, and an operator from losing real
+    ones."""
     quieten()
     caplog.set_level(logging.WARNING, "kafka")
     for name, text in HARMLESS + GRAVE:

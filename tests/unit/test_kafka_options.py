@@ -20,14 +20,29 @@ SECRET = "2-7-1-8"
         ({"sasl_mechanism": "plain"}, "sasl_mechanism: .* is expected"),
         ({"sasl_mechanism": ["PLAIN"]}, "sasl_mechanism: .* is expected"),
         ({"security_protocol": "SASL_SSL"}, "'SASL_SSL' needs sasl_mechanism"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "a"}, "needs sasl_plain_password$"),
-        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512"}, "username and sasl_plain_password$"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-256", "sasl_plain_password": SECRET}, "username$"),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "a"},
+            "needs sasl_plain_password$",
+        ),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512"},
+            "username and sasl_plain_password$",
+        ),
+        (
+            {
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "SCRAM-SHA-256",
+                "sasl_plain_password": SECRET,
+            },
+            "username$",
+        ),
     ],
 )
-def test_a_login_that_cannot_be_is_told_before_a_broker_is_asked(options: dict[str, Any], message: str) -> None:
-    """Protects the first start: a mistyped mechanism, or a password missing from the environment, is a configuration error (exit
-    code 2), not a broker that does not answer (3).
+def test_a_login_that_cannot_be_is_told_before_a_broker_is_asked(
+    options: dict[str, Any], message: str
+) -> None:
+    """Protects the first start: a mistyped mechanism, or a password missing from the environment, is a
+    configuration error (exit code 2), not a broker that does not answer (3).
     """
     with pytest.raises(ConfigurationError, match=message) as caught:
         KafkaCluster("kafka://h:1", options)

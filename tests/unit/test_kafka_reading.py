@@ -1,4 +1,5 @@
-"""Reading committed records of given partitions, on a log without a cluster. Both Kafka connectors use this reader."""
+"""Reading committed records of given partitions, on a log without a cluster. Both Kafka connectors use this
+reader."""
 
 from __future__ import annotations
 
@@ -15,10 +16,16 @@ PLACE = ("numbers", 0)
 
 
 class Log(Reader):
-    """A reader on partitions that are lists of records. Missing offsets are markers, and reading stops at ``damaged``."""
+    """A reader on partitions that are lists of records. Missing offsets are markers, and reading stops at
+    ``damaged``."""
 
     def __init__(
-        self, *records: Record, end: int | None = None, damaged: int | None = None, patience: float = 0.0, begin: int = 0
+        self,
+        *records: Record,
+        end: int | None = None,
+        damaged: int | None = None,
+        patience: float = 0.0,
+        begin: int = 0,
     ) -> None:
         super().__init__(patience)
         self.records = list(records)
@@ -48,7 +55,11 @@ class Log(Reader):
         taken: list[Record] = []
         for place, position in self.stands.items():
             stop = self.damaged if self.damaged is not None else self.end
-            mine = [r for r in self.records if (r.topic, r.partition) == place and (position or 0) <= r.offset < stop][:most]
+            mine = [
+                r
+                for r in self.records
+                if (r.topic, r.partition) == place and (position or 0) <= r.offset < stop
+            ][:most]
             taken += mine
             self.stands[place] = mine[-1].offset + 1 if mine and len(mine) == most else stop
         return taken
@@ -61,7 +72,9 @@ class Log(Reader):
         self.closed = True
 
 
-def record(offset: int, key: bytes | None = b"k", value: bytes | None = None, topic: str = "numbers") -> Record:
+def record(
+    offset: int, key: bytes | None = b"k", value: bytes | None = None, topic: str = "numbers"
+) -> Record:
     return Record(topic, 0, offset, key, b"%d" % offset if value is None else value, (), 0.0)
 
 
@@ -70,7 +83,8 @@ def offsets(records: Iterator[Record] | list[Record]) -> list[int]:
 
 
 def test_a_partition_that_ends_in_a_marker_is_read_to_its_end() -> None:
-    """Protects a restart: a marker follows the last record of a committed transaction, and no poll ever returns a marker."""
+    """Protects a restart: a marker follows the last record of a committed transaction, and no poll ever
+    returns a marker."""
     log = Log(record(0), record(1), end=3)
     assert offsets(log.read_whole([PLACE])) == [0, 1]
     log.records.append(record(3))
@@ -79,7 +93,8 @@ def test_a_partition_that_ends_in_a_marker_is_read_to_its_end() -> None:
 
 
 def test_a_position_that_is_not_known_yet_is_not_the_end() -> None:
-    """Protects restored state: a partition whose position is not known yet must not count as read or empty."""
+    """Protects restored state: a partition whose position is not known yet must not count as read or
+    empty."""
     log = Log(record(0), patience=60.0)
     log.waits_for_position = 3
     assert offsets(log.read_whole([PLACE])) == [0]
@@ -109,14 +124,18 @@ def test_what_cannot_be_read_is_told_before_that_nothing_came() -> None:
     ("end", "begin", "count", "expected"),
     [(10, 0, 2, [0, 1, 8, 9]), (3, 0, 2, [0, 1, 2]), (10, 7, 2, [7, 8, 9]), (10, 0, 0, []), (0, 0, 3, [])],
 )
-def test_the_edges_of_a_partition_come_once_and_in_order(end: int, begin: int, count: int, expected: list[int]) -> None:
-    """Protects the preflight with either library: first and last records, also if they overlap or old ones were deleted."""
+def test_the_edges_of_a_partition_come_once_and_in_order(
+    end: int, begin: int, count: int, expected: list[int]
+) -> None:
+    """Protects the preflight with either library: first and last records, also if they overlap or old ones
+    were deleted."""
     log = Log(*(record(offset) for offset in range(begin, end)), end=end, begin=begin)
     assert offsets(log.read_edges(PLACE, count)) == expected
 
 
 def test_tables_come_as_compaction_would_leave_them() -> None:
-    """Protects memory and the first prediction: from a long log the newest record of each key, and all without a key."""
+    """Protects memory and the first prediction: from a long log the newest record of each key, and all
+    without a key."""
     log = Log(record(0, b"a"), record(1, None), record(2, b"b"), record(3, None), record(4, b"a"))
     tables = Tables(lambda: log, [PLACE])
     assert offsets(tables.read_whole()) == [1, 2, 3, 4]
@@ -127,7 +146,8 @@ def test_tables_come_as_compaction_would_leave_them() -> None:
 
 
 def test_tables_that_cannot_be_read_are_read_whole_again() -> None:
-    """Protects a worker from an incomplete model: after a failed first read, the next one begins at the start."""
+    """Protects a worker from an incomplete model: after a failed first read, the next one begins at the
+    start."""
     broken, whole = Log(record(0, b"a"), record(1, b"b"), damaged=1), Log(record(0, b"a"), record(1, b"b"))
     logs = iter([broken, whole])
     tables = Tables(lambda: next(logs), [PLACE])
@@ -138,7 +158,8 @@ def test_tables_that_cannot_be_read_are_read_whole_again() -> None:
 
 
 def test_a_reader_is_used_again_unless_it_failed() -> None:
-    """Protects the time to restore many partitions, and the next restore from a reader at an arbitrary position."""
+    """Protects the time to restore many partitions, and the next restore from a reader at an arbitrary
+    position."""
     made: list[Log] = []
 
     def make() -> Log:
@@ -187,7 +208,8 @@ class Numbers(Logs):
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, 5), (7, 5), (3, 3), (0, 0), (-1, 0)])
 def test_reading_a_topic_ends_at_the_limit(limit: int | None, expected: int) -> None:
-    """Protects the preflight, which reads a few records of a topic with millions. The reader is always returned."""
+    """Protects the preflight, which reads a few records of a topic with millions. The reader is always
+    returned."""
     logs = Numbers()
     assert len(list(logs.read("numbers", limit))) == expected
     assert logs.last.closed == (limit is None or limit > 0)
@@ -200,5 +222,6 @@ def test_a_partition_that_is_not_there_is_refused() -> None:
 
 
 def test_a_time_after_the_last_record_is_the_end() -> None:
-    """Protects a reset to a time: Kafka returns -1 for a time after the last record, and a group at -1 would begin at 0."""
+    """Protects a reset to a time: Kafka returns -1 for a time after the last record, and a group at -1 would
+    begin at 0."""
     assert [Numbers().offsets("numbers", at)[0] for at in (3.0, 9.0)] == [3, 5]

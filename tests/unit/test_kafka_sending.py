@@ -1,4 +1,5 @@
-"""Records passed to kafka-python a batch at a time: the result of each record is reported whatever happens to its batch."""
+"""Records passed to kafka-python a batch at a time: the result of each record is reported whatever happens to
+its batch."""
 
 from __future__ import annotations
 
@@ -100,18 +101,22 @@ def test_records_end_with_their_batch() -> None:
 
 
 def test_a_record_that_is_too_large_is_told_before_its_neighbours() -> None:
-    """Protects the operator: only the error about the size names the topic, so it is reported before the batch's others."""
+    """Protects the operator: only the error about the size names the topic, so it is reported before the
+    batch's others."""
     producer = Producer()
     deliveries = list(_hand_over(producer, PLACE, records(5)))
     (batch,) = producer.batches()
     found = {3: errors.MessageSizeTooLargeError("3")}
-    batch.complete_exceptionally(errors.InvalidRecordError(), lambda place: found.get(place, errors.InvalidRecordError()))
+    batch.complete_exceptionally(
+        errors.InvalidRecordError(), lambda place: found.get(place, errors.InvalidRecordError())
+    )
     assert ended(deliveries) == "MessageSizeTooLargeError"
 
 
 @pytest.mark.parametrize("lost", [None, 0, 1, 2])
 def test_records_of_a_batch_that_is_split_end_with_its_parts(lost: int | None) -> None:
-    """Protects at-least-once: a batch above the topic's limit is sent in parts, one of them split again; each part counts."""
+    """Protects at-least-once: a batch above the topic's limit is sent in parts, one of them split again; each
+    part counts."""
     producer = Producer()
     deliveries = list(_hand_over(producer, PLACE, records(10)))
     first, second = producer.split(producer.batches()[0])

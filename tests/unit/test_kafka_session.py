@@ -12,7 +12,16 @@ from streamfl_connectors.positions import Positions
 from streamfl_connectors.session import KafkaSession, transactional_id
 
 from streamfl.contract.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Moved, Outgoing, Polled, Step, Subscription, TopicPartition
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Moved,
+    Outgoing,
+    Polled,
+    Step,
+    Subscription,
+    TopicPartition,
+)
 
 SAMPLES, MODEL = ("samples", 0), "model"
 
@@ -141,7 +150,8 @@ def made(tables: Tables | None = None) -> tuple[KafkaSession[Any], Member, Commi
 
 
 def test_table_records_outlive_the_error_of_a_poll() -> None:
-    """Protects the model: a table record read before the inputs failed comes with the next poll, and only once."""
+    """Protects the model: a table record read before the inputs failed comes with the next poll, and only
+    once."""
     session, member, _, _ = made(Tables())
     assert [one.offset for one in session.poll(0.0, 10).tables] == [0, 1, 2]
     member.fails = True
@@ -152,7 +162,8 @@ def test_table_records_outlive_the_error_of_a_poll() -> None:
 
 
 def test_after_an_error_everything_is_given_back_and_begun_anew() -> None:
-    """Protects exactly-once: the cluster first decides the open transaction, then the caller learns that it has no partitions."""
+    """Protects exactly-once: the cluster first decides the open transaction, then the caller learns that it
+    has no partitions."""
     session, _, commits, calls = made()
     assert session.poll(0.0, 10).assigned == [0]
     commits.fails = True
@@ -172,7 +183,8 @@ def test_after_an_error_everything_is_given_back_and_begun_anew() -> None:
 
 
 def test_where_a_log_was_cut_back_is_said_before_anything_is_read_there() -> None:
-    """Protects records written in place of lost ones, also with an epoch from earlier, because another member may have read on."""
+    """Protects records written in place of lost ones, also with an epoch from earlier, because another member
+    may have read on."""
     session, member, _, _ = made()
     session.poll(0.0, 10)
     session.seek("samples", 0, 12, epoch=0)
@@ -207,7 +219,8 @@ def test_the_group_hears_of_the_leave_before_the_producer_is_gone() -> None:
 
 
 def test_only_transactions_have_a_name() -> None:
-    """Protects the rights of an at-least-once worker: without a transaction it needs none on transactional ids."""
+    """Protects the rights of an at-least-once worker: without a transaction it needs none on transactional
+    ids."""
     assert transactional_id(Subscription("plant", ("samples",), guarantee="at_least_once")) is None
     assert transactional_id(Subscription("plant", ("samples",), transactional_id="plant:7")) == "plant:7"
     names = {transactional_id(Subscription("plant", ("samples",))) for _ in range(2)}
@@ -244,9 +257,13 @@ def test_lag_is_the_last_known_while_the_cluster_is_away() -> None:
     ],
 )
 def test_a_commit_names_the_partitions_whose_state_it_writes(
-    positions: dict[TopicPartition, int], written: list[int], held: set[int], expected: dict[TopicPartition, int]
+    positions: dict[TopicPartition, int],
+    written: list[int],
+    held: set[int],
+    expected: dict[TopicPartition, int],
 ) -> None:
-    """Protects restored state: a new owner waits for every transaction that writes the partition's changelog."""
+    """Protects restored state: a new owner waits for every transaction that writes the partition's
+    changelog."""
     found = Positions()
     found.begin(SAMPLES, 2)
     found.begin(("samples", 1), 4)
@@ -260,21 +277,32 @@ def test_a_commit_names_the_partitions_whose_state_it_writes(
         (Outgoing("outputs", None, None), "a record for topic 'outputs' has neither a key nor a value"),
         (Outgoing("outputs", b"k", None, 2), "topic 'outputs' has 2 partitions, there is no partition 2"),
         (Outgoing("outputs", b"k", None, -1), "topic 'outputs' has 2 partitions, there is no partition -1"),
-        (Outgoing("outputs", None, bytes(901)), r"'outputs' is too large: .* its option \(it takes up to 1001 bytes, 1000 are"),
+        (
+            Outgoing("outputs", None, bytes(901)),
+            r"'outputs' is too large: .* its option \(it takes up to 1001 bytes, 1000 are",
+        ),
     ],
 )
 def test_a_record_that_cannot_be_sent_is_refused_in_the_same_words(record: Outgoing, text: str) -> None:
-    """Protects the operator, with either library: an invalid record is reported before anything of its step is sent."""
-    fine = [Outgoing("outputs", None, b""), Outgoing("outputs", b"k", None, 1), Outgoing("outputs", None, bytes(900))]
+    """Protects the operator, with either library: an invalid record is reported before anything of its step
+    is sent."""
+    fine = [
+        Outgoing("outputs", None, b""),
+        Outgoing("outputs", b"k", None, 1),
+        Outgoing("outputs", None, bytes(900)),
+    ]
     check_records(fine, {"outputs": 1000}, {"outputs": 2}, "its option")
     with pytest.raises(ConfigurationError, match=text):
         check_records([*fine, record], {"outputs": 1000}, {"outputs": 2}, "its option")
 
 
 def test_a_record_above_the_bound_is_measured_where_its_size_can_be_had() -> None:
-    """Protects records that just fit: the estimate is up to 100 bytes too large, so the exact size decides."""
+    """Protects records that just fit: the estimate is up to 100 bytes too large, so the exact size
+    decides."""
     near = Outgoing("outputs", None, bytes(950))
     assert most_bytes(near) > 1000
     check_records([near], {"outputs": 1000}, {"outputs": 1}, "its option", exact_bytes=lambda record: 1000)
     with pytest.raises(ConfigurationError, match="it takes 1001 bytes, 1000 are allowed"):
-        check_records([near], {"outputs": 1000}, {"outputs": 1}, "its option", exact_bytes=lambda record: 1001)
+        check_records(
+            [near], {"outputs": 1000}, {"outputs": 1}, "its option", exact_bytes=lambda record: 1001
+        )

@@ -12,8 +12,8 @@ from streamfl_connectors.kafka import cluster
 
 @pytest.mark.parametrize("transport", [KafkaTCPTransport, KafkaSSLTransport])
 def test_the_last_words_of_a_broker_are_read_before_the_end(transport: type) -> None:
-    """Protects users with a wrong password on a busy machine: refusal and end of the connection come at once. The refusal used to
-    be dropped, so the broker looked unreachable.
+    """Protects users with a wrong password on a busy machine: refusal and end of the connection come at once.
+    The refusal used to be dropped, so the broker looked unreachable.
     """
     assert cluster.KafkaCluster
     broker, client = socket.socketpair()

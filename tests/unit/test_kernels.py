@@ -69,14 +69,17 @@ def test_paper_dictionary_is_the_stated_grid() -> None:
         (("gaussian", 1.0, 0.5), "0.5"),
     ],
 )
-def test_a_kernel_that_cannot_be_drawn_is_refused_by_name(arguments: tuple[str, float, float], named: str) -> None:
+def test_a_kernel_that_cannot_be_drawn_is_refused_by_name(
+    arguments: tuple[str, float, float], named: str
+) -> None:
     """A mistake in the dictionary must be reported with its value, and not appear as NaN features."""
     with pytest.raises(ConfigurationError, match=named):
         Kernel(*arguments)
 
 
 def test_grid_gives_smoothness_to_matern_alone_and_refuses_nothing_and_doubles() -> None:
-    """Kernel numbers are keys in the protocol, so the grid's order is fixed, and a repeated kernel is a mistake."""
+    """Kernel numbers are keys in the protocol, so the grid's order is fixed, and a repeated kernel is a
+    mistake."""
     kernels = grid(["matern", "laplacian"], [0.5, 2.0], smoothness=1.5)
     assert kernels == (
         Kernel("matern", 0.5, 1.5),
@@ -102,20 +105,23 @@ def test_grid_gives_smoothness_to_matern_alone_and_refuses_nothing_and_doubles()
     ids=str,
 )
 def test_features_approximate_their_kernel(kernel: Kernel) -> None:
-    """z(x) . z(x') must estimate k(x, x'). A wrong spectral density would still give unit-norm features, which learn badly."""
+    """z(x) . z(x') must estimate k(x, x'). A wrong spectral density would still give unit-norm features,
+    which learn badly."""
     count, dimension = 40_000, 3
     drawn = frequencies([kernel], count, dimension, seed=3, dtype=np.float64)
     points = np.random.default_rng(1).normal(size=(6, dimension))
     features = random_features(points, drawn)[:, 0]
     for a in range(6):
         for b in range(a):
-            # The estimate is a mean of `count` cosines with standard deviation at most sqrt(1/2). Five of these are allowed.
+            # The estimate is a mean of `count` cosines with standard deviation at most sqrt(1/2). Five of
+            # these are allowed.
             estimate = float(features[a] @ features[b])
             assert abs(estimate - kernel_value(kernel, points[a] - points[b])) < 5 * math.sqrt(0.5 / count)
 
 
 def test_frequencies_follow_the_documented_streams() -> None:
-    """A client in another language draws by the documentation: row by row, kernel i from stream ("frequencies", i)."""
+    """A client in another language draws by the documentation: row by row, kernel i from stream
+    ("frequencies", i)."""
     kernels = [Kernel("gaussian", 0.5), Kernel("laplacian", 2.0), Kernel("matern", 4.0, 1.5)]
     drawn = frequencies(kernels, 4, 2, seed=11, dtype=np.float64)
     np.testing.assert_allclose(drawn[0].ravel(), normal(8, 11, "frequencies", 0) / 0.5, rtol=1e-15)
@@ -129,7 +135,8 @@ def test_frequencies_follow_the_documented_streams() -> None:
 
 
 def test_shared_directions_differ_by_bandwidth_alone_within_a_kind() -> None:
-    """Directions are shared by family and smoothness: two Matern kernels of different tails must not share them."""
+    """Directions are shared by family and smoothness: two Matern kernels of different tails must not share
+    them."""
     kernels = [
         Kernel("gaussian", 0.5),
         Kernel("matern", 1.0, 0.5),
@@ -156,8 +163,12 @@ def test_random_features_are_equation_4() -> None:
         for kernel in range(2):
             for row in range(3):
                 phase = sum(drawn[kernel, row, axis] * inputs[sample, axis] for axis in range(2))
-                assert features[sample, kernel, row] == pytest.approx(math.sin(phase) / math.sqrt(3), abs=1e-14)
-                assert features[sample, kernel, 3 + row] == pytest.approx(math.cos(phase) / math.sqrt(3), abs=1e-14)
+                assert features[sample, kernel, row] == pytest.approx(
+                    math.sin(phase) / math.sqrt(3), abs=1e-14
+                )
+                assert features[sample, kernel, 3 + row] == pytest.approx(
+                    math.cos(phase) / math.sqrt(3), abs=1e-14
+                )
     np.testing.assert_allclose(np.linalg.norm(features, axis=-1), 1.0, rtol=1e-14)
     with pytest.raises(ValueError):
         random_features(np.zeros((1, 3)), drawn)
@@ -179,7 +190,8 @@ def test_predict_equals_the_features_times_the_parameters(samples: int, dtype: t
 
 
 def test_a_sine_and_a_cosine_are_one_sine_in_every_quadrant() -> None:
-    """The phase of a sin + b cos has branches: an error with a sign or a zero would give a prediction of the wrong sign."""
+    """The phase of a sin + b cos has branches: an error with a sign or a zero would give a prediction of the
+    wrong sign."""
     drawn = frequencies([Kernel("gaussian", 2.0)], 49, 3, seed=5)
     values = [-2.0, -1e-3, -0.0, 0.0, 1e-30, 0.5, 3.0]
     inputs = np.random.default_rng(0).uniform(-1, 1, size=(40, 3)).astype(np.float32)
@@ -191,7 +203,8 @@ def test_a_sine_and_a_cosine_are_one_sine_in_every_quadrant() -> None:
 
 
 def test_predict_sees_parameters_that_were_changed_in_place() -> None:
-    """Each version of the model is written into the same array. Predictions must not be those of the version before."""
+    """Each version of the model is written into the same array. Predictions must not be those of the version
+    before."""
     feature_map = FeatureMap(frequencies(paper_dictionary()[-3:], 5, 2, seed=1))
     inputs, parameters = np.ones((40, 2), dtype=np.float32), np.ones((3, 10), dtype=np.float32)
     before = feature_map.predict(inputs, parameters)
@@ -212,7 +225,8 @@ MIXED = [
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_shared_directions_change_no_result(dtype: type) -> None:
-    """One product for all kernels of a kind only changes the speed: features and predictions equal those of the plain path."""
+    """One product for all kernels of a kind only changes the speed: features and predictions equal those of
+    the plain path."""
     drawn = frequencies(MIXED, 10, 4, seed=1, dtype=dtype, shared_directions=True)
     plain, shared = FeatureMap(drawn), FeatureMap(drawn, shared_by=MIXED)
     generator = np.random.default_rng(0)
@@ -228,7 +242,8 @@ def test_shared_directions_change_no_result(dtype: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn_for", "shared", "named"), [(MIXED, False, MIXED), (MIXED, True, MIXED[::-1]), (MIXED, True, MIXED[:2])]
+    ("drawn_for", "shared", "named"),
+    [(MIXED, False, MIXED), (MIXED, True, MIXED[::-1]), (MIXED, True, MIXED[:2])],
 )
 def test_frequencies_that_are_not_shared_by_the_named_kernels_are_refused(
     drawn_for: list[Kernel], shared: bool, named: list[Kernel]
@@ -253,7 +268,8 @@ def test_predictions_are_not_overwritten_by_the_next_call() -> None:
 
 
 def test_predict_needs_memory_for_the_result_alone() -> None:
-    """All phases of a large poll at once would need a gigabyte: apart from the result, memory must not grow with the samples."""
+    """All phases of a large poll at once would need a gigabyte: apart from the result, memory must not grow
+    with the samples."""
     feature_map = FeatureMap(frequencies(paper_dictionary(), 100, 4, seed=1))
     inputs = np.ones((3000, 4), dtype=np.float32)
     parameters = np.ones((51, 200), dtype=np.float32)
@@ -267,7 +283,8 @@ def test_predict_needs_memory_for_the_result_alone() -> None:
 
 
 def test_rows_are_the_features_of_the_asked_kernel() -> None:
-    """Equation (9)'s update uses one kernel's features for each row. Norms would not reveal mixed-up kernels."""
+    """Equation (9)'s update uses one kernel's features for each row. Norms would not reveal mixed-up
+    kernels."""
     drawn = frequencies(grid(["gaussian"], [0.5, 1.0, 3.0]), 7, 4, seed=1, dtype=np.float64)
     generator = np.random.default_rng(0)
     inputs, kernels = generator.normal(size=(70, 4)), generator.integers(0, 3, 70)
@@ -295,7 +312,8 @@ def test_wrong_shapes_are_refused() -> None:
 @pytest.mark.parametrize("name", sorted(LOSSES))
 @given(prediction=finite, label=st.sampled_from([0.0, 1.0]))
 def test_gradient_is_the_slope_of_the_value(name: str, prediction: float, label: float) -> None:
-    """A factor lost in a gradient, such as the 2 of the square, would only look like another learning rate."""
+    """A factor lost in a gradient, such as the 2 of the square, would only look like another learning
+    rate."""
     loss, step = loss_named(name), 1e-4
     slope = (loss.value(prediction + step, label) - loss.value(prediction - step, label)) / (2 * step)
     assert float(loss.gradient(prediction, label)) == pytest.approx(float(slope), abs=1e-6)
@@ -310,16 +328,20 @@ def test_losses_are_their_formulas(prediction: float, label: float) -> None:
 
 
 def test_logistic_loss_stands_large_log_odds() -> None:
-    """exp(1000) is infinite: a confident kernel must not turn the weights into NaN, nor a tiny loss into 0."""
+    """exp(1000) is infinite: a confident kernel must not turn the weights into NaN, nor a tiny loss into
+    0."""
     assert float(LOGISTIC.value(1000.0, 0.0)) == 1000.0
     assert float(LOGISTIC.value(-1000.0, 1.0)) == 1000.0
     assert float(LOGISTIC.value(1000.0, 1.0)) == 0.0
     assert float(LOGISTIC.value(50.0, 1.0)) == pytest.approx(math.exp(-50), rel=1e-12)
-    np.testing.assert_array_equal(LOGISTIC.gradient(np.array([1000.0, -1000.0]), np.array([0.0, 1.0])), [1.0, -1.0])
+    np.testing.assert_array_equal(
+        LOGISTIC.gradient(np.array([1000.0, -1000.0]), np.array([0.0, 1.0])), [1.0, -1.0]
+    )
 
 
 def test_losses_broadcast_and_are_summed_in_float64() -> None:
-    """Labels of a batch (B, 1) meet predictions (B, N) in float32. Losses are added up over months, so in float64."""
+    """Labels of a batch (B, 1) meet predictions (B, N) in float32. Losses are added up over months, so in
+    float64."""
     predictions = np.array([[0.25, 1.0], [2.0, 0.5]], dtype=np.float32)
     for loss in LOSSES.values():
         value = loss.value(predictions, np.array([[0.0], [1.0]], dtype=np.float32))
@@ -349,7 +371,8 @@ def test_equal_weights_keep_the_kernels_in_number() -> None:
 
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=12), st.integers(1, 12), st.floats(0, 1))
 def test_bin_probabilities_are_equation_8(weights: list[float], size: int, exploration: float) -> None:
-    """Probabilities by a plain loop over the bins: division by p is only unbiased if p is the probability of the draw."""
+    """Probabilities by a plain loop over the bins: division by p is only unbiased if p is the probability of
+    the draw."""
     ordered = sorted(weights, reverse=True)
     held = [ordered[start : start + size] for start in range(0, len(ordered), size)]
     expected = [(1 - exploration) * math.fsum(h) / math.fsum(ordered) + exploration / len(held) for h in held]

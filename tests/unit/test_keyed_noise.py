@@ -19,8 +19,8 @@ SECRET = "5e" * 32
 @pytest.mark.parametrize("noise", [1e-6, 0.01, 4.0, 1e5])
 @pytest.mark.parametrize("length", [1.0, 3e-5, 7e7])
 def test_a_sum_on_a_grid_is_exact(size: int, noise: float, length: float) -> None:
-    """Protects the argument: whole steps are added without rounding. Rounding a vector to the grid lengthens it by no more than it
-    was shortened before, for any noise that the settings allow.
+    """Protects the argument: whole steps are added without rounding. Rounding a vector to the grid lengthens
+    it by no more than it was shortened before, for any noise that the settings allow.
     """
     values = np.random.default_rng(size).normal(size=size)
     values *= length * (1 - ROUNDING) / np.linalg.norm(values)
@@ -36,7 +36,8 @@ def test_a_sum_on_a_grid_is_exact(size: int, noise: float, length: float) -> Non
 
 
 def test_the_noise_of_a_grid_is_normal() -> None:
-    """Protects the mechanism: on the grid, noise is normal, with the right mean and deviation, and independent."""
+    """Protects the mechanism: on the grid, noise is normal, with the right mean and deviation, and
+    independent."""
     told = noisy(np.zeros(200_000), 3.0, 1.0, SECRET, "test")
     assert kstest(told / 3.0, "norm").pvalue > 1e-3
     assert abs(told.mean()) < 5 * 3 / math.sqrt(len(told))
@@ -51,13 +52,15 @@ def test_no_numbers_and_numbers_that_are_hardly_any_do_not_end_a_member() -> Non
 
 
 def test_noise_is_by_all_that_it_hides_and_scales() -> None:
-    """Protects from a difference without noise: other values, another strength or another grid get other noise; identical work gets
-    the same noise.
+    """Protects from a difference without noise: other values, another strength or another grid get other
+    noise; identical work gets the same noise.
     """
     values = np.array([0.25, -0.5])
     once = noisy(values, 1.0, 1.0, SECRET, "test")
     np.testing.assert_array_equal(noisy(values, 1.0, 1.0, SECRET, "test"), once)
-    np.testing.assert_array_equal(noisy(-0.0 * values, 1.0, 1.0, SECRET, "test"), noisy(0.0 * values, 1.0, 1.0, SECRET, "test"))
+    np.testing.assert_array_equal(
+        noisy(-0.0 * values, 1.0, 1.0, SECRET, "test"), noisy(0.0 * values, 1.0, 1.0, SECRET, "test")
+    )
     others = [
         noisy(values + 2.0**-16, 1.0, 1.0, SECRET, "test") - 2.0**-16,
         2 * noisy(values / 2, 0.5, 1.0, SECRET, "test"),
@@ -70,7 +73,8 @@ def test_noise_is_by_all_that_it_hides_and_scales() -> None:
 
 
 def test_tails_of_the_noise_have_no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the tails: the largest noise of each sign is beyond 13 deviations, with gaps smaller than any grid."""
+    """Protects the tails: the largest noise of each sign is beyond 13 deviations, with gaps smaller than any
+    grid."""
 
     def drawn(high: int, low: int) -> float:
         class Stream:

@@ -56,15 +56,19 @@ def test_a_key_gives_its_name(settings: dict[str, Any], key: bytes, name: str) -
         ({"key": "json", "key_field": "id"}, b'{"id": ""}', "malformed"),
     ],
 )
-def test_another_key_is_refused_with_its_reason(settings: dict[str, Any], key: bytes | None, reason: str) -> None:
-    """Protects the dead letters: each one says what its key should have been, and no other error is raised."""
+def test_another_key_is_refused_with_its_reason(
+    settings: dict[str, Any], key: bytes | None, reason: str
+) -> None:
+    """Protects the dead letters: each one says what its key should have been, and no other error is
+    raised."""
     with pytest.raises(PeerError) as caught:
         key_reader(KeySection(topic="t", **settings), "samples")(key)
     assert caught.value.reason == reason
 
 
 def test_a_binary_key_that_is_taken_for_text_is_told_how_it_is_read() -> None:
-    """Protects producers that write numbers as keys: the reason names the setting. Letters beyond ASCII do not get that hint."""
+    """Protects producers that write numbers as keys: the reason names the setting. Letters beyond ASCII do
+    not get that hint."""
     told = {width: binary_hint(bytes([0] * (width - 1) + [200])) for width in (3, 4, 8, 16)}
     assert [hint.rpartition(" or ")[0].rpartition("with ")[2] for hint in told.values()] == [
         "", 'key = "int32"', 'key = "int64"', 'key = "uuid"',

@@ -40,7 +40,9 @@ features_per_kernel = 4
 
 
 def reader(label_range: tuple[float, float] | None = (0.0, 1.0), **section: Any) -> LabelReader:
-    return LabelReader(LabelsSection(**{"topic": "t", "sample_id": "s", "label": "y", **section}), label_range)
+    return LabelReader(
+        LabelsSection(**{"topic": "t", "sample_id": "s", "label": "y", **section}), label_range
+    )
 
 
 def record(value: bytes | None, key: bytes | None = b"dev") -> Record:
@@ -56,7 +58,8 @@ def test_a_label_is_scaled_and_other_fields_are_ignored(name: str) -> None:
 
 
 def test_client_by_key_or_by_field() -> None:
-    """Protects the join: the client's name comes from where the section says. A name may be a whole number."""
+    """Protects the join: the client's name comes from where the section says. A name may be a whole
+    number."""
     assert reader().decode(record(b'{"s": "1", "y": 0.5, "c": "other"}')).client == "dev"
     quoted = reader(client='the "client"')
     assert quoted.decode(record(b'{"s": "1", "y": 0.5, "the \\"client\\"": "other"}')).client == "other"
@@ -92,7 +95,8 @@ def test_client_by_key_or_by_field() -> None:
     ],
 )
 def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reason: str) -> None:
-    """Protects the worker: the reason labels a metric and a dead letter. Any other exception would stop the worker."""
+    """Protects the worker: the reason labels a metric and a dead letter. Any other exception would stop the
+    worker."""
     with pytest.raises(PeerError) as caught:
         reader(client="c").decode(record(value))
     assert caught.value.reason == reason
@@ -122,7 +126,12 @@ def test_a_label_far_outside_its_range_is_refused_by_the_name_of_the_key() -> No
 
 def test_a_record_without_a_key() -> None:
     """Protects the join from a client without a name."""
-    for key, reason in ((None, "missing_field"), (b"\xff", "malformed"), (b"", "malformed"), (b"x" * 300, "malformed")):
+    for key, reason in (
+        (None, "missing_field"),
+        (b"\xff", "malformed"),
+        (b"", "malformed"),
+        (b"x" * 300, "malformed"),
+    ):
         with pytest.raises(PeerError) as caught:
             reader().decode(record(b'{"s": "1", "y": 0.5}', key))
         assert caught.value.reason == reason
@@ -130,7 +139,9 @@ def test_a_record_without_a_key() -> None:
 
 def test_settings_that_make_no_reader() -> None:
     """Protects the reader of the message: it names the section's own key."""
-    with pytest.raises(ConfigurationError, match="labels: sample_id, label, client are read from the same field"):
+    with pytest.raises(
+        ConfigurationError, match="labels: sample_id, label, client are read from the same field"
+    ):
         reader(client="s")
     with pytest.raises(ConfigurationError, match=r"labels\.format = 'parquet'.*json.*msgpack"):
         reader(format="parquet")
@@ -147,19 +158,38 @@ def config(tmp_path: Path) -> Path:
     ("old", "new", "expected"),
     [
         ('sample_id = "id"\n', "", "samples.sample_id is missing: with [labels]"),
-        ('sample_id = "id"\n', 'sample_id = "id"\nlabel = "y"\n', "samples.label = 'y': labels come with the samples or"),
-        ('topic = "results"', 'topic = "readings"', "labels.topic = 'readings': a topic other than the samples'"),
-        ('topic = "results"', 'topic = "plant.model"', "labels.topic = 'plant.model': a topic other than the federation's own"),
+        (
+            'sample_id = "id"\n',
+            'sample_id = "id"\nlabel = "y"\n',
+            "samples.label = 'y': labels come with the samples or",
+        ),
+        (
+            'topic = "results"',
+            'topic = "readings"',
+            "labels.topic = 'readings': a topic other than the samples'",
+        ),
+        (
+            'topic = "results"',
+            'topic = "plant.model"',
+            "labels.topic = 'plant.model': a topic other than the federation's own",
+        ),
         ('topic = "results"', 'topic = "two words"', "labels.topic = 'two words'"),
-        ("[learning]", '[challengers]\nmodels = ["linear"]\n[learning]', "challengers.models has no meaning with [labels]"),
+        (
+            "[learning]",
+            '[challengers]\nmodels = ["linear"]\n[learning]',
+            "challengers.models has no meaning with [labels]",
+        ),
         ('label = "lever"\n', "", "labels.label"),
         ('label = "lever"\n', 'label = "lever"\nexpiry_seconds = 0\n', "labels.expiry_seconds = 0"),
         ('label = "lever"\n', 'label = "lever"\nexpiry_seconds = inf\n', "labels.expiry_seconds = inf"),
         ('label = "lever"\n', 'label = "lever"\nlimit = 0\n', "labels.limit = 0"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_by_name(config: Path, old: str, new: str, expected: str) -> None:
-    """Protects the user: otherwise nothing would be learnt, or all twice. The message says which key to correct."""
+def test_settings_that_do_not_fit_are_refused_by_name(
+    config: Path, old: str, new: str, expected: str
+) -> None:
+    """Protects the user: otherwise nothing would be learnt, or all twice. The message says which key to
+    correct."""
     load_settings(config, PofmklSettings)
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
@@ -195,7 +225,8 @@ def checks(found: str) -> dict[str, dict[str, Any]]:
 def test_check_says_that_partition_counts_differ(
     on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the join: with different partition counts a label is in another partition than its sample, and nothing is learnt."""
+    """Protects the join: with different partition counts a label is in another partition than its sample, and
+    nothing is learnt."""
     bus = connect(url_of(on_a_bus), {})
     bus.create([TopicSpec("readings", 4, compacted=False), TopicSpec("results", 3, compacted=False)])
     assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs")[0] == 4
@@ -209,7 +240,8 @@ def test_check_says_that_partition_counts_differ(
 def test_topics_makes_both_alike_and_check_reads_both(
     on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the first start: topics are created to fit, and each topic's records are reported as readable or not."""
+    """Protects the first start: topics are created to fit, and each topic's records are reported as readable
+    or not."""
     assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 5)[0] == 0
     bus = connect(url_of(on_a_bus), {})
     assert [state.partitions for state in bus.describe(["readings", "results"]).values()] == [5, 5]
@@ -218,7 +250,11 @@ def test_topics_makes_both_alike_and_check_reads_both(
     code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
     assert code == 0
     found = checks(out)
-    assert found["records of readings"]["detail"] == found["records of results"]["detail"] == "1 of 1 record readable"
+    assert (
+        found["records of readings"]["detail"]
+        == found["records of results"]["detail"]
+        == "1 of 1 record readable"
+    )
     assert found["would write to plant.predictions"]["detail"].startswith("1 record from these")
     bus.write([Outgoing("results", b"a", b'{"reading": "1"}')])
     code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
@@ -235,20 +271,30 @@ def rows_file(folder: Path, rows: int) -> Path:
 
 @pytest.mark.parametrize("delay", [None, 0, 2, 100])
 def test_replay_sends_labels_so_many_rows_later(
-    delay: int | None, on_a_bus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    delay: int | None,
+    on_a_bus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects tests of late labels on own data: every label once, with that delay, in its sample's partition, never in the sample.
-    """
-    on_a_bus.write_text(on_a_bus.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n'))
+    """Protects tests of late labels on own data: every label once, with that delay, in its sample's
+    partition, never in the sample."""
+    on_a_bus.write_text(
+        on_a_bus.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n')
+    )
     run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 2)
     written: list[list[Outgoing]] = []
     bus = connect(url_of(on_a_bus), {})
     kind = type(bus)
     write = kind.write
-    monkeypatch.setattr(kind, "write", lambda self, records: (written.append([*records]), write(self, records))[1])
+    monkeypatch.setattr(
+        kind, "write", lambda self, records: (written.append([*records]), write(self, records))[1]
+    )
     options = [] if delay is None else ["--label-delay", delay]
     data = rows_file(tmp_path, 11)
-    code, out, _ = run_command(monkeypatch, capsys, "replay", on_a_bus, "--data", data, *options, "--format", "json")
+    code, out, _ = run_command(
+        monkeypatch, capsys, "replay", on_a_bus, "--data", data, *options, "--format", "json"
+    )
     result = json.loads(out)
     assert (code, result["records"], result["labels"]) == (0, 11, 11)
 
@@ -267,10 +313,16 @@ def test_replay_sends_labels_so_many_rows_later(
         else:
             label = decode(record.value or b"")
             # Oldest first, after as many of its client's samples as requested.
-            assert label == {"machine": record.key.decode(), "reading": waiting.pop(0), "lever": int(label["reading"]) / 11}
+            assert label == {
+                "machine": record.key.decode(),
+                "reading": waiting.pop(0),
+                "lever": int(label["reading"]) / 11,
+            }
             assert len(waiting) == (delay or 0) or (place > last_sample and len(waiting) < (delay or 0))
     assert ahead == {f"client-{k}".encode(): [] for k in range(3)}
-    places = {(record.key, record.partition) for topic in ("readings", "results") for record in bus.read(topic)}
+    places = {
+        (record.key, record.partition) for topic in ("readings", "results") for record in bus.read(topic)
+    }
     assert len(places) == 3
     bus.close()
 

@@ -31,12 +31,21 @@ def _bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bus]:
 def of_group(lag: Lag) -> dict[int, float]:
     """Lag in the group's view, by partition."""
     lag.look()
-    return {int(dict(one.labels)["partition"]): one.value for one in lag.measure(None) if one.name == "group_lag_records"}
+    return {
+        int(dict(one.labels)["partition"]): one.value
+        for one in lag.measure(None)
+        if one.name == "group_lag_records"
+    }
 
 
 def write(bus: Bus, *partitions: int) -> None:
     """Write one number to each of these."""
-    bus.write([Outgoing(TOPIC, b"sender-%d-%d" % (place, one), number(1, 1), one) for place, one in enumerate(partitions)])
+    bus.write(
+        [
+            Outgoing(TOPIC, b"sender-%d-%d" % (place, one), number(1, 1), one)
+            for place, one in enumerate(partitions)
+        ]
+    )
 
 
 def member(bus: Bus) -> Worker:
@@ -44,7 +53,8 @@ def member(bus: Bus) -> Worker:
 
 
 def test_a_partition_without_a_worker_has_a_lag(bus: Bus) -> None:
-    """Protects the lag alert while a worker is gone: the remaining workers of its group report its partitions' lag."""
+    """Protects the lag alert while a worker is gone: the remaining workers of its group report its
+    partitions' lag."""
     assert PARTITIONS == 2
     with closing(member(bus)) as worker:
         write(bus, 0, 1, 1)
@@ -56,8 +66,11 @@ def test_a_partition_without_a_worker_has_a_lag(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize(("reset", "told"), [("earliest", {0: 1, 1: 2}), ("latest", {}), ("error", {})])
-def test_before_the_first_commit_lag_is_from_where_the_group_will_begin(bus: Bus, reset: str, told: dict[int, float]) -> None:
-    """Protects the alert from records that nobody will read: a group that begins at the end has no lag for earlier ones."""
+def test_before_the_first_commit_lag_is_from_where_the_group_will_begin(
+    bus: Bus, reset: str, told: dict[int, float]
+) -> None:
+    """Protects the alert from records that nobody will read: a group that begins at the end has no lag for
+    earlier ones."""
     write(bus, 0, 1, 1)
     subscription = Subscription(GROUP, (TOPIC,), auto_offset_reset=reset)  # type: ignore[arg-type]
     assert of_group(Lag(bus, subscription)) == told

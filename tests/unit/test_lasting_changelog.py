@@ -26,7 +26,9 @@ def bus_with(*values: bytes) -> MemoryBus:
 
 
 def run(bus: MemoryBus, federation: str, own: str, lasting: Collection[str]) -> None:
-    channels = Channels(CHANNELS.inputs, CHANNELS.outputs, {**LEDGER, "positions": own}, CHANNELS.tables, lasting=lasting)
+    channels = Channels(
+        CHANNELS.inputs, CHANNELS.outputs, {**LEDGER, "positions": own}, CHANNELS.tables, lasting=lasting
+    )
     subscription = Subscription(federation, ("numbers",), ("factor",))
     worker = Worker(
         CountingRole(), channels, bus, subscription, "dead-letters", restore_seconds=0.0,
@@ -38,7 +40,8 @@ def run(bus: MemoryBus, federation: str, own: str, lasting: Collection[str]) -> 
 
 
 def test_another_federation_takes_it_over() -> None:
-    """Protects a lifetime budget: a second federation on the same data begins with what the first one spent."""
+    """Protects a lifetime budget: a second federation on the same data begins with what the first one
+    spent."""
     bus = bus_with(number(1, 5))
     run(bus, "first", "own", {"state"})
     bus.write([Outgoing("numbers", b"pump", number(2, 7), 0)])

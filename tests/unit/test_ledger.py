@@ -26,7 +26,8 @@ def restored(changes: list[tuple[bytes, bytes]]) -> Ledger:
 
 @given(RELEASES, st.integers(0, 40))
 def test_nobody_passes_the_budget_through_any_restart(releases: list[tuple[str, float]], stop: int) -> None:
-    """Protects the promise: costs stay within the budget, entities within the limit, and no restart changes an answer."""
+    """Protects the promise: costs stay within the budget, entities within the limit, and no restart changes
+    an answer."""
     never, again, changes = Ledger(LIMIT, BUDGET), Ledger(LIMIT, BUDGET), []
     for number, (entity, cost) in enumerate(releases):
         if number == stop:
@@ -59,7 +60,9 @@ def test_a_budget_can_be_spent_to_the_end() -> None:
     assert ledger.largest == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("name", "value"), [(b"a", b"\x92\xcb" + b"\x7f\xf0" + bytes(6) + b"\x01"), (b"", b"\x92\x00\x01")])
+@pytest.mark.parametrize(
+    ("name", "value"), [(b"a", b"\x92\xcb" + b"\x7f\xf0" + bytes(6) + b"\x01"), (b"", b"\x92\x00\x01")]
+)
 def test_a_damaged_entry_is_refused(name: bytes, value: bytes) -> None:
     """Protects the ledger from an infinite amount and from an entity without a name."""
     with pytest.raises((PeerError, ValueError)):
@@ -67,7 +70,8 @@ def test_a_damaged_entry_is_refused(name: bytes, value: bytes) -> None:
 
 
 def test_noise_is_not_left_out_without_a_word() -> None:
-    """Protects a claim of privacy: a member with a ledger stops, unless the operator confirms that it goes on without noise."""
+    """Protects a claim of privacy: a member with a ledger stops, unless the operator confirms that it goes on
+    without noise."""
     with pytest.raises(PeerError, match="without_noise"):
         promise_ended("bank", "[privacy]", without_noise=False)
     assert promise_ended("bank", "[privacy]", without_noise=True).reason == "without_noise"
@@ -75,7 +79,8 @@ def test_noise_is_not_left_out_without_a_word() -> None:
 
 
 def test_an_infinite_cost_is_remembered_and_ends_every_budget() -> None:
-    """Protects entities with a release without noise: nothing is promised about them again, through any restart."""
+    """Protects entities with a release without noise: nothing is promised about them again, through any
+    restart."""
     never = Ledger(LIMIT, None)
     never.spend("a", math.inf)
     assert never.refusal("a", math.inf) is None

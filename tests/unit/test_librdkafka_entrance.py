@@ -1,4 +1,5 @@
-"""librdkafka's connector makes its admin calls with kafka-python, which must connect with the same options."""
+"""librdkafka's connector makes its admin calls with kafka-python, which must connect with the same
+options."""
 
 from __future__ import annotations
 
@@ -16,7 +17,19 @@ from streamfl.contract.role import ConfigurationError
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "1", "-subj", "/CN=h"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=h",
+    ]
     command += ["-passout", "pass:hush", "-keyout", str(folder / "key.pem"), "-out", str(folder / "own.pem")]
     subprocess.run(command, check=True, capture_output=True)
     return folder
@@ -30,7 +43,12 @@ def test_no_admin_call_of_librdkafka_is_left() -> None:
 
 def test_a_login_has_kafka_pythons_names() -> None:
     """Protects logins by name, by Kerberos and by token, however the options are spelt."""
-    options = {"security_protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl_password": "b"}
+    options = {
+        "security_protocol": "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "a",
+        "sasl_password": "b",
+    }
     assert entrance(options) == {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "PLAIN",
@@ -45,9 +63,17 @@ def test_certificates_are_taken_from_files_and_from_texts(folder: Path, as_text:
     """Protects users who give librdkafka certificates, and an encrypted key, as texts: Python needs files."""
     own, key = folder / "own.pem", folder / "key.pem"
     if as_text:
-        options = {"ssl.ca.pem": own.read_text(), "ssl.certificate.pem": own.read_text(), "ssl.key.pem": key.read_text()}
+        options = {
+            "ssl.ca.pem": own.read_text(),
+            "ssl.certificate.pem": own.read_text(),
+            "ssl.key.pem": key.read_text(),
+        }
     else:
-        options = {"ssl.ca.location": str(own), "ssl.certificate.location": str(own), "ssl.key.location": str(key)}
+        options = {
+            "ssl.ca.location": str(own),
+            "ssl.certificate.location": str(own),
+            "ssl.key.location": str(key),
+        }
     context = entrance({"security.protocol": "ssl", "ssl.key.password": "hush", **options})["ssl_context"]
     assert [found["subject"] for found in context.get_ca_certs()] == [((("commonName", "h"),),)]
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
@@ -56,9 +82,14 @@ def test_certificates_are_taken_from_files_and_from_texts(folder: Path, as_text:
 
 
 def test_what_is_not_to_be_verified_is_not() -> None:
-    """Protects both settings of verification: where it is off, kafka-python must connect too; where it is on, it stays on."""
-    named = entrance({"security.protocol": "ssl", "ssl.endpoint.identification.algorithm": "none"})["ssl_context"]
+    """Protects both settings of verification: where it is off, kafka-python must connect too; where it is on,
+    it stays on."""
+    named = entrance({"security.protocol": "ssl", "ssl.endpoint.identification.algorithm": "none"})[
+        "ssl_context"
+    ]
     assert (named.check_hostname, named.verify_mode) == (False, ssl.CERT_REQUIRED)
-    unverified = entrance({"security.protocol": "ssl", "enable.ssl.certificate.verification": False})["ssl_context"]
+    unverified = entrance({"security.protocol": "ssl", "enable.ssl.certificate.verification": False})[
+        "ssl_context"
+    ]
     assert (unverified.check_hostname, unverified.verify_mode) == (False, ssl.CERT_NONE)
     assert "ssl_context" not in entrance({"security.protocol": "plaintext", "ssl.ca.location": "x"})

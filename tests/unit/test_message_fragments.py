@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pytest
-from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, PART, BlockReader, checksum, claimed_sender_of_block, decode_block
+from blocks import (
+    BLOCK_CHANNELS,
+    BLOCK_TOPICS,
+    LIMITS,
+    PART,
+    BlockReader,
+    checksum,
+    claimed_sender_of_block,
+    decode_block,
+)
 from msgspec.structs import replace
 
 from streamfl.contract.role import PeerError, Received, Record, StateChange
 from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
-from streamfl.roles.message_fragments import FRAGMENT_BYTES, Fragment, Limits, LongMessages, decoded_in_fragments, split
+from streamfl.roles.message_fragments import (
+    FRAGMENT_BYTES,
+    Fragment,
+    Limits,
+    LongMessages,
+    decoded_in_fragments,
+    split,
+)
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
@@ -20,11 +36,15 @@ DECODE = decoded_in_fragments(decode_block)
 
 
 def received(values: Iterable[bytes], partition: int = 0) -> list[Received]:
-    records = [Record("blocks", partition, offset, b"key", value, (), 100.0) for offset, value in enumerate(values)]
+    records = [
+        Record("blocks", partition, offset, b"key", value, (), 100.0) for offset, value in enumerate(values)
+    ]
     return [Received("blocks", DECODE(record), record) for record in records]
 
 
-def parts(block: bytes = BLOCK, sequence: int = 1, sender: str = "pump", fragment_bytes: int = PART) -> list[Received]:
+def parts(
+    block: bytes = BLOCK, sequence: int = 1, sender: str = "pump", fragment_bytes: int = PART
+) -> list[Received]:
     return received(split(sender, 7, sequence, block, fragment_bytes))
 
 
@@ -118,7 +138,8 @@ def replace_part(part: object, **fields: object) -> Fragment:
     ],
 )
 def test_a_part_that_cannot_be_is_refused_alone(change: dict[str, object], reason: str) -> None:
-    """Protects an unfinished message from one wrong part: the part is refused, and the message still becomes complete."""
+    """Protects an unfinished message from one wrong part: the part is refused, and the message still becomes
+    complete."""
     first, second, *rest = parts()
     owner = opened()
     assert messages(owner, [first]) == []
@@ -135,11 +156,14 @@ def test_another_size_under_the_same_digest_is_refused() -> None:
     first, second, *_ = parts()
     owner = opened()
     messages(owner, [first])
-    assert reasons(owner, [replace(second, message=replace_part(second.message, size=29))]) == ["contradictory_part"]
+    assert reasons(owner, [replace(second, message=replace_part(second.message, size=29))]) == [
+        "contradictory_part"
+    ]
 
 
 def test_a_damaged_part_is_refused_where_it_shows() -> None:
-    """Protects the mathematics from damaged bytes: the last part is refused, and the message is not passed on."""
+    """Protects the mathematics from damaged bytes: the last part is refused, and the message is not passed
+    on."""
     first, second, *rest = parts()
     owner = opened()
     wrong = replace(second, message=replace_part(second.message, content=b"\0" * PART))
@@ -164,7 +188,8 @@ def test_what_comes_twice_counts_once() -> None:
 
 
 def test_other_content_under_a_number_is_put_together_apart() -> None:
-    """Protects a sender that repeated its work with other records: the version that is complete first is the message."""
+    """Protects a sender that repeated its work with other records: the version that is complete first is the
+    message."""
     other = parts(bytes(range(51, 81)))
     owner = opened()
     assert messages(owner, parts()[:2]) == []
@@ -184,7 +209,8 @@ def test_partitions_are_apart() -> None:
 
 
 def test_what_is_not_completed_is_forgotten_and_counted() -> None:
-    """Protects memory from senders that stop in the middle. Later parts of such a message count as missing."""
+    """Protects memory from senders that stop in the middle. Later parts of such a message count as
+    missing."""
     first, second, *_ = parts()
     owner = opened()
     messages(owner, [first], 100.0)
@@ -258,7 +284,8 @@ def test_an_orphan_in_the_changelog_harms_nothing() -> None:
 
 
 def test_workers_that_end_between_any_two_parts_lose_and_double_nothing() -> None:
-    """Protects the whole way over a bus: another worker reads each part, and every block is published once."""
+    """Protects the whole way over a bus: another worker reads each part, and every block is published
+    once."""
     bus = MemoryBus()
     bus.create(BLOCK_TOPICS)
     blocks = [bytes([number, *range(1, 25)]) for number in range(1, 6)]
@@ -288,7 +315,8 @@ def test_workers_that_end_between_any_two_parts_lose_and_double_nothing() -> Non
 
 
 def test_parts_speak_for_their_sender_alone() -> None:
-    """Protects members from another writer: the parts name a sender that its key allows, but the whole names another."""
+    """Protects members from another writer: the parts name a sender that its key allows, but the whole names
+    another."""
     honest = b"@pump " + BLOCK
     assert messages(opened(), parts(honest)) == [honest]
     owner = opened()

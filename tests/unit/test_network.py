@@ -11,7 +11,8 @@ from streamfl.simulation.network import NetworkBus
 
 
 def test_messages_between_members_take_time_and_others_do_not() -> None:
-    """Protects claims about hops: a message can be read after the delay and not before, in order; users' records at once."""
+    """Protects claims about hops: a message can be read after the delay and not before, in order; users'
+    records at once."""
     now = 10.0
     bus = NetworkBus(lambda: now, delay=2.0)
     bus.create([TopicSpec("said", 1, compacted=False), TopicSpec("samples", 1, compacted=False)])
@@ -32,15 +33,17 @@ def test_messages_between_members_take_time_and_others_do_not() -> None:
 
 
 def test_what_was_read_is_counted_and_gone() -> None:
-    """Protects memory in long runs, and the figures: a message is dropped at its reader's commit and stays counted. Users' records
-    stay.
+    """Protects memory in long runs, and the figures: a message is dropped at its reader's commit and stays
+    counted. Users' records stay.
     """
     bus = NetworkBus(lambda: 0.0)
     bus.create([TopicSpec("said", 1, compacted=False), TopicSpec("samples", 1, compacted=False)])
     bus.between = {"said"}
     session = bus.session(Subscription(group="g", inputs=["said", "samples"]))
     session.poll(0.0, 10)
-    bus.write([Outgoing("said", None, b"a"), Outgoing("said", b"key", b"bc"), Outgoing("samples", None, b"row")])
+    bus.write(
+        [Outgoing("said", None, b"a"), Outgoing("said", b"key", b"bc"), Outgoing("samples", None, b"row")]
+    )
     session.poll(0.0, 10)
     assert len(list(bus.read("said"))) == 2
     session.commit(Step(positions={("said", 0): 1, ("samples", 0): 1}))

@@ -1,4 +1,5 @@
-"""Records that cannot be decoded because a registry does not answer: they wait, and none is lost, doubled or dead-lettered."""
+"""Records that cannot be decoded because a registry does not answer: they wait, and none is lost, doubled or
+dead-lettered."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ class Registry:
 
 
 def _channels(registry: Registry) -> Channels:
-    return replace(CHANNELS, inputs={name: replace(source, decode=registry.decode) for name, source in CHANNELS.inputs.items()})
+    return replace(
+        CHANNELS,
+        inputs={name: replace(source, decode=registry.decode) for name, source in CHANNELS.inputs.items()},
+    )
 
 
 def _worker(bus: MemoryBus, registry: Registry, seconds: Callable[[], float]) -> Worker:
@@ -49,7 +53,8 @@ def _send(bus: MemoryBus, key: bytes, partition: int, *values: bytes) -> None:
 
 
 def test_records_wait_for_the_registry_and_each_counts_once() -> None:
-    """Protects records from an outage of the registry: they wait in order, others go on, and the worker is not ready."""
+    """Protects records from an outage of the registry: they wait in order, others go on, and the worker is
+    not ready."""
     bus, registry, now = MemoryBus(), Registry(), [0.0]
     bus.create(TOPICS)
     _send(bus, b"pump", 0, number(1, 5))
@@ -60,14 +65,19 @@ def test_records_wait_for_the_registry_and_each_counts_once() -> None:
     for _ in range(5):
         counting.step(0)
         now[0] += 0.5
-    assert sorted(record.value or b"" for record in bus.read("totals")) == sorted([number(1, 5), number(1, 3)])
+    assert sorted(record.value or b"" for record in bus.read("totals")) == sorted(
+        [number(1, 5), number(1, 3)]
+    )
     assert "registry cannot be asked" in (counting.health.trouble or "")
     assert not list(bus.read("dead-letters"))
     registry.answers = True
     for _ in range(8):
         counting.step(0)
         now[0] += 0.5
-    assert [record.value for record in bus.read("totals") if record.key == b"pump"] == [number(1, 5), number(2, 12)]
+    assert [record.value for record in bus.read("totals") if record.key == b"pump"] == [
+        number(1, 5),
+        number(2, 12),
+    ]
     assert [record.value for record in bus.read("totals") if record.key == b"later"] == [number(1, 100)]
     assert counting.health.trouble is None
     assert "streamfl_records_total 4.0" in counting.metrics.render().decode()

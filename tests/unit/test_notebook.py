@@ -34,7 +34,8 @@ def frame(rows: int = 90) -> pd.DataFrame:
 
 
 def test_predictions_stand_beside_the_rows_that_they_are_of() -> None:
-    """Protects the join with the frame: each prediction has the client and the label of its own row, in the label's unit."""
+    """Protects the join with the frame: each prediction has the client and the label of its own row, in the
+    label's unit."""
     data = frame()
     result = streamfl.simulate(data, label="load", client_column="site", seed=3)
     found = result.to_frame()
@@ -50,11 +51,13 @@ def test_predictions_stand_beside_the_rows_that_they_are_of() -> None:
 
 
 def test_it_is_the_commands_run(tmp_path: Any) -> None:
-    """Protects from two simulators: dictionaries of columns and of sections give the same figures as files."""
+    """Protects from two simulators: dictionaries of columns and of sections give the same figures as
+    files."""
     data = frame().drop(columns="site")
     data.to_csv(tmp_path / "data.csv", index=False)
     (tmp_path / "client.toml").write_text(
-        '[federation]\nname = "notebook"\nclients = 3\n[role]\nkind = "pofmkl-client"\n[learning]\nfeatures_per_kernel = 20\n'
+        '[federation]\nname = "notebook"\nclients = 3\n[role]\nkind = '
+        '"pofmkl-client"\n[learning]\nfeatures_per_kernel = 20\n'
     )
     named = streamfl.simulate(tmp_path / "data.csv", tmp_path / "client.toml", label="load", rounds=20)
     columns = {name: data[name].tolist() for name in data}
@@ -65,7 +68,8 @@ def test_it_is_the_commands_run(tmp_path: Any) -> None:
 
 
 def test_a_result_shows_itself() -> None:
-    """Protects the notebook: a table without a call, with escaped texts, and a picture in given axes or new ones."""
+    """Protects the notebook: a table without a call, with escaped texts, and a picture in given axes or new
+    ones."""
     result = streamfl.simulate(frame(), label="load", clients=2, rounds=10)
     assert "<td>federation</td>" in result._repr_html_()
     assert "RMSE, units of load" in repr(result)
@@ -74,7 +78,9 @@ def test_a_result_shows_itself() -> None:
 
     axes = pyplot.subplots()[1]
     assert result.plot(axes) is axes
-    compared = streamfl.compare(frame(), label="load", clients=2, rounds=10, methods=["local", "running-mean"])
+    compared = streamfl.compare(
+        frame(), label="load", clients=2, rounds=10, methods=["local", "running-mean"]
+    )
     assert [found["method"] for found in compared.figures["methods"]] == ["local", "running-mean"]
     assert len(compared.plot().get_lines()) == 2
     errors = np.square(compared.to_frame()["local"] - compared.to_frame()["label"]).mean()
@@ -82,7 +88,8 @@ def test_a_result_shows_itself() -> None:
 
 
 def test_systems_whose_parties_have_columns_are_simulated_too() -> None:
-    """Protects the common entry point: the role decides which system runs, and missing results are reported, not invented."""
+    """Protects the common entry point: the role decides which system runs, and missing results are reported,
+    not invented."""
     data = frame().drop(columns="site")
     config = {
         "federation": {"parties": ["plant", "weather"], "embedding_size": 1},
@@ -116,7 +123,9 @@ def test_data_that_cannot_be_used_is_told(data: Any, options: dict[str, Any], sa
 def test_mistakes_are_told_by_their_key() -> None:
     """Protects from options and keys without effect, and from an operator's environment in a notebook."""
     data = frame()
-    with pytest.raises(ConfigurationError, match=r"split has no meaning with role\.kind = 'pofmkl-client'.*client_column"):
+    with pytest.raises(
+        ConfigurationError, match=r"split has no meaning with role\.kind = 'pofmkl-client'.*client_column"
+    ):
         streamfl.simulate(data, label="load", split="a=t")
     with pytest.raises(ConfigurationError, match=r"the settings: federation\.clients is missing"):
         streamfl.simulate(data, label="load")
@@ -136,14 +145,21 @@ def test_mistakes_are_told_by_their_key() -> None:
         ({"seed": "a"}, "seed = 'a': a whole number is expected. Left out: federation.seed"),
         ({"client_column": 3}, "client_column = 3: a text, such as '3', is expected"),
         ({"label": 1}, "label = 1: a text, such as '1', is expected. The data's label column"),
-        ({"config": [1]}, "config is a list: the path of a role's settings file, or its sections as a dictionary"),
+        (
+            {"config": [1]},
+            "config is a list: the path of a role's settings file, or its sections as a dictionary",
+        ),
         ({"config": {"federation": None}}, "the settings: 'federation' = None: the name of a section"),
-        ({"config": {"role": "pofmkl-client"}}, "the settings: 'role' = 'pofmkl-client': the name of a section"),
+        (
+            {"config": {"role": "pofmkl-client"}},
+            "the settings: 'role' = 'pofmkl-client': the name of a section",
+        ),
         ({"config": {1: {}}}, "the settings: 1 = {}: the name of a section"),
     ],
 )
 def test_what_a_program_gives_is_checked_as_a_commands_is(options: dict[str, Any], said: str) -> None:
-    """Protects from figures of another run than requested, and from an error deep inside: the message says what to give."""
+    """Protects from figures of another run than requested, and from an error deep inside: the message says
+    what to give."""
     given = {"label": "load", "clients": 2, **options}
     for function in (streamfl.simulate, streamfl.compare):
         with pytest.raises(ConfigurationError) as found:
@@ -170,16 +186,26 @@ def test_what_a_program_compares_is_checked(options: dict[str, Any], said: str) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"split": {"plant": ["t"]}}, "split = {'plant': ['t']}: a text is expected. Which input columns each party has"),
+        (
+            {"split": {"plant": ["t"]}},
+            "split = {'plant': ['t']}: a text is expected. Which input columns each party has",
+        ),
         ({"epochs": 0}, "epochs = 0: a whole number of at least 1"),
         ({"online": "no"}, "online = 'no': True or False is expected"),
         ({"network_delay": "1"}, "network_delay = '1': a number is expected"),
-        ({"delay_distribution": "normal"}, "delay_distribution = 'normal': one of constant, exponential is expected"),
+        (
+            {"delay_distribution": "normal"},
+            "delay_distribution = 'normal': one of constant, exponential is expected",
+        ),
     ],
 )
 def test_what_a_program_gives_to_parties_is_checked(options: dict[str, Any], said: str) -> None:
-    """Protects the systems whose parties have columns in the same way: each checks the values of its own options."""
-    config = {"federation": {"parties": ["plant", "weather"], "embedding_size": 1}, "role": {"kind": "vafl-coordinator"}}
+    """Protects the systems whose parties have columns in the same way: each checks the values of its own
+    options."""
+    config = {
+        "federation": {"parties": ["plant", "weather"], "embedding_size": 1},
+        "role": {"kind": "vafl-coordinator"},
+    }
     with pytest.raises(ConfigurationError) as found:
         streamfl.simulate(frame(), config, label="load", **{"split": "plant=t,weather=u", **options})
     assert str(found.value).startswith(said)
@@ -187,7 +213,9 @@ def test_what_a_program_gives_to_parties_is_checked(options: dict[str, Any], sai
 
 def test_numbers_of_numpy_are_numbers() -> None:
     """Protects computed options: NumPy's whole numbers are accepted."""
-    result = streamfl.simulate(frame(), label="load", clients=np.int64(2), rounds=np.int32(5), seed=np.int64(1))
+    result = streamfl.simulate(
+        frame(), label="load", clients=np.int64(2), rounds=np.int32(5), seed=np.int64(1)
+    )
     assert result.figures["rounds"] == 5
 
 
@@ -195,7 +223,10 @@ def test_no_environment_reaches_into_a_notebook(monkeypatch: pytest.MonkeyPatch)
     """Protects figures from a variable that was set for a worker."""
     monkeypatch.setenv("STREAMFL_FEDERATION__CLIENTS", "45")
     monkeypatch.setenv("STREAMFL_ROLE__KIND", "vafl-party")
-    assert streamfl.simulate(frame(), {"federation": {"clients": 2}}, label="load", rounds=5).figures["clients"] == 2
+    assert (
+        streamfl.simulate(frame(), {"federation": {"clients": 2}}, label="load", rounds=5).figures["clients"]
+        == 2
+    )
 
 
 def test_gaps_and_kinds_of_columns() -> None:
@@ -217,8 +248,11 @@ def test_gaps_and_kinds_of_columns() -> None:
 
 
 def test_every_system_that_is_simulated_takes_settings_and_data_from_a_program() -> None:
-    """Protects a new system from being left out: without its options it asks for them, and does not fail on the types."""
+    """Protects a new system from being left out: without its options it asks for them, and does not fail on
+    the types."""
     for system in installed_systems():
         if system.simulate is not None:
             with pytest.raises(ConfigurationError):
-                streamfl.simulate(frame(), {"role": {"kind": system.kinds[0]}, "federation": {"clients": 0}}, label="load")
+                streamfl.simulate(
+                    frame(), {"role": {"kind": system.kinds[0]}, "federation": {"clients": 0}}, label="load"
+                )

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 import pytest
 from streamfl_connectors.outage_log import OneLine
 
-FAIL = "FAIL [rdkafka#consumer-7] [thrd:%s/bootstrap]: %s/bootstrap: Connect to ipv4#%s failed: Connection refused (after 0ms)"
+FAIL = (
+    "FAIL [rdkafka#consumer-7] [thrd:%s/bootstrap]: %s/bootstrap: Connect to ipv4#%s failed: Connection "
+    "refused (after 0ms)"
+)
 
 
 class Kept(logging.Handler):
@@ -54,19 +57,27 @@ def test_thousands_of_lines_are_a_line_a_broker(log: tuple[logging.Logger, Kept]
     wait_for(kept, 2 * len(brokers))
     for broker in brokers:
         told = [text for text in kept.texts if broker in text]
-        left_out = [int(found[1]) for text in told if (found := re.search(r"\[(\d+) more lines were left out in \d+ s\]", text))]
+        left_out = [
+            int(found[1])
+            for text in told
+            if (found := re.search(r"\[(\d+) more lines were left out in \d+ s\]", text))
+        ]
         assert sum(left_out) + len(told) == 1000
 
 
 def test_what_names_no_broker_stands_behind_what_names_one(log: tuple[logging.Logger, Kept]) -> None:
-    """Protects the same log from kafka-python, which writes four lines for each attempt, none of which names a broker."""
+    """Protects the same log from kafka-python, which writes four lines for each attempt, none of which names
+    a broker."""
     logger, kept = log
     logger.error("<KafkaTCPTransport [127.0.0.1:36659<-58422]>: socket disconnected")
     logger.error("Connection failed: KafkaConnectionError: 111 ECONNREFUSED")
     logger.warning("No node available for metadata refresh - backoff/retry")
     assert len(kept.texts) == 1
     wait_for(kept, 2)
-    assert kept.texts[1] == "No node available for metadata refresh - backoff/retry [1 more lines were left out in 0 s]"
+    assert (
+        kept.texts[1]
+        == "No node available for metadata refresh - backoff/retry [1 more lines were left out in 0 s]"
+    )
 
 
 def test_a_single_line_is_said_at_once_and_as_it_is(log: tuple[logging.Logger, Kept]) -> None:

@@ -40,7 +40,8 @@ def test_a_plain_state_comes_back_as_it_was(state: Any) -> None:
 
 @pytest.mark.parametrize("array", [*ARRAYS, np.zeros((0, 3)), np.array(2.5), np.asfortranarray(ARRAYS[0])])
 def test_an_array_comes_back_with_shape_and_kind(array: Any) -> None:
-    """Protects weights: a list or another precision would change the model. The restored array is writable, as before."""
+    """Protects weights: a list or another precision would change the model. The restored array is writable,
+    as before."""
     found = decode_state(encode_state({"w": array}, 1000), 1000)["w"]
     assert found.dtype == array.dtype.newbyteorder("=")
     assert found.shape == array.shape
@@ -54,9 +55,12 @@ def test_a_number_of_numpy_is_a_number() -> None:
     assert decode_state(encode_state(given, 100), 100) == [0.1, 3, True, 0.5]
 
 
-@pytest.mark.parametrize("state", [object(), np.array([object()]), np.array(["a"]), {"f": print}, 2**80, [1j]])
+@pytest.mark.parametrize(
+    "state", [object(), np.array([object()]), np.array(["a"]), {"f": print}, 2**80, [1j]]
+)
 def test_what_is_no_data_is_refused(state: Any) -> None:
-    """Protects the changelog: it may only contain data, because anything else could not be read without running its code."""
+    """Protects the changelog: it may only contain data, because anything else could not be read without
+    running its code."""
     with pytest.raises(StateRefused) as found:
         encode_state(state, 1000)
     assert found.value.reason == "state"
@@ -85,9 +89,12 @@ def test_what_is_no_data_is_refused(state: Any) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_would_come_back_as_another_type_is_refused(value: Any) -> None:
-    """Protects a model from a list in place of a set, or a dictionary without its default: the reason is reported."""
+    """Protects a model from a list in place of a set, or a dictionary without its default: the reason is
+    reported."""
     for state in (value, {"a": [1, (2.0, value)]}):
-        with pytest.raises(StateRefused, match=f"a {type(value).__name__} is not a plain value or an array") as found:
+        with pytest.raises(
+            StateRefused, match=f"a {type(value).__name__} is not a plain value or an array"
+        ) as found:
             encode_state(state, 10_000)
         assert found.value.reason == "state"
 
@@ -151,7 +158,12 @@ def test_damaged_records_of_a_model_are_the_peers_error() -> None:
         ("guest_models:lines", {}, "square", "has no attribute 'lines'; say \"package.module:function\""),
         ("guest_models:ready", {}, "square", "it is a str, not a function"),
         ("guest_models:line", {"speed": 1}, "square", "calling it with speed raised TypeError"),
-        ("guest_models:raising", {}, "square", "calling it with no parameters raised OSError: no weights here"),
+        (
+            "guest_models:raising",
+            {},
+            "square",
+            "calling it with no parameters raised OSError: no weights here",
+        ),
         ("guest_models:no_model", {}, "square", "a object, which has no learn_one and no predict_one"),
         ("guest_models:line", {}, "logistic", "a Line, which has no predict_proba_one"),
         ("river.linear_model:LogisticRegression", {}, "square", "no regressor of River's"),
@@ -159,8 +171,11 @@ def test_damaged_records_of_a_model_are_the_peers_error() -> None:
         ("unheard", {}, "square", "no installed package offers a model of this name"),
     ],
 )
-def test_what_is_wrong_is_told_with_what_to_do(make: str, parameters: dict[str, Any], loss: Any, said: str) -> None:
-    """Protects the first try: the message has the setting, its value, the error and the remedy, without a traceback."""
+def test_what_is_wrong_is_told_with_what_to_do(
+    make: str, parameters: dict[str, Any], loss: Any, said: str
+) -> None:
+    """Protects the first try: the message has the setting, its value, the error and the remedy, without a
+    traceback."""
     own = OwnModel("mine", make, parameters, setting="models.mine.make")
     with pytest.raises(ConfigurationError) as found:
         challenger(own, loss)
@@ -200,14 +215,20 @@ class Raises:
 
 @pytest.mark.parametrize("error", [Panic("index out of bounds"), GeneratorExit("index out of bounds")])
 def test_what_is_no_exception_ends_no_worker(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worker, and `streamfl check`, from a Rust panic within a model: it is caught like any other error."""
+    """Protects the worker, and `streamfl check`, from a Rust panic within a model: it is caught like any
+    other error."""
     said = f"{type(error).__name__}: index out of bounds"
     monkeypatch.setattr("guest_models.panics", lambda: Raises(error), raising=False)
     one = OwnChallenger(OwnModel("panics", "guest_models:panics"), "square")
     fine = OwnChallenger(OwnModel("line", "guest_models:line"), "square")
     remembered = decode_remembered(fine.remembered(1))
     own = msgspec.structs.replace(remembered, made=OwnModel("panics", "guest_models:panics").fingerprint)
-    calls = (lambda: one.predict({}), lambda: one.learn({}, 1.0), lambda: one.remembered(1), lambda: one.take_back(own))
+    calls = (
+        lambda: one.predict({}),
+        lambda: one.learn({}, 1.0),
+        lambda: one.remembered(1),
+        lambda: one.take_back(own),
+    )
     for call in calls:
         with pytest.raises(ModelEnded, match=said):
             call()
@@ -227,11 +248,16 @@ def test_ctrl_c_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
         OwnChallenger(OwnModel("panics", "guest_models:panics"), "square").predict({})
 
 
-def test_an_error_that_has_no_text_is_told_by_its_kind(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_has_no_text_is_told_by_its_kind(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects the worker from a model's error whose __str__ fails. It counts like any other."""
     failures = ModelFailures("expert", ["mine"])
     failures.note("mine", "learn", Unspeakable(), "it is off for a while")
-    assert "expert mine: learn: Unspeakable, whose text cannot be told: its __str__ raised Panic; it is off" in caplog.text
+    assert (
+        "expert mine: learn: Unspeakable, whose text cannot be told: its __str__ raised Panic; it is off"
+        in caplog.text
+    )
 
     def fails() -> None:
         raise Unspeakable
@@ -257,7 +283,8 @@ def test_parameters_are_each_models_own() -> None:
 
 
 def test_a_classifier_gives_probabilities_that_are_never_certain() -> None:
-    """Protects the log loss: one half before a label, and after n labels away from 0 and 1 by 1 / (2 n + 2)."""
+    """Protects the log loss: one half before a label, and after n labels away from 0 and 1 by 1 / (2 n +
+    2)."""
     one = challenger(OwnModel("chance", "guest_models:Chance"), "logistic")
     assert one.predict({}) == 0.5
     for _ in range(4):
@@ -266,7 +293,8 @@ def test_a_classifier_gives_probabilities_that_are_never_certain() -> None:
 
 
 def test_what_another_model_remembered_is_not_taken_back() -> None:
-    """Protects from numbers with another meaning: the parameters were changed, and the state belongs to the old model."""
+    """Protects from numbers with another meaning: the parameters were changed, and the state belongs to the
+    old model."""
     one = OwnChallenger(OwnModel("line", "guest_models:line", {"rate": 0.1}), "square")
     other = OwnChallenger(OwnModel("line", "guest_models:line", {"rate": 0.2}), "square")
     with pytest.raises(StateRefused, match="a model with other parameters"):

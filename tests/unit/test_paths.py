@@ -36,7 +36,8 @@ RECORD: dict[str, Any] = {
     ],
 )
 def test_a_path_finds_its_value(path: str, value: Any) -> None:
-    """Protects every field of [samples] and [labels]: one syntax; a name with dots of its own has to be quoted."""
+    """Protects every field of [samples] and [labels]: one syntax; a name with dots of its own has to be
+    quoted."""
     assert path_of(path).find(RECORD) == value
 
 
@@ -45,10 +46,16 @@ def test_a_path_finds_its_value(path: str, value: Any) -> None:
     [
         ("meta.town", "meta.town is missing: meta is an object without it"),
         ("payload.readings[2].temp", "payload.readings[2].temp is missing: payload.readings is a list of 2"),
-        ("payload.readings[1].temp.low", "payload.readings[1].temp.low is missing: payload.readings[1].temp is null"),
+        (
+            "payload.readings[1].temp.low",
+            "payload.readings[1].temp.low is missing: payload.readings[1].temp is null",
+        ),
         ("x.y", "x.y is missing: x is no object"),
         ("nothing", "nothing is missing"),
-        ("a.name", "a.name is missing: the record has one field of this whole name; write it in backticks, `a.name`"),
+        (
+            "a.name",
+            "a.name is missing: the record has one field of this whole name; write it in backticks, `a.name`",
+        ),
     ],
 )
 def test_what_is_lacking_is_told_by_its_full_path(path: str, text: str) -> None:
@@ -58,10 +65,28 @@ def test_what_is_lacking_is_told_by_its_full_path(path: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", ".", "a.", ".a", "a..b", "[0]", "a[", "a[]", "a[-1]", "a[1]b", "`a", "a`b`", "``", "a[9999999]", "a" * 2000, ".a" * 40],
+    [
+        "",
+        ".",
+        "a.",
+        ".a",
+        "a..b",
+        "[0]",
+        "a[",
+        "a[]",
+        "a[-1]",
+        "a[1]b",
+        "`a",
+        "a`b`",
+        "``",
+        "a[9999999]",
+        "a" * 2000,
+        ".a" * 40,
+    ],
 )
 def test_what_is_no_path_is_refused(path: str) -> None:
-    """Protects the operator: a mistake in a path is reported at the start, not as a field missing from every record."""
+    """Protects the operator: a mistake in a path is reported at the start, not as a field missing from every
+    record."""
     with pytest.raises(ValueError, match="expected"):
         path_of(path)
 
@@ -75,9 +100,14 @@ def test_a_declared_column_is_taken_as_it_is() -> None:
 NAMES = st.text(min_size=1, max_size=8)
 
 
-@given(st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8))
+@given(
+    st.recursive(
+        st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8
+    )
+)
 def test_paths_that_are_offered_lead_to_their_values(content: Any) -> None:
-    """Protects `check`, which suggests existing fields: each suggestion has to work unchanged, whatever its name."""
+    """Protects `check`, which suggests existing fields: each suggestion has to work unchanged, whatever its
+    name."""
     if isinstance(content, dict):
         for path in leaf_paths(content):
             assert path_of(path).find(content) is not ABSENT

@@ -16,10 +16,14 @@ from streamfl.contract.role import ConfigurationError
 @pytest.fixture(autouse=True)
 def _without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
 
 
-def test_a_demo_without_matplotlib_shows_its_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_demo_without_matplotlib_shows_its_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Protects users without the extra: the figures are printed, and one line says how to get the picture."""
     code, out, error = run_command(monkeypatch, capsys, "demo", "--format", "json")
     assert code == 0
@@ -33,7 +37,16 @@ def test_a_chart_without_matplotlib_is_refused_before_anything_runs(
 ) -> None:
     """Protects a long comparison from a traceback at its last step: the check comes first."""
     code, _, error = run_command(
-        monkeypatch, capsys, "compare", "nothing.toml", "--data", "nothing.csv", "--label", "y", "--chart", "chart.png"
+        monkeypatch,
+        capsys,
+        "compare",
+        "nothing.toml",
+        "--data",
+        "nothing.csv",
+        "--label",
+        "y",
+        "--chart",
+        "chart.png",
     )
     assert code == 2
     assert "pip install 'streamfl[plots]'" in error

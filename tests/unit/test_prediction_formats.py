@@ -36,10 +36,14 @@ def _served() -> Iterator[FakeRegistry]:
 
 @pytest.mark.parametrize("format", ["json", "msgpack", "avro"])
 @pytest.mark.parametrize("prediction", PREDICTIONS, ids=lambda one: f"{type(one).__module__.split('.')[1]}")
-def test_a_prediction_says_the_same_in_each_format(served: FakeRegistry, format: Any, prediction: msgspec.Struct) -> None:
+def test_a_prediction_says_the_same_in_each_format(
+    served: FakeRegistry, format: Any, prediction: msgspec.Struct
+) -> None:
     """Protects consumers of Avro or MessagePack from fields that are lost or changed."""
     registry = RegistrySection(url=served.url)
-    encode = prediction_encoder(FollowedAcross(format=format, registry=registry), "f.predictions", type(prediction))
+    encode = prediction_encoder(
+        FollowedAcross(format=format, registry=registry), "f.predictions", type(prediction)
+    )
     decode = format_of(TopicSection(topic="f.predictions", format=format, registry=registry)).decoder(Any)
     found = {name: value for name, value in decode(encode(prediction)).items() if value is not None}
     expected = {name: getattr(prediction, name) for name in prediction.__struct_fields__}

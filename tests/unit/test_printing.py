@@ -91,7 +91,8 @@ def _logs() -> Iterator[None]:
 @pytest.mark.usefixtures("logs")
 @pytest.mark.parametrize("style", ["console", "json"])
 def test_a_line_of_the_log_is_one_line(capsys: pytest.CaptureFixture[str], style: Any) -> None:
-    """Protects the log from strangers, who could control the terminal or forge lines. Libraries' lines too."""
+    """Protects the log from strangers, who could control the terminal or forge lines. Libraries' lines
+    too."""
     configure("info", style)
     forged = f"{EVIL}\n2026-01-01T00:00:00Z [critical ] all is lost"
     logger("streamfl.any").warning(forged, client=forged, clients=[forged], bare="a\x1b[2J")
@@ -101,7 +102,10 @@ def test_a_line_of_the_log_is_one_line(capsys: pytest.CaptureFixture[str], style
     assert is_visible(said)
     assert len(said.splitlines()) == 2
     if style == "json":
-        assert [json.loads(line)["event"].removeprefix("from ") for line in said.splitlines()] == [forged, forged]
+        assert [json.loads(line)["event"].removeprefix("from ") for line in said.splitlines()] == [
+            forged,
+            forged,
+        ]
 
 
 def test_a_notebook_shows_a_warning_as_it_is_safe(caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +126,8 @@ def test_what_readyz_says_is_safe() -> None:
 
 
 def test_what_python_itself_says_is_safe() -> None:
-    """Protects the terminal from unforeseen errors, in any thread, and from libraries' warnings without a log set up."""
+    """Protects the terminal from unforeseen errors, in any thread, and from libraries' warnings without a log
+    set up."""
     program = (
         "import logging, threading\n"
         "from streamfl.terminal.console import say_what_python_says\n"
@@ -133,7 +138,9 @@ def test_what_python_itself_says_is_safe() -> None:
         "thread.join()\n"
         f"raise ValueError({EVIL!r})\n"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False).stderr
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    ).stderr
     assert said.count("owned") >= 3
     assert "KeyError" in said
     assert "ValueError" in said

@@ -40,14 +40,18 @@ features = ["a", "b"]
 label = "y"
 """
 SYSTEMS = {
-    "vafl": '[federation]\nname = "f"\nparties = ["bank", "shop"]\nembedding_size = 1\n[role]\nkind = "vafl-coordinator"\n',
-    "fdskl": '[federation]\nname = "f"\nparties = ["bank", "shop"]\n[role]\nkind = "fdskl-worker"\n[learning]\n'
+    "vafl": '[federation]\nname = "f"\nparties = ["bank", "shop"]\nembedding_size = 1\n[role]\nkind = '
+    '"vafl-coordinator"\n',
+    "fdskl": '[federation]\nname = "f"\nparties = ["bank", "shop"]\n[role]\nkind = '
+    '"fdskl-worker"\n[learning]\n'
     "block_instances = 32\nblock_features = 8\nbandwidth = 2.0\n",
-    "quasi-newton": '[federation]\nname = "f"\nparties = ["bank", "shop"]\n[role]\nkind = "quasi-newton-guest"\n'
-    '[encryption]\nprecision = "plain"\n[learning]\nbatch = 100\nmin_batch = 50\ntolerance = 0.0\nepochs = 6\n',
+    "quasi-newton": '[federation]\nname = "f"\nparties = ["bank", "shop"]\n[role]\nkind = '
+    '"quasi-newton-guest"\n[encryption]\nprecision = "plain"\n[learning]\nbatch = '
+    "100\nmin_batch = 50\ntolerance = 0.0\nepochs = 6\n",
     "dp-frank-wolfe": '[federation]\nname = "f"\nparties = ["bank", "shop"]\ncolumns = {bank = 1, shop = 1}\n'
     '[role]\nkind = "dp-frank-wolfe-server"\n[bounds]\nbound = 4.0\nlabel_bound = 1.0\n[window]\nrows = 50\n'
-    "[privacy]\nepsilon = inf\ndelta = 0.001\ninsecure_test_noise = true\n[learning]\niterations = 5\nradius = 1.0\ncolumns = 2\n"
+    "[privacy]\nepsilon = inf\ndelta = 0.001\ninsecure_test_noise = true\n[learning]\niterations = 5\nradius "
+    "= 1.0\ncolumns = 2\n"
     'sketch = "identity"\n',
 }
 
@@ -71,7 +75,9 @@ def table(folder: Path, rows: int) -> Path:
     """A file with two columns, a label of two classes and the site, one of four."""
     draws = np.random.default_rng(1)
     columns = {name: draws.normal(size=rows) for name in "ab"}
-    frame = pd.DataFrame({**columns, "y": (columns["a"] > columns["b"]).astype(int), "site": np.arange(rows) % 4})
+    frame = pd.DataFrame(
+        {**columns, "y": (columns["a"] > columns["b"]).astype(int), "site": np.arange(rows) % 4}
+    )
     frame.to_csv(folder / "data.csv", index=False)
     return folder / "data.csv"
 
@@ -81,7 +87,9 @@ def client(folder: Path, url: str) -> Path:
     return folder / "client.toml"
 
 
-def test_what_is_done_soon_shows_nothing_and_what_takes_long_shows_how_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_soon_shows_nothing_and_what_takes_long_shows_how_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Protects both readers: a log gets a progress line now and then, and a quick command prints none."""
     lines: list[str] = []
     with progress("rows", write=lines.append) as work:
@@ -103,7 +111,8 @@ def test_what_is_done_soon_shows_nothing_and_what_takes_long_shows_how_it_stands
 
 
 def test_a_terminal_shows_a_bar() -> None:
-    """Protects people at a terminal: a bar with unchanged names, also with brackets, on stderr; stdout only has the result."""
+    """Protects people at a terminal: a bar with unchanged names, also with brackets, on stderr; stdout only
+    has the result."""
     program = """
 from streamfl.terminal import progress as shown
 shown.SILENT_SECONDS = 0.0
@@ -115,13 +124,19 @@ with shown.progress("reading [bold]one[/bold]") as work:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs, env=environment
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=environment,
     ) as process:
         os.close(theirs)
         seen = b""
         while b"25%" not in seen:
             seen += os.read(ours, 4096)
-        assert "reading [bold]one[/bold] ━" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode(errors="replace"))
+        assert "reading [bold]one[/bold] ━" in re.sub(
+            r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode(errors="replace")
+        )
         out, _ = process.communicate(b"\n", timeout=60)
     os.close(ours)
     assert out == b"result\n"
@@ -140,10 +155,19 @@ def test_there_is_one_display() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["check"], ["reset", "--all"], ["replay", "--data"], ["init", "--from-topic", "readings", "--seconds", "2", "--url"]],
+    [
+        ["check"],
+        ["reset", "--all"],
+        ["replay", "--data"],
+        ["init", "--from-topic", "readings", "--seconds", "2", "--url"],
+    ],
 )
 def test_a_silent_broker_is_waited_for_aloud(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], silent: str, command: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    silent: str,
+    command: list[str],
 ) -> None:
     """Protects the first minute of a user who mistypes a port: the command says what it waits for."""
     monkeypatch.setattr(shown, "SILENT_SECONDS", 0.0)
@@ -156,11 +180,15 @@ def test_a_silent_broker_is_waited_for_aloud(
 
 
 def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent: str) -> None:
-    """Protects a partial answer: settings that were found correct are reported although the broker never answered."""
+    """Protects a partial answer: settings that were found correct are reported although the broker never
+    answered."""
     config = client(tmp_path, f"kafka://{silent}")
     config.write_text(config.read_text().replace("= 2\n[role]", "= 600\n[role]"))
     with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", "check", str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "streamfl", "check", str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stderr is not None
         assert "asking kafka://" in process.stderr.readline()
@@ -173,9 +201,17 @@ def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent
 
 
 def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) -> None:
-    """Protects minutes of waiting: a process that gets SIGINT ends with the figures so far, its progress, and exit code 130."""
+    """Protects minutes of waiting: a process that gets SIGINT ends with the figures so far, its progress, and
+    exit code 130."""
     data = table(tmp_path, 200_000)
-    arguments = ["simulate", str(client(tmp_path, "memory://")), "--data", str(data), "--client-column", "site"]
+    arguments = [
+        "simulate",
+        str(client(tmp_path, "memory://")),
+        "--data",
+        str(data),
+        "--client-column",
+        "site",
+    ]
     with subprocess.Popen(
         [sys.executable, "-m", "streamfl", *arguments],
         env={**os.environ, "COLUMNS": "132"},
@@ -191,7 +227,9 @@ def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) 
         out, told = process.communicate(timeout=120)
     assert process.returncode == 130, told
     assert "Traceback" not in told
-    found = re.match(r"Federation on .*data\.csv, interrupted at ([\d,]+) of 200,000 samples ", " ".join(out.split()))
+    found = re.match(
+        r"Federation on .*data\.csv, interrupted at ([\d,]+) of 200,000 samples ", " ".join(out.split())
+    )
     assert found is not None, out
     assert 0 < int(found[1].replace(",", "")) < 200_000
     assert re.search(r"│ federation +│ 0\.\d+", out)
@@ -217,11 +255,14 @@ def test_a_job_in_the_background_of_a_shell_is_not_meant() -> None:
 
 
 def test_a_worker_says_in_its_log_what_it_waits_for(tmp_path: Path, silent: str) -> None:
-    """Protects users who start `streamfl rekey` before the cluster: log lines in the usual form, and Ctrl-C ends it as before."""
+    """Protects users who start `streamfl rekey` before the cluster: log lines in the usual form, and Ctrl-C
+    ends it as before."""
     config = client(tmp_path, f"kafka://{silent}")
     text = config.read_text().replace("= 2\n[role]", "= 600\n[role]")
     config.write_text(f'{text}[samples.rekey]\ntopic = "raw"\n[log]\nformat = "json"\n')
-    with subprocess.Popen([sys.executable, "-m", "streamfl", "rekey", str(config)], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "streamfl", "rekey", str(config)], stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if json.loads(line)["event"].startswith(f"connecting to kafka://{silent}, "):
@@ -243,7 +284,8 @@ def test_a_program_that_is_interrupted_gets_no_half_result(monkeypatch: pytest.M
 def test_every_system_ends_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], system: str
 ) -> None:
-    """Protects Ctrl-C in a simulation of parties: the figures cover what was learnt, and say that the run is incomplete."""
+    """Protects Ctrl-C in a simulation of parties: the figures cover what was learnt, and say that the run is
+    incomplete."""
     (tmp_path / "f.toml").write_text(SYSTEMS[system])
     # Three fits first read all rows, which is half of the work.
     interrupt_at(monkeypatch, 0.6 if system == "dp-frank-wolfe" else 0.5)
@@ -289,11 +331,20 @@ def test_a_comparison_prints_the_methods_that_were_run(
 ) -> None:
     """Protects finished work: methods that were run are reported although the next one was interrupted."""
     interrupt_at(monkeypatch, 0.5)
-    arguments = (client(tmp_path, "memory://"), "--data", table(tmp_path, 40), "--methods", "default,last-label")
+    arguments = (
+        client(tmp_path, "memory://"),
+        "--data",
+        table(tmp_path, 40),
+        "--methods",
+        "default,last-label",
+    )
     code, out, told = run_command(monkeypatch, capsys, "compare", *arguments, "--format", "json")
     assert code == 130, told
     found = json.loads(out)
-    assert (found["interrupted"], [one["method"] for one in found["methods"]]) == ("1 of 2 methods", ["default"])
+    assert (found["interrupted"], [one["method"] for one in found["methods"]]) == (
+        "1 of 2 methods",
+        ["default"],
+    )
 
 
 def test_a_replay_says_how_many_rows_it_wrote(

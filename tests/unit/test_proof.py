@@ -1,4 +1,5 @@
-"""Proofs of installed systems: none that is registered may be missing from a run that says that everything holds."""
+"""Proofs of installed systems: none that is registered may be missing from a run that says that everything
+holds."""
 
 from __future__ import annotations
 
@@ -43,9 +44,13 @@ def _register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Register]:
 
 
 def test_they_are_in_the_order_of_the_systems(register: Register) -> None:
-    """Protects a seed of `make fuzz`: its targets draw in this order, whatever order packages were installed in."""
+    """Protects a seed of `make fuzz`: its targets draw in this order, whatever order packages were installed
+    in."""
     register({SECOND: Proof("second:FAULTS"), "of-no-system": Proof(), FIRST: Proof("first:FAULTS")})
-    assert list(installed_proofs().items()) == [(FIRST, Proof("first:FAULTS")), (SECOND, Proof("second:FAULTS"))]
+    assert list(installed_proofs().items()) == [
+        (FIRST, Proof("first:FAULTS")),
+        (SECOND, Proof("second:FAULTS")),
+    ]
 
 
 def test_one_that_cannot_be_loaded_ends_the_run(register: Register) -> None:

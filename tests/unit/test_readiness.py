@@ -1,4 +1,5 @@
-"""Ready means serving: /readyz is red, with the reason, exactly when something keeps a worker from predicting."""
+"""Ready means serving: /readyz is red, with the reason, exactly when something keeps a worker from
+predicting."""
 
 from __future__ import annotations
 
@@ -48,7 +49,15 @@ def delete(bus: MemoryBus | SqliteBus, topic: str) -> None:
 
 
 def member(bus: Bus, role: CountingRole | None = None, clock: Callable[[], float] = lambda: 0.0) -> Worker:
-    return Worker(role or CountingRole(), CHANNELS, bus, SUBSCRIPTION, "dead-letters", monotonic=clock, restore_seconds=0.0)
+    return Worker(
+        role or CountingRole(),
+        CHANNELS,
+        bus,
+        SUBSCRIPTION,
+        "dead-letters",
+        monotonic=clock,
+        restore_seconds=0.0,
+    )
 
 
 def watch(bus: Bus, health: Health, clock: Clock, lost: list[str]) -> ClusterWatch:
@@ -85,7 +94,9 @@ def test_a_deleted_topic_is_red_at_once_and_ends_the_worker_when_it_stays_away(
     worker.close()
 
 
-def test_a_topic_that_was_not_known_for_a_moment_is_forgiven(bus: MemoryBus | SqliteBus, clock: Clock) -> None:
+def test_a_topic_that_was_not_known_for_a_moment_is_forgiven(
+    bus: MemoryBus | SqliteBus, clock: Clock
+) -> None:
     """Protects workers from a broker that has just started and does not know all topics yet."""
     health, lost = Health(clock=clock), list[str]()
     health.completed()
@@ -101,7 +112,9 @@ def test_a_topic_that_was_not_known_for_a_moment_is_forgiven(bus: MemoryBus | Sq
     assert (health.trouble, lost) == (None, [])
 
 
-def test_a_topic_that_was_made_again_ends_the_worker_at_once(bus: MemoryBus | SqliteBus, clock: Clock) -> None:
+def test_a_topic_that_was_made_again_ends_the_worker_at_once(
+    bus: MemoryBus | SqliteBus, clock: Clock
+) -> None:
     """Protects stored positions from another topic of the same name."""
     health, lost = Health(clock=clock), list[str]()
     watching = watch(bus, health, clock, lost)
@@ -114,7 +127,8 @@ def test_a_topic_that_was_made_again_ends_the_worker_at_once(bus: MemoryBus | Sq
 
 
 def test_a_removed_database_is_told(tmp_path: Path, clock: Clock) -> None:
-    """Protects an SQLite federation whose file was removed: its process can still read and write, but nobody else sees it."""
+    """Protects an SQLite federation whose file was removed: its process can still read and write, but nobody
+    else sees it."""
     bus = SqliteBus(f"sqlite://{tmp_path / 'bus.db'}")
     bus.create(TOPICS)
     health, lost = Health(clock=clock), list[str]()
@@ -131,7 +145,8 @@ def test_a_removed_database_is_told(tmp_path: Path, clock: Clock) -> None:
 def test_a_cluster_that_does_not_answer_turns_every_worker_red(
     bus: MemoryBus | SqliteBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects an alert on dead brokers: a standby without library errors stayed green, and others named another cause."""
+    """Protects an alert on dead brokers: a standby without library errors stayed green, and others named
+    another cause."""
     workers = [member(bus, clock=clock) for _ in range(3)]
     watches = [watch(bus, worker.health, clock, []) for worker in workers]
     until_settled(*workers)
@@ -154,7 +169,9 @@ def test_a_cluster_that_does_not_answer_turns_every_worker_red(
                 watching.ask()
     for worker in workers:
         assert worker.health.reasons.keys() == {"bus"}
-        assert re.fullmatch(r"bus: no broker answers since \S+Z, for 30 s: connection refused", worker.health.trouble or "")
+        assert re.fullmatch(
+            r"bus: no broker answers since \S+Z, for 30 s: connection refused", worker.health.trouble or ""
+        )
     monkeypatch.undo()
     for watching in watches:
         watching.ask()
@@ -166,11 +183,16 @@ def test_a_cluster_that_does_not_answer_turns_every_worker_red(
 def test_a_cluster_that_answers_in_part_is_told_once(
     bus: MemoryBus | SqliteBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects from figures that stand still in silence: the group's lag cannot be asked while its coordinator is away."""
+    """Protects from figures that stand still in silence: the group's lag cannot be asked while its
+    coordinator is away."""
     health, answers = Health(clock=clock), bus.committed
-    watching = ClusterWatch(bus, TOPIC_NAMES, "counters", health, lambda _: None, 30.0, clock, Lag(bus, SUBSCRIPTION))
+    watching = ClusterWatch(
+        bus, TOPIC_NAMES, "counters", health, lambda _: None, 30.0, clock, Lag(bus, SUBSCRIPTION)
+    )
     numbers, causes = iter(range(9)), list[str]()
-    monkeypatch.setattr(cluster_watch, "log", SimpleNamespace(warning=lambda _event, cause: causes.append(cause)))
+    monkeypatch.setattr(
+        cluster_watch, "log", SimpleNamespace(warning=lambda _event, cause: causes.append(cause))
+    )
 
     def away(_group: str) -> dict[TopicPartition, int]:
         raise BusUnavailable(f"no coordinator, attempt {next(numbers)}")
@@ -182,8 +204,11 @@ def test_a_cluster_that_answers_in_part_is_told_once(
     assert causes == ["no coordinator, attempt 0", "no coordinator, attempt 2"]
 
 
-def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(bus: MemoryBus | SqliteBus, clock: Clock) -> None:
-    """Protects rollouts, which wait for every pod, and operators of a worker that got no partitions without a reason."""
+def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(
+    bus: MemoryBus | SqliteBus, clock: Clock
+) -> None:
+    """Protects rollouts, which wait for every pod, and operators of a worker that got no partitions without a
+    reason."""
     workers = [member(bus, clock=clock) for _ in range(3)]
     until_settled(*workers)
     watches = [watch(bus, worker.health, clock, []) for worker in workers]
@@ -206,7 +231,8 @@ def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(bus: M
 
 
 def test_a_role_in_trouble_is_not_ready_and_says_why() -> None:
-    """Protects readers of predictions: a role that cannot work is red with its own reason, in the page and in the metrics."""
+    """Protects readers of predictions: a role that cannot work is red with its own reason, in the page and in
+    the metrics."""
 
     class Troubled(CountingRole):
         trouble: str | None = None

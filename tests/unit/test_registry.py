@@ -55,16 +55,29 @@ def test_schemas_that_name_others_are_put_together(served: FakeRegistry) -> None
     """Protects records whose schema is spread over several subjects, also with mutual references."""
     deep = {"subject": "deep", "name": "Deep", "version": 1}
     served.add({"type": "enum", "name": "Deep", "symbols": ["A", "B"]}, subject="deep")
-    served.add({"type": "record", "name": "Mid", "fields": [{"name": "e", "type": "Deep"}]}, subject="mid", references=[deep])
+    served.add(
+        {"type": "record", "name": "Mid", "fields": [{"name": "e", "type": "Deep"}]},
+        subject="mid",
+        references=[deep],
+    )
     mid = {"subject": "mid", "name": "Mid", "version": 1}
     number = served.add(
-        {"type": "record", "name": "Top", "fields": [{"name": "m", "type": "Mid"}, {"name": "d", "type": "Deep"}]},
+        {
+            "type": "record",
+            "name": "Top",
+            "fields": [{"name": "m", "type": "Mid"}, {"name": "d", "type": "Deep"}],
+        },
         references=[mid, deep],
     )
-    assert anything(topic(served, "avro"))(struct.pack(">bI", 0, number) + b"\x02\x00") == {"m": {"e": "B"}, "d": "A"}
+    assert anything(topic(served, "avro"))(struct.pack(">bI", 0, number) + b"\x02\x00") == {
+        "m": {"e": "B"},
+        "d": "A",
+    }
     served.add('syntax = "proto3"; package p; message Part { double x = 1; }', "PROTOBUF", "part")
     text = 'syntax = "proto3"; import "p/part.proto"; message Other {} message Whole { p.Part part = 1; }'
-    number = served.add(text, "PROTOBUF", references=[{"subject": "part", "name": "p/part.proto", "version": 1}])
+    number = served.add(
+        text, "PROTOBUF", references=[{"subject": "part", "name": "p/part.proto", "version": 1}]
+    )
     value = struct.pack(">bI", 0, number) + b"\x02\x02" + b"\x0a\x09\x09" + struct.pack("<d", 7.0)
     assert anything(topic(served, "protobuf"))(value) == {"part": {"x": 7.0}}
     with pytest.raises(ValueError, match="Other, Whole is expected"):
@@ -73,7 +86,8 @@ def test_schemas_that_name_others_are_put_together(served: FakeRegistry) -> None
 
 @pytest.mark.parametrize("status", [500, 503, 429, 401, 403, 301])
 def test_a_registry_that_does_not_serve_is_waited_for(served: FakeRegistry, status: int) -> None:
-    """Protects records from an outage, a wrong password, and a redirect that would send the password elsewhere."""
+    """Protects records from an outage, a wrong password, and a redirect that would send the password
+    elsewhere."""
     number = served.add(NUMBER)
     now = [0.0]
     registry = Registry(section(served), clock=lambda: now[0])
@@ -97,7 +111,8 @@ def test_a_registry_that_is_away_or_slow_is_waited_for(served: FakeRegistry) -> 
 
 
 def test_an_unknown_number_is_waited_for_and_then_refused(served: FakeRegistry) -> None:
-    """Protects a new schema that the registry does not know yet, and the stream from made-up numbers: one delay a minute."""
+    """Protects a new schema that the registry does not know yet, and the stream from made-up numbers: one
+    delay a minute."""
     now = [0.0]
     registry = Registry(section(served), clock=lambda: now[0])
     with pytest.raises(NotYetReadable, match="does not know the schema 7 yet"):
@@ -127,10 +142,16 @@ def test_it_logs_in_with_a_password_a_token_or_oauth(served: FakeRegistry, tmp_p
     now[0] = 2.0
     assert basic.schema(number)
     served.login = "Bearer new"
-    assert Registry(section(served, token_file=str(secret), headers={"target-sr-cluster": "c"})).schema(number)
+    assert Registry(section(served, token_file=str(secret), headers={"target-sr-cluster": "c"})).schema(
+        number
+    )
     assert served.headers["target-sr-cluster"] == "c"
     served.login = "Bearer t1"
-    client = {"oauth_token_url": f"{served.url}/token", "oauth_client_id": "c", "oauth_client_secret_file": str(secret)}
+    client = {
+        "oauth_token_url": f"{served.url}/token",
+        "oauth_client_id": "c",
+        "oauth_client_secret_file": str(secret),
+    }
     oauth = Registry(section(served, **client), clock=lambda: now[0])
     assert oauth.schema(number)
     served.token, served.login = "t2", "Bearer t2"
@@ -142,7 +163,8 @@ def test_it_logs_in_with_a_password_a_token_or_oauth(served: FakeRegistry, tmp_p
 
 
 def test_what_is_written_is_read_back(served: FakeRegistry) -> None:
-    """Protects records that streamfl writes with a registry: the topic's newest schema, or one that streamfl registers."""
+    """Protects records that streamfl writes with a registry: the topic's newest schema, or one that streamfl
+    registers."""
     served.add(NUMBER, subject="t-value")
     format = topic(served, "avro")
     assert anything(format)(format.encode({"x": 2.5})) == {"x": 2.5}
@@ -157,16 +179,27 @@ def test_what_is_written_is_read_back(served: FakeRegistry) -> None:
 
 @pytest.mark.parametrize("format", ["json", "msgpack", "avro"])
 def test_predictions_are_written_as_the_settings_say(served: FakeRegistry, format: str) -> None:
-    """Protects readers of predictions: each format has the same content, and Avro's schema is under its subject."""
+    """Protects readers of predictions: each format has the same content, and Avro's schema is under its
+    subject."""
     written = PredictionsSection(format=format, registry=section(served))  # type: ignore[arg-type]
     encode = prediction_encoder(written, "f.predictions", Prediction)
     for version, told in ((3, [3]), ((3, 4), [[3, 4]])):
         value = encode(Prediction("anna", "s1", 2.5, version, None))
-        decode = anything(format_of(TopicSection(topic="f.predictions", format=format, registry=section(served))))
-        expected = {"client": "anna", "sample": "s1", "prediction": 2.5, "model_version": told[0], "label": None}
+        decode = anything(
+            format_of(TopicSection(topic="f.predictions", format=format, registry=section(served)))
+        )
+        expected = {
+            "client": "anna",
+            "sample": "s1",
+            "prediction": 2.5,
+            "model_version": told[0],
+            "label": None,
+        }
         assert decode(value) == expected
     if format == "avro":
-        assert [path for path in served.asked if "f.predictions-value" in path] == ["/subjects/f.predictions-value/versions"]
+        assert [path for path in served.asked if "f.predictions-value" in path] == [
+            "/subjects/f.predictions-value/versions"
+        ]
         served.status = 503
         with pytest.raises(NotYetReadable):
             prediction_encoder(written, "f.predictions", Prediction)(Prediction("anna", "s1", 2.5, 3, None))
@@ -216,7 +249,8 @@ def test_what_cannot_work_is_refused(keys: dict[str, Any], text: str) -> None:
 
 
 def test_one_registry_serves_all_topics_and_is_no_part_of_the_state() -> None:
-    """Protects running federations: the registry may move, because its address is not part of the state or of messages."""
+    """Protects running federations: the registry may move, because its address is not part of the state or of
+    messages."""
     content: dict[str, Any] = {
         "federation": {"name": "f", "clients": 3},
         "role": {"kind": "pofmkl-client"},

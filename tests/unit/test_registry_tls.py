@@ -21,8 +21,27 @@ NUMBER = {"type": "record", "name": "N", "fields": [{"name": "x", "type": "doubl
 def certify(folder: Path, name: str, *more: str) -> tuple[Path, Path]:
     """A self-signed certificate and its key."""
     certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "1"]
-    command += ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-days",
+        "1",
+    ]
+    command += [
+        "-subj",
+        f"/CN={name}",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
     subprocess.run([*command, *(more or ["-noenc"])], check=True, capture_output=True)
     return certificate, key
 
@@ -48,12 +67,19 @@ def _served(folder: Path) -> Iterator[FakeRegistry]:
 
 
 def asked_by(served: FakeRegistry, folder: Path, name: str | None, authority: str = "server") -> Registry:
-    files = {} if name is None else {"certificate_file": str(folder / f"{name}.pem"), "key_file": str(folder / f"{name}.key")}
-    return Registry(RegistrySection(url=served.url, ca_file=str(folder / f"{authority}.pem"), timeout_seconds=10, **files))
+    files = (
+        {}
+        if name is None
+        else {"certificate_file": str(folder / f"{name}.pem"), "key_file": str(folder / f"{name}.key")}
+    )
+    return Registry(
+        RegistrySection(url=served.url, ca_file=str(folder / f"{authority}.pem"), timeout_seconds=10, **files)
+    )
 
 
 def test_a_clients_certificate_lets_it_in(served: FakeRegistry, folder: Path) -> None:
-    """Protects federations whose registry requires mutual TLS, and schemas from clients without the right certificate."""
+    """Protects federations whose registry requires mutual TLS, and schemas from clients without the right
+    certificate."""
     number = served.add(NUMBER)
     assert asked_by(served, folder, "client").schema(number).kind == "AVRO"
     for name in (None, "stranger"):
@@ -64,7 +90,9 @@ def test_a_clients_certificate_lets_it_in(served: FakeRegistry, folder: Path) ->
     assert served.asked == [f"/schemas/ids/{number}"]
 
 
-def test_a_certificate_is_changed_while_the_worker_runs(served: FakeRegistry, folder: Path, tmp_path: Path) -> None:
+def test_a_certificate_is_changed_while_the_worker_runs(
+    served: FakeRegistry, folder: Path, tmp_path: Path
+) -> None:
     """Protects a worker that outlives its certificate: the current files are used."""
     for kind in ("pem", "key"):
         shutil.copy(folder / f"stranger.{kind}", tmp_path / f"own.{kind}")

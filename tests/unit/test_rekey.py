@@ -75,10 +75,18 @@ class Plant:
         self.bus = MemoryBus.at(self.url)
         self.now = 1000.0
         self.bus.create(
-            [TopicSpec(name, count, compacted=False, users=True) for name, count in (("readings", partitions), ("by-site", 2))]
+            [
+                TopicSpec(name, count, compacted=False, users=True)
+                for name, count in (("readings", partitions), ("by-site", 2))
+            ]
         )
         for configured in (*rekeyings(self.configured), self.configured):
-            self.bus.create([replace(found.spec, partitions=found.partitions) for found in inspect_topics(configured, self.bus, 2)])
+            self.bus.create(
+                [
+                    replace(found.spec, partitions=found.partitions)
+                    for found in inspect_topics(configured, self.bus, 2)
+                ]
+            )
 
     @property
     def configured(self) -> Configured:
@@ -89,8 +97,15 @@ class Plant:
         return build_worker(own.settings, self.bus, clock=lambda: self.now, kind=own.kind)
 
     def write(self, *contents: dict[str, Any] | bytes, key: bytes | None = None, partition: int = 0) -> None:
-        values = [content if isinstance(content, bytes) else json.dumps(content).encode() for content in contents]
-        self.bus.write([Outgoing("readings", key, value, partition, (("traceparent", b"t%d" % len(value)),)) for value in values])
+        values = [
+            content if isinstance(content, bytes) else json.dumps(content).encode() for content in contents
+        ]
+        self.bus.write(
+            [
+                Outgoing("readings", key, value, partition, (("traceparent", b"t%d" % len(value)),))
+                for value in values
+            ]
+        )
 
     def samples(self) -> dict[str, list[dict[str, Any]]]:
         """The rekeyed records by client. Each client's are in one partition."""
@@ -110,7 +125,8 @@ def drain(*workers: Worker) -> None:
 
 
 def test_records_keyed_otherwise_go_to_their_clients_partition(tmp_path: Path) -> None:
-    """Protects clients from being a different client in each partition: every record once, unchanged, in its client's partition."""
+    """Protects clients from being a different client in each partition: every record once, unchanged, in its
+    client's partition."""
     plant = Plant(tmp_path)
     sent = [{"meta": {"site": site}, "id": number, "temp": 1.0} for number in range(12) for site in SITES]
     for number, content in enumerate(sent):
@@ -127,9 +143,12 @@ def test_records_keyed_otherwise_go_to_their_clients_partition(tmp_path: Path) -
     assert headers["streamfl.from"].startswith(b"readings-")
 
 
-@pytest.mark.parametrize(("told", "kept"), [(b"1700000000000", b"1700000000000"), (b"yesterday", None), (b"", None)])
+@pytest.mark.parametrize(
+    ("told", "kept"), [(b"1700000000000", b"1700000000000"), (b"yesterday", None), (b"", None)]
+)
 def test_a_time_that_cannot_be_read_hides_no_time(tmp_path: Path, told: bytes, kept: bytes | None) -> None:
-    """Protects the event time: a stranger's header is kept if it is a time, otherwise the record's own time replaces it."""
+    """Protects the event time: a stranger's header is kept if it is a time, otherwise the record's own time
+    replaces it."""
     plant = Plant(tmp_path)
     value = json.dumps({"meta": {"site": "site-1"}, "id": 1, "temp": 1.0}).encode()
     plant.bus.write([Outgoing("readings", b"k", value, 0, (("streamfl.time", told),))])
@@ -145,7 +164,10 @@ def test_what_names_no_client_is_a_dead_letter(tmp_path: Path) -> None:
     plant.write({"meta": {}, "temp": 1.0}, b"{", {"meta": {"site": "site-1"}, "temp": 1.0})
     drain(plant.worker())
     assert list(plant.samples()) == ["site-1"]
-    letters = {dict(letter.headers)["error"]: dict(letter.headers)["text"] for letter in plant.bus.read("plant.dead-letters")}
+    letters = {
+        dict(letter.headers)["error"]: dict(letter.headers)["text"]
+        for letter in plant.bus.read("plant.dead-letters")
+    }
     assert letters.keys() == {b"missing_field", b"malformed"}
     assert b"meta.site is missing" in letters[b"missing_field"]
 
@@ -156,14 +178,17 @@ def sensor(site: str, name: str, value: float, ts: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize("crash", [2, 3, 5])
 def test_one_sensor_a_record_becomes_one_sample_whatever_happens(tmp_path: Path, crash: int) -> None:
-    """Protects samples in several records: each is written once and complete, also if the worker is killed at every step."""
+    """Protects samples in several records: each is written once and complete, also if the worker is killed at
+    every step."""
     plant = Plant(tmp_path, ASSEMBLE)
     number = 0
     for span in range(6):
         for site in SITES:
             for name in ("temp", "hum", "load", "pressure"):
                 number += 1
-                plant.write(sensor(site, name, span + len(name), 10.0 * span + number % 7), partition=number % 3)
+                plant.write(
+                    sensor(site, name, span + len(name), 10.0 * span + number % 7), partition=number % 3
+                )
     worker = plant.worker()
     for step in range(1, 50):
         worker.step(0)
@@ -184,7 +209,8 @@ def test_one_sensor_a_record_becomes_one_sample_whatever_happens(tmp_path: Path,
 
 
 def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(tmp_path: Path) -> None:
-    """Protects a site with a broken sensor from waiting for ever, and a late value from being lost silently."""
+    """Protects a site with a broken sensor from waiting for ever, and a late value from being lost
+    silently."""
     plant = Plant(tmp_path, ASSEMBLE)
     worker = plant.worker()
     plant.write(sensor("site-1", "temp", 1.0, 5.0), sensor("site-1", "load", 3.0, 7.0))
@@ -194,14 +220,18 @@ def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(t
     assert plant.samples() == {}
     plant.now += 2
     drain(worker)
-    assert plant.samples() == {"site-1": [{"ts": 7.0, "temp": 1.0, "load": 3.0, "meta": {"site": "site-1"}, "id": "0"}]}
+    assert plant.samples() == {
+        "site-1": [{"ts": 7.0, "temp": 1.0, "load": 3.0, "meta": {"site": "site-1"}, "id": "0"}]
+    }
     plant.write(sensor("site-1", "temp", 1.5, 8.0), sensor("site-1", "hum", 2.0, 8.0))
     drain(worker)
     assert len(plant.samples()["site-1"]) == 1
     [letter] = plant.bus.read("plant.dead-letters")
     assert dict(letter.headers)["error"] == b"late"
     figures = worker.metrics.render().decode()
-    assert {one.name for one in worker.role.measure()} == {one.name for one in declared(*rekey_kind("samples").metrics)}
+    assert {one.name for one in worker.role.measure()} == {
+        one.name for one in declared(*rekey_kind("samples").metrics)
+    }
     assert scraped(figures, "assembled_samples_total", reason="expired") == 1
     assert scraped(figures, "surplus_values_total") == 1
     assert scraped(figures, "incomplete_samples_total") == 1
@@ -209,9 +239,15 @@ def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(t
 
 def test_a_span_is_over_with_a_later_record_of_the_same_client_alone(tmp_path: Path) -> None:
     """Protects a site that sends late, from a buffer, from another site whose clock is ahead."""
-    plant = Plant(tmp_path, ASSEMBLE.replace("expiry_seconds", 'several = "mean"\ngrace_seconds = 5\nexpiry_seconds'))
+    plant = Plant(
+        tmp_path, ASSEMBLE.replace("expiry_seconds", 'several = "mean"\ngrace_seconds = 5\nexpiry_seconds')
+    )
     worker = plant.worker()
-    plant.write(sensor("site-1", "temp", 1.0, 5.0), sensor("site-1", "temp", 3.0, 6.0), sensor("site-2", "temp", 1.0, 900.0))
+    plant.write(
+        sensor("site-1", "temp", 1.0, 5.0),
+        sensor("site-1", "temp", 3.0, 6.0),
+        sensor("site-2", "temp", 1.0, 900.0),
+    )
     plant.write(sensor("site-1", "hum", 1.0, 14.9))
     drain(worker)
     assert plant.samples() == {}
@@ -221,14 +257,22 @@ def test_a_span_is_over_with_a_later_record_of_the_same_client_alone(tmp_path: P
 
 
 def test_a_record_behind_the_end_of_its_span_is_what_the_settings_say(tmp_path: Path) -> None:
-    """Protects the texts of the settings: what is late is counted by event time, and what has waited long by the worker's clock."""
+    """Protects the texts of the settings: what is late is counted by event time, and what has waited long by
+    the worker's clock."""
     plant = Plant(tmp_path, ASSEMBLE.replace("expiry_seconds", "grace_seconds = 5\nexpiry_seconds"))
     worker = plant.worker()
     plant.write(sensor("site-1", "temp", 1.0, 25.0), sensor("site-1", "temp", 2.0, 45.0))
     drain(worker)
-    assert [sample["temp"] for sample in plant.samples()["site-1"]] == [1.0], "the span from 20 to 30 is over, from 40 to 50 open"
-    # A value that the written sample has, one that it lacks, and one of a span from 0 to 10 of which nothing was written.
-    plant.write(sensor("site-1", "temp", 7.0, 26.0), sensor("site-1", "hum", 3.0, 26.0), sensor("site-1", "hum", 4.0, 5.0))
+    assert [sample["temp"] for sample in plant.samples()["site-1"]] == [1.0], (
+        "the span from 20 to 30 is over, from 40 to 50 open"
+    )
+    # A value that the written sample has, one that it lacks, and one of a span from 0 to 10 of which nothing
+    # was written.
+    plant.write(
+        sensor("site-1", "temp", 7.0, 26.0),
+        sensor("site-1", "hum", 3.0, 26.0),
+        sensor("site-1", "hum", 4.0, 5.0),
+    )
     drain(worker)
     assert [dict(letter.headers)["error"] for letter in plant.bus.read("plant.dead-letters")] == [b"late"]
     figures = worker.metrics.render().decode()
@@ -240,9 +284,17 @@ def test_a_record_behind_the_end_of_its_span_is_what_the_settings_say(tmp_path: 
 
 
 def test_a_client_predicts_samples_in_several_records(tmp_path: Path) -> None:
-    """Protects the whole way: from one sensor a record to predictions with the sample's own time and trace."""
-    plant = Plant(tmp_path, ASSEMBLE.replace("[samples.assemble]", '[samples.assemble]\nfields = ["temp", "hum", "load"]'))
-    text = plant.path.read_text().replace('"meta.site"', '"site"').replace('[samples.rekey]', '[samples.rekey]\nby = "meta.site"')
+    """Protects the whole way: from one sensor a record to predictions with the sample's own time and
+    trace."""
+    plant = Plant(
+        tmp_path,
+        ASSEMBLE.replace("[samples.assemble]", '[samples.assemble]\nfields = ["temp", "hum", "load"]'),
+    )
+    text = (
+        plant.path.read_text()
+        .replace('"meta.site"', '"site"')
+        .replace("[samples.rekey]", '[samples.rekey]\nby = "meta.site"')
+    )
     plant.path.write_text(text)
     for span in range(4):
         for name in ("temp", "hum", "load"):
@@ -252,7 +304,12 @@ def test_a_client_predicts_samples_in_several_records(tmp_path: Path) -> None:
     drain(client)
     predictions = list(plant.bus.read("plant.predictions"))
     assert [json.loads(record.value or b"")["sample"] for record in predictions] == ["0", "10", "20", "30"]
-    assert [dict(record.headers)["streamfl.time"] for record in predictions] == [b"1000", b"11000", b"21000", b"31000"]
+    assert [dict(record.headers)["streamfl.time"] for record in predictions] == [
+        b"1000",
+        b"11000",
+        b"21000",
+        b"31000",
+    ]
     assert all("traceparent" in dict(record.headers) for record in predictions)
     assert list(plant.bus.read("plant.dead-letters")) == []
 
@@ -261,7 +318,10 @@ def test_two_topics_are_two_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Protects labels from being silently left unchanged when both topics have other keys."""
-    labels = '[labels]\ntopic = "l"\nsample_id = "id"\nlabel = "y"\n[labels.rekey]\ntopic = "outcomes"\nby = "site"\n'
+    labels = (
+        '[labels]\ntopic = "l"\nsample_id = "id"\nlabel = "y"\n[labels.rekey]\ntopic = "outcomes"\nby = '
+        '"site"\n'
+    )
     plant = Plant(tmp_path)
     plant.path.write_text(plant.path.read_text().replace('label = "load"\n', "") + labels)
     code, _, said = run_command(monkeypatch, capsys, "rekey", plant.path)
@@ -274,12 +334,18 @@ def test_two_topics_are_two_processes(
 def test_check_says_of_a_topic_that_it_is_not_keyed_by_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects a newcomer whose topic is keyed by device: the error and the command to run are in one message."""
+    """Protects a newcomer whose topic is keyed by device: the error and the command to run are in one
+    message."""
     plant = Plant(tmp_path)
     text = plant.path.read_text()
-    plant.path.write_text(text.replace('"by-site"', '"readings"').replace("[samples.rekey]\ntopic = \"readings\"\n", ""))
+    plant.path.write_text(
+        text.replace('"by-site"', '"readings"').replace('[samples.rekey]\ntopic = "readings"\n', "")
+    )
     for number in range(12):
-        plant.write({"meta": {"site": "site-1"}, "id": number, "temp": 1.0, "hum": 0.5, "load": 0.5}, partition=number % 3)
+        plant.write(
+            {"meta": {"site": "site-1"}, "id": number, "temp": 1.0, "hum": 0.5, "load": 0.5},
+            partition=number % 3,
+        )
     _, told, _ = run_command(monkeypatch, capsys, "check", plant.path, "--format", "json")
     assert "`streamfl rekey CONFIG`" in told
     plant.path.write_text(text)
@@ -293,18 +359,32 @@ def test_check_says_of_a_topic_that_it_is_not_keyed_by_client(
 def test_topics_are_made_and_rights_told_for_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the start: the topics and rights of `streamfl rekey` are created and printed with the role's."""
+    """Protects the start: the topics and rights of `streamfl rekey` are created and printed with the
+    role's."""
     plant = Plant(tmp_path, ASSEMBLE)
-    plant.path.write_text(plant.path.read_text().replace("rekey-", "fresh-").replace('"by-site"', '"clients"'))
-    MemoryBus.at(plant.url.replace("rekey-", "fresh-")).create([TopicSpec("readings", 3, compacted=False, users=True)])
+    plant.path.write_text(
+        plant.path.read_text().replace("rekey-", "fresh-").replace('"by-site"', '"clients"')
+    )
+    MemoryBus.at(plant.url.replace("rekey-", "fresh-")).create(
+        [TopicSpec("readings", 3, compacted=False, users=True)]
+    )
     _, told, _ = run_command(monkeypatch, capsys, "topics", plant.path, "--create", "--format", "json")
     found = json.loads(told)
     partitions = {topic["name"]: topic["partitions"] for topic in found["topics"]}
-    assert partitions["plant.pofmkl-client.rekey-samples.pieces"] == partitions["plant.pofmkl-client.rekey-samples.state"] == 3
+    assert (
+        partitions["plant.pofmkl-client.rekey-samples.pieces"]
+        == partitions["plant.pofmkl-client.rekey-samples.state"]
+        == 3
+    )
     # As many as the topic that it is made from.
     assert partitions["clients"] == 3
     needed = {right.name for one in rekeyings(plant.configured) for right in rights(one)}
-    assert needed >= {"readings", "clients", "plant.pofmkl-client.rekey-samples", "plant.pofmkl-client.rekey-samples:"}
+    assert needed >= {
+        "readings",
+        "clients",
+        "plant.pofmkl-client.rekey-samples",
+        "plant.pofmkl-client.rekey-samples:",
+    }
 
 
 VERTICAL = """
@@ -328,12 +408,16 @@ id = "customer"
 
 
 def test_a_party_of_a_vertical_federation_has_it_too(tmp_path: Path) -> None:
-    """Protects the other systems: their topics are keyed by entity too, without code of their own for that."""
+    """Protects the other systems: their topics are keyed by entity too, without code of their own for
+    that."""
     path = tmp_path / "party.toml"
     path.write_text(VERTICAL)
     [own] = rekeyings(read_configuration(path))
     channels = own.kind.channels(own.settings)
-    assert {source.topic for source in channels.inputs.values()} == {"baskets", "loans.shop.rekey-samples.pieces"}
+    assert {source.topic for source in channels.inputs.values()} == {
+        "baskets",
+        "loans.shop.rekey-samples.pieces",
+    }
     assert channels.outputs["keyed"] == "baskets-by-customer"
     assert own.settings.dead_letters == "loans.shop.dead-letters"
     own.kind.build(own.settings)
@@ -380,7 +464,10 @@ def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
     plant = Plant(tmp_path, 'format = "csv"\ncolumns = ["site", "temp"]\nby = "site"\n')
     plant.write(b"north,21.5", b"south,3")
     drain(plant.worker())
-    assert plant.samples() == {"north": [{"site": "north", "temp": "21.5"}], "south": [{"site": "south", "temp": "3"}]}
+    assert plant.samples() == {
+        "north": [{"site": "north", "temp": "21.5"}],
+        "south": [{"site": "south", "temp": "3"}],
+    }
 
 
 @pytest.mark.parametrize(
@@ -393,8 +480,11 @@ def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
         ('key = "int64"', bytes(8)),
     ],
 )
-def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(tmp_path: Path, settings: str, key: bytes) -> None:
-    """Protects samples from ending up apart from their labels: a key that is spelt differently belongs to another partition."""
+def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(
+    tmp_path: Path, settings: str, key: bytes
+) -> None:
+    """Protects samples from ending up apart from their labels: a key that is spelt differently belongs to
+    another partition."""
     plant = Plant(tmp_path)
     text = plant.path.read_text().replace('client = "meta.site"', settings)
     plant.path.write_text(text)
@@ -408,7 +498,8 @@ def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(tmp_path: Path, set
 def test_a_topic_is_written_once_more_only_if_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects a rekeyed topic from a second copy of everything: Kafka forgets a group's offsets after seven days."""
+    """Protects a rekeyed topic from a second copy of everything: Kafka forgets a group's offsets after seven
+    days."""
     plant = Plant(tmp_path)
     plant.write(*({"meta": {"site": site}, "id": 1, "temp": 1.0} for site in SITES))
     worker = plant.worker()
@@ -426,12 +517,17 @@ def test_a_topic_is_written_once_more_only_if_asked(
     drain(plant.worker())
     assert {site: len(found) for site, found in plant.samples().items()} == dict.fromkeys(SITES, 2)
     assert "--stream samples," in ways_to_begin_anew(["t"], group)
-    assert run_command(monkeypatch, capsys, "reset", plant.path, "--client", "a", "--stream", "samples")[0] == 2
+    assert (
+        run_command(monkeypatch, capsys, "reset", plant.path, "--client", "a", "--stream", "samples")[0] == 2
+    )
 
 
 def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
     """Protects clients' means: JSON writes an infinity as null, and the client would silently fill it in."""
-    msgpack = [msgspec.msgpack.encode({"meta": {"site": "a"}, "id": "1", "temp": value}) for value in (math.inf, math.nan)]
+    msgpack = [
+        msgspec.msgpack.encode({"meta": {"site": "a"}, "id": "1", "temp": value})
+        for value in (math.inf, math.nan)
+    ]
     plant = Plant(tmp_path, 'format = "msgpack"')
     plant.write(*msgpack)
     drain(plant.worker())
@@ -446,17 +542,31 @@ def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
 def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the operator: the commands for a role's own topics also work for this one, with the same configuration."""
+    """Protects the operator: the commands for a role's own topics also work for this one, with the same
+    configuration."""
     plant = Plant(tmp_path)
     plant.write({"meta": {"site": "a"}, "n": 0}, {"site": "b", "n": 1})
     worker = plant.worker()
     drain(worker)
     worker.close()
-    plant.path.write_text(plant.path.read_text().replace('topic = "readings"', 'topic = "readings"\nby = "site"'))
+    plant.path.write_text(
+        plant.path.read_text().replace('topic = "readings"', 'topic = "readings"\nby = "site"')
+    )
     _, told, _ = run_command(monkeypatch, capsys, "dead-letters", plant.path, "--replay", "--format", "json")
     assert json.loads(told)["replayed"] == 1
     code, _, _ = run_command(
-        monkeypatch, capsys, "skip", plant.path, "--topic", "readings", "--partition", 0, "--offset", 2, "--format", "json"
+        monkeypatch,
+        capsys,
+        "skip",
+        plant.path,
+        "--topic",
+        "readings",
+        "--partition",
+        0,
+        "--offset",
+        2,
+        "--format",
+        "json",
     )
     assert code == 0
     drain(plant.worker())
@@ -466,7 +576,8 @@ def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
 
 
 def test_another_topic_is_refused_where_records_were_written(tmp_path: Path) -> None:
-    """Protects changed settings: records already read are not read again, so the new topic would silently stay empty."""
+    """Protects changed settings: records already read are not read again, so the new topic would silently
+    stay empty."""
     plant = Plant(tmp_path)
     plant.write({"meta": {"site": "site-1"}, "temp": 1.0})
     before = plant.worker()

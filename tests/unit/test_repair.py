@@ -1,4 +1,5 @@
-"""Changes while no worker runs, on the memory bus: a change is a step like any other, and affects nothing else."""
+"""Changes while no worker runs, on the memory bus: a change is a step like any other, and affects nothing
+else."""
 
 from __future__ import annotations
 
@@ -40,7 +41,15 @@ class Plant:
         bus.create(TOPICS)
 
     def worker(self, kind: type[Worker] = Worker) -> Worker:
-        return kind(ForgettingRole(), CHANNELS, self.bus, SUBSCRIPTION, "dead-letters", commit_interval=0, restore_seconds=0.3)
+        return kind(
+            ForgettingRole(),
+            CHANNELS,
+            self.bus,
+            SUBSCRIPTION,
+            "dead-letters",
+            commit_interval=0,
+            restore_seconds=0.3,
+        )
 
     def repair(self) -> Repair:
         made = self.worker(Repair)
@@ -62,7 +71,8 @@ def _plant() -> Plant:
 
 
 def test_a_client_is_forgotten_in_every_partition_and_nobody_else(plant: Plant) -> None:
-    """Protects the other clients: the forgotten name is as if it had never existed, also after a restart. Positions stay."""
+    """Protects the other clients: the forgotten name is as if it had never existed, also after a restart.
+    Positions stay."""
     plant.work((b"a", number(5, 10), 0), (b"a", number(5, 10), 1), (b"b", number(5, 10), 1))
     assert plant.repair().forget("a") == [0, 1]
     assert plant.repair().forget("a") == []
@@ -80,9 +90,12 @@ def test_who_knows_nobody_writes_nothing(plant: Plant) -> None:
 
 
 def test_a_record_is_passed_over_once(plant: Plant) -> None:
-    """Protects the neighbouring records: the skipped one is dead-lettered unchanged, and the role reads on after it."""
+    """Protects the neighbouring records: the skipped one is dead-lettered unchanged, and the role reads on
+    after it."""
     plant.work((b"a", number(1, 1), 0))
-    plant.bus.write([Outgoing("numbers", b"a", number(n, 10 ** (n - 1)), 0, (("trace", b"7"),)) for n in (2, 3)])
+    plant.bus.write(
+        [Outgoing("numbers", b"a", number(n, 10 ** (n - 1)), 0, (("trace", b"7"),)) for n in (2, 3)]
+    )
     skipped = plant.repair().skip("numbers", 0, 1)
     assert (skipped.offset, skipped.following, skipped.cause) == (1, 2, "")
     (letter,) = plant.bus.read("dead-letters")
@@ -91,7 +104,9 @@ def test_a_record_is_passed_over_once(plant: Plant) -> None:
     names = [name for name, _ in letter.headers]
     assert (names[0], names[-5:]) == ("trace", ["topic", "partition", "offset", "error", "text"])
     assert dict(letter.headers)["error"] == b"skipped"
-    with pytest.raises(ConfigurationError, match="has already been read by this role: it continues at offset 2"):
+    with pytest.raises(
+        ConfigurationError, match="has already been read by this role: it continues at offset 2"
+    ):
         plant.repair().skip("numbers", 0, 1)
     assert plant.work()[b"a"] == b"3 101"
 
@@ -102,13 +117,16 @@ def test_while_others_work_nothing_is_changed(plant: Plant) -> None:
     with closing(plant.worker()) as other:
         other.step(0.0)
         other.step(0.0)
-        with pytest.raises(ConfigurationError, match=r"partitions \[\d\] belong to other workers .* stop all of them first"):
+        with pytest.raises(
+            ConfigurationError, match=r"partitions \[\d\] belong to other workers .* stop all of them first"
+        ):
             plant.repair().forget("a")
     assert plant.repair().forget("a") == [0]
 
 
 def test_a_refused_change_is_no_change(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects against half a change: without the commit nothing is visible, and the change can be repeated."""
+    """Protects against half a change: without the commit nothing is visible, and the change can be
+    repeated."""
     plant.work((b"a", number(1, 1), 0))
     commit = MemorySession.commit
 
@@ -145,9 +163,13 @@ def test_a_name_that_nobody_knows_is_told(
     config = tmp_path / "client.toml"
     config.write_text(CONFIG.format(name=tmp_path.name))
     run_command(monkeypatch, capsys, "topics", config, "--create-inputs", "--partitions", 2)
-    code, out, error = run_command(monkeypatch, capsys, "forget", config, "--client", "nobody", "--format", "json")
+    code, out, error = run_command(
+        monkeypatch, capsys, "forget", config, "--client", "nobody", "--format", "json"
+    )
     assert (code, out) == (2, "")
     assert "'nobody': no partition of this pofmkl-client remembers it" in error
-    code, out, error = run_command(monkeypatch, capsys, "skip", config, "--topic", "readings", "--partition", 1, "--offset", 0)
+    code, out, error = run_command(
+        monkeypatch, capsys, "skip", config, "--topic", "readings", "--partition", 1, "--offset", 0
+    )
     assert (code, out) == (2, "")
     assert "readings-1-0 cannot be skipped: there is nothing to be read there" in error

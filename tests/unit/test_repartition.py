@@ -32,7 +32,9 @@ def grow(bus: MemoryBus, partitions: int, *topics: str) -> None:
     for name in topics:
         topic = bus._topics[name]
         compacted = topic.state().compacted
-        topic.partitions += [PartitionLog(name, number, compacted) for number in range(len(topic.partitions), partitions)]
+        topic.partitions += [
+            PartitionLog(name, number, compacted) for number in range(len(topic.partitions), partitions)
+        ]
     for group in bus._groups.values():
         group._partitions = partitions
 
@@ -40,14 +42,17 @@ def grow(bus: MemoryBus, partitions: int, *topics: str) -> None:
 def test_what_is_being_put_together_moves_with_its_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects samples in several records: a sample begun before partitions were added is completed after it, once."""
+    """Protects samples in several records: a sample begun before partitions were added is completed after it,
+    once."""
     plant = Plant(tmp_path, ASSEMBLE.replace("expiry_seconds = 30", "expiry_seconds = 3000"), partitions=2)
     # The same clock as the command's.
     plant.now = time.time()
 
     def write(sensor: str, partition: int) -> None:
         for site in SITES:
-            plant.write({"meta": {"site": site}, "sensor": sensor, "value": 1.0, "ts": 100}, partition=partition)
+            plant.write(
+                {"meta": {"site": site}, "sensor": sensor, "value": 1.0, "ts": 100}, partition=partition
+            )
 
     def command(*arguments: object) -> tuple[int, str, str]:
         return run_command(monkeypatch, capsys, *arguments)
@@ -58,7 +63,9 @@ def test_what_is_being_put_together_moves_with_its_client(
     grow(plant.bus, 4, "readings")
     code, out, _ = command("topics", plant.path)
     assert code == 4
-    assert f"give it 4 partitions, and run streamfl repartition {plant.path} --stream samples" in " ".join(out.split())
+    assert f"give it 4 partitions, and run streamfl repartition {plant.path} --stream samples" in " ".join(
+        out.split()
+    )
     code, _, error = command("repartition", plant.path, "--stream", "samples")
     assert (code, STATE in error, PIECES in error) == (2, True, True)
     grow(plant.bus, 4, STATE, PIECES)

@@ -28,7 +28,12 @@ def test_csv_and_parquet_agree_and_keep_gaps_and_names(tmp_path: Path) -> None:
 def test_npz_learns_from_its_matrix_alone(tmp_path: Path) -> None:
     """Other arrays may hold the target in another form: learning from them unasked would leak it."""
     matrix = np.arange(6.0).reshape(3, 2)
-    asides = {"raw": matrix * 2, "site": np.array([0, 1, 0]), "X_val": np.ones((9, 2)), "names": np.array(["a", "b"])}
+    asides = {
+        "raw": matrix * 2,
+        "site": np.array([0, 1, 0]),
+        "X_val": np.ones((9, 2)),
+        "names": np.array(["a", "b"]),
+    }
     np.savez(tmp_path / "f.npz", X=matrix, y=np.array([1.0, 2.0, 3.0]), **asides)  # type: ignore[arg-type]
     table = read(str(tmp_path / "f.npz"))
     assert table.rows == 3

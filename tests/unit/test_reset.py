@@ -77,15 +77,19 @@ def test_the_end_is_a_place_to_begin_too(plant: Plant) -> None:
 
 
 def test_state_of_other_settings_can_be_left(plant: Plant) -> None:
-    """Protects a change of settings: a state that does not fit stops the worker, so the reset must not need to read it."""
+    """Protects a change of settings: a state that does not fit stops the worker, so the reset must not need
+    to read it."""
     with pytest.raises(ConfigurationError, match=r"unit .*streamfl reset CONFIG --all"):
         plant.work("inch")
     plant.reset(unit="inch")
     assert sorted(plant.work("inch")) == [b"1 10", b"1 5", b"2 20"]
 
 
-def test_state_and_offsets_change_together_or_not_at_all(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects against half a reset: an uncommitted partition goes on as before, and the command can be repeated."""
+def test_state_and_offsets_change_together_or_not_at_all(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects against half a reset: an uncommitted partition goes on as before, and the command can be
+    repeated."""
     commit, refused = MemorySession.commit, []
 
     def refuse(session: MemorySession, step: Step) -> None:

@@ -23,7 +23,8 @@ def rhythm_of(*times: float, away_until: float = 0.0) -> Rhythm:
 
 @pytest.mark.parametrize("pause", [1.0, 60.0, 3600.0, DAY])
 def test_a_pause_is_unusual_after_three_of_the_usual_ones(pause: float) -> None:
-    """Protects daily writers from being called silent after an hour, and writers that send each second from being overlooked."""
+    """Protects daily writers from being called silent after an hour, and writers that send each second from
+    being overlooked."""
     rhythm = rhythm_of(*(number * pause for number in range(100)))
     assert rhythm.overdue_at == pytest.approx(99 * pause + TIMES * max(pause, LEAST), abs=10)
 

@@ -10,7 +10,8 @@ from streamfl.learning.running_scale import RunningScale
 
 
 def test_a_row_is_scaled_by_all_rows_so_far() -> None:
-    """Protects the equation: numpy's mean and deviation so far, cut at 3, divided by the root of the number of varying columns."""
+    """Protects the equation: numpy's mean and deviation so far, cut at 3, divided by the root of the number
+    of varying columns."""
     rows = np.random.default_rng(0).normal(size=(60, 3))
     # No later value is out of the range of these two.
     rows[:2] = [[-4.0] * 3, [4.0] * 3]
@@ -36,7 +37,8 @@ def test_what_is_asked_for_leaves_no_trace() -> None:
 
 
 def test_one_number_that_nobody_meant_does_not_undo_the_scale() -> None:
-    """Protects a party from a faulty record: afterwards others are scaled as before within a factor of two."""
+    """Protects a party from a faulty record: afterwards others are scaled as before within a factor of
+    two."""
     rows = np.random.default_rng(1).normal(size=(200, 1))
     scale = RunningScale(1)
     for row in rows:

@@ -77,14 +77,19 @@ def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reaso
 def test_numbers_that_only_messagepack_has() -> None:
     """MessagePack has NaN, JSON does not: the fast path itself has to find it, at any place."""
     read = reader(format="msgpack")
-    for content in ({"a": float("nan"), "b": 1.0}, {"a": 1.0, "b": float("nan")}, {"a": float("inf"), "b": float("-inf")}):
+    for content in (
+        {"a": float("nan"), "b": 1.0},
+        {"a": 1.0, "b": float("nan")},
+        {"a": float("inf"), "b": float("-inf")},
+    ):
         with pytest.raises(PeerError) as caught:
             read.decode(record(format_named("msgpack").encode({**content, "c": "x"})))
         assert caught.value.reason == "not_finite"
 
 
 def test_a_number_that_is_too_large_is_shown_as_the_sender_wrote_it() -> None:
-    """The sender finds the original number in the record, not a divided one. The allowed range is in the same unit."""
+    """The sender finds the original number in the record, not a divided one. The allowed range is in the same
+    unit."""
     for norm, number, limit in ((1.0, 1e30, "1e+18"), (1e-20, 5.0, "0.01"), (1e10, 1e29, "1e+28")):
         read = reader(input_norm=norm)
         with pytest.raises(PeerError) as caught:
@@ -122,7 +127,11 @@ def test_a_list_of_another_length_and_a_record_without_a_key() -> None:
 def test_field_names_need_not_be_identifiers() -> None:
     """Users name their fields as they like."""
     read = reader(features=["t 1", "class", "é-2"])
-    assert read.decode(record(json.dumps({"t 1": 1, "class": 2, "é-2": 3, "c": "x"}).encode())).features == (1, 2, 3)
+    assert read.decode(record(json.dumps({"t 1": 1, "class": 2, "é-2": 3, "c": "x"}).encode())).features == (
+        1,
+        2,
+        3,
+    )
     odd = ['in "quotes"', "back\\slash", "two\nlines"]
     read = reader(features=odd)
     content = {name: place for place, name in enumerate(odd)} | {"c": "x"}
@@ -130,7 +139,8 @@ def test_field_names_need_not_be_identifiers() -> None:
 
 
 def test_settings_that_make_no_reader() -> None:
-    """A label among the inputs would make every figure wrong; a missing dimension would fail at the first record."""
+    """A label among the inputs would make every figure wrong; a missing dimension would fail at the first
+    record."""
     for settings, expected in (
         ({"features": None}, r"samples\.features is missing"),
         ({"features": "inputs"}, r"samples\.dimension is missing"),
@@ -143,7 +153,8 @@ def test_settings_that_make_no_reader() -> None:
 
 
 def test_the_key_counts_too() -> None:
-    """Protects the partition: a message under the record's key has to fit into a record, or the partition is stuck for ever."""
+    """Protects the partition: a message under the record's key has to fit into a record, or the partition is
+    stuck for ever."""
     section = SamplesSection(topic="t", features=["a"], client="c")
     record = Record("t", 0, 0, b"k" * MAXIMUM_BYTES, b'{"a": 1, "c": "x"}')
     with pytest.raises(PeerError) as refused:

@@ -43,7 +43,10 @@ FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
         lambda n: ["N/A", "-", " N/A "][n % 3] if n % 5 == 0 else f"{n}.5",
         {"as": "number", "missing": "mean", "missing_values": ["-", "N/A"]},
     ),
-    "kind": (lambda n: ["pump", "fan", "press"][n % 3], {"as": "category", "values": ["fan", "press", "pump"]}),
+    "kind": (
+        lambda n: ["pump", "fan", "press"][n % 3],
+        {"as": "category", "values": ["fan", "press", "pump"]},
+    ),
     "kindSometimes": (
         lambda n: None if n % 5 == 0 else ["pump", "fan"][n % 2],
         {"as": "category", "values": ["fan", "pump"], "missing": "zero"},
@@ -64,7 +67,8 @@ def one(name: str, **options: Any) -> InferredField:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_is_what_its_values_say(name: str) -> None:
-    """Protects users of the inferred settings: every value of the field is read, or the field is left out with a reason."""
+    """Protects users of the inferred settings: every value of the field is read, or the field is left out
+    with a reason."""
     make, keys = FIELDS[name]
     guess = one(name)
     assert guess.path == name
@@ -77,7 +81,8 @@ def test_a_field_is_what_its_values_say(name: str) -> None:
 
 
 def test_fields_within_others_have_paths() -> None:
-    """Protects nested records: each value has its own path, lists included. An object that is null at times is not a field."""
+    """Protects nested records: each value has its own path, lists included. An object that is null at times
+    is not a field."""
     rows = [{"meta": None if n == 0 else {"a.b": n / 2, "list": [n / 3, n / 4]}} for n in range(ROWS)]
     found = {guess.path: guess.keys for guess in infer_fields(rows)}
     filled = {"missing": "mean"}
@@ -91,7 +96,8 @@ def test_parties_have_no_means() -> None:
 
 
 def test_a_few_values_that_fit_nothing_are_told() -> None:
-    """Protects from silent losses: a field with some badly written numbers stays numeric, and the reason counts the loss."""
+    """Protects from silent losses: a field with some badly written numbers stays numeric, and the reason
+    counts the loss."""
     [guess] = infer_fields([{"x": "21,5" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
     assert guess.keys == {"as": "number"}
     assert "2 of 40 are none, such as '21,5'" in guess.why
@@ -109,7 +115,9 @@ FORMATS = {
     "msgpack": lambda n: msgspec.msgpack.encode({"a": n}),
     "csv": lambda n: f'north,{n},"a, b"'.encode(),
     "json-schema": lambda n: frame(json.dumps({"a": n}).encode()),
-    "debezium": lambda n: json.dumps({"op": "c", "after": {"a": n}} if n else {"op": "d", "after": None}).encode(),
+    "debezium": lambda n: json.dumps(
+        {"op": "c", "after": {"a": n}} if n else {"op": "d", "after": None}
+    ).encode(),
 }
 
 
@@ -130,15 +138,23 @@ def test_names_of_columns_come_from_the_first_line_or_are_made_up() -> None:
     assert (len(with_names.read), with_names.passed_over) == (ROWS, 1)
     within = infer_format([*lines, b"site,temp,note"], TopicSection(topic="t"), time.monotonic())
     assert (within.keys["columns"], within.passed_over) == (["site", "temp", "note"], 1)
-    assert infer_format(lines, TopicSection(topic="t"), time.monotonic()).keys["columns"] == ["column_1", "column_2", "column_3"]
+    assert infer_format(lines, TopicSection(topic="t"), time.monotonic()).keys["columns"] == [
+        "column_1",
+        "column_2",
+        "column_3",
+    ]
 
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(frame(b"\x02abc"), "number 7 of a registry's schema.*--registry"), (b"\x08\x01\x12\x03ABC", "0 of 40.*--record-format")],
+    [
+        (frame(b"\x02abc"), "number 7 of a registry's schema.*--registry"),
+        (b"\x08\x01\x12\x03ABC", "0 of 40.*--record-format"),
+    ],
 )
 def test_what_cannot_be_read_is_told_with_a_way_out(value: bytes, told: str) -> None:
-    """Protects from a file that cannot work: without a schema Avro and Protobuf cannot be read, and the error names the option."""
+    """Protects from a file that cannot work: without a schema Avro and Protobuf cannot be read, and the error
+    names the option."""
     with pytest.raises(DataError, match=told):
         infer_format([value] * ROWS, TopicSection(topic="t"), time.monotonic())
 

@@ -23,7 +23,9 @@ def key_of(seed: int, path: list[str | int]) -> list[int]:
     """Steps 1 and 2 of the derivation: the two key words."""
     name = b"streamfl/1" + (seed % 2**64).to_bytes(8, "little")
     for element in path:
-        content = element.encode("utf-8") if isinstance(element, str) else (element % 2**64).to_bytes(8, "little")
+        content = (
+            element.encode("utf-8") if isinstance(element, str) else (element % 2**64).to_bytes(8, "little")
+        )
         name += (b"s" if isinstance(element, str) else b"i") + len(content).to_bytes(4, "little") + content
     digest = hashlib.blake2b(name, digest_size=16).digest()
     return [int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")]
@@ -53,8 +55,14 @@ def stream(count: int, seed: int, path: list[str | int]) -> list[float]:
 
 
 def test_the_plain_philox_is_philox() -> None:
-    """The oracle reproduces a published vector of the Random123 library, so that two equal mistakes cannot agree."""
-    assert philox_block(0, [0, 0]) == [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]
+    """The oracle reproduces a published vector of the Random123 library, so that two equal mistakes cannot
+    agree."""
+    assert philox_block(0, [0, 0]) == [
+        0x16554D9ECA36314C,
+        0xDB20FE9D672D0FDC,
+        0xD7E772CEE186176B,
+        0x7E68B68AEC7BA23B,
+    ]
 
 
 @given(seed=seeds, path=paths, count=st.integers(0, 40))
@@ -68,28 +76,34 @@ def test_uniforms_follow_the_documentation(seed: int, path: list[str | int], cou
 def test_normal_and_cauchy_are_inverse_distribution_functions(seed: int, path: list[str | int]) -> None:
     """One word a number, by inversion: any other method would need its rejection loop in every language."""
     uniforms = stream(20, seed, path)
-    np.testing.assert_allclose(normal(20, seed, *path), [NormalDist().inv_cdf(u) for u in uniforms], rtol=1e-12)
+    np.testing.assert_allclose(
+        normal(20, seed, *path), [NormalDist().inv_cdf(u) for u in uniforms], rtol=1e-12
+    )
     expected = [math.tan(math.pi * (u - 0.5)) for u in uniforms]
     np.testing.assert_allclose(cauchy(20, seed, *path), expected, rtol=1e-9)
 
 
 @given(seed=seeds, path=paths, indices=st.lists(st.integers(0, 300), min_size=1, max_size=12))
 def test_random_access_equals_reading_in_order(seed: int, path: list[str | int], indices: list[int]) -> None:
-    """A restored client continues at element n without reading the earlier ones, across the blocks' borders."""
+    """A restored client continues at element n without reading the earlier ones, across the blocks'
+    borders."""
     sequence = UniformSequence(seed, *path)
     in_order = uniform(301, seed, *path)
     assert [sequence[index] for index in indices] == [in_order[index] for index in indices]
 
 
 def test_random_access_far_into_a_stream() -> None:
-    """A client that has run for years is at element 10^10: its draw uses the full counter, not a wrapped one."""
+    """A client that has run for years is at element 10^10: its draw uses the full counter, not a wrapped
+    one."""
     index = 10**10 + 7
     block, offset = divmod(index, 4)
     word = philox_block(block + 1, key_of(5, ["bin"]))[offset]
     assert UniformSequence(5, "bin")[index] == float((Fraction(word >> 11) + Fraction(1, 2)) / 2**53)
 
 
-@pytest.mark.parametrize("other", [("1",), (1, 1), ("i",), (), (2,), ("a", "b"), ("ab",), ("a", "", "b"), (-1,)])
+@pytest.mark.parametrize(
+    "other", [("1",), (1, 1), ("i",), (), (2,), ("a", "b"), ("ab",), ("a", "", "b"), (-1,)]
+)
 def test_different_paths_are_different_streams(other: tuple[str | int, ...]) -> None:
     """Paths that look alike when joined must not share a stream: two clients would draw the same bins."""
     named = [philox_key(0, *path).tobytes() for path in [(1,), ("a", "b", ""), other]]
@@ -104,8 +118,8 @@ def test_a_generator_stands_on_the_same_stream() -> None:
 
 
 def test_no_word_gives_nought_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects normals and Cauchy variables from infinity: the largest words round to 1. All other words give the same as before.
-    """
+    """Protects normals and Cauchy variables from infinity: the largest words round to 1. All other words give
+    the same as before."""
     largest = [MASK, (2**53 - 1) << 11]
     words = [0, 1, 2**11, 2**63 - 1, 2**63, 2**63 + 2**11, (2**53 - 1 << 11) - 1, 2**53 - 2 << 11, *largest]
 

@@ -30,7 +30,9 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_overrides_win_over_the_environment_and_that_over_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overrides_win_over_the_environment_and_that_over_the_file(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An operator's STREAMFL_ variable must reach the worker, and a command's option must override it."""
     assert load_settings(config, PofmklSettings).federation.clients == 40
     monkeypatch.setenv("STREAMFL_FEDERATION__CLIENTS", "41")
@@ -43,7 +45,9 @@ def test_overrides_win_over_the_environment_and_that_over_the_file(config: Path,
     assert load_settings(config, PofmklSettings, {"federation": {"clients": 42}}).federation.clients == 42
 
 
-def test_client_options_from_the_environment_have_their_types(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_options_from_the_environment_have_their_types(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """kafka-python refuses a timeout that is text."""
     monkeypatch.setenv("STREAMFL_BUS__OPTIONS__session_timeout_ms", "6000")
     monkeypatch.setenv("STREAMFL_BUS__OPTIONS__sasl_mechanism", "PLAIN")
@@ -65,28 +69,63 @@ def test_constructing_settings_ignores_the_environment(monkeypatch: pytest.Monke
         ("federation", "name", "two words", ["federation.name", "two words"]),
         ("bus", "urll", "x", ["bus.urll", "did you mean 'url'"]),
         ("bus", "processing_guarantee", "often", ["'often'", "'exactly_once' or 'at_least_once'"]),
-        ("learning", "staleness", "eager", ["learning.staleness", "'eager'", "'lockstep', 'bounded' or 'async'"]),
+        (
+            "learning",
+            "staleness",
+            "eager",
+            ["learning.staleness", "'eager'", "'lockstep', 'bounded' or 'async'"],
+        ),
         ("learning", "max_staleness", 3, ["learning.max_staleness = 3", 'staleness = "async"']),
         ("learning", "exploration", 1.5, ["learning.exploration", "1.5", "less than or equal to 1"]),
         ("uplink", "kernels_per_upload", 52, ["uplink.kernels_per_upload = 52", "1 to 24"]),
         ("learning", "preset", "best", ["learning.preset", "'default' or 'paper'"]),
-        ("learning", "shared_directions", True, ["learning.shared_directions", 'learning.preset = "default"', '"paper"']),
+        (
+            "learning",
+            "shared_directions",
+            True,
+            ["learning.shared_directions", 'learning.preset = "default"', '"paper"'],
+        ),
         ("learning", "staleness", "bounded", ["learning.max_staleness is missing"]),
         ("learning", "learning_rate", 1e300, ["learning.learning_rate = 1e+300", "1000000"]),
         ("learning", "regularisation", 1e300, ["learning.regularisation = 1e+300", "1000000"]),
         ("learning", "features_per_kernel", 100_001, ["learning.features_per_kernel = 100001", "100000"]),
-        ("federation", "clients", 10**26, ["federation.clients = 1" + 26 * "0", "less than or equal to 1000000"]),
-        ("bus", "commit_interval_ms", 10**400, ["bus.commit_interval_ms = 1", "less than or equal to 86400000"]),
+        (
+            "federation",
+            "clients",
+            10**26,
+            ["federation.clients = 1" + 26 * "0", "less than or equal to 1000000"],
+        ),
+        (
+            "bus",
+            "commit_interval_ms",
+            10**400,
+            ["bus.commit_interval_ms = 1", "less than or equal to 86400000"],
+        ),
         ("learning", "horizon", 10**400, ["learning.horizon = 1", "less than or equal to 1000000000000000"]),
-        ("learning", "upload_interval_ms", 10**400, ["learning.upload_interval_ms = 1", "less than or equal to 86400000"]),
+        (
+            "learning",
+            "upload_interval_ms",
+            10**400,
+            ["learning.upload_interval_ms = 1", "less than or equal to 86400000"],
+        ),
         ("federation", "clients", True, ["federation.clients = True", "a number is expected"]),
         ("federation", "shards", 10**26, ["federation.shards = 1" + 26 * "0", "less than or equal to 10000"]),
         ("federation", "shards", 52, ["federation.shards = 52", "number of kernels is 24", "1 to 24"]),
         ("samples", "dimension", 99999999999, ["samples.dimension = 99999999999", "100000"]),
         ("samples", "dimension", True, ["samples.dimension = True", "a number is expected"]),
         ("samples", "label_range", [1, 0], ["samples.label_range", "smaller one first"]),
-        ("samples", "label_range", [1.0], ["samples.label_range = [1.0]: two finite numbers", "smaller one first"]),
-        ("samples", "label_range", [1.0, 2.0, 3.0], ["samples.label_range = [1.0, 2.0, 3.0]: two finite numbers"]),
+        (
+            "samples",
+            "label_range",
+            [1.0],
+            ["samples.label_range = [1.0]: two finite numbers", "smaller one first"],
+        ),
+        (
+            "samples",
+            "label_range",
+            [1.0, 2.0, 3.0],
+            ["samples.label_range = [1.0, 2.0, 3.0]: two finite numbers"],
+        ),
         ("samples", "topic", "two words", ["samples.topic = 'two words'", "1 to 249 letters"]),
         ("samples", "topic", "ümlaut", ["samples.topic = 'ümlaut'", "1 to 249 letters"]),
         ("samples", "topic", "line\n", ["samples.topic = 'line\\n'", "1 to 249 letters"]),
@@ -110,10 +149,14 @@ def test_a_mistake_names_key_value_and_what_is_allowed(
         assert part in str(caught.value)
 
 
-def test_a_list_that_is_too_short_in_the_environment_is_a_mistake(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_too_short_in_the_environment_is_a_mistake(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The missing item's place is outside the given list: reporting it must not fail."""
     monkeypatch.setenv("STREAMFL_SAMPLES__LABEL_RANGE", "[1]")
-    with pytest.raises(ConfigurationError, match=r"samples\.label_range = \[1\]: two finite numbers are expected"):
+    with pytest.raises(
+        ConfigurationError, match=r"samples\.label_range = \[1\]: two finite numbers are expected"
+    ):
         load_settings(config, PofmklSettings)
 
 
@@ -133,22 +176,34 @@ def test_a_short_list_of_any_section_is_explained(config: Path) -> None:
 
 
 def test_frequencies_that_no_memory_holds_are_refused(config: Path) -> None:
-    """Each number may be allowed although the product exceeds a machine's memory. The message names all factors."""
+    """Each number may be allowed although the product exceeds a machine's memory. The message names all
+    factors."""
     large: dict[str, Any] = {
         "learning": {"preset": "paper", "features_per_kernel": 100_000},
         "samples": {"features": "inputs", "dimension": 106},
     }
     with pytest.raises(ConfigurationError) as caught:
         load_settings(config, PofmklSettings, large)
-    for part in ("learning.features_per_kernel = 100000", "51", "kernels", "106", "samples.dimension", "4.0 GiB", "lower"):
+    for part in (
+        "learning.features_per_kernel = 100000",
+        "51",
+        "kernels",
+        "106",
+        "samples.dimension",
+        "4.0 GiB",
+        "lower",
+    ):
         assert part in str(caught.value)
     large["samples"]["dimension"] = 105
     load_settings(config, PofmklSettings, large)
 
 
-@pytest.mark.parametrize("own", ["predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters"])
+@pytest.mark.parametrize(
+    "own", ["predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters"]
+)
 def test_samples_do_not_come_from_the_federations_own_topics(config: Path, own: str) -> None:
-    """A client that reads its own output would feed itself for ever. A name with the same prefix is the user's."""
+    """A client that reads its own output would feed itself for ever. A name with the same prefix is the
+    user's."""
     with pytest.raises(ConfigurationError) as caught:
         load_settings(config, PofmklSettings, {"samples": {"topic": f"plant.{own}"}})
     assert f"samples.topic = 'plant.{own}': a topic other than the federation's own" in str(caught.value)
@@ -163,7 +218,12 @@ def test_the_limits_themselves_are_allowed(config: Path) -> None:
         {
             "federation": {"clients": 1_000_000, "shards": 51},
             "kernels": {"smoothness": 50},
-            "learning": {"preset": "paper", "learning_rate": 1e6, "regularisation": 1e6, "features_per_kernel": 100_000},
+            "learning": {
+                "preset": "paper",
+                "learning_rate": 1e6,
+                "regularisation": 1e6,
+                "features_per_kernel": 100_000,
+            },
             "samples": {"topic": "x" * 249},
         },
     )
@@ -178,8 +238,11 @@ def test_every_mistake_is_reported_at_once(config: Path) -> None:
     assert "log.level" in str(caught.value)
 
 
-def test_an_unknown_section_in_the_environment_is_a_mistake(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistyped variable must not be dropped silently. A variable with a single underscore is not streamfl's."""
+def test_an_unknown_section_in_the_environment_is_a_mistake(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped variable must not be dropped silently. A variable with a single underscore is not
+    streamfl's."""
     monkeypatch.setenv("STREAMFL_SERVICE_HOST", "10.0.0.1")
     load_settings(config, PofmklSettings)
     monkeypatch.setenv("STREAMFL_SAMPELS__TOPIC", "x")
@@ -202,5 +265,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_the_step_size_is_the_papers(config: Path) -> None:
     """eta = 1 / sqrt(T) by default: the reproduction depends on it."""
-    assert load_settings(config, PofmklSettings, {"learning": {"preset": "paper", "horizon": 400}}).learning.rate == 0.05
-    assert load_settings(config, PofmklSettings, {"learning": {"preset": "paper", "learning_rate": 0.3}}).learning.rate == 0.3
+    assert (
+        load_settings(config, PofmklSettings, {"learning": {"preset": "paper", "horizon": 400}}).learning.rate
+        == 0.05
+    )
+    assert (
+        load_settings(
+            config, PofmklSettings, {"learning": {"preset": "paper", "learning_rate": 0.3}}
+        ).learning.rate
+        == 0.3
+    )

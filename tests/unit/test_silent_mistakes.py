@@ -110,7 +110,14 @@ class Plant:
         self.workers = []
 
     def sample(self, site: str, number: int, key: str | None = None, **content: Any) -> None:
-        record = {"site": site, "id": f"r{number}", "x0": number % 7 / 7, "x1": number % 3, "y": 5.0 + number % 2, **content}
+        record = {
+            "site": site,
+            "id": f"r{number}",
+            "x0": number % 7 / 7,
+            "x1": number % 3,
+            "y": 5.0 + number % 2,
+            **content,
+        }
         self.bus.write([Outgoing("readings", (key or site).encode(), json.dumps(record).encode())])
 
     def run(self, samples: int = 12, **content: Any) -> None:
@@ -126,7 +133,9 @@ class Plant:
         code, out, _ = self.command("check", self.folder / f"{kind}.toml", "--format", "json")
         found = json.loads(out)["checks"]
         self.details = {one["check"]: one["detail"] for one in found}
-        return code, {one["check"]: f"{one['detail']} -> {one['remedy']}" for one in found if not one["passed"]}
+        return code, {
+            one["check"]: f"{one['detail']} -> {one['remedy']}" for one in found if not one["passed"]
+        }
 
     def state(self) -> list[Record]:
         return list(self.bus.read("plant.pofmkl-client.state"))
@@ -145,24 +154,38 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("label_range = [0.0, 10.0]", "label_range = [0.0, 100.0]", "samples.label_range was [0.0,10.0], is [0.0,100.0]"),
+        (
+            "label_range = [0.0, 10.0]",
+            "label_range = [0.0, 100.0]",
+            "samples.label_range was [0.0,10.0], is [0.0,100.0]",
+        ),
         ('label = "y"', 'label = "y"\ninput_norm = 2.0', "samples.input_norm was 1.0, is 2.0"),
         ('["x0", "x1"]', '["x1", "x0"]', 'samples.features was ["x0","x1"], is ["x1","x0"]'),
         ('["x0", "x1"]', '["x0", "id"]', 'samples.features was ["x0","x1"], is ["x0","id"]'),
         ("seed = 7", "seed = 8", "federation.seed was 7, is 8"),
         ('label = "y"\n', 'label = "z"\n', 'samples.label was "y", is "z"'),
-        ('label = "y"\n', 'sample_id = "id"\n' + LABELS + "[samples_end]", 'labels.topic was not set, is "results"'),
+        (
+            'label = "y"\n',
+            'sample_id = "id"\n' + LABELS + "[samples_end]",
+            'labels.topic was not set, is "results"',
+        ),
         ("[learning]", '[learning]\npreset = "paper"', 'learning.preset was "default", is "paper"'),
         ("[learning]", '[learning]\nloss = "logistic"', 'learning.loss was "square", is "logistic"'),
         ("[learning]", '[learning]\nprecision = "float64"', 'learning.precision was "float32", is "float64"'),
         ("[learning]", '[kernels]\nviews = ["centred"]\n[learning]', "kernels.views was"),
-        ("[learning]", "[uplink]\nkernels_per_upload = 2\n[learning]", "uplink.kernels_per_upload was not set, is 2"),
+        (
+            "[learning]",
+            "[uplink]\nkernels_per_upload = 2\n[learning]",
+            "uplink.kernels_per_upload was not set, is 2",
+        ),
         ("[learning]", '[experts]\nlocal = ["last-label"]\n[learning]', "experts.local was"),
     ],
 )
-def test_a_setting_that_the_state_was_made_with_cannot_change(plant: Plant, old: str, new: str, told: str) -> None:
-    """Protects predictions from a state with another meaning: 57.9 was predicted for labels of 5.97. Both check and the worker name
-    the key, both values and the remedies, and nothing is written.
+def test_a_setting_that_the_state_was_made_with_cannot_change(
+    plant: Plant, old: str, new: str, told: str
+) -> None:
+    """Protects predictions from a state with another meaning: 57.9 was predicted for labels of 5.97. Both
+    check and the worker name the key, both values and the remedies, and nothing is written.
     """
     plant.run()
     plant.change(old, new.replace("[samples_end]", ""))
@@ -177,22 +200,33 @@ def test_a_setting_that_the_state_was_made_with_cannot_change(plant: Plant, old:
     with pytest.raises(ConfigurationError) as caught:
         plant.settle()
     worker.close()
-    for part in (told, "Revert the change", "delete the topics plant.pofmkl-client.state", "'plant.pofmkl-client'"):
+    for part in (
+        told,
+        "Revert the change",
+        "delete the topics plant.pofmkl-client.state",
+        "'plant.pofmkl-client'",
+    ):
         assert part in str(caught.value)
     assert plant.state() == before
 
 
 def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> None:
-    """Protects operators from starting again for a setting that no state depends on, and from an unnoticed change."""
+    """Protects operators from starting again for a setting that no state depends on, and from an unnoticed
+    change."""
     plant.run()
     plant.change("clients = 5", "clients = 40")
     plant.change('staleness = "async"', 'staleness = "lockstep"')
     assert plant.check()[0] == 0
-    assert "federation.clients was 5, is 40; learning.staleness was" in plant.details["state in plant.pofmkl-client.state"]
+    assert (
+        "federation.clients was 5, is 40; learning.staleness was"
+        in plant.details["state in plant.pofmkl-client.state"]
+    )
     caplog.clear()
     plant.start()
     plant.settle()
-    said = [record.getMessage() for record in caplog.records if "the state stays in use" in record.getMessage()]
+    said = [
+        record.getMessage() for record in caplog.records if "the state stays in use" in record.getMessage()
+    ]
     assert len(said) == 2
     assert said[0].endswith("(key=federation.clients, old=5, new=40)")
     plant.check()
@@ -212,7 +246,8 @@ def without_settings(bus: MemoryBus) -> None:
 
 
 def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Logs) -> None:
-    """Protects an upgrade: state without the record of settings is used, gets the record, and this is logged once."""
+    """Protects an upgrade: state without the record of settings is used, gets the record, and this is logged
+    once."""
     plant.run()
     without_settings(plant.bus)
     assert plant.check()[0] == 0
@@ -222,20 +257,26 @@ def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Log
     plant.stop()
     assert caplog.text.count("did not store its settings") == 1
     # A default may differ from that of the release that wrote the state.
-    for told in ('learning.staleness = "async"', "samples.label_range = [0.0,10.0]", "federation.clients = 5"):
+    for told in (
+        'learning.staleness = "async"',
+        "samples.label_range = [0.0,10.0]",
+        "federation.clients = 5",
+    ):
         assert told in caplog.text
     plant.change("seed = 7", "seed = 8")
     assert "federation.seed was 7, is 8" in plant.check()[1]["state in plant.pofmkl-client.state"]
 
 
 def test_the_release_before_passes_over_the_record(plant: Plant) -> None:
-    """Protects a rolling upgrade: a worker of the previous release may get a partition that a newer one wrote."""
+    """Protects a rolling upgrade: a worker of the previous release may get a partition that a newer one
+    wrote."""
     plant.run()
     records = [record for record in plant.state() if record.key == STATE_SETTINGS_KEY]
     assert {record.partition for record in records} == {record.partition for record in plant.state()}
     for record in records:
         assert record.key is not None
-        # The previous release reads every key with this prefix as a topic's position, and ignores unknown topics.
+        # The previous release reads every key with this prefix as a topic's position, and ignores unknown
+        # topics.
         assert record.key.startswith(POSITION_KEY)
         assert struct.unpack("<q", record.value or b"") == (0,)
         assert record.key.removeprefix(POSITION_KEY).decode() not in ("readings", "results")
@@ -252,7 +293,8 @@ def test_as_long_as_nothing_is_remembered_settings_bind_nobody(plant: Plant) -> 
 
 
 def test_settings_that_are_too_long_to_be_kept_are_compared_all_the_same(plant: Plant) -> None:
-    """Protects the changelog from a record that no topic accepts, and the comparison from being left out for it."""
+    """Protects the changelog from a record that no topic accepts, and the comparison from being left out for
+    it."""
     names = [f"a-feature-with-a-long-name-{number:05}" for number in range(9_000)]
     plant.change("features = 2", f"features = {len(names)}")
     plant.change('["x0", "x1"]', json.dumps(names))
@@ -268,13 +310,22 @@ def test_settings_that_are_too_long_to_be_kept_are_compared_all_the_same(plant: 
 def test_the_keys_that_may_change_are_those_of_the_document(plant: Plant) -> None:
     """Protects operators who read first: keys that the page marks can be changed, and no other key."""
     text = (Path(__file__).parents[2] / "docs" / "reference" / "pofmkl.md").read_text(encoding="utf-8")
-    written = {*re.findall(r"^\| `([a-z]+\.[a-z_]+)` \|.* \*Changeable\.\* \|$", text, re.MULTILINE), "samples.sample_id"}
+    written = {
+        *re.findall(r"^\| `([a-z]+\.[a-z_]+)` \|.* \*Changeable\.\* \|$", text, re.MULTILINE),
+        "samples.sample_id",
+    }
     free = set(find_kind("pofmkl-client").state_settings(plant.settings()).may_change)
     with_labels(plant)
     free |= set(find_kind("pofmkl-client").state_settings(plant.settings()).may_change)
     assert written == free
     server = find_kind("pofmkl-server").state_settings(plant.settings("pofmkl-server"))
-    clients_own = {"learning.server_step", "samples.format", "labels.format", "labels.expiry_seconds", "labels.limit"}
+    clients_own = {
+        "learning.server_step",
+        "samples.format",
+        "labels.format",
+        "labels.expiry_seconds",
+        "labels.limit",
+    }
     assert set(server.may_change) == written - clients_own - {"samples.sample_id"}
 
 
@@ -299,15 +350,23 @@ def another_server(plant: Plant, old: str, new: str, samples: int = 12) -> Worke
     ("old", "new", "told"),
     [
         ("seed = 7", "seed = 9", "federation.seed is 9 there and 7 here"),
-        ("[learning]", '[kernels]\nviews = ["centred"]\n[learning]', 'kernels.views is ["centred"] there and'),
-        ("features_per_kernel = 4", "features_per_kernel = 5", "learning.features_per_kernel is 5 there and 4 here"),
+        (
+            "[learning]",
+            '[kernels]\nviews = ["centred"]\n[learning]',
+            'kernels.views is ["centred"] there and',
+        ),
+        (
+            "features_per_kernel = 4",
+            "features_per_kernel = 5",
+            "learning.features_per_kernel is 5 there and 4 here",
+        ),
     ],
 )
 def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
     plant: Plant, caplog: Logs, old: str, new: str, told: str
 ) -> None:
-    """Protects a federation from learning nothing while both logs are silent: the client is not ready, names the key once, and
-    check finds the same, although no version of the model was ever made.
+    """Protects a federation from learning nothing while both logs are silent: the client is not ready, names
+    the key once, and check finds the same, although no version of the model was ever made.
     """
     client = another_server(plant, old, new)
     assert told in (client.role.trouble or "")
@@ -320,7 +379,11 @@ def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
 @pytest.mark.parametrize(
     ("here", "there", "told"),
     [
-        ('staleness = "lockstep"', 'staleness = "async"', 'learning.staleness is "async" there and "lockstep" here'),
+        (
+            'staleness = "lockstep"',
+            'staleness = "async"',
+            'learning.staleness is "async" there and "lockstep" here',
+        ),
         ("clients = 50", "clients = 5", "federation.clients is 5 there and 50 here"),
         ('staleness = "bounded"\nmax_staleness = 3', 'staleness = "async"', None),
     ],
@@ -328,8 +391,8 @@ def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
 def test_a_pace_that_server_and_client_do_not_share_is_told(
     plant: Plant, caplog: Logs, here: str, there: str, told: str | None
 ) -> None:
-    """Protects a federation whose members wait or count differently: both logs used to be silent. A stranger may have written the
-    record, so the client does not stop.
+    """Protects a federation whose members wait or count differently: both logs used to be silent. A stranger
+    may have written the record, so the client does not stop.
     """
     plant.change(there, here)
     client = another_server(plant, here, there)
@@ -345,7 +408,8 @@ def test_a_pace_that_server_and_client_do_not_share_is_told(
 
 
 def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Plant) -> None:
-    """Protects mixed releases: without the record of settings a wrong fingerprint still turns the client red, until one fits."""
+    """Protects mixed releases: without the record of settings a wrong fingerprint still turns the client red,
+    until one fits."""
     client = plant.start()
     plant.settle()
     for fingerprint in (1, None):
@@ -358,13 +422,20 @@ def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Pl
 
 
 def test_a_record_of_settings_alone_decides_nothing_where_the_model_fits(plant: Plant) -> None:
-    """Protects clients from a stranger who writes to the model's topic: if a version fits, the record of settings is ignored."""
+    """Protects clients from a stranger who writes to the model's topic: if a version fits, the record of
+    settings is ignored."""
     plant.start("pofmkl-server")
     client = plant.start()
     for number in range(12):
         plant.sample(SITES[number % len(SITES)], number)
         plant.settle()
-    forged = Outgoing("plant.model", STATE_SETTINGS_KEY, bytes(8), 0, ((STATE_SETTINGS_HEADER, b'{"federation.seed": 666}'),))
+    forged = Outgoing(
+        "plant.model",
+        STATE_SETTINGS_KEY,
+        bytes(8),
+        0,
+        ((STATE_SETTINGS_HEADER, b'{"federation.seed": 666}'),),
+    )
     plant.bus.write([forged])
     plant.settle()
     assert client.role.trouble is None
@@ -376,11 +447,14 @@ def test_a_record_of_settings_alone_decides_nothing_where_the_model_fits(plant: 
 
 
 def replace_headers(record: Outgoing, content: bytes) -> Outgoing:
-    return Outgoing(record.topic, record.key, record.value, record.partition, ((STATE_SETTINGS_HEADER, content),))
+    return Outgoing(
+        record.topic, record.key, record.value, record.partition, ((STATE_SETTINGS_HEADER, content),)
+    )
 
 
 def test_a_reader_of_the_release_before_refuses_the_record_alone(plant: Plant) -> None:
-    """Protects a rolling upgrade of clients: the previous release refuses only the record that it does not know."""
+    """Protects a rolling upgrade of clients: the previous release refuses only the record that it does not
+    know."""
     another_server(plant, "seed = 7", "seed = 7", samples=1)
     [record] = [record for record in plant.bus.read("plant.model") if record.key == STATE_SETTINGS_KEY]
     with pytest.raises(PeerError):
@@ -391,7 +465,8 @@ def test_a_reader_of_the_release_before_refuses_the_record_alone(plant: Plant) -
 
 
 def test_a_label_field_that_no_record_has_is_told(plant: Plant, caplog: Logs) -> None:
-    """Protects from a mistyped field: every record is readable and predicted, but nothing would ever be learnt."""
+    """Protects from a mistyped field: every record is readable and predicted, but nothing would ever be
+    learnt."""
     plant.change('label = "y"', 'label = "yy"')
     client = plant.start()
     for number in range(60):
@@ -399,7 +474,10 @@ def test_a_label_field_that_no_record_has_is_told(plant: Plant, caplog: Logs) ->
     code, failed = plant.check()
     assert code == 4
     told = failed["labels of readings"]
-    assert "none has the field 'yy' that samples.label names, and nothing would be learnt, did you mean 'y'?" in told
+    assert (
+        "none has the field 'yy' that samples.label names, and nothing would be learnt, did you mean 'y'?"
+        in told
+    )
     assert "id, site, x0, x1, y" in told
     plant.settle()
     assert "none of 60 samples had a label in the field 'yy'" in (client.role.trouble or "")
@@ -410,7 +488,8 @@ def test_a_label_field_that_no_record_has_is_told(plant: Plant, caplog: Logs) ->
 
 
 def test_unlabelled_samples_of_a_client_that_has_learnt_are_no_trouble(plant: Plant) -> None:
-    """Protects streams with rare labels: their client has learnt before, and a restart does not forget that."""
+    """Protects streams with rare labels: their client has learnt before, and a restart does not forget
+    that."""
     plant.run()
     client = plant.start()
     for number in range(60):
@@ -425,7 +504,10 @@ def test_labels_outside_their_range_are_told(plant: Plant, caplog: Logs) -> None
         plant.sample("a", number, y=25.0 if number < 3 else 5.0)
     code, failed = plant.check()
     assert code == 4
-    assert "3 of 10 labels were outside samples.label_range = [0.0, 10.0], the last 25" in failed["labels outside range"]
+    assert (
+        "3 of 10 labels were outside samples.label_range = [0.0, 10.0], the last 25"
+        in failed["labels outside range"]
+    )
     client = plant.start()
     plant.settle()
     assert "3 of 10 labels were outside samples.label_range" in caplog.text
@@ -433,7 +515,8 @@ def test_labels_outside_their_range_are_told(plant: Plant, caplog: Logs) -> None
 
 
 def test_binary_keys_that_are_read_as_text_are_told(plant: Plant) -> None:
-    """Protects clients' names: a small number in eight bytes is also text, so the name would be control characters."""
+    """Protects clients' names: a small number in eight bytes is also text, so the name would be control
+    characters."""
     plant.change('client = "site"\n', "")
     for number in range(3):
         record = {"id": f"r{number}", "x0": 0.5, "x1": 1, "y": 5.0}
@@ -447,8 +530,8 @@ def test_binary_keys_that_are_read_as_text_are_told(plant: Plant) -> None:
 
 
 def test_a_topic_that_is_not_keyed_by_client_is_told(plant: Plant, caplog: Logs) -> None:
-    """Protects samples from being refused for a lack of places that five sites do not need: 34 of 60 were lost, and the suggested
-    remedy would have given each site several states.
+    """Protects samples from being refused for a lack of places that five sites do not need: 34 of 60 were
+    lost, and the suggested remedy would have given each site several states.
     """
     for number in range(60):
         plant.sample(SITES[number % len(SITES)], number, key=f"r{number}")
@@ -476,7 +559,8 @@ def with_labels(plant: Plant) -> None:
 
 
 def test_labels_keyed_otherwise_than_samples_are_told(plant: Plant, caplog: Logs) -> None:
-    """Protects late labels: those in another partition than their sample never meet it. 44 of 60 were lost silently."""
+    """Protects late labels: those in another partition than their sample never meet it. 44 of 60 were lost
+    silently."""
     with_labels(plant)
     client = plant.start()
     for number in range(60):
@@ -501,10 +585,14 @@ def test_labels_that_are_read_before_their_samples_are_told_too(plant: Plant) ->
     with_labels(plant)
     client = plant.start()
     for number in range(10):
-        plant.bus.write([Outgoing("results", b"other", json.dumps({"site": "a", "id": f"r{number}", "y": 5}).encode(), 0)])
+        plant.bus.write(
+            [Outgoing("results", b"other", json.dumps({"site": "a", "id": f"r{number}", "y": 5}).encode(), 0)]
+        )
     plant.settle()
     assert client.role.trouble is None
-    plant.bus.write([Outgoing("readings", b"a", json.dumps({"site": "a", "id": "r1", "x0": 1, "x1": 2}).encode(), 2)])
+    plant.bus.write(
+        [Outgoing("readings", b"a", json.dumps({"site": "a", "id": "r1", "x0": 1, "x1": 2}).encode(), 2)]
+    )
     plant.settle()
     assert "came in partition 0, its samples come in partition 2" in (client.role.trouble or "")
 
@@ -515,7 +603,9 @@ def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None
     client = plant.start()
     for number in range(30):
         plant.sample("a", number)
-        plant.bus.write([Outgoing("results", b"a", json.dumps({"site": "a", "id": f"R-{number}", "y": 5}).encode())])
+        plant.bus.write(
+            [Outgoing("results", b"a", json.dumps({"site": "a", "id": f"R-{number}", "y": 5}).encode())]
+        )
     plant.settle()
     assert "none of 30 labels met one of 30 samples" in (client.role.trouble or "")
     plant.bus.write([Outgoing("results", b"a", json.dumps({"site": "a", "id": "r1", "y": 5}).encode())])
@@ -524,7 +614,8 @@ def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None
 
 
 def test_labels_whose_samples_were_not_read_yet_are_no_mistake() -> None:
-    """Protects users who begin with a history of labels: partitions are read one after the other, and unread samples may match."""
+    """Protects users who begin with a history of labels: partitions are read one after the other, and unread
+    samples may match."""
     watch = InputWatch(None, "samples.label_range", (0.0, 1.0), True, 10)
     for _ in range(30):
         watch.sample(0, "a", None)
@@ -537,9 +628,14 @@ def test_labels_whose_samples_were_not_read_yet_are_no_mistake() -> None:
 
 
 def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
-    """Protects from a check of old records in one partition: the mistake is in the newest records of another."""
-    plant.bus.write([Outgoing("readings", b"a", json.dumps({"site": "a", "x0": 1, "x1": 2, "y": 5}).encode(), 0)] * 400)
-    plant.bus.write([Outgoing("readings", b"b", json.dumps({"site": "b", "x0": 1, "x1": 2, "y": 5}).encode(), 2)] * 50)
+    """Protects from a check of old records in one partition: the mistake is in the newest records of
+    another."""
+    plant.bus.write(
+        [Outgoing("readings", b"a", json.dumps({"site": "a", "x0": 1, "x1": 2, "y": 5}).encode(), 0)] * 400
+    )
+    plant.bus.write(
+        [Outgoing("readings", b"b", json.dumps({"site": "b", "x0": 1, "x1": 2, "y": 5}).encode(), 2)] * 50
+    )
     assert plant.check()[0] == 0
     plant.bus.write([Outgoing("readings", b"b", b'{"site": "b", "x0": 1}', 2)])
     code, failed = plant.check()
@@ -548,8 +644,8 @@ def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
 
 
 def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -> None:
-    """Protects users who reset a group's offsets and wait: the state's own position is used, and `check` and the log say how to
-    begin again.
+    """Protects users who reset a group's offsets and wait: the state's own position is used, and `check` and
+    the log say how to begin again.
     """
     plant.run()
     assert "does not count" not in caplog.text
@@ -558,7 +654,10 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
     group.committed = dict.fromkeys(group.committed, 0)
     code, failed = plant.check()
     assert code == 4
-    assert "the changelog is ahead of them: readings-0: offset 0, taken up to" in failed["offsets of plant.pofmkl-client"]
+    assert (
+        "the changelog is ahead of them: readings-0: offset 0, taken up to"
+        in failed["offsets of plant.pofmkl-client"]
+    )
     plant.start()
     plant.settle()
     assert "ignoring the committed offset: the changelog is ahead of it" in caplog.text
@@ -567,13 +666,17 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
 
 
 def test_records_that_were_deleted_unread_are_told(plant: Plant, caplog: Logs) -> None:
-    """Protects users who stopped the workers for too long: `check` reports the loss before the start, and both it and `inspect`
-    after.
+    """Protects users who stopped the workers for too long: `check` reports the loss before the start, and
+    both it and `inspect` after.
     """
     plant.run()
     for number in range(12, 24):
         plant.sample("a", number)
-    [where] = {record.partition for record in plant.bus.read("readings") if json.loads(record.value or b"")["id"] == "r23"}
+    [where] = {
+        record.partition
+        for record in plant.bus.read("readings")
+        if json.loads(record.value or b"")["id"] == "r23"
+    }
     log = plant.bus._topics["readings"].partitions[where]
     position = log.end - 12
     log.drop(log.end - 2)
@@ -584,15 +687,21 @@ def test_records_that_were_deleted_unread_are_told(plant: Plant, caplog: Logs) -
     plant.stop()
     assert "records were deleted before they were read" in caplog.text
     plant.check()
-    told = f"of partition {where} 10 records were deleted before they were read, the last of them at offset {position + 9}"
+    told = (
+        f"of partition {where} 10 records were deleted before they were read, the last of them at offset "
+        f"{position + 9}"
+    )
     assert told in plant.details["retention of readings"]
     _, out, _ = plant.command("inspect", plant.folder / "pofmkl-client.toml", "--format", "json")
     unread = {one["partition"]: one["deleted unread"] for one in json.loads(out)["inputs"]}
     assert unread == {partition: 10 if partition == where else 0 for partition in range(3)}
 
 
-def test_what_a_worker_reads_while_its_state_is_shown_is_not_behind(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects from a false alarm: a long changelog takes seconds to read, and what came meanwhile was shown as unread."""
+def test_what_a_worker_reads_while_its_state_is_shown_is_not_behind(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from a false alarm: a long changelog takes seconds to read, and what came meanwhile was shown
+    as unread."""
     plant.run()
     real = inspect.taken_back
 
@@ -612,14 +721,22 @@ def test_what_a_worker_reads_while_its_state_is_shown_is_not_behind(plant: Plant
 
 
 def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:
-    """Protects replayed records of last year, which retention deletes at once, and a disk from records of next year."""
-    options = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": str(7 * 86_400_000)}
+    """Protects replayed records of last year, which retention deletes at once, and a disk from records of
+    next year."""
+    options = {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "CreateTime",
+        "retention.ms": str(7 * 86_400_000),
+    }
     plant.bus._topics["readings"]._spec = replace(plant.bus._topics["readings"]._spec, options=options)
     days = (-400, -1, 0, 400)
     for number in range(len(days)):
         plant.sample("a", number)
     [log] = [one for one in plant.bus._topics["readings"].partitions if one.end]
-    log._records = [structs.replace(one, timestamp=time.time() + day * 86_400) for one, day in zip(log._records, days, strict=True)]
+    log._records = [
+        structs.replace(one, timestamp=time.time() + day * 86_400)
+        for one, day in zip(log._records, days, strict=True)
+    ]
     plant.check()
     told = plant.details["retention of readings by time"]
     assert "1 older than its retention of 7 days" in told
@@ -642,7 +759,9 @@ def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant)
     assert "did not create readngs, which is yours, nor plant.pofmkl-client.state" in error
     assert plant.bus.describe(["readngs", "plant.pofmkl-client.state"]) == {}
     code, failed = plant.check()
-    assert "create readngs first: this one has as many partitions" in failed["topic plant.pofmkl-client.state"]
+    assert (
+        "create readngs first: this one has as many partitions" in failed["topic plant.pofmkl-client.state"]
+    )
     assert "see that its name is right" in failed["topic readngs"]
     plant.bus.create([TopicSpec("readngs", 5, compacted=False)])
     assert plant.command("topics", config, "--create")[0] == 0
@@ -654,7 +773,8 @@ def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant)
 
 
 def test_what_may_have_any_number_of_partitions_has_the_users(plant: Plant) -> None:
-    """Protects joins of predictions with samples: records with the same key are in the same partition number."""
+    """Protects joins of predictions with samples: records with the same key are in the same partition
+    number."""
     plant.change('name = "plant"', 'name = "other"')
     plant.change('topic = "readings"', 'topic = "six"')
     plant.settings()
@@ -674,14 +794,17 @@ def test_what_may_have_any_number_of_partitions_has_the_users(plant: Plant) -> N
 
 
 def test_one_name_for_two_federations_is_told(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects two teams with the same federation name: for one system the state reveals it, for two systems the topics."""
+    """Protects two teams with the same federation name: for one system the state reveals it, for two systems
+    the topics."""
     kinds = known_kinds()
     other = replace(kinds["pofmkl-server"], name="another-role", settings=RoleSettings)
     monkeypatch.setattr(preflight, "known_kinds", lambda: {**kinds, other.name: other})
     plant.run()
     plant.change('topic = "readings"', 'topic = "theirs"')
     plant.create()
-    assert 'samples.topic was "readings", is "theirs"' in plant.check()[1]["state in plant.pofmkl-client.state"]
+    assert (
+        'samples.topic was "readings", is "theirs"' in plant.check()[1]["state in plant.pofmkl-client.state"]
+    )
     plant.change('topic = "theirs"', 'topic = "readings"')
     plant.bus.create([TopicSpec("plant.another-role.state", 1, compacted=True)])
     code, failed = plant.check()
@@ -708,7 +831,8 @@ def run_both(plant: Plant, samples: int = 120) -> None:
 
 @pytest.mark.parametrize("staleness", ["async", "lockstep"])
 def test_a_healthy_federation_passes_its_check(plant: Plant, staleness: str) -> None:
-    """Protects from false alarms: versions, rounds and late updates are only known from the state, which check does not read."""
+    """Protects from false alarms: versions, rounds and late updates are only known from the state, which
+    check does not read."""
     plant.change('staleness = "async"', f'staleness = "{staleness}"')
     run_both(plant)
     assert plant.check("pofmkl-server") == (0, {})
@@ -720,7 +844,9 @@ def test_labels_whose_samples_are_not_looked_at_are_no_finding(plant: Plant) -> 
     with_labels(plant)
     for number in range(100):
         plant.sample("a", number)
-        plant.bus.write([Outgoing("results", b"a", json.dumps({"site": "a", "id": f"r{number - 20}", "y": 5}).encode())])
+        plant.bus.write(
+            [Outgoing("results", b"a", json.dumps({"site": "a", "id": f"r{number - 20}", "y": 5}).encode())]
+        )
     client = plant.start()
     plant.settle()
     assert client.role.trouble is None
@@ -728,7 +854,8 @@ def test_labels_whose_samples_are_not_looked_at_are_no_finding(plant: Plant) -> 
 
 
 def test_a_server_that_cannot_begin_is_told_by_what_it_lacks(plant: Plant) -> None:
-    """Protects a new federation: `run` would end at once, for a reason that has nothing to do with the bus."""
+    """Protects a new federation: `run` would end at once, for a reason that has nothing to do with the
+    bus."""
     plant.change("features = 2\n", "")
     for samples in (0, 3):
         for number in range(samples):

@@ -1,4 +1,5 @@
-"""What every system provides for the soak: valid settings, a reproducible load, and a verdict that finds damage."""
+"""What every system provides for the soak: valid settings, a reproducible load, and a verdict that finds
+damage."""
 
 from __future__ import annotations
 
@@ -28,13 +29,19 @@ PREDICTIONS = f"{FEDERATION}.predictions"
 
 
 @pytest.fixture(name="soaked", scope="module", params=MODES, ids=lambda one: "-".join(one))
-def _soaked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SoakedSystem, Left]:
+def _soaked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[SoakedSystem, Left]:
     """A system in one of its modes, and its topics after a short load without faults on the memory bus."""
     name, mode = request.param
     system, plan = find_soaked(name)[1], Plan(mode)
-    settings = load_members(write_configuration(system, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak")))
+    settings = load_members(
+        write_configuration(system, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak"))
+    )
     numbers = range(0, SAMPLES + AT_ONCE, AT_ONCE)
-    load = [[one for number in range(*ends) for one in system.records(plan, number)] for ends in pairwise(numbers)]
+    load = [
+        [one for number in range(*ends) for one in system.records(plan, number)] for ends in pairwise(numbers)
+    ]
     load.insert(0, [*system.first(plan)])
     return system, Left(plan, settings, run_calmly(settings, load))
 
@@ -53,8 +60,11 @@ def changed(left: Left, topic: str, records: list[Record]) -> Left:
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize(("system", "mode"), MODES)
-def test_the_settings_of_every_member_load(system: str, mode: str, nodes: int, scheme: str, tmp_path: Path) -> None:
-    """Protects `make soak` from outdated settings: workers would not start, and only a broker would show that."""
+def test_the_settings_of_every_member_load(
+    system: str, mode: str, nodes: int, scheme: str, tmp_path: Path
+) -> None:
+    """Protects `make soak` from outdated settings: workers would not start, and only a broker would show
+    that."""
     subject, plan = find_soaked(system)[1], Plan(mode, scheme, nodes)
     settings = load_members(write_configuration(subject, plan, f"{scheme}://127.0.0.1:1", tmp_path))
     assert settings.keys() == subject.members(plan).keys()
@@ -68,7 +78,8 @@ def test_a_load_is_the_same_every_time_and_another_by_another_seed(soaked: tuple
     """Protects the verdict, which makes the load once more, and checks that seeds differ."""
     system, left = soaked
     first, again, other = (
-        [system.records(plan, number) for number in range(20)] for plan in (left.plan, left.plan, replace(left.plan, seed=1))
+        [system.records(plan, number) for number in range(20)]
+        for plan in (left.plan, left.plan, replace(left.plan, seed=1))
     )
     assert first == again
     assert first != other
@@ -88,7 +99,9 @@ def test_the_verdict_finds_a_lost_prediction(soaked: tuple[SoakedSystem, Left]) 
     system, left = soaked
     of = {record: system.predicted(json.loads(record.value or b"")) for record in left.topics[PREDICTIONS]}
     gone = next(iter(of.values()))
-    verdict = judged(system, changed(left, PREDICTIONS, [record for record, sample in of.items() if sample != gone]))
+    verdict = judged(
+        system, changed(left, PREDICTIONS, [record for record, sample in of.items() if sample != gone])
+    )
     assert (verdict.lost, verdict.doubled) == (1, 0)
     assert any(gone in text for text in verdict.wrong)
 
@@ -105,12 +118,15 @@ def test_the_verdict_finds_a_doubled_prediction(soaked: tuple[SoakedSystem, Left
 def messages(left: Left) -> list[str]:
     """The topics between members that have messages."""
     users = {name for name, spec in all_topics(left.settings).items() if spec.users}
-    topics = {one.topic for settings in left.settings.values() for one in build_channels(settings).inputs.values()} - users
+    topics = {
+        one.topic for settings in left.settings.values() for one in build_channels(settings).inputs.values()
+    } - users
     return sorted(topic for topic in topics if left.topics[topic])
 
 
 def test_the_verdict_finds_a_lost_and_a_doubled_message(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects messages between members: predictions may be complete although a message was lost or sent twice."""
+    """Protects messages between members: predictions may be complete although a message was lost or sent
+    twice."""
     system, left = soaked
     assert messages(left)
     for topic in messages(left):
@@ -125,27 +141,37 @@ def test_the_verdict_finds_a_lost_and_a_doubled_record_of_the_load(soaked: tuple
     system, left = soaked
     for topic in sorted({one.topic for one in system.records(left.plan, SAMPLES - 1)}):
         *others, record = left.topics[topic]
-        for found, text in ((others, "are not in their topics"), ([*others, record, record], "records too many")):
+        for found, text in (
+            (others, "are not in their topics"),
+            ([*others, record, record], "records too many"),
+        ):
             verdict = Verdict()
             check_inputs(verdict, system, changed(left, topic, found), SAMPLES)
             assert any(text in one for one in verdict.wrong), (topic, verdict.wrong)
 
 
-def test_the_verdict_finds_a_state_that_is_behind_and_a_dead_letter(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects restarts: a state that lacks read records would be restored silently. Refused records are reported too."""
+def test_the_verdict_finds_a_state_that_is_behind_and_a_dead_letter(
+    soaked: tuple[SoakedSystem, Left],
+) -> None:
+    """Protects restarts: a state that lacks read records would be restored silently. Refused records are
+    reported too."""
     system, left = soaked
     for settings in left.settings.values():
         state = next(iter(build_channels(settings).changelogs.values()))
         assert latest(left.topics[state], positions=True)
         without = [one for one in left.topics[state] if not (one.key or b"").startswith(POSITION_KEY)]
-        assert any("the state reflects 0 of" in text for text in judged(system, changed(left, state, without)).wrong)
+        assert any(
+            "the state reflects 0 of" in text for text in judged(system, changed(left, state, without)).wrong
+        )
         refused = changed(left, settings.dead_letters, left.topics[PREDICTIONS][:1])
         assert any("dead letters" in text for text in judged(system, refused).wrong)
 
 
 def test_an_unknown_system_is_refused_with_those_that_are_known() -> None:
     """Protects users who mistype a name, or name a system without a soak."""
-    with pytest.raises(ConfigurationError, match=f"nobody: there is no such system; known are {', '.join(soaked_systems())}"):
+    with pytest.raises(
+        ConfigurationError, match=f"nobody: there is no such system; known are {', '.join(soaked_systems())}"
+    ):
         find_soaked("nobody")
     first = next(system.name for system in installed_systems() if system.name in soaked_systems())
     assert find_soaked()[0] == first

@@ -20,7 +20,9 @@ FIRST = installed_systems()[0]
 
 
 def manifest(**parts: Any) -> System:
-    return System(**{"name": "guest", "summary": "a guest", "kinds": ("guest",), "roles": "guest:ROLES", **parts})
+    return System(
+        **{"name": "guest", "summary": "a guest", "kinds": ("guest",), "roles": "guest:ROLES", **parts}
+    )
 
 
 @pytest.fixture(name="install")
@@ -73,8 +75,11 @@ def test_a_system_that_is_right_is_there(install: Install) -> None:
         lambda: manifest(kinds=FIRST.kinds),
     ],
 )
-def test_a_broken_manifest_stops_nobody(install: Install, caplog: pytest.LogCaptureFixture, found: Any) -> None:
-    """Protects all workers from a broken package that is installed beside them: it is left out, with a log line."""
+def test_a_broken_manifest_stops_nobody(
+    install: Install, caplog: pytest.LogCaptureFixture, found: Any
+) -> None:
+    """Protects all workers from a broken package that is installed beside them: it is left out, with a log
+    line."""
     own = installed_systems()
     with caplog.at_level(logging.WARNING):
         install(found)

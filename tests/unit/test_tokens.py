@@ -34,7 +34,8 @@ def broken_token() -> tuple[str, float]:
 
 
 def test_a_token_is_asked_for_before_it_ends_and_kept_until_then() -> None:
-    """Protects the endpoint from a request for each connection, and a connection from a token that is about to expire."""
+    """Protects the endpoint from a request for each connection, and a connection from a token that is about
+    to expire."""
     now, given = [1000.0], 0
 
     def fetch() -> Token:
@@ -51,9 +52,14 @@ def test_a_token_is_asked_for_before_it_ends_and_kept_until_then() -> None:
 
 
 def test_an_endpoint_that_is_away_is_not_noticed_while_the_token_is_good() -> None:
-    """Protects a worker from every short outage of the single sign-on. Once the token has expired, the outage is reported."""
+    """Protects a worker from every short outage of the single sign-on. Once the token has expired, the outage
+    is reported."""
     now: list[float] = [1000.0]
-    answers: list[Token | BusUnavailable] = [Token("good", 1100.0), BusUnavailable("away"), BusUnavailable("away")]
+    answers: list[Token | BusUnavailable] = [
+        Token("good", 1100.0),
+        BusUnavailable("away"),
+        BusUnavailable("away"),
+    ]
 
     def fetch() -> Token:
         answer = answers.pop(0)
@@ -103,7 +109,8 @@ def test_the_endpoint_gives_tokens_and_its_refusals_do_not_show_the_secret() -> 
 
 
 def test_a_function_of_ones_own_gives_tokens() -> None:
-    """Protects clouds with their own logins: a function's name is enough, and its failure is reported, not raised."""
+    """Protects clouds with their own logins: a function's name is enough, and its failure is reported, not
+    raised."""
     tokens = take_provider({"token_provider": f"{__name__}:own_token"})
     assert tokens is not None
     assert tokens.token() == Token("of my own", 4e9)
@@ -118,7 +125,10 @@ def test_a_function_of_ones_own_gives_tokens() -> None:
     [
         ({"sasl_mechanism": "OAUTHBEARER"}, "OAUTHBEARER needs sasl_oauthbearer_token_endpoint_url"),
         ({**ENDPOINT, "sasl_mechanism": "PLAIN"}, "only have a meaning with sasl_mechanism = 'OAUTHBEARER'"),
-        ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_client_id": "x"}, "token_endpoint_url is missing"),
+        (
+            {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_client_id": "x"},
+            "token_endpoint_url is missing",
+        ),
         ({**ENDPOINT, "sasl_oauthbearer_client_secret": 271828}, r"^(?!.*271828).*in double quotes"),
         ({**ENDPOINT, "sasl_oauthbearer_token_endpoint_url": "ftp://x"}, "begins with https"),
         ({**ENDPOINT, "sasl_oauthbearer_extensions": "nothing"}, "name=value"),
@@ -127,10 +137,14 @@ def test_a_function_of_ones_own_gives_tokens() -> None:
     ],
 )
 def test_wrong_settings_for_tokens_name_the_key(options: dict[str, Any], message: str) -> None:
-    """Protects the first start with both connectors: missing or wrong keys are named, and no secret is shown."""
+    """Protects the first start with both connectors: missing or wrong keys are named, and no secret is
+    shown."""
     with pytest.raises(ConfigurationError, match=message):
         KafkaCluster("kafka://h:1", options)
-    dotted = {(name if name == "token_provider" else name.replace("_", ".")): value for name, value in options.items()}
+    dotted = {
+        (name if name == "token_provider" else name.replace("_", ".")): value
+        for name, value in options.items()
+    }
     with pytest.raises(ConfigurationError, match=message):
         LibrdkafkaCluster(["h:1"], dotted)
 
@@ -152,14 +166,18 @@ def test_librdkafka_may_get_its_tokens_by_itself() -> None:
 
 
 def test_msk_tokens_are_signed_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects workers on Amazon MSK: a token for the region, signed with the environment's credentials, without a network. Whether
-    MSK accepts it cannot be tested here.
+    """Protects workers on Amazon MSK: a token for the region, signed with the environment's credentials,
+    without a network. Whether MSK accepts it cannot be tested here.
     """
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     monkeypatch.delenv("AWS_REGION", raising=False)
     with pytest.raises(ConfigurationError, match="AWS_REGION"):
         msk_token()
-    for name, value in {"REGION": "eu-central-1", "ACCESS_KEY_ID": "an-id", "SECRET_ACCESS_KEY": "hush"}.items():
+    for name, value in {
+        "REGION": "eu-central-1",
+        "ACCESS_KEY_ID": "an-id",
+        "SECRET_ACCESS_KEY": "hush",
+    }.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     text, ends = msk_token()
     asked = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()

@@ -18,7 +18,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from streamfl.configuration.settings import BusSection, FederationSection, RoleSection, RoleSettings, TracingSection
+from streamfl.configuration.settings import (
+    BusSection,
+    FederationSection,
+    RoleSection,
+    RoleSettings,
+    TracingSection,
+)
 from streamfl.contract.role import ConfigurationError, Headers, Received, Record, Rejection, Send
 from streamfl.runtime import spans
 from streamfl.runtime.bus import Outgoing, Polled, Subscription
@@ -40,7 +46,10 @@ class Echo(CountingRole):
             log.warning("the role has a batch")
         replies = super().receive(batch, now)
         headers = {one.record.key: one.record.headers for one in batch}
-        return [Send(one.channel, one.key, one.value, None, headers[one.key]) if isinstance(one, Send) else one for one in replies]
+        return [
+            Send(one.channel, one.key, one.value, None, headers[one.key]) if isinstance(one, Send) else one
+            for one in replies
+        ]
 
 
 class Watched:
@@ -55,13 +64,21 @@ class Watched:
         self.role = Echo()
         subscription = Subscription("counters", ("numbers",), ("factor",))
         self.worker = TracedWorker(
-            self.role, CHANNELS, self.bus, subscription, "dead-letters", traces=Traces(provider, "memory", "counters")
+            self.role,
+            CHANNELS,
+            self.bus,
+            subscription,
+            "dead-letters",
+            traces=Traces(provider, "memory", "counters"),
         )
         self.drain()
         self.spans()
 
     def send(self, *values: bytes, headers: Headers = TRACED) -> None:
-        records = [Outgoing("numbers", f"pump-{place}".encode(), value, 0, headers) for place, value in enumerate(values)]
+        records = [
+            Outgoing("numbers", f"pump-{place}".encode(), value, 0, headers)
+            for place, value in enumerate(values)
+        ]
         self.bus.write(records)
 
     def drain(self) -> None:
@@ -93,8 +110,9 @@ def trace_id(span: ReadableSpan) -> str:
 
 
 def test_a_step_has_its_parts_and_a_sample_has_its_own_trace(watched: Watched) -> None:
-    """Protects the search for where a sample's time went: poll, receive and commit are in the step's trace, in order. The sample's
-    own trace shows what happened to it."""
+    """Protects the search for where a sample's time went: poll, receive and commit are in the step's trace,
+    in order. The sample's own trace shows what happened to it."""
+
     def sleep() -> None:
         watched.role.before_reply = lambda: None
         time.sleep(0.002)
@@ -107,7 +125,13 @@ def test_a_step_has_its_parts_and_a_sample_has_its_own_trace(watched: Watched) -
     step = named(found, "step")
     assert step.parent is None
     for one in found:
-        assert begun <= (step.start_time or 0) <= (one.start_time or 0) <= (one.end_time or 0) <= (step.end_time or 0), one.name
+        assert (
+            begun
+            <= (step.start_time or 0)
+            <= (one.start_time or 0)
+            <= (one.end_time or 0)
+            <= (step.end_time or 0)
+        ), one.name
     assert (step.end_time or 0) <= time.time_ns()
     for name in ("receive", "process numbers"):
         assert (named(found, name).end_time or 0) - (named(found, name).start_time or 0) >= 2_000_000, name
@@ -149,14 +173,18 @@ def test_a_refused_commit_is_an_error_and_the_step_comes_again(watched: Watched)
     watched.send(number(1, 5))
     watched.drain()
     found = watched.spans()
-    codes = {name: [one.status.status_code for one in found if one.name == name] for name in ("step", "commit")}
+    codes = {
+        name: [one.status.status_code for one in found if one.name == name] for name in ("step", "commit")
+    }
     assert codes["step"][0] is StatusCode.ERROR
     assert codes["commit"] == [StatusCode.ERROR, StatusCode.UNSET]
     assert codes["step"].count(StatusCode.ERROR) == 1
     assert len([one for one in found if one.name == "send totals"]) == 1
 
 
-@pytest.mark.parametrize("value", [b"", b"\xff" * 55, b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"00-" * 1000])
+@pytest.mark.parametrize(
+    "value", [b"", b"\xff" * 55, b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"00-" * 1000]
+)
 def test_what_a_stranger_writes_as_a_trace_is_passed_over(watched: Watched, value: bytes) -> None:
     """Protects the worker from headers: an invalid trace has no span, and the record is processed."""
     watched.send(number(1, 5), headers=(("traceparent", value), ("tracestate", b"\x00" * 600)))
@@ -166,7 +194,8 @@ def test_what_a_stranger_writes_as_a_trace_is_passed_over(watched: Watched, valu
 
 
 def test_a_large_batch_has_few_spans(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects worker and collector: of a step's thousands of samples a fixed number have spans, and the step says so."""
+    """Protects worker and collector: of a step's thousands of samples a fixed number have spans, and the step
+    says so."""
     monkeypatch.setattr(spans, "MOST_SPANS", 3)
     watched.send(*(number(1, 5) for _ in range(20)))
     watched.drain()
@@ -183,8 +212,8 @@ def test_a_sample_that_is_not_sampled_has_no_span(watched: Watched) -> None:
 
 
 def test_log_lines_carry_their_trace(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    """Protects the way from a log line to its trace: lines of a step have the step's trace, a refused record's line its own, and
-    later lines none."""
+    """Protects the way from a log line to its trace: lines of a step have the step's trace, a refused
+    record's line its own, and later lines none."""
     watched.send(number(1, 5), b"no number")
     watched.drain()
     step = trace_id(named(watched.spans(), "step"))
@@ -207,7 +236,10 @@ def settings(endpoint: str | None = None, enabled: bool = True) -> RoleSettings:
 def test_without_tracing_nothing_of_it_is_loaded() -> None:
     """Protects workers without tracing: no library, no thread and no wrapper."""
     assert begin_traces(settings(enabled=False)) is None
-    program = "import sys, streamfl.cli.run; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    program = (
+        "import sys, streamfl.cli.run; sys.exit(any(name.startswith('opentelemetry') for name in "
+        "sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
@@ -220,7 +252,8 @@ def test_tracing_without_its_extra_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_spans_reach_a_collector_by_otlp() -> None:
-    """Protects the export: a collector gets the spans by OTLP over HTTP, with their owner, when the worker ends."""
+    """Protects the export: a collector gets the spans by OTLP over HTTP, with their owner, when the worker
+    ends."""
     bodies: list[bytes] = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -239,7 +272,9 @@ def test_spans_reach_a_collector_by_otlp() -> None:
         traces = export_traces(settings(f"http://127.0.0.1:{server.server_port}/"))
         bus = MemoryBus()
         bus.create(TOPICS)
-        worker = TracedWorker(Echo(), CHANNELS, bus, Subscription("counters", ("numbers",)), "dead-letters", traces=traces)
+        worker = TracedWorker(
+            Echo(), CHANNELS, bus, Subscription("counters", ("numbers",)), "dead-letters", traces=traces
+        )
         bus.write([Outgoing("numbers", b"pump", number(1, 5), 0, TRACED)])
         while worker.step(0.0):
             pass
@@ -256,7 +291,8 @@ def test_spans_reach_a_collector_by_otlp() -> None:
 
 
 def test_a_collector_that_does_not_answer_holds_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a worker's end: it stops in time, with its own exit code, whatever happens to the last spans."""
+    """Protects a worker's end: it stops in time, with its own exit code, whatever happens to the last
+    spans."""
     assert spans.CLOSE_SECONDS <= 5.0
     monkeypatch.setattr(spans, "CLOSE_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -270,9 +306,15 @@ def test_a_collector_that_does_not_answer_holds_no_worker(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("OTEL_BSP_MAX_QUEUE_SIZE", "-1"), ("OTEL_BSP_SCHEDULE_DELAY", "0"), ("OTEL_SPAN_LINK_COUNT_LIMIT", "-1")],
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0"),
+        ("OTEL_SPAN_LINK_COUNT_LIMIT", "-1"),
+    ],
 )
-def test_a_variable_that_opentelemetry_refuses_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_opentelemetry_refuses_is_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects the operator from a traceback: environment variables are configuration too."""
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=name):

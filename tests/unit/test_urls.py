@@ -46,11 +46,14 @@ URLS = [
 ]
 
 
-@pytest.mark.parametrize(("url", "way"), [*((url, "file") for url in URLS), (URLS[0], "environment"), (URLS[-1], "environment")])
+@pytest.mark.parametrize(
+    ("url", "way"), [*((url, "file") for url in URLS), (URLS[0], "environment"), (URLS[-1], "environment")]
+)
 def test_a_password_in_the_url_is_refused_and_never_printed(
     url: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the password: no command accepts it, and none shows it, whatever else is wrong with the URL."""
+    """Protects the password: no command accepts it, and none shows it, whatever else is wrong with the
+    URL."""
     config = tmp_path / "client.toml"
     config.write_text(CONFIG.format(bus=f"[bus]\nurl = {json.dumps(url)}" if way == "file" else ""))
     if way == "environment":
@@ -91,10 +94,16 @@ def test_a_password_in_the_wrong_place_is_not_printed_either(
 
 def test_what_to_do_instead_is_said() -> None:
     """Protects the operator's time: the refusal names the options and the variable for a password."""
-    with pytest.raises(ConfigurationError, match=r"sasl_plain_password .* sasl\.password .* STREAMFL_BUS__OPTIONS__") as refused:
+    with pytest.raises(
+        ConfigurationError, match=r"sasl_plain_password .* sasl\.password .* STREAMFL_BUS__OPTIONS__"
+    ) as refused:
         connect(URLS[0])
     assert SECRET not in str(refused.value)
-    for refusing in (lambda: KafkaBus(URLS[0]), lambda: connect_librdkafka(URLS[2], {}), lambda: BusSection(url=URLS[0])):
+    for refusing in (
+        lambda: KafkaBus(URLS[0]),
+        lambda: connect_librdkafka(URLS[2], {}),
+        lambda: BusSection(url=URLS[0]),
+    ):
         with pytest.raises((ConfigurationError, ValidationError)) as hidden:
             refusing()
         assert SECRET not in str(hidden.value)

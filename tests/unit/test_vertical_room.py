@@ -8,8 +8,20 @@ import numpy as np
 import pytest
 
 from streamfl.contract.role import DataError
-from streamfl.simulation.vertical.figures import Course, VerticalFigures, class_figures, counts_by_reason, number_figures
-from streamfl.simulation.vertical.members import HEAD, columns_content, labels_section, member_sections, samples_topic
+from streamfl.simulation.vertical.figures import (
+    Course,
+    VerticalFigures,
+    class_figures,
+    counts_by_reason,
+    number_figures,
+)
+from streamfl.simulation.vertical.members import (
+    HEAD,
+    columns_content,
+    labels_section,
+    member_sections,
+    samples_topic,
+)
 
 
 @pytest.mark.parametrize("columns", [2, ["age", "income"]])
@@ -29,7 +41,8 @@ def test_a_member_without_columns_has_no_sections_of_a_party() -> None:
 
 
 def test_a_run_is_looked_at_evenly_and_ends_when_it_is_asked_to() -> None:
-    """Protects learning curves: one look at the beginning, then at most one for each twentieth, and the last at the end."""
+    """Protects learning curves: one look at the beginning, then at most one for each twentieth, and the last
+    at the end."""
     shares: list[float] = []
     course = Course(lambda: VerticalFigures(len(shares), loss=1.0), lambda share: share >= 0.5)
     for number in range(1, 101):
@@ -55,7 +68,9 @@ def test_figures_are_those_of_their_definition() -> None:
     figures = class_figures(3.0, scores > 0, labels, 0.25, scores)
     assert (figures.accuracy, figures.auc, figures.loss) == (0.5, 0.75, 0.25)
     assert class_figures(3.0, scores > 0, np.ones(4), 0.25, scores).auc is None
-    assert number_figures(3.0, scores, labels).measures["scaled_mse"] == pytest.approx(np.mean((scores - labels) ** 2))
+    assert number_figures(3.0, scores, labels).measures["scaled_mse"] == pytest.approx(
+        np.mean((scores - labels) ** 2)
+    )
     assert math.isnan(VerticalFigures(3.0).loss)
     assert counts_by_reason({"late": 0, "gone": 1200}) == "gone 1,200"
     assert counts_by_reason({"late": 0}) == "0"

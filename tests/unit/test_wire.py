@@ -1,4 +1,5 @@
-"""Bytes from anybody: a valid message comes back unchanged, anything else is a PeerError with a reason, never a crash."""
+"""Bytes from anybody: a valid message comes back unchanged, anything else is a PeerError with a reason, never
+a crash."""
 
 from __future__ import annotations
 
@@ -60,14 +61,24 @@ def test_the_wire_is_a_plain_messagepack_array() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("", 1), ("x" * (LONGEST_NAME + 1), 1), ("x" * 990_000, 1), ("a", -1), ("a", 2**53 + 1), ("a", 2**64 - 1)]
+    ("text", "count"),
+    [
+        ("", 1),
+        ("x" * (LONGEST_NAME + 1), 1),
+        ("x" * 990_000, 1),
+        ("a", -1),
+        ("a", 2**53 + 1),
+        ("a", 2**64 - 1),
+    ],
 )
 def test_a_name_or_a_number_beyond_its_bound_is_malformed(text: str, count: int) -> None:
     """Protects the receiver's state: an entry with this name or number would not fit into a record."""
     assert reason(msgspec.msgpack.encode([VERSION, text, count, b""])) == "malformed"
 
 
-@pytest.mark.parametrize("kind", [str, int, Any, dict[Name, Count], Annotated[int, msgspec.Meta(ge=0)], list[str], Name | int])
+@pytest.mark.parametrize(
+    "kind", [str, int, Any, dict[Name, Count], Annotated[int, msgspec.Meta(ge=0)], list[str], Name | int]
+)
 def test_a_message_type_with_an_unbounded_field_is_none(kind: Any) -> None:
     """Protects every system, also future ones: a field without a bound is found when its type is defined."""
     unbounded = msgspec.defstruct("Unbounded", [("version", Version), ("field", kind)], array_like=True)
@@ -125,7 +136,8 @@ def test_a_truncated_message_is_refused(data: st.DataObject) -> None:
 
 
 def test_size_is_bounded_on_both_sides() -> None:
-    """The sender learns at once that its message is too large; the receiver does not parse an oversized one."""
+    """The sender learns at once that its message is too large; the receiver does not parse an oversized
+    one."""
     small = Codec(Note, maximum_bytes=20)
     exactly = Note(VERSION, "x" * 14, 7, b"")
     assert len(small.encode(exactly)) == 20
@@ -144,16 +156,24 @@ def test_arrays_travel_as_little_endian_in_c_order(dtype: type) -> None:
     expected = struct.pack(f"<6{letter}", *array.ravel().tolist())
     wide = np.zeros((3, 4), dtype=dtype)
     wide[:, ::2] = array
-    for same in (array, array.astype(np.dtype(dtype).newbyteorder(">")), np.asfortranarray(array), wide[:, ::2]):
+    for same in (
+        array,
+        array.astype(np.dtype(dtype).newbyteorder(">")),
+        np.asfortranarray(array),
+        wide[:, ::2],
+    ):
         assert encode_array(same) == expected
     decoded = decode_array(expected, dtype, (3, 2), "parameters")
     assert decoded.dtype == dtype
     np.testing.assert_array_equal(decoded, array)
 
 
-@pytest.mark.parametrize(("length", "shape"), [(23, (3,)), (25, (3,)), (0, (3,)), (24, (4,)), (24, (3, 2)), (12, (3,))])
+@pytest.mark.parametrize(
+    ("length", "shape"), [(23, (3,)), (25, (3,)), (0, (3,)), (24, (4,)), (24, (3, 2)), (12, (3,))]
+)
 def test_an_array_of_another_shape_is_refused_by_name(length: int, shape: tuple[int, ...]) -> None:
-    """The receiver states the shape: a short array, or float32 in place of float64, must not be broadcast or misread."""
+    """The receiver states the shape: a short array, or float32 in place of float64, must not be broadcast or
+    misread."""
     with pytest.raises(PeerError, match="parameters") as caught:
         decode_array(bytes(length), np.float64, shape, "parameters")
     assert caught.value.reason == "shape"
@@ -178,7 +198,8 @@ def test_a_single_poisoned_number_is_refused(poison: float, place: int) -> None:
 def test_the_counted_size_is_never_less_than_kafka_writes(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...]
 ) -> None:
-    """The bandwidth budget counts real bytes, compared with the batch that a Kafka client builds for one message."""
+    """The bandwidth budget counts real bytes, compared with the batch that a Kafka client builds for one
+    message."""
     builder = DefaultRecordBatchBuilder(2, 0, True, 1, 1, 0, 1 << 20)
     builder.append(0, 1_700_000_000_000, key, value, list(headers))
     written = len(builder.build())

@@ -1,4 +1,5 @@
-"""Long work: meanwhile the worker stays in its group, answers and can be stopped, and it commits the result once."""
+"""Long work: meanwhile the worker stays in its group, answers and can be stopped, and it commits the result
+once."""
 
 from __future__ import annotations
 
@@ -11,7 +12,18 @@ from pathlib import Path
 
 import pytest
 from blocks import BLOCK_TOPICS, PART
-from making import MAKER_CHANNELS, PIECES, BlockMaker, end_the_process, fail, make_block, make_piece, make_slowly, no_bytes, order
+from making import (
+    MAKER_CHANNELS,
+    PIECES,
+    BlockMaker,
+    end_the_process,
+    fail,
+    make_block,
+    make_piece,
+    make_slowly,
+    no_bytes,
+    order,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamfl.contract.role import Received, Record, Rejection, Send, TopicSpec, Work
@@ -40,7 +52,14 @@ def _pool() -> Iterator[Processes]:
 
 def worker(bus: MemoryBus, role: BlockMaker | None = None, pool: Pool | None = None) -> Worker:
     return Worker(
-        role or BlockMaker(), MAKER_CHANNELS, bus, SUBSCRIPTION, "dead-letters", lambda: 100.0, restore_seconds=0.0, pool=pool
+        role or BlockMaker(),
+        MAKER_CHANNELS,
+        bus,
+        SUBSCRIPTION,
+        "dead-letters",
+        lambda: 100.0,
+        restore_seconds=0.0,
+        pool=pool,
     )
 
 
@@ -103,7 +122,8 @@ class SteppedPool:
 
 @pytest.mark.parametrize("kind", ["inline", "stepped", "processes"])
 def test_results_come_in_the_order_of_the_work(bus: MemoryBus, pool: Processes, kind: str) -> None:
-    """Protects law 1: whatever the order of processes, and without any, the same blocks are sent, each order's once."""
+    """Protects law 1: whatever the order of processes, and without any, the same blocks are sent, each
+    order's once."""
     chosen: Pool = {"inline": Inline(), "stepped": SteppedPool(), "processes": pool}[kind]
     want(bus, 1, 2, 3)
     want(bus, 1, partition=1, key=b"fan")
@@ -128,8 +148,14 @@ def test_seconds_of_work_are_counted_by_what_is_computed(bus: MemoryBus, pool: P
     want(bus, 1, 2, 3)
     one = worker(bus, pool=chosen)
     drain(one)
-    families = {family.name: family for family in text_string_to_metric_families(one.metrics.render().decode())}
-    found = {sample.name: sample.value for sample in families["streamfl_work_seconds"].samples if "le" not in sample.labels}
+    families = {
+        family.name: family for family in text_string_to_metric_families(one.metrics.render().decode())
+    }
+    found = {
+        sample.name: sample.value
+        for sample in families["streamfl_work_seconds"].samples
+        if "le" not in sample.labels
+    }
     (name,) = {sample.labels["work"] for sample in families["streamfl_work_seconds"].samples}
     assert name == make_piece.__name__
     assert found["streamfl_work_seconds_count"] == 3 * PIECES
@@ -139,8 +165,8 @@ def test_seconds_of_work_are_counted_by_what_is_computed(bus: MemoryBus, pool: P
 
 
 def test_nothing_waits_for_work(bus: MemoryBus, pool: Processes, tmp_path: Path) -> None:
-    """Protects heartbeats, metrics, readiness and SIGTERM: during long work the cluster is polled and metrics are served. The
-    worker ends on request, with nothing committed.
+    """Protects heartbeats, metrics, readiness and SIGTERM: during long work the cluster is polled and metrics
+    are served. The worker ends on request, with nothing committed.
     """
 
     class Slow(BlockMaker):
@@ -198,7 +224,8 @@ def test_what_was_given_up_ends_its_process(pool: Processes, tmp_path: Path) -> 
 
 
 def test_a_process_that_was_killed_while_free_is_replaced(pool: Processes) -> None:
-    """Protects the worker from a machine that is short of memory and kills idle processes: the next work is done."""
+    """Protects the worker from a machine that is short of memory and kills idle processes: the next work is
+    done."""
     for content in (b"first", b"second"):
         pool.start([Work("piece", 0, b"", make_piece, content)] * 2)
         while not pool.wait(1.0):
@@ -210,11 +237,14 @@ def test_a_process_that_was_killed_while_free_is_replaced(pool: Processes) -> No
 
 
 def test_a_signal_to_the_whole_group_is_a_stop(bus: MemoryBus, pool: Processes, tmp_path: Path) -> None:
-    """Protects operators whose supervisor signals every process of a service: the worker stops without a failure."""
+    """Protects operators whose supervisor signals every process of a service: the worker stops without a
+    failure."""
 
     class Slow(BlockMaker):
         def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
-            return [Work("piece", 0, b"", make_slowly, str(tmp_path / "never").encode()) for received in batch]
+            return [
+                Work("piece", 0, b"", make_slowly, str(tmp_path / "never").encode()) for received in batch
+            ]
 
     want(bus, 1)
     stop = threading.Event()
@@ -234,7 +264,8 @@ def test_a_signal_to_the_whole_group_is_a_stop(bus: MemoryBus, pool: Processes, 
 
 @pytest.mark.parametrize("function", [lambda content: content, no_bytes])
 def test_work_that_is_no_function_of_bytes_is_told(function: Callable[[bytes], bytes]) -> None:
-    """Protects the author of a role: a function that cannot be imported, or that returns no bytes, is an error that names it."""
+    """Protects the author of a role: a function that cannot be imported, or that returns no bytes, is an
+    error that names it."""
 
     def done(own: Processes) -> None:
         own.start([Work("piece", 0, b"", function, b"")])
@@ -246,10 +277,14 @@ def test_work_that_is_no_function_of_bytes_is_told(function: Callable[[bytes], b
 
 
 @pytest.mark.parametrize(
-    ("function", "said"), [(fail, "ValueError: no such thing"), (end_the_process, "ended its process with exit code 7")]
+    ("function", "said"),
+    [(fail, "ValueError: no such thing"), (end_the_process, "ended its process with exit code 7")],
 )
-def test_work_that_cannot_be_done_ends_the_worker(bus: MemoryBus, function: Callable[[bytes], bytes], said: str) -> None:
-    """Protects against waiting for ever: the worker ends with the function's name in the error, and nothing is committed."""
+def test_work_that_cannot_be_done_ends_the_worker(
+    bus: MemoryBus, function: Callable[[bytes], bytes], said: str
+) -> None:
+    """Protects against waiting for ever: the worker ends with the function's name in the error, and nothing
+    is committed."""
 
     class Failing(BlockMaker):
         def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
@@ -264,8 +299,8 @@ def test_work_that_cannot_be_done_ends_the_worker(bus: MemoryBus, function: Call
 
 
 def test_a_partition_that_goes_meanwhile_is_left_to_its_new_owner(bus: MemoryBus) -> None:
-    """Protects exactly-once: unfinished work of the lost partition is given up, the kept partition's is repeated, and nothing comes
-    twice.
+    """Protects exactly-once: unfinished work of the lost partition is given up, the kept partition's is
+    repeated, and nothing comes twice.
     """
     others: list[Worker] = []
 
@@ -296,7 +331,8 @@ def test_a_partition_that_goes_meanwhile_is_left_to_its_new_owner(bus: MemoryBus
 
 
 def test_a_partition_that_comes_meanwhile_is_opened_after(bus: MemoryBus) -> None:
-    """Protects a worker that gets partitions while it waits: the step is committed, and then the partition is opened."""
+    """Protects a worker that gets partitions while it waits: the step is committed, and then the partition is
+    opened."""
     pool = SteppedPool()
     first, other = worker(bus, pool=pool), worker(bus)
     for _ in range(4):
@@ -317,7 +353,8 @@ def test_a_partition_that_comes_meanwhile_is_opened_after(bus: MemoryBus) -> Non
 
 
 def test_work_is_done_again_after_a_refused_commit(bus: MemoryBus) -> None:
-    """Protects exactly-once if a commit comes too late: nothing of it is visible, and repeating the work gives the same bytes."""
+    """Protects exactly-once if a commit comes too late: nothing of it is visible, and repeating the work
+    gives the same bytes."""
     attempts: list[list[bytes | None]] = []
 
     class Late(MemorySession):

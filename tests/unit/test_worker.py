@@ -1,4 +1,5 @@
-"""The worker loop, on the memory bus with a role that counts: whatever happens, every number is added exactly once."""
+"""The worker loop, on the memory bus with a role that counts: whatever happens, every number is added exactly
+once."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
 from streamfl.contract.role import Channels, ConfigurationError, IgnoredRecord, Input, Record, TopicSpec
 from streamfl.encoding.wire import encoded_size, record_size
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Moved, Outgoing, Polled, Step, Subscription
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Guarantee,
+    Moved,
+    Outgoing,
+    Polled,
+    Step,
+    Subscription,
+)
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.pending_step import LARGEST_LETTER
 from streamfl.runtime.tasks import POSITION_KEY
@@ -38,8 +48,19 @@ def worker(
     channels: Channels = CHANNELS,
     clock: Callable[[], float] = lambda: 100.0,
 ) -> Worker:
-    subscription = Subscription("counters", tuple(source.topic for source in channels.inputs.values()), ("factor",), guarantee)
-    return Worker(role, channels, bus, subscription, "dead-letters", clock=clock, max_records=max_records, restore_seconds=0.0)
+    subscription = Subscription(
+        "counters", tuple(source.topic for source in channels.inputs.values()), ("factor",), guarantee
+    )
+    return Worker(
+        role,
+        channels,
+        bus,
+        subscription,
+        "dead-letters",
+        clock=clock,
+        max_records=max_records,
+        restore_seconds=0.0,
+    )
 
 
 def send(bus: MemoryBus, *values: bytes, partition: int = 0, key: bytes = b"pump") -> None:
@@ -75,7 +96,8 @@ def test_a_step_commits_outputs_state_and_position(bus: MemoryBus) -> None:
 
 
 def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
-    """Protects the stream from bad records: the record is dead-lettered unchanged, with its cause, and its batch goes on."""
+    """Protects the stream from bad records: the record is dead-lettered unchanged, with its cause, and its
+    batch goes on."""
     bus.write(
         [
             Outgoing("numbers", b"pump", number(1, 5), 0),
@@ -110,7 +132,8 @@ def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
 
 
 def test_what_is_no_message_is_counted_and_passed_over(bus: MemoryBus) -> None:
-    """Protects the dead letters of a change log's topic: a deletion is not an error, and its batch goes on."""
+    """Protects the dead letters of a change log's topic: a deletion is not an error, and its batch goes
+    on."""
 
     def decode(record: Record) -> object:
         if record.value == b"deleted":
@@ -131,7 +154,8 @@ def test_what_is_no_message_is_counted_and_passed_over(bus: MemoryBus) -> None:
 
 
 def test_an_empty_record_is_a_dead_letter_too(bus: MemoryBus) -> None:
-    """Protects the stream from a record with neither key nor value, which Kafka's client would refuse to write unchanged."""
+    """Protects the stream from a record with neither key nor value, which Kafka's client would refuse to
+    write unchanged."""
     bus.write([Outgoing("numbers", None, None, 0)])
     drain(worker(bus, CountingRole()))
     [letter] = bus.read("dead-letters")
@@ -140,7 +164,8 @@ def test_an_empty_record_is_a_dead_letter_too(bus: MemoryBus) -> None:
 
 
 def test_a_record_that_the_role_refuses_is_a_dead_letter(bus: MemoryBus) -> None:
-    """Protects against mistakes that only the role can see: they are dead-lettered too, and not read again after a restart."""
+    """Protects against mistakes that only the role can see: they are dead-lettered too, and not read again
+    after a restart."""
     send(bus, number(1, 5), number(2, -7), number(3, 1))
     first = worker(bus, CountingRole())
     drain(first)
@@ -152,7 +177,8 @@ def test_a_record_that_the_role_refuses_is_a_dead_letter(bus: MemoryBus) -> None
 
 
 def test_nothing_is_cut_to_say_the_cause_under_other_names(bus: MemoryBus) -> None:
-    """Protects a replay: a record that fits with streamfl's headers must not be cut to make room for other systems' headers."""
+    """Protects a replay: a record that fits with streamfl's headers must not be cut to make room for other
+    systems' headers."""
     value = b"x" * (LARGEST_LETTER - 2_000)
     bus.write([Outgoing("numbers", b"pump", value, 0)])
     drain(worker(bus, CountingRole()))
@@ -163,7 +189,8 @@ def test_nothing_is_cut_to_say_the_cause_under_other_names(bus: MemoryBus) -> No
 
 @pytest.mark.parametrize("where", ["value", "key", "headers"])
 def test_a_letter_too_large_is_cut_short(bus: MemoryBus, where: str) -> None:
-    """Protects the stream from a record that leaves no room for its cause: a refused write would stop it for ever."""
+    """Protects the stream from a record that leaves no room for its cause: a refused write would stop it for
+    ever."""
     large = b"x" * (LARGEST_LETTER - 20)
     key, value = large if where == "key" else b"pump", large if where == "value" else b"five"
     sent = Outgoing("numbers", key, value, 0, (("trace", large if where == "headers" else b"t1"),))
@@ -185,7 +212,11 @@ def test_a_letter_too_large_is_cut_short(bus: MemoryBus, where: str) -> None:
 def test_a_bad_table_record_is_counted_only(bus: MemoryBus) -> None:
     """Protects the dead letters from one copy for each worker: every worker reads the whole table."""
     bus.write(
-        [Outgoing("factor", b"f", b"nonsense"), Outgoing("factor", b"f", number(1, -1)), Outgoing("factor", b"f", number(1, 3))]
+        [
+            Outgoing("factor", b"f", b"nonsense"),
+            Outgoing("factor", b"f", number(1, -1)),
+            Outgoing("factor", b"f", number(1, 3)),
+        ]
     )
     send(bus, number(1, 5))
     counting = worker(bus, CountingRole())
@@ -198,7 +229,8 @@ def test_a_bad_table_record_is_counted_only(bus: MemoryBus) -> None:
 
 
 def test_a_restart_goes_on(bus: MemoryBus) -> None:
-    """Protects what was learnt: another process restores the state and reads on from there. Forgotten keys stay forgotten."""
+    """Protects what was learnt: another process restores the state and reads on from there. Forgotten keys
+    stay forgotten."""
     send(bus, number(1, 5))
     send(bus, number(1, 9), number(2, 0), key=b"valve")
     first = worker(bus, CountingRole())
@@ -212,7 +244,8 @@ def test_a_restart_goes_on(bus: MemoryBus) -> None:
 
 
 def test_a_refused_commit_is_done_again(bus: MemoryBus) -> None:
-    """Protects exactly-once: a step that came too late leaves no trace, in the topics or in the role, and is repeated."""
+    """Protects exactly-once: a step that came too late leaves no trace, in the topics or in the role, and is
+    repeated."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -233,7 +266,8 @@ def test_a_refused_commit_is_done_again(bus: MemoryBus) -> None:
 
 
 def test_a_refused_step_is_counted_when_it_is_done(bus: MemoryBus) -> None:
-    """Protects alarms from dead letters of steps that left none. Table records are read once, so theirs count at once."""
+    """Protects alarms from dead letters of steps that left none. Table records are read once, so theirs count
+    at once."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -276,7 +310,8 @@ class MovingBus(MemoryBus):
 
 
 def test_table_records_survive_a_refusal_before_the_role_heard_them() -> None:
-    """Protects the model: table records of a poll must not be lost because partitions moved before they were processed."""
+    """Protects the model: table records of a poll must not be lost because partitions moved before they were
+    processed."""
     bus = prepared(MovingBus())
     bus.write([Outgoing("factor", b"f", number(1, 3))])
     send(bus, number(1, 5))
@@ -289,7 +324,8 @@ def test_table_records_survive_a_refusal_before_the_role_heard_them() -> None:
 
 
 def test_workers_hand_partitions_over(bus: MemoryBus) -> None:
-    """Protects scale-out: workers may come and go between any two steps, and every partition's total stays exact."""
+    """Protects scale-out: workers may come and go between any two steps, and every partition's total stays
+    exact."""
     running: list[Worker] = []
     for sequence in range(1, 121):
         for partition in range(2):
@@ -303,11 +339,14 @@ def test_workers_hand_partitions_over(bus: MemoryBus) -> None:
     drain(*running)
     expected = [number(n, n * (n + 1) // 2) for n in range(1, 121)]
     for partition in range(2):
-        assert [record.value for record in bus.read("totals") if record.key == f"p{partition}".encode()] == expected
+        assert [
+            record.value for record in bus.read("totals") if record.key == f"p{partition}".encode()
+        ] == expected
 
 
 def test_a_full_partition_waits(bus: MemoryBus) -> None:
-    """Protects a role's memory: a full partition is not read, the other goes on, and nothing is lost afterwards."""
+    """Protects a role's memory: a full partition is not read, the other goes on, and nothing is lost
+    afterwards."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -322,7 +361,8 @@ def test_a_full_partition_waits(bus: MemoryBus) -> None:
 
 
 def test_what_makes_room_is_read_while_a_partition_is_full(bus: MemoryBus) -> None:
-    """Protects a role that waits for one of its inputs: if that were paused too, the partition would stay full for ever."""
+    """Protects a role that waits for one of its inputs: if that were paused too, the partition would stay
+    full for ever."""
     bus.create([TopicSpec("answers", 2, compacted=False)])
     role = CountingRole()
     inputs = {**CHANNELS.inputs, "answers": Input("answers", decode_number, makes_room=True)}
@@ -339,7 +379,8 @@ def test_what_makes_room_is_read_while_a_partition_is_full(bus: MemoryBus) -> No
 
 
 def test_a_tick_comes_when_the_role_wants_it(bus: MemoryBus) -> None:
-    """Protects timeouts: without any record, a role gets an empty batch when its time has come, and not before."""
+    """Protects timeouts: without any record, a role gets an empty batch when its time has come, and not
+    before."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -353,7 +394,8 @@ def test_a_tick_comes_when_the_role_wants_it(bus: MemoryBus) -> None:
 
 
 def test_a_clock_that_is_set_back_brings_a_tick(bus: MemoryBus) -> None:
-    """Protects everything noted by a clock that was ahead: otherwise the role would wait until that time comes again."""
+    """Protects everything noted by a clock that was ahead: otherwise the role would wait until that time
+    comes again."""
     role, now = CountingRole(), [100.0]
     counting = worker(bus, role, clock=lambda: now[0])
     drain(counting)
@@ -370,7 +412,8 @@ def test_a_clock_that_is_set_back_brings_a_tick(bus: MemoryBus) -> None:
 
 
 def test_a_batch_is_not_a_tick(bus: MemoryBus) -> None:
-    """Protects timeouts from depending on traffic: a tick is an empty batch of its own, after the step's messages."""
+    """Protects timeouts from depending on traffic: a tick is an empty batch of its own, after the step's
+    messages."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -406,7 +449,8 @@ def returned(bus: MemoryBus) -> tuple[CountingRole, Worker]:
 
 
 def test_who_was_away_hears_first_and_ticks_after(bus: MemoryBus) -> None:
-    """Protects peers of a worker that was away: their timely messages are read before time passes for the role."""
+    """Protects peers of a worker that was away: their timely messages are read before time passes for the
+    role."""
     away(bus)
     role, counting = returned(bus)
     drain(counting)
@@ -415,7 +459,8 @@ def test_who_was_away_hears_first_and_ticks_after(bus: MemoryBus) -> None:
 
 
 def test_records_that_came_after_the_opening_hold_no_tick_back(bus: MemoryBus) -> None:
-    """Protects timeouts on a busy topic, which always has unread records: only those present at the start are waited for."""
+    """Protects timeouts on a busy topic, which always has unread records: only those present at the start are
+    waited for."""
     away(bus)
     role, counting = returned(bus)
     for sequence in range(5, 15):
@@ -437,7 +482,8 @@ def test_a_full_partition_holds_no_tick_back(bus: MemoryBus) -> None:
 
 
 def test_a_partition_that_is_gone_holds_no_tick_back(bus: MemoryBus) -> None:
-    """Protects timeouts of a worker that lost partitions before it had read to their end at the time of opening."""
+    """Protects timeouts of a worker that lost partitions before it had read to their end at the time of
+    opening."""
     role = CountingRole()
     first = worker(bus, role)
     drain(first)
@@ -455,7 +501,8 @@ def test_a_partition_that_is_gone_holds_no_tick_back(bus: MemoryBus) -> None:
 
 
 def test_a_role_that_is_not_prompt_gathers(bus: MemoryBus) -> None:
-    """Protects throughput: records of several polls form one batch up to the limit on records, and never more."""
+    """Protects throughput: records of several polls form one batch up to the limit on records, and never
+    more."""
     role = CountingRole()
     role.prompt = False
     counting = worker(bus, role, max_records=3)
@@ -485,7 +532,8 @@ class SharingBus(MemoryBus):
 
 
 def test_what_was_gathered_of_a_partition_that_went_is_left_to_its_new_owner() -> None:
-    """Protects both workers: the old owner has no state for these records any more, and its whole step would be refused."""
+    """Protects both workers: the old owner has no state for these records any more, and its whole step would
+    be refused."""
     bus = prepared(SharingBus())
     role = CountingRole()
     counting = worker(bus, role)
@@ -499,7 +547,8 @@ def test_what_was_gathered_of_a_partition_that_went_is_left_to_its_new_owner() -
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_the_position_beside_the_state_counts(bus: MemoryBus, guarantee: Guarantee) -> None:
-    """Protects against doubling after a crash between changelog and offsets: records in the state are not read again."""
+    """Protects against doubling after a crash between changelog and offsets: records in the state are not
+    read again."""
     send(bus, number(1, 5), number(2, 7), number(3, 1))
     bus.write(
         [
@@ -525,7 +574,8 @@ class DeafBus(MemoryBus):
 
 
 def test_records_below_the_position_are_skipped() -> None:
-    """Protects law 5 for any input: a repeated record whose effect is in the state does not reach the role."""
+    """Protects law 5 for any input: a repeated record whose effect is in the state does not reach the
+    role."""
     bus = prepared(DeafBus())
     # The role would count this one: the sequence is new, only the offset is old.
     send(bus, number(9, 5), number(10, 7))
@@ -539,7 +589,8 @@ def test_records_below_the_position_are_skipped() -> None:
 @pytest.mark.parametrize("records", [2, 5])
 @pytest.mark.parametrize("again", ["before the worker starts", "while it runs"])
 def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str, records: int) -> None:
-    """Protects against silent loss: the records of a topic that was deleted and created again are below the stored position."""
+    """Protects against silent loss: the records of a topic that was deleted and created again are below the
+    stored position."""
     send(bus, number(1, 5), number(2, 7), number(3, 1))
     counting = worker(bus, CountingRole())
     drain(counting)
@@ -552,7 +603,10 @@ def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str, reco
     else:
         counting.close()
         counting = worker(bus, CountingRole())
-    with pytest.raises(ConfigurationError, match="'numbers' was deleted and created again since its partition 0 was last read"):
+    with pytest.raises(
+        ConfigurationError,
+        match="'numbers' was deleted and created again since its partition 0 was last read",
+    ):
         drain(counting)
     assert totals(bus) == [number(1, 5), number(2, 12), number(3, 13)]
 
@@ -594,7 +648,8 @@ def test_what_the_cluster_has_lost_is_counted_and_read_anew() -> None:
 
 
 def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects exactly-once: a state older than the group's offsets would lose records, so the worker waits and logs why.
+    """Protects exactly-once: a state older than the group's offsets would lose records, so the worker waits
+    and logs why.
 
     If a transaction holds the changelog back, the log says so, because the remedy is different.
     """
@@ -609,9 +664,16 @@ def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus, monkeypatch: 
     assert "A transaction" not in trouble(counting)
     monkeypatch.setattr(bus, "undecided", lambda topic: {0: (4, 9)} if topic == "state" else {})
     assert not counting.step(0)
-    assert "A transaction that began at offset 4 of 'state' is open, and 5 offsets follow it." in trouble(counting)
+    assert "A transaction that began at offset 4 of 'state' is open, and 5 offsets follow it." in trouble(
+        counting
+    )
     assert totals(bus) == []
-    bus.write([Outgoing("state", b"pump", number(1, 5), 0), Outgoing("state", POSITION_KEY + b"numbers", struct.pack("<q", 1), 0)])
+    bus.write(
+        [
+            Outgoing("state", b"pump", number(1, 5), 0),
+            Outgoing("state", POSITION_KEY + b"numbers", struct.pack("<q", 1), 0),
+        ]
+    )
     drain(counting)
     assert totals(bus) == [number(2, 12)]
     assert trouble(counting) == ""
@@ -637,7 +699,8 @@ class BrokenBus(MemoryBus):
 
 
 def test_an_outage_is_waited_out() -> None:
-    """Protects against loss and doubling when the cluster goes away: the worker is not ready meanwhile, then repeats everything."""
+    """Protects against loss and doubling when the cluster goes away: the worker is not ready meanwhile, then
+    repeats everything."""
     bus = prepared(BrokenBus())
     bus.write([Outgoing("factor", b"f", number(1, 3))])
     role = CountingRole()
@@ -671,7 +734,8 @@ def test_running_ends_when_told(bus: MemoryBus) -> None:
 
 
 def test_figures_of_role_and_session_are_served(bus: MemoryBus) -> None:
-    """Protects the operator's view: the role's metrics, lag by partition and the time of steps are in one answer."""
+    """Protects the operator's view: the role's metrics, lag by partition and the time of steps are in one
+    answer."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -691,14 +755,19 @@ def test_figures_of_role_and_session_are_served(bus: MemoryBus) -> None:
 def test_two_inputs_on_one_topic_are_refused(bus: MemoryBus) -> None:
     """Protects against a role that silently reads only one of its inputs."""
     channels = Channels(
-        inputs={"a": Input("numbers", decode_number), "b": Input("numbers", decode_number)}, outputs={}, changelogs={}
+        inputs={"a": Input("numbers", decode_number), "b": Input("numbers", decode_number)},
+        outputs={},
+        changelogs={},
     )
     with pytest.raises(ConfigurationError, match="same topic"):
         Worker(CountingRole(), channels, bus, Subscription("g", ("numbers",)), "dead-letters")
 
 
-def test_the_log_of_a_worker_tells_refusals_and_progress(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
-    """Protects the operator who only reads the log: the first refusal, the number of further ones, and a line while idle."""
+def test_the_log_of_a_worker_tells_refusals_and_progress(
+    bus: MemoryBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Protects the operator who only reads the log: the first refusal, the number of further ones, and a line
+    while idle."""
     now = iter(range(0, 10_000, 5))
     seconds = [0.0]
 
@@ -729,14 +798,22 @@ def test_the_log_of_a_worker_tells_refusals_and_progress(bus: MemoryBus, caplog:
     ).run(stop)
     told = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
     refused = [line for line in told if line["event"] == "a record was refused"]
-    assert [(line["record"], line.get("more")) for line in refused] == [("numbers-0-0", None), ("numbers-0-59", 59)]
+    assert [(line["record"], line.get("more")) for line in refused] == [
+        ("numbers-0-0", None),
+        ("numbers-0-59", 59),
+    ]
     progress = [line for line in told if line["event"] == "progress"]
-    assert [(line["dead_letters"], line["records"], line["partitions"]) for line in progress] == [(60, 60, 2), (0, 0, 2)]
+    assert [(line["dead_letters"], line["records"], line["partitions"]) for line in progress] == [
+        (60, 60, 2),
+        (0, 0, 2),
+    ]
     assert progress[0]["dead_letters_by_reason"] == {"malformed": 60}
     assert [line["seconds"] for line in progress] == [10, 60]
 
 
-def test_a_refused_step_tells_nothing_until_it_is_done(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_step_tells_nothing_until_it_is_done(
+    bus: MemoryBus, caplog: pytest.LogCaptureFixture
+) -> None:
     """Protects against a log that counts a record twice because its step was refused and repeated."""
     role = CountingRole()
     counting = worker(bus, role)
@@ -754,15 +831,20 @@ def test_a_refused_step_tells_nothing_until_it_is_done(bus: MemoryBus, caplog: p
     assert caplog.text.count("a record was refused") == 1
 
 
-def test_a_partition_that_cannot_be_read_stops_no_time_for_others(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the timeouts of a worker's other partitions from one that cannot be read: ticks used to be withheld for ever."""
+def test_a_partition_that_cannot_be_read_stops_no_time_for_others(
+    bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the timeouts of a worker's other partitions from one that cannot be read: ticks used to be
+    withheld for ever."""
     away(bus)
     monkeypatch.setattr(MemorySession, "_take_records", lambda self, taken, max_records: None)
     now = [0.0]
     role = CountingRole()
     role.wake_at = 0.0
     subscription = Subscription("counters", ("numbers",), ("factor",))
-    alone = Worker(role, CHANNELS, bus, subscription, "dead-letters", clock=lambda: 1.0, monotonic=lambda: now[0])
+    alone = Worker(
+        role, CHANNELS, bus, subscription, "dead-letters", clock=lambda: 1.0, monotonic=lambda: now[0]
+    )
     for _ in range(3):
         alone.step(0.0)
     assert role.batches.count(0) == 0

@@ -1,4 +1,5 @@
-"""zCDP: the cost of choices and noisy numbers, and its epsilon, checked by enumeration, another accountant and known formulas."""
+"""zCDP: the cost of choices and noisy numbers, and its epsilon, checked by enumeration, another accountant
+and known formulas."""
 
 from __future__ import annotations
 
@@ -12,13 +13,22 @@ from dp_accounting import ZCDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from streamfl.privacy.accountant import epsilon_of as gaussian_epsilon
-from streamfl.privacy.zcdp import cost_of_choice, cost_of_gaussian, delta_of, delta_of_variation, epsilon_of, largest_cost, range_of
+from streamfl.privacy.zcdp import (
+    cost_of_choice,
+    cost_of_gaussian,
+    delta_of,
+    delta_of_variation,
+    epsilon_of,
+    largest_cost,
+    range_of,
+)
 
 
 @pytest.mark.parametrize("cost", [1e-4, 0.0306, 0.5, 4.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
 def test_cost_is_the_epsilon_of_google_s_accountant(cost: float, delta: float) -> None:
-    """Protects the claim: dp-accounting's conversion on a fine grid of orders is lower than ours at most by the grid's error."""
+    """Protects the claim: dp-accounting's conversion on a fine grid of orders is lower than ours at most by
+    the grid's error."""
     orders = 1 + np.geomspace(1e-2, 1e6, 4_000)
     theirs = RdpAccountant(orders).compose(ZCDpEvent(cost)).get_epsilon(delta)
     assert epsilon_of(cost, delta) == pytest.approx(theirs, rel=2e-5)
@@ -47,14 +57,15 @@ def test_epsilon_delta_and_cost_are_inverse() -> None:
 
 
 def test_five_members_at_epsilon_1_are_jointly_above_2() -> None:
-    """Protects the rule that epsilon is for one entity over all members: five shares of epsilon 1 add up to 2.42."""
+    """Protects the rule that epsilon is for one entity over all members: five shares of epsilon 1 add up to
+    2.42."""
     assert epsilon_of(5 * largest_cost(1.0, 1e-5), 1e-5) == pytest.approx(2.42, abs=0.01)
 
 
 @pytest.mark.parametrize(("epsilon", "near"), [(0.1, 0.99), (1.0, 0.98), (3.0, 0.89)])
 def test_no_choice_costs_more_than_an_eighth_of_its_range_squared(epsilon: float, near: float) -> None:
-    """Protects the price of a choice: among all pairs of distributions with this range of log-ratios, the worst has two outcomes.
-    Their divergences of many orders stay below cost alpha, and come near it.
+    """Protects the price of a choice: among all pairs of distributions with this range of log-ratios, the
+    worst has two outcomes. Their divergences of many orders stay below cost alpha, and come near it.
     """
     worst = 0.0
     for start in np.linspace(-epsilon, 0, 41)[1:-1]:
@@ -70,8 +81,8 @@ def test_no_choice_costs_more_than_an_eighth_of_its_range_squared(epsilon: float
 
 
 def test_noise_of_choices_is_less_than_half_of_advanced_composition_s() -> None:
-    """Protects the figure: against report-noisy-max with Laplace noise 2 Delta / eps0 under advanced composition (Dwork and Roth
-    2014, theorem 3.20) the scale of the scores is below .45 in units of Delta.
+    """Protects the figure: against report-noisy-max with Laplace noise 2 Delta / eps0 under advanced
+    composition (Dwork and Roth 2014, theorem 3.20) the scale of the scores is below .45 in units of Delta.
     """
     for epsilon, choices in itertools.product((0.5, 1.0, 2.0), (50, 200, 1000)):
         low, high = 0.0, epsilon

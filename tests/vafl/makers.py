@@ -26,7 +26,8 @@ __all__ = ["Alignment", "Steps", "make_coordinator", "make_party", "party_settin
 
 @dataclass(frozen=True)
 class Steps:
-    """How a member learns. grows: a step takes up to ``batch_size``, and fewer where learning.batch_size left out means that."""
+    """How a member learns. grows: a step takes up to ``batch_size``, and fewer where learning.batch_size left
+    out means that."""
 
     optimiser: OptimiserName = "adagrad"
     learning_rate: float = 0.03
@@ -37,13 +38,17 @@ class Steps:
 
     @property
     def section(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("optimiser", "learning_rate", "in_flight", "regularisation")}
+        own = {
+            name: getattr(self, name)
+            for name in ("optimiser", "learning_rate", "in_flight", "regularisation")
+        }
         return {**own, "batch_size": None if self.grows else self.batch_size}
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """When a coordinator predicts and learns, of [alignment] and [learning]. learning_quorum: None: all parties."""
+    """When a coordinator predicts and learns, of [alignment] and [learning]. learning_quorum: None: all
+    parties."""
 
     quorum: int = 1
     learning_quorum: int | None = None
@@ -60,7 +65,11 @@ class Alignment:
     def sections(self) -> dict[str, dict[str, Any]]:
         names = ("quorum", "requests", "reply_seconds", "revise", "limit", "keep")
         alignment = {name: getattr(self, name) for name in names} | {"expiry_seconds": self.expiry}
-        learning = {"quorum": self.learning_quorum, "wait_for": self.wait_for, "max_staleness": self.max_staleness}
+        learning = {
+            "quorum": self.learning_quorum,
+            "wait_for": self.wait_for,
+            "max_staleness": self.max_staleness,
+        }
         return {"alignment": alignment, "learning": learning}
 
 
@@ -111,7 +120,8 @@ def make_coordinator(
         learning=alignment.sections["learning"],
         alignment=alignment.sections["alignment"] | {"patience_seconds": patience},
         privacy={
-            "reply_noise": gradient_noise, "budget_mu": budget, "ledger_limit": ledger_limit, "without_noise": without_noise
+            "reply_noise": gradient_noise, "budget_mu": budget, "ledger_limit": ledger_limit,
+            "without_noise": without_noise
         },
     )  # fmt: skip
     head = SumHead(dtype) if head is None else head
@@ -150,7 +160,12 @@ def make_party(
         fingerprint,
         steps,
         learning={"catch_up_samples": catch_up_samples, "catch_up_patience_seconds": catch_up_patience},
-        alignment={"expiry_seconds": expiry, "limit": limit, "requests": requests, "patience_seconds": patience},
+        alignment={
+            "expiry_seconds": expiry,
+            "limit": limit,
+            "requests": requests,
+            "patience_seconds": patience,
+        },
         privacy={
             "gradient_noise": mechanism and mechanism.gradient_noise,
             "ledger_limit": ledger_limit,
@@ -166,7 +181,9 @@ def _told(content: dict[str, Any], fingerprint: int, steps: Steps, **sections: d
     """``sections`` are taken as they are: a test may go beyond what a file may say."""
     made = Told.model_validate(content)
     sections["learning"] |= steps.section
-    made = made.model_copy(update={name: getattr(made, name).model_copy(update=values) for name, values in sections.items()})
+    made = made.model_copy(
+        update={name: getattr(made, name).model_copy(update=values) for name, values in sections.items()}
+    )
     made._fingerprint, made._batch_size = fingerprint, steps.batch_size
     return made
 

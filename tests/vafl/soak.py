@@ -1,4 +1,5 @@
-"""VAFL under the soak: two parties with columns of their own, a coordinator with the labels, and what its proof checks."""
+"""VAFL under the soak: two parties with columns of their own, a coordinator with the labels, and what its
+proof checks."""
 
 from __future__ import annotations
 
@@ -146,7 +147,9 @@ def members(plan: Plan) -> dict[str, Member]:
         )
         return shared + own
 
-    parties = {party: sections("vafl-party", PARTY.format(party=party, features=FEATURES)) for party in PARTIES}
+    parties = {
+        party: sections("vafl-party", PARTY.format(party=party, features=FEATURES)) for party in PARTIES
+    }
     return {
         "coordinator": Member(sections(COORDINATOR, COORDINATORS), 2 if plan.nodes > 1 else 1),
         **{party: Member(text, 2 if party == PARTIES[0] else 1) for party, text in parties.items()},
@@ -159,7 +162,8 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 
 
 def check(verdict: Verdict, left: Left) -> None:
-    """Every entity predicted, every revision once, labels learnt as they lie in their topic, and what the proof checks."""
+    """Every entity predicted, every revision once, labels learnt as they lie in their topic, and what the
+    proof checks."""
     chosen = scenario_of(left)
     check_predictions(verdict, left, chosen)
     check_labels(verdict, left, chosen)
@@ -214,7 +218,8 @@ def check_predictions(verdict: Verdict, left: Left, chosen: VaflScenario) -> Non
 
 
 def check_labels(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
-    """What the coordinator remembers counts each learning from an entity once, and of each entity the first label."""
+    """What the coordinator remembers counts each learning from an entity once, and of each entity the first
+    label."""
     learnt = Counter[int]()
     remembered = {}
     for (partition, key), value in left.latest(f"{FEDERATION}.{COORDINATOR}.state").items():
@@ -222,11 +227,19 @@ def check_labels(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
             counters = msgspec.msgpack.decode(value, type=HeadCounters)
             learnt[partition] = counters.steps * BATCH + counters.gathered
         elif key.startswith(b"entity/"):
-            remembered[key.removeprefix(b"entity/").decode()] = msgspec.msgpack.decode(value, type=RememberedEntity).label
+            remembered[key.removeprefix(b"entity/").decode()] = msgspec.msgpack.decode(
+                value, type=RememberedEntity
+            ).label
     labelled = {name: label for name, label in remembered.items() if label is not None}
-    other = {name for name in labelled.keys() | chosen.labels.keys() if labelled.get(name) != chosen.labels.get(name)}
+    other = {
+        name
+        for name in labelled.keys() | chosen.labels.keys()
+        if labelled.get(name) != chosen.labels.get(name)
+    }
     verdict.require(not other, f"{len(other)} labels are not the first that came: {sorted(other)[:3]}")
-    told = [(one.partition, REPLY.decode(one.value)) for party in PARTIES for one in left.of(f"{party}.gradients")]
+    told = [
+        (one.partition, REPLY.decode(one.value)) for party in PARTIES for one in left.of(f"{party}.gradients")
+    ]
     gradients = Counter(partition for partition, reply in told if reply.gradient)
     answered = {(partition, reply.entity) for partition, reply in told if reply.gradient}
     entities = Counter(partition for partition, _ in answered)
@@ -236,13 +249,22 @@ def check_labels(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
         text = f"of {entities[partition]} entities with {gradients[partition]} gradients"
         sound = entities[partition] <= learnt[partition] <= most
         verdict.require(sound, f"partition {partition}: {learnt[partition]} times learnt, {text}")
-    counts = {"labels": len(left.topics[LABELS]), "entities_learnt": len(answered), "times_learnt": learnt.total()}
+    counts = {
+        "labels": len(left.topics[LABELS]),
+        "entities_learnt": len(answered),
+        "times_learnt": learnt.total(),
+    }
     verdict.counts |= {**counts, "gradients": gradients.total(), "requests": len(told) - gradients.total()}
 
 
 def check_like_calm(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
-    """Every member's parameters, and predictions: as when the same entities meet no fault at all. CheckFailed of parameters."""
-    users = [record for topic in (*(f"samples-{party}" for party in PARTIES), LABELS) for record in left.read(topic)]
+    """Every member's parameters, and predictions: as when the same entities meet no fault at all. CheckFailed
+    of parameters."""
+    users = [
+        record
+        for topic in (*(f"samples-{party}" for party in PARTIES), LABELS)
+        for record in left.read(topic)
+    ]
 
     def part(record: Record) -> int:
         return int((record.key or b"").removeprefix(b"e")) // (10 * BATCH * PARTITIONS)

@@ -1,13 +1,14 @@
 """Assigns partitions to the members of a group of kafka-python's consumers.
 
-The inputs of a role are co-partitioned, so the leader assigns partition NUMBERS: a member that gets a number gets that partition of
-every input. A member keeps what it has as far as that is fair, and goes on reading it while the group rebalances. A number that has
-to move takes two generations. In the first no member gets it, so that its owner gives it up. In the second, which every member asks
-for at once, it goes to the new owner. So a partition never has two members in one generation, and no member has a partition in the
-generation right after another member had it.
+The inputs of a role are co-partitioned, so the leader assigns partition NUMBERS: a member that gets a number
+gets that partition of every input. A member keeps what it has as far as that is fair, and goes on reading it
+while the group rebalances. A number that has to move takes two generations. In the first no member gets it,
+so that its owner gives it up. In the second, which every member asks for at once, it goes to the new owner.
+So a partition never has two members in one generation, and no member has a partition in the generation right
+after another member had it.
 
-The library's own cooperative assignor will not do: it believes members that were put out of the group, and it separates the inputs
-of a role.
+The library's own cooperative assignor will not do: it believes members that were put out of the group, and it
+separates the inputs of a role.
 """
 
 from __future__ import annotations
@@ -50,11 +51,16 @@ class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         place = ConsumerProtocolSubscription.TopicPartition
         owned = [place(topic=topic, partitions=numbers) for topic, numbers in _by_topic(self._owned)]
         return ConsumerProtocolSubscription(
-            version=VERSION, topics=sorted(topics), user_data=b"", owned_partitions=owned, generation_id=self._generation
+            version=VERSION,
+            topics=sorted(topics),
+            user_data=b"",
+            owned_partitions=owned,
+            generation_id=self._generation,
         )
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:
-        """Take the member's new partitions. If more will move, the member joins again without waiting for the group."""
+        """Take the member's new partitions. If more will move, the member joins again without waiting for the
+        group."""
         self._owned, self._generation = list(assignment.partitions()), generation
         if bytes(assignment.user_data or b"") == MORE:
             self.ask_again()
@@ -77,13 +83,19 @@ class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         user_data = MORE if numbers - set().union(*dealt.values()) else b""
         assignments = {}
         for member_id, mine in dealt.items():
-            places = [KafkaPartition(topic, number) for topic in topics[member_id] for number in mine if number < counts[topic]]
+            places = [
+                KafkaPartition(topic, number)
+                for topic in topics[member_id]
+                for number in mine
+                if number < counts[topic]
+            ]
             assignments[member_id] = ConsumerProtocolAssignment(VERSION, _by_topic(places), user_data)
         return assignments
 
 
 def deal(numbers: set[int], claims: Mapping[str, tuple[int, set[int]]]) -> dict[str, set[int]]:
-    """The numbers of each member in the next generation. The owner of a number that is left out has to give it up first.
+    """The numbers of each member in the next generation. The owner of a number that is left out has to give
+    it up first.
 
     claims: by member, the generation in which it got its numbers, and these numbers.
     """

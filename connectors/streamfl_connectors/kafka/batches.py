@@ -1,8 +1,9 @@
-"""Reads the batches that kafka-python fetched: checked, bounded, and with the place of a record that cannot be read.
+"""Reads the batches that kafka-python fetched: checked, bounded, and with the place of a record that cannot
+be read.
 
-The library raises an error and does not say at which record. It takes an unknown format for a known one. It asks again and again
-for a log that the broker reports as damaged. It forgets fetched records of a partition that was paused. This module uses the
-library's private parts, so the library is pinned to one exact version.
+The library raises an error and does not say at which record. It takes an unknown format for a known one. It
+asks again and again for a log that the broker reports as damaged. It forgets fetched records of a partition
+that was paused. This module uses the library's private parts, so the library is pinned to one exact version.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ LONGEST_CAUSE = 300
 
 
 def check_batches(consumer: Any) -> None:
-    """Have a consumer raise :class:`Unreadable` at a record that it cannot read, now and at each later poll."""
+    """Have a consumer raise :class:`Unreadable` at a record that it cannot read, now and at each later
+    poll."""
     fetcher = consumer._fetcher
     fetcher.PartitionRecords = _PartitionRecords
     parse = fetcher._parse_fetched_data
@@ -38,7 +40,9 @@ def check_batches(consumer: Any) -> None:
         place, offset, data = fetch.topic_partition, fetch.fetched_offset, fetch.partition_data
         if data.error_code == kafka_errors.CorruptRecordError.errno:
             # The library would ask again for ever, without an error.
-            raise Unreadable(place.topic, place.partition, offset, "the broker says that its log is damaged there")
+            raise Unreadable(
+                place.topic, place.partition, offset, "the broker says that its log is damaged there"
+            )
         if data.error_code == 0 and not data.records and offset < data.last_stable_offset:
             given_nothing[place] = offset
         else:
@@ -60,10 +64,11 @@ def check_batches(consumer: Any) -> None:
 
 
 def _give_what_was_set_aside(fetcher: Any) -> None:
-    """Have a fetcher return records that it set aside while their partition was paused, once the partition is resumed.
+    """Have a fetcher return records that it set aside while their partition was paused, once the partition is
+    resumed.
 
-    The library looks for them only if it holds no other records, and counts records that are used up as held. Meanwhile it does not
-    fetch the partition, so that nothing would come from it for ever.
+    The library looks for them only if it holds no other records, and counts records that are used up as held.
+    Meanwhile it does not fetch the partition, so that nothing would come from it for ever.
     """
     fetched_records = fetcher.fetched_records
 
@@ -76,7 +81,8 @@ def _give_what_was_set_aside(fetcher: Any) -> None:
 
 
 def gives_nothing(consumer: Any, place: Any) -> Unreadable | None:
-    """Why a partition does not move on, if the broker returned no records and reported that the partition goes on; else None."""
+    """Why a partition does not move on, if the broker returned no records and reported that the partition
+    goes on; else None."""
     state = consumer._subscription.assignment.get(place)
     offset = consumer._fetcher.given_nothing.get(place)
     if offset is None or state is None or state.position is None or state.position.offset != offset:
@@ -90,7 +96,9 @@ class _FetchedBatch(DefaultRecordBatch):  # type: ignore[misc]
 
     def _maybe_uncompress(self: Any) -> None:
         if not self._decompressed and self.compression_type:
-            self._buffer = bytearray(decompress(self.compression_type, bytes(memoryview(self._buffer)[self._pos :])))
+            self._buffer = bytearray(
+                decompress(self.compression_type, bytes(memoryview(self._buffer)[self._pos :]))
+            )
             self._pos = 0
         self._decompressed = True
 
@@ -104,7 +112,8 @@ class _FetchedBatch(DefaultRecordBatch):  # type: ignore[misc]
             return self._with_any_names()
 
     def _with_any_names(self: Any) -> Any:
-        """The next record, whatever bytes its headers' names have: brokers accept any, and a record must not stop a partition."""
+        """The next record, whatever bytes its headers' names have: brokers accept any, and a record must not
+        stop a partition."""
         buffer, position = self._buffer, self._pos
 
         def number() -> int:
@@ -133,7 +142,8 @@ class _FetchedBatch(DefaultRecordBatch):  # type: ignore[misc]
 
 
 class _Batches:
-    """The library's batches of one answer, and the bytes of the current one. Refuses batches of an unknown format."""
+    """The library's batches of one answer, and the bytes of the current one. Refuses batches of an unknown
+    format."""
 
     def __init__(self, records: Any) -> None:
         self._records = records
@@ -168,7 +178,10 @@ class _Batches:
                 if self.following is not None and self.following <= self.expected:
                     # The batch was passed over before; the broker takes it for the one that was asked for.
                     return self.next_batch()
-                raise ValueError(f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which is impossible there")
+                raise ValueError(
+                    f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which is "
+                    "impossible there"
+                )
             self.expected = batch.next_offset
             batch.__class__ = _FetchedBatch
         self.beyond.pop(self.place, None)
@@ -177,8 +190,8 @@ class _Batches:
     def _asks_again(self) -> bool:
         """Whether to fetch a batch beyond the end once more.
 
-        The broker notes where the partition ends and then reads it, so an answer may have records that were written in between. The
-        next answer's end is after these, unless the offset is wrong.
+        The broker notes where the partition ends and then reads it, so an answer may have records that were
+        written in between. The next answer's end is after these, unless the offset is wrong.
         """
         first = self.beyond.get(self.place) != self.expected
         self.beyond[self.place] = self.expected
@@ -192,7 +205,8 @@ class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 class _Readable:
-    """Records as they come, up to one that cannot be read. From then on every call raises the same Unreadable.
+    """Records as they come, up to one that cannot be read. From then on every call raises the same
+    Unreadable.
 
     If the iterator ended instead, the library would look for more records without end.
     """
@@ -216,7 +230,12 @@ class _Readable:
                 place = self._part.topic_partition
                 content, following = self._batches.current, self._batches.following
                 self._failure = Unreadable(
-                    place.topic, place.partition, self._part.next_fetch_offset, _cause(error), content, following
+                    place.topic,
+                    place.partition,
+                    self._part.next_fetch_offset,
+                    _cause(error),
+                    content,
+                    following,
                 )
                 self._failure.__cause__ = error
         raise self._failure

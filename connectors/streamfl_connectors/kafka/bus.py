@@ -1,7 +1,8 @@
 """The bus of a Kafka cluster, with kafka-python.
 
-A commit under ``exactly_once`` is one transaction: outputs, changelog and consumed offsets. The client library has several ways to
-hang or to lose records silently. Comments here and in :mod:`streamfl_connectors.kafka.clients` say what is done about each.
+A commit under ``exactly_once`` is one transaction: outputs, changelog and consumed offsets. The client
+library has several ways to hang or to lose records silently. Comments here and in
+:mod:`streamfl_connectors.kafka.clients` say what is done about each.
 :mod:`streamfl_connectors.kafka.failures` says what a failure means.
 """
 
@@ -38,7 +39,8 @@ from streamfl_connectors.tables import Tables
 
 __all__ = ["KafkaBus"]
 
-# The producer has no memory bound of its own: writes outside a session wait for the broker after this many bytes.
+# The producer has no memory bound of its own: writes outside a session wait for the broker after this many
+# bytes.
 WRITE_BYTES = 16_000_000
 
 # The library reads tables only while a call waits for it.
@@ -56,8 +58,8 @@ class KafkaBus:
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         if find_spec("crc32c") is None:
             raise ConfigurationError(
-                "the Kafka connector needs the package 'crc32c' (without it checksums are up to 150 times slower): "
-                "pip install 'kafka-python[crc32c]'"
+                "the Kafka connector needs the package 'crc32c' (without it checksums are up to 150 times "
+                "slower): pip install 'kafka-python[crc32c]'"
             )
         # Checked at the start: the first record that needs a missing codec may come after days.
         self._codecs = try_codecs()
@@ -71,11 +73,13 @@ class KafkaBus:
         self.logs = KafkaLogs(self.cluster, self.admin, self.topics.require)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the cluster is away."""
+        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the
+        cluster is away."""
         return self.topics.describe(topics)
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
-        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""
+        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they
+        are."""
         self.topics.create(topics)
 
     def members(self, group: str) -> int:
@@ -152,7 +156,8 @@ class KafkaBus:
             return self.logs.peek(topic, partitions, count)
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's
+        bytes."""
         return self.logs.read_from(topic, partition, offset)
 
     def offsets(self, topic: str, at: float) -> dict[int, int]:

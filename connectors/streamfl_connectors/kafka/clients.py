@@ -38,8 +38,9 @@ LONGEST_REBALANCE_SECONDS = 60
 class PendingFetches:
     """Notices when a consumer's fetch is never answered.
 
-    The library keeps a request back while its connection is being made, and no timeout applies there. If the broker goes away
-    meanwhile the request may be forgotten: its partitions are not fetched again, and a poll waits for ever.
+    The library keeps a request back while its connection is being made, and no timeout applies there. If the
+    broker goes away meanwhile the request may be forgotten: its partitions are not fetched again, and a poll
+    waits for ever.
     """
 
     def __init__(self, patience: float) -> None:
@@ -47,7 +48,8 @@ class PendingFetches:
         self._since: dict[int, tuple[Any, float]] = {}
 
     def check(self, consumer: Any) -> None:
-        """BusUnavailable if one of this consumer's fetches has been waiting for more than ``patience`` seconds."""
+        """BusUnavailable if one of this consumer's fetches has been waiting for more than ``patience``
+        seconds."""
         now = time.monotonic()
         # Each fetch is held while it is watched, so that no other fetch gets its id.
         pending = [fetch for fetch in tuple(consumer._fetcher._fetch_futures) if not fetch.is_done]
@@ -59,8 +61,8 @@ class PendingFetches:
 def answered(admin: Any, seconds: float, question: Callable[..., Any], *arguments: Any) -> Any:
     """The result of an admin client's coroutine; KafkaTimeoutError after ``seconds``.
 
-    The library bounds how often it asks a broker that answers. It waits much longer for a broker that does not answer at all.
-    """
+    The library bounds how often it asks a broker that answers. It waits much longer for a broker that does
+    not answer at all."""
 
     async def bounded() -> Any:
         manager = admin._manager
@@ -72,19 +74,20 @@ def answered(admin: Any, seconds: float, question: Callable[..., Any], *argument
 def ask_for_coordinators(admin: Any) -> None:
     """Have an admin client look up a group's coordinator for each request.
 
-    The library looks it up once and keeps the answer for ever. After a broker's death another broker coordinates the group, and the
-    earlier coordinator refuses each request from then on.
+    The library looks it up once and keeps the answer for ever. After a broker's death another broker
+    coordinates the group, and the earlier coordinator refuses each request from then on.
     """
     admin._manager.cluster.get_coordinator = lambda key, kind=None: None
 
 
 def discard(producer: Any) -> None:
-    """Close a producer for good, whatever state it is in, in bounded time and without leaving its thread behind."""
+    """Close a producer for good, whatever state it is in, in bounded time and without leaving its thread
+    behind."""
     try:
         producer.close(timeout=2)
     except (KafkaError, AssertionError):
-        # The first close may give up waiting and leave the thread running; forcing it fails what is left, and then
-        # closing ends.
+        # The first close may give up waiting and leave the thread running; forcing it fails what is left, and
+        # then closing ends.
         producer._sender.force_close()
         producer._sender.join(5)
         with suppress(KafkaError, AssertionError):
@@ -101,25 +104,33 @@ def complete(producer: Any, result: Any, timeout_ms: float) -> None:
     """Wait for the result of a transactional request; KafkaTimeoutError after that time."""
     producer._sender.wakeup()
     if not result.wait(timeout_ms=timeout_ms):
-        raise kafka_errors.KafkaTimeoutError(f"the transaction coordinator did not answer in {timeout_ms / 1000:g} s")
+        raise kafka_errors.KafkaTimeoutError(
+            f"the transaction coordinator did not answer in {timeout_ms / 1000:g} s"
+        )
 
 
 def mend_joins(coordinator: Any) -> None:
     """Repair three faults of the library's joins.
 
-    An answer that comes between two polls counts. The library would begin another join instead of taking the answer. If polls are
-    shorter than a rebalance that never ends, and every new generation refuses the commits of all members.
+    An answer that comes between two polls counts. The library would begin another join instead of taking the
+    answer. If polls are shorter than a rebalance that never ends, and every new generation refuses the
+    commits of all members.
 
-    A member that was put out begins from nothing. If it learns this in the middle of a join, the library would go on with
-    partitions that other members have by now.
+    A member that was put out begins from nothing. If it learns this in the middle of a join, the library
+    would go on with partitions that other members have by now.
 
-    A rebalance takes at most ``LONGEST_REBALANCE_SECONDS``, as in Kafka Connect. Without this the other members wait five minutes
-    for a member that shows signs of life but does not join. The library waits as long for an answer that got lost.
+    A rebalance takes at most ``LONGEST_REBALANCE_SECONDS``, as in Kafka Connect. Without this the other
+    members wait five minutes for a member that shows signs of life but does not join. The library waits as
+    long for an answer that got lost.
     """
     longest = LONGEST_REBALANCE_SECONDS * 1000
     # Between polls the heartbeat counts, which has its own configuration.
     coordinator.config["max_poll_interval_ms"] = min(coordinator.config["max_poll_interval_ms"], longest)
-    join, complete, reset = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async, coordinator.reset_generation
+    join, complete, reset = (
+        coordinator._do_join_and_sync_async,
+        coordinator._on_join_complete_async,
+        coordinator.reset_generation,
+    )
     answers: list[bytes] = []
 
     async def join_once() -> bytes:
@@ -145,8 +156,8 @@ def mend_joins(coordinator: Any) -> None:
 def mend_transports() -> None:
     """Read what a broker sent just before it closed a connection. Repairs all clients of the process.
 
-    The library drops the content if it comes together with the close. A broker that refuses a password sends an error and closes:
-    on a busy machine the refusal looked like a broker that is away.
+    The library drops the content if it comes together with the close. A broker that refuses a password sends
+    an error and closes: on a busy machine the refusal looked like a broker that is away.
     """
     for transport in (KafkaTCPTransport, KafkaSSLTransport):
         if not hasattr(transport._sock_recv, "__wrapped__"):
@@ -166,12 +177,13 @@ def _end_after_content(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[
 def end_once(producer: Any) -> None:
     """Have a producer fail for good if its EndTxn was not answered, instead of sending EndTxn again.
 
-    EndTxn ends a transaction. It names the producer and the epoch, but not the transaction (KAFKA-17754). The library sends it
-    again when the connection breaks, and goes on when the second request is answered. The first request may still be under way
-    then. When it arrives, it ends whatever transaction that epoch has begun by then: with records missing, or with records that
-    were to be aborted. So no transaction may begin in such an epoch. A failed producer begins none, and the ``init_transactions``
-    of the next producer has the cluster refuse the epoch from then on. Any answer, also an error, shows that no request is under
-    way any more, and the library handles answers well.
+    EndTxn ends a transaction. It names the producer and the epoch, but not the transaction (KAFKA-17754). The
+    library sends it again when the connection breaks, and goes on when the second request is answered. The
+    first request may still be under way then. When it arrives, it ends whatever transaction that epoch has
+    begun by then: with records missing, or with records that were to be aborted. So no transaction may begin
+    in such an epoch. A failed producer begins none, and the ``init_transactions`` of the next producer has
+    the cluster refuse the epoch from then on. Any answer, also an error, shows that no request is under way
+    any more, and the library handles answers well.
     """
     transactions = producer._transaction_manager
     enqueue = transactions._enqueue_request
@@ -187,9 +199,13 @@ def end_once(producer: Any) -> None:
 
 def _fatal_unless_answered(take: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
     def on_complete(number: int, answer: Any) -> None:
-        # A lost connection is the only exception that makes the library send again; every other one ends the producer.
+        # A lost connection is the only exception that makes the library send again; every other one ends the
+        # producer.
         lost = isinstance(answer, kafka_errors.KafkaConnectionError)
-        take(number, KafkaError(f"the connection broke before EndTxn was answered ({answer})") if lost else answer)
+        take(
+            number,
+            KafkaError(f"the connection broke before EndTxn was answered ({answer})") if lost else answer,
+        )
 
     return on_complete
 
@@ -197,8 +213,8 @@ def _fatal_unless_answered(take: Callable[[int, Any], None]) -> Callable[[int, A
 def wait_for_brokers(producer: Any) -> None:
     """Have a transactional request wait for a broker that is away.
 
-    If ``await_ready`` raises, the library drops the request, and its caller waits for ever. If it returns False, the library queues
-    the request again.
+    If ``await_ready`` raises, the library drops the request, and its caller waits for ever. If it returns
+    False, the library queues the request again.
     """
     client = producer._sender._client
     original = client.await_ready

@@ -45,10 +45,14 @@ class KafkaCluster:
         self._options = remaining
 
     def make(self, client: Callable[..., Any], defaults: Mapping[str, Any], **settings: Any) -> Any:
-        """A client of the library with the user's options; BusUnavailable with the cause if no broker answers."""
+        """A client of the library with the user's options; BusUnavailable with the cause if no broker
+        answers."""
         accepted = client.DEFAULT_CONFIG  # type: ignore[attr-defined]
         chosen = {name: value for name, value in {**defaults, **self._options}.items() if name in accepted}
-        chosen |= {"bootstrap_servers": self.servers, "bootstrap_timeout_ms": int(self.connect_timeout * 1000)}
+        chosen |= {
+            "bootstrap_servers": self.servers,
+            "bootstrap_timeout_ms": int(self.connect_timeout * 1000),
+        }
         if self._tokens is not None:
             # Now, because the library would report an error as a broker that is away.
             self._tokens.token()
@@ -75,13 +79,21 @@ class KafkaCluster:
                     raise ConfigurationError(f"bus.options: {error}") from error
                 where = ",".join(self.servers)
                 for cause in causes:
-                    # Any of the causes, not only the last: time may run out in the middle of a further attempt.
-                    if isinstance(cause, NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
-                        raise ConfigurationError(f"bus.options: the Kafka cluster at {where} cannot be used: {cause}") from cause
+                    # Any of the causes, not only the last: time may run out in the middle of a further
+                    # attempt.
+                    if isinstance(cause, NOT_LET_IN) or isinstance(
+                        cause.__context__, ssl.SSLCertVerificationError
+                    ):
+                        raise ConfigurationError(
+                            f"bus.options: the Kafka cluster at {where} cannot be used: {cause}"
+                        ) from cause
                     if why := why_refused(str(cause)):
-                        raise ConfigurationError(f"bus.options: {why}: the Kafka cluster at {where} says {cause}") from cause
+                        raise ConfigurationError(
+                            f"bus.options: {why}: the Kafka cluster at {where} says {cause}"
+                        ) from cause
                 raise BusUnavailable(
-                    f"no Kafka broker answered at {where} within {self.connect_timeout:g} s: {causes[-1] if causes else error}"
+                    f"no Kafka broker answered at {where} within {self.connect_timeout:g} s: "
+                    f"{causes[-1] if causes else error}"
                 ) from error
             except (TypeError, ValueError, AssertionError) as error:
                 raise ConfigurationError(f"bus.options: {error}") from error
@@ -98,7 +110,8 @@ class KafkaCluster:
 
     @property
     def transaction_timeout(self) -> float:
-        """Seconds after which the cluster aborts the transaction of a producer that is gone, checks of the broker included."""
+        """Seconds after which the cluster aborts the transaction of a producer that is gone, checks of the
+        broker included."""
         return self._seconds("transaction_timeout_ms") + 15
 
     def _seconds(self, option: str) -> float:

@@ -24,7 +24,8 @@ ABORT_SECONDS = 10.0
 
 
 class KafkaCommits:
-    """Owns a producer, and makes a new one when the last was fenced or broke: such a producer cannot be revived.
+    """Owns a producer, and makes a new one when the last was fenced or broke: such a producer cannot be
+    revived.
 
     transactional_id: the name by which the cluster fences earlier producers; None: without transactions.
     """
@@ -46,7 +47,8 @@ class KafkaCommits:
         """Make the step visible. member: fences the step; None if the session has no inputs."""
         limits = self._topics.limits({record.topic for record in (*step.outputs, *step.changelog)})
         if self._transactional_id is None:
-            # The library commits no offsets while a join is under way, and the outputs would already be written.
+            # The library commits no offsets while a join is under way, and the outputs would already be
+            # written.
             if step.positions and member is not None and member.rejoining and not member.still_a_member():
                 raise CommitRefused("the group is moving partitions")
             self._commit_in_order(step, limits, member)
@@ -80,21 +82,28 @@ class KafkaCommits:
             self.producer = producer
         return self.producer
 
-    def _commit_transaction(self, step: Step, limits: Mapping[str, int], member: KafkaMembership | None) -> None:
+    def _commit_transaction(
+        self, step: Step, limits: Mapping[str, int], member: KafkaMembership | None
+    ) -> None:
         producer = self._ready()
         transactions = producer._transaction_manager
         wait = self._cluster.write_timeout * 1000
         ending = False
         try:
             producer.begin_transaction()
-            # The order matters: committing with a failed send succeeds and loses it, and committing with a refused partition in
-            # flight hangs. So: flush, look at every future, then the offsets, then the commit. The library's own calls for the last
-            # two wait for ever; waiting on their results does not.
+            # The order matters: committing with a failed send succeeds and loses it, and committing with a
+            # refused partition in flight hangs. So: flush, look at every future, then the offsets, then the
+            # commit. The library's own calls for the last two wait for ever; waiting on their results does
+            # not.
             publish(producer, [*step.outputs, *step.changelog], limits, self._cluster.write_timeout)
             positions = {**({} if member is None else member.fence(step)), **step.positions}
             if member is not None and positions:
                 with named(topic for topic, _ in positions):
-                    complete(producer, transactions.send_offsets_to_transaction(library_offsets(positions), member.group), wait)
+                    complete(
+                        producer,
+                        transactions.send_offsets_to_transaction(library_offsets(positions), member.group),
+                        wait,
+                    )
             ending = True
             complete(producer, transactions.begin_commit(), wait)
         except BaseException:
@@ -115,7 +124,8 @@ class KafkaCommits:
         self._replace(producer)
 
     def _replace(self, producer: Any) -> None:
-        """Close a producer. The next one with this id has the cluster decide what this one leaves undecided."""
+        """Close a producer. The next one with this id has the cluster decide what this one leaves
+        undecided."""
         self.producer = None
         discard(producer)
 

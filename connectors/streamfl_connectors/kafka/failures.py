@@ -18,7 +18,17 @@ from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription, tr
 from streamfl_connectors.outage_log import ONE_LINE
 from streamfl_connectors.outgoing import REFUSED_TIME
 
-__all__ = ["FAILURES", "NOT_LET_IN", "Failure", "causes_logged", "kind_of", "named", "needed", "quieten", "translated"]
+__all__ = [
+    "FAILURES",
+    "NOT_LET_IN",
+    "Failure",
+    "causes_logged",
+    "kind_of",
+    "named",
+    "needed",
+    "quieten",
+    "translated",
+]
 
 Meaning = Literal["retry", "restore", "stop"]
 
@@ -27,10 +37,10 @@ Meaning = Literal["retry", "restore", "stop"]
 class Failure:
     """What some of the library's errors mean to a worker, and for ``stop`` the text for the operator.
 
-    retry: BusUnavailable; health turns red, and the worker tries again with a new session for as long as it takes. restore:
-    CommitRefused; the step is not made, and the partitions are restored from the changelog. stop: ConfigurationError.
-    ``told`` may name the group, {group!r}, the prefix of its transactional ids, {prefix!r}, and the topics that the error names,
-    {topics}.
+    retry: BusUnavailable; health turns red, and the worker tries again with a new session for as long as it
+    takes. restore: CommitRefused; the step is not made, and the partitions are restored from the changelog.
+    stop: ConfigurationError. ``told`` may name the group, {group!r}, the prefix of its transactional ids,
+    {prefix!r}, and the topics that the error names, {topics}.
     """
 
     errors: tuple[type[KafkaError], ...]
@@ -40,7 +50,10 @@ class Failure:
 
 def needed(topic: str) -> str:
     """The rights on a topic that are missing."""
-    return f"an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic {topic!r}"
+    return (
+        "an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic "
+        f"{topic!r}"
+    )
 
 
 # The first that fits counts, so a derived error has to come before its base class.
@@ -50,7 +63,11 @@ FAILURES = (
         "stop",
         "not authorised: an ACL must allow Write on transactional ids with the prefix {prefix!r}",
     ),
-    Failure((kafka_errors.GroupAuthorizationFailedError,), "stop", "not authorised: an ACL must allow Read on group {group!r}"),
+    Failure(
+        (kafka_errors.GroupAuthorizationFailedError,),
+        "stop",
+        "not authorised: an ACL must allow Read on group {group!r}",
+    ),
     Failure((kafka_errors.TopicAuthorizationFailedError,), "stop", "not authorised: {topics}"),
     Failure((kafka_errors.AuthorizationError,), "stop", "not authorised: {error}"),
     Failure(
@@ -61,13 +78,14 @@ FAILURES = (
     Failure(
         (kafka_errors.InvalidSessionTimeoutError,),
         "stop",
-        "the broker does not allow bus.options.session_timeout_ms: choose a value between its group.min.session.timeout.ms and "
-        "group.max.session.timeout.ms",
+        "the broker does not allow bus.options.session_timeout_ms: choose a value between its "
+        "group.min.session.timeout.ms and group.max.session.timeout.ms",
     ),
     Failure(
         (kafka_errors.InvalidTransactionTimeoutError,),
         "stop",
-        "the broker does not allow bus.options.transaction_timeout_ms: choose a value up to its transaction.max.timeout.ms",
+        "the broker does not allow bus.options.transaction_timeout_ms: choose a value up to its "
+        "transaction.max.timeout.ms",
     ),
     Failure((kafka_errors.InvalidTimestampError,), "stop", f"{REFUSED_TIME} ({{error}})"),
     Failure(
@@ -93,7 +111,8 @@ FAILURES = (
     Failure((KafkaError,), "retry"),
 )
 
-# Errors that stop a worker while a client is made. Later a broker that starts may not know its users yet, and the worker waits.
+# Errors that stop a worker while a client is made. Later a broker that starts may not know its users yet, and
+# the worker waits.
 NOT_LET_IN = (
     kafka_errors.IllegalSaslStateError,
     kafka_errors.SaslAuthenticationFailedError,
@@ -117,14 +136,18 @@ def translated(doing: str, subscription: Subscription | None = None) -> Iterator
         topics = [about] if isinstance(about, str) else sorted(about) if isinstance(about, Iterable) else []
         group = subscription.group if subscription else ""
         told = failure.told.format(
-            group=group, prefix=transactional_prefix(group), topics="; ".join(map(needed, topics)) or error, error=error
+            group=group,
+            prefix=transactional_prefix(group),
+            topics="; ".join(map(needed, topics)) or error,
+            error=error,
         )
         raise ConfigurationError(f"{doing}: {told}") from error
 
 
 @contextmanager
 def named(topics: Iterable[str]) -> Iterator[None]:
-    """If a right to a topic is refused and the library does not name the topic, names those that were asked about."""
+    """If a right to a topic is refused and the library does not name the topic, names those that were asked
+    about."""
     try:
         yield
     except KafkaError as error:
@@ -135,13 +158,15 @@ def named(topics: Iterable[str]) -> Iterator[None]:
 
 
 def kind_of(error: KafkaError) -> type[KafkaError]:
-    """The error's class, or the class of the error that the library put into the text of a plain KafkaError."""
+    """The error's class, or the class of the error that the library put into the text of a plain
+    KafkaError."""
     hidden = re.search(r"\[Error (\d+)\]", str(error)) if type(error) is KafkaError else None
     return type(error) if hidden is None else cast(type[KafkaError], kafka_errors.for_code(int(hidden[1])))
 
 
-# What the library logs as a warning or an error, and repairs by itself within moments: at the first start of a group, while
-# partitions move, and when it closes. If it lasts the bus raises BusUnavailable, or CommitRefused, with the cause.
+# What the library logs as a warning or an error, and repairs by itself within moments: at the first start of
+# a group, while partitions move, and when it closes. If it lasts the bus raises BusUnavailable, or
+# CommitRefused, with the cause.
 PUT_RIGHT = (
     # Offsets that another transaction still holds: the protocol at work.
     ("kafka.coordinator.consumer", "UnstableOffsetCommitError"),
@@ -174,10 +199,13 @@ _FILTERS = {name: _PutRight(name) for name, _ in PUT_RIGHT}
 
 
 class _OneLine(logging.Filter):
-    """:data:`ONE_LINE`, except for what :func:`causes_logged` catches: these lines are not logged, and none may be missing."""
+    """:data:`ONE_LINE`, except for what :func:`causes_logged` catches: these lines are not logged, and none
+    may be missing."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return any(isinstance(handler, _Causes) for handler in logging.getLogger("kafka").handlers) or ONE_LINE.filter(record)
+        return any(
+            isinstance(handler, _Causes) for handler in logging.getLogger("kafka").handlers
+        ) or ONE_LINE.filter(record)
 
 
 _ONE_LINE = _OneLine()
@@ -186,8 +214,8 @@ _ONE_LINE = _OneLine()
 def quieten() -> None:
     """Hide log lines that look like a failure and are none, and most lines of an outage.
 
-    A filter is added once, however often this is called. It applies to its own logger only, so each of the library's has one.
-    """
+    A filter is added once, however often this is called. It applies to its own logger only, so each of the
+    library's has one."""
     for name, hiding in _FILTERS.items():
         logging.getLogger(name).addFilter(hiding)
     for name in list(logging.root.manager.loggerDict):
@@ -204,7 +232,9 @@ class _Causes(logging.Handler):
         arguments = record.args if isinstance(record.args, tuple) else ()
         # The exception already says that time ran out.
         self._found += [
-            one for one in arguments if isinstance(one, BaseException) and not isinstance(one, kafka_errors.KafkaTimeoutError)
+            one
+            for one in arguments
+            if isinstance(one, BaseException) and not isinstance(one, kafka_errors.KafkaTimeoutError)
         ]
 
 
@@ -213,8 +243,8 @@ _LOG_LOCK = threading.Lock()
 
 @contextmanager
 def causes_logged() -> Iterator[list[BaseException]]:
-    """Collects the errors that the library logs meanwhile, instead of logging them. Its exceptions are all the same; these errors
-    say what happened.
+    """Collects the errors that the library logs meanwhile, instead of logging them. Its exceptions are all
+    the same; these errors say what happened.
     """
     found: list[BaseException] = []
     handler = _Causes(found)

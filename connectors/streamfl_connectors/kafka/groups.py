@@ -23,7 +23,8 @@ class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ign
 
 
 def described(admin: Any, group: str) -> dict[str, Any]:
-    """The group by the older protocol, with what the principal may do. Raises the error that stands in the answer.
+    """The group by the older protocol, with what the principal may do. Raises the error that stands in the
+    answer.
 
     The library takes a refusal for a group without members, and puts the error's number and name into a text.
     """
@@ -42,7 +43,11 @@ def members(admin: Any, group: str) -> int:
     except kafka_errors.GroupIdNotFoundError:
         is_unknown = True
     # A group with the protocol of KIP-848 is reported as unknown, too.
-    return int(admin._manager.run(_members_of_the_new_protocol, admin, group)) if is_unknown else len(found["members"])
+    return (
+        int(admin._manager.run(_members_of_the_new_protocol, admin, group))
+        if is_unknown
+        else len(found["members"])
+    )
 
 
 async def _members_of_the_new_protocol(admin: Any, group: str) -> int:

@@ -1,8 +1,9 @@
 """Releases a group's offsets that a transaction holds although it is over, for either connector.
 
-A request that puts offsets into a transaction (TxnOffsetCommit) may arrive after the transaction's end. A broker that does not ask
-the transaction's coordinator about it takes it for the beginning of another transaction, which nobody ends. From then on a request
-for the group's stable offsets has to wait. Only kafka-python can ask about transactions as this module does.
+A request that puts offsets into a transaction (TxnOffsetCommit) may arrive after the transaction's end. A
+broker that does not ask the transaction's coordinator about it takes it for the beginning of another
+transaction, which nobody ends. From then on a request for the group's stable offsets has to wait. Only
+kafka-python can ask about transactions as this module does.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ __all__ = ["HeldOffsets", "offsets_partition"]
 OFFSETS = "__consumer_offsets"
 # Time for one answer of a cluster that is there.
 ANSWER_SECONDS = 5.0
-OVER = {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT, TransactionState.DEAD}
+OVER = {
+    TransactionState.EMPTY,
+    TransactionState.COMPLETE_COMMIT,
+    TransactionState.COMPLETE_ABORT,
+    TransactionState.DEAD,
+}
 
 log = logger(__name__)
 
@@ -48,11 +54,13 @@ class HeldOffsets:
         self._group = group
 
     def release(self) -> str:
-        """Have the cluster drop offsets that transactions of this group's workers hold although they are over.
+        """Have the cluster drop offsets that transactions of this group's workers hold although they are
+        over.
 
-        A further transaction of the same transactional id, and so of the same producer, touches the group's offsets and is
-        aborted. The broker then drops everything that the producer had left there, and accepts nothing of its earlier epochs.
-        Returns what is still held, and what an operator can do about it; "" if nothing is held.
+        A further transaction of the same transactional id, and so of the same producer, touches the group's
+        offsets and is aborted. The broker then drops everything that the producer had left there, and accepts
+        nothing of its earlier epochs. Returns what is still held, and what an operator can do about it; "" if
+        nothing is held.
         """
         try:
             settings = {"request_timeout_ms": int(ANSWER_SECONDS * 1000)}
@@ -60,9 +68,9 @@ class HeldOffsets:
                 return self._release(admin)
         except kafka_errors.TopicAuthorizationFailedError:
             return (
-                "If a finished transaction still holds the group's offsets, this worker is not allowed to see it. An ACL that "
-                f"allows Read on topic {OFFSETS!r} lets it see that, and end a transaction of its own group. An operator can use "
-                "kafka-transactions.sh."
+                "If a finished transaction still holds the group's offsets, this worker is not allowed to "
+                f"see it. An ACL that allows Read on topic {OFFSETS!r} lets it see that, and end a "
+                "transaction of its own group. An operator can use kafka-transactions.sh."
             )
         except (BusUnavailable, ConfigurationError, KafkaError):
             # No answer, as in any outage: the caller that asks for the offsets reports it.
@@ -79,7 +87,8 @@ class HeldOffsets:
             return ""
         listed = admin.list_transactions(producer_id_filters=[producer for producer, _ in before])
         names = {one.producer_id: one for each in listed.values() for one in each}
-        # A transaction that was open before its state was asked for, over then, and is still open now will not end by itself.
+        # A transaction that was open before its state was asked for, over then, and is still open now will
+        # not end by itself.
         held = {one: epoch for one, epoch in _open_in(admin, place).items() if one in before}
         left = []
         for (producer, start), epoch in held.items():
@@ -96,7 +105,8 @@ class HeldOffsets:
         return _told(place, left) if left else ""
 
     def _end(self, transactional_id: str) -> None:
-        """Drop the producer's offsets of the group. A live worker with this id makes a new producer, and does its step again."""
+        """Drop the producer's offsets of the group. A live worker with this id makes a new producer, and does
+        its step again."""
         milliseconds = ANSWER_SECONDS * 1000
         settings = {"transactional_id": transactional_id, "max_block_ms": int(milliseconds)}
         producer = self._cluster.make(KafkaProducer, PRODUCER_DEFAULTS, **settings)
@@ -106,16 +116,25 @@ class HeldOffsets:
             producer.init_transactions()
             producer.begin_transaction()
             transactions = producer._transaction_manager
-            # No offsets: it is enough that the group's partition takes part in the transaction, and so in its end.
-            complete(producer, transactions.send_offsets_to_transaction({}, ConsumerGroupMetadata(self._group)), milliseconds)
+            # No offsets: it is enough that the group's partition takes part in the transaction, and so in its
+            # end.
+            complete(
+                producer,
+                transactions.send_offsets_to_transaction({}, ConsumerGroupMetadata(self._group)),
+                milliseconds,
+            )
             complete(producer, transactions.begin_abort(), milliseconds)
         finally:
             discard(producer)
-        log.warning("a finished transaction still held offsets of the group: they were dropped", transactional_id=transactional_id)
+        log.warning(
+            "a finished transaction still held offsets of the group: they were dropped",
+            transactional_id=transactional_id,
+        )
 
 
 def offsets_partition(group: str, partitions: int) -> int:
-    """The partition of the offsets' topic that has a group's offsets, out of ``partitions``: by Java's hash of a text."""
+    """The partition of the offsets' topic that has a group's offsets, out of ``partitions``: by Java's hash
+    of a text."""
     encoded = group.encode("utf-16-be")
     value = 0
     for (unit,) in struct.iter_unpack(">H", encoded):
@@ -125,7 +144,8 @@ def offsets_partition(group: str, partitions: int) -> int:
 
 
 def _open_in(admin: Any, place: KafkaPartition) -> Mapping[tuple[int, int], int]:
-    """The epochs of producers with an open transaction in a partition, by producer and the offset where the transaction began."""
+    """The epochs of producers with an open transaction in a partition, by producer and the offset where the
+    transaction began."""
     producers = admin.describe_producers([place])[place].active_producers
     return {
         (one.producer_id, one.current_transaction_start_offset): one.producer_epoch
@@ -136,9 +156,10 @@ def _open_in(admin: Any, place: KafkaPartition) -> Mapping[tuple[int, int], int]
 
 def _told(place: KafkaPartition, held: list[str]) -> str:
     return (
-        f"The group's offsets are in topic {place.topic!r}, partition {place.partition}, which has open transactions: "
-        f"{'; '.join(held)}. The coordinator ends a transaction in state Ongoing, PrepareCommit or PrepareAbort: if one stays, "
-        "check the brokers. A transaction in another state is finished but stays for ever, and no worker may end it. An operator "
-        f"can: kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {place.topic} --partition {place.partition} "
+        f"The group's offsets are in topic {place.topic!r}, partition {place.partition}, which has open "
+        f"transactions: {'; '.join(held)}. The coordinator ends a transaction in state Ongoing, "
+        "PrepareCommit or PrepareAbort: if one stays, check the brokers. A transaction in another state is "
+        "finished but stays for ever, and no worker may end it. An operator can: kafka-transactions.sh "
+        f"--bootstrap-server HOST:PORT abort --topic {place.topic} --partition {place.partition} "
         "--start-offset OFFSET"
     )

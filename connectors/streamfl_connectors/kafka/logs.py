@@ -55,8 +55,11 @@ class KafkaLogs(Logs):
         """A new reader."""
         return KafkaReader(self._cluster)
 
-    def ends(self, places: Iterable[TopicPartition], patience: float | None = None) -> dict[TopicPartition, int]:
-        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds (5)."""
+    def ends(
+        self, places: Iterable[TopicPartition], patience: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds
+        (5)."""
         wanted = {KafkaPartition(*place): OffsetSpec.LATEST for place in places}
         if not wanted:
             return {}
@@ -67,16 +70,22 @@ class KafkaLogs(Logs):
 
     def first_since(self, places: Iterable[TopicPartition], at: float) -> dict[TopicPartition, int]:
         """By partition, the offset of the first record of that time or later; below 0 if there is none."""
-        wanted = {KafkaPartition(*place): OffsetSpec.EARLIEST if at == -math.inf else max(0, int(at * 1000)) for place in places}
+        wanted = {
+            KafkaPartition(*place): OffsetSpec.EARLIEST if at == -math.inf else max(0, int(at * 1000))
+            for place in places
+        }
         with translated("looking for a time"):
             found = self._ask(wanted, IsolationLevel.READ_UNCOMMITTED, self.connect_timeout) if wanted else {}
         return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
 
     def ends_of(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are left out."""
+        """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are
+        left out."""
         wanted = {KafkaPartition(*place): epoch for place, epoch in epochs.items()}
         with translated("looking where a leader's records end"):
-            found: dict[TopicPartition, int] = answered(self._admin, self.connect_timeout, _ends_of, self._admin, wanted)
+            found: dict[TopicPartition, int] = answered(
+                self._admin, self.connect_timeout, _ends_of, self._admin, wanted
+            )
         return found
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
@@ -85,8 +94,13 @@ class KafkaLogs(Logs):
         wanted = {KafkaPartition(topic, partition): OffsetSpec.LATEST for partition in stable}
         found = self._ask(wanted, IsolationLevel.READ_UNCOMMITTED, self.connect_timeout)
         ends = {place.partition: int(offset.offset) for place, offset in found.items()}
-        # The end is asked later, so in a partition without such a transaction it may be further on, if records came meanwhile.
-        return {partition: (offset, ends[partition]) for partition, offset in stable.items() if offset < ends[partition]}
+        # The end is asked later, so in a partition without such a transaction it may be further on, if
+        # records came meanwhile.
+        return {
+            partition: (offset, ends[partition])
+            for partition, offset in stable.items()
+            if offset < ends[partition]
+        }
 
     def _ask(self, wanted: Mapping[Any, Any], isolation: IsolationLevel, seconds: float) -> Mapping[Any, Any]:
         ask = self._admin._async_list_partition_offsets
@@ -98,7 +112,8 @@ class KafkaLogs(Logs):
         return self.ends(places)
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's
+        bytes."""
         self.check_places(topic, [partition])
         end = self.ends([(topic, partition)])[topic, partition]
         with closing(self.reader()) as reader, translated("reading"):
@@ -144,7 +159,9 @@ class KafkaReader(Reader):
 
     def ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset after the last committed record of each partition."""
-        found = self.consumer.end_offsets([KafkaPartition(*place) for place in places], timeout_ms=self._milliseconds)
+        found = self.consumer.end_offsets(
+            [KafkaPartition(*place) for place in places], timeout_ms=self._milliseconds
+        )
         return {(place.topic, place.partition): int(offset) for place, offset in found.items()}
 
     def take(self, timeout: float, most: int) -> list[Record]:
@@ -153,7 +170,8 @@ class KafkaReader(Reader):
         return [record_of(found) for batch in batches.values() for found in batch]
 
     def explain(self, place: TopicPartition, position: int | None) -> None:
-        """Raise Unreadable if the broker returns no records of the partition, though the partition goes on."""
+        """Raise Unreadable if the broker returns no records of the partition, though the partition goes
+        on."""
         if failure := gives_nothing(self.consumer, KafkaPartition(*place)):
             raise failure
 
@@ -167,7 +185,8 @@ class KafkaReader(Reader):
 
 
 async def _ends_of(admin: Any, epochs: Mapping[Any, int]) -> dict[TopicPartition, int]:
-    """Asks leaders for the ends of epochs. The library's consumer asks this for itself; its admin client does not."""
+    """Asks leaders for the ends of epochs. The library's consumer asks this for itself; its admin client does
+    not."""
     found: dict[TopicPartition, int] = {}
     for leader, places in (await admin._async_get_leader_for_partitions(set(epochs))).items():
         topics: dict[str, list[Any]] = {}

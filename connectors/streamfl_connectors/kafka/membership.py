@@ -24,7 +24,8 @@ from streamfl_connectors.silence import Silence
 
 __all__ = ["KafkaMembership"]
 
-# How long a commit that came too late for its generation waits for the next generation, which the cluster has begun by then.
+# How long a commit that came too late for its generation waits for the next generation, which the cluster has
+# begun by then.
 JOIN_SECONDS = 5.0
 
 
@@ -64,7 +65,8 @@ class KafkaMembership:
             group_id=subscription.group,
             enable_auto_commit=False,
             isolation_level="read_committed",
-            # For records that are gone. Where a group begins without an offset is decided when its partitions begin.
+            # For records that are gone. Where a group begins without an offset is decided when its partitions
+            # begin.
             auto_offset_reset="earliest",
             allow_auto_create_topics=False,
             partition_assignment_strategy=[self._assignor],
@@ -76,7 +78,8 @@ class KafkaMembership:
             raise
 
     def begin(self) -> None:
-        """Read the partitions of the last report, from where the caller sought, else the committed offset, else the reset.
+        """Read the partitions of the last report, from where the caller sought, else the committed offset,
+        else the reset.
 
         BusUnavailable if that offset is not available for longer than a transaction can be undecided.
         """
@@ -96,8 +99,9 @@ class KafkaMembership:
         self._apply_pauses()
         coordinator = self.consumer._coordinator
         if coordinator.rejoining:
-            # The library forgets a rejoin under way once the metadata that caused it has changed back, and then neither reads nor
-            # sends heartbeats for ever. Requesting a rejoin that is under way costs nothing.
+            # The library forgets a rejoin under way once the metadata that caused it has changed back, and
+            # then neither reads nor sends heartbeats for ever. Requesting a rejoin that is under way costs
+            # nothing.
             coordinator.request_rejoin()
         batches = self._fetch(coordinator, max(0, round(timeout * 1000)), most)
         for batch in batches.values():
@@ -108,11 +112,14 @@ class KafkaMembership:
             self._silence = Silence(self._logs)
         elif not batches:
             still = {KafkaPartition(*place) for place in self.positions.now} - self.consumer.paused()
-            self._silence.check({(one.topic, one.partition): self.positions.now[one.topic, one.partition] for one in still})
+            self._silence.check(
+                {(one.topic, one.partition): self.positions.now[one.topic, one.partition] for one in still}
+            )
         for place, own in self._library_positions().items():
             self.positions.now[place] = own.offset
             self.positions.came(place, own.leader_epoch, polled)
-        # A generation is taken only when the member is stable: then every change that came with it has been noted
+        # A generation is taken only when the member is stable: then every change that came with it has been
+        # noted
         # below, in this very poll. Read later, it could vouch for partitions that another member has by now.
         group = self.consumer.group_metadata()
         if group.generation_id < 0:
@@ -130,7 +137,8 @@ class KafkaMembership:
         """Nothing: between polls the library's heartbeats count."""
 
     def give_back(self, polled: Polled) -> None:
-        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still has."""
+        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still
+        has."""
         polled.revoked = sorted(self.reported)
         self.reported.clear()
         self._opening = {partition.partition for partition in self.consumer.assignment()}
@@ -141,7 +149,8 @@ class KafkaMembership:
         return self.group is not None and {partition for _, partition in places} <= self.reported
 
     def fence(self, step: Step) -> dict[TopicPartition, int]:
-        """Offsets that change nothing, by which the cluster checks that this is still a member; see :meth:`Positions.fence`."""
+        """Offsets that change nothing, by which the cluster checks that this is still a member; see
+        :meth:`Positions.fence`."""
         return {} if self.group is None else self.positions.fence(step, self.reported)
 
     def commit(self, positions: Mapping[TopicPartition, int], timeout: float) -> None:
@@ -154,10 +163,12 @@ class KafkaMembership:
         return bool(self.consumer._coordinator.rejoining)
 
     def still_a_member(self) -> bool:
-        """Wait for the join under way, if any. Returns whether this member is in the generation after the one it was in.
+        """Wait for the join under way, if any. Returns whether this member is in the generation after the one
+        it was in.
 
-        If so, no other member has had its partitions in between. Nor does another member have those yet that the next generation
-        takes away from it: they are assigned anew only when it has joined once more. So the step still counts.
+        If so, no other member has had its partitions in between. Nor does another member have those yet that
+        the next generation takes away from it: they are assigned anew only when it has joined once more. So
+        the step still counts.
         """
         coordinator = self.consumer._coordinator
         if not coordinator.rejoining:
@@ -172,8 +183,8 @@ class KafkaMembership:
     def committed(self, place: TopicPartition, timeout: float) -> int | None:
         """The group's committed offset, once every transaction that touches it is decided."""
         partition = KafkaPartition(*place)
-        # After its own timeout the library leaves a request behind, and gives its answer to the next caller. The answer may be from
-        # a time when another member had the partition, or never come.
+        # After its own timeout the library leaves a request behind, and gives its answer to the next caller.
+        # The answer may be from a time when another member had the partition, or never come.
         self.consumer._coordinator._offset_fetch_futures.pop(frozenset([partition]), None)
         found = self.consumer.committed(partition, timeout_ms=int(timeout * 1000))
         return None if found is None else int(found)
@@ -214,7 +225,8 @@ class KafkaMembership:
         self.consumer.subscribe(list(self._subscription.inputs), listener=listener)
 
     def _note_resets(self, subscription: Any) -> None:
-        """Note the positions at which the library applies the policy for offsets that are gone: it does not report them."""
+        """Note the positions at which the library applies the policy for offsets that are gone: it does not
+        report them."""
         request = subscription.request_offset_reset
 
         def noted(partition: Any, strategy: Any = None) -> Any:
@@ -244,9 +256,12 @@ class KafkaMembership:
     def _fetch(self, coordinator: Any, milliseconds: int, most: int) -> Mapping[Any, Any]:
         """The library's batches of records, by partition."""
         reads_on = self._reads_on and coordinator.rejoining
-        batches: Mapping[Any, Any] = self.consumer.poll(timeout_ms=0 if reads_on else milliseconds, max_records=most)
+        batches: Mapping[Any, Any] = self.consumer.poll(
+            timeout_ms=0 if reads_on else milliseconds, max_records=most
+        )
         if not batches and self._reads_on and coordinator.rejoining:
-            # The library reads nothing while a join is under way; this reads the partitions that the member keeps.
+            # The library reads nothing while a join is under way; this reads the partitions that the member
+            # keeps.
             batches, idle = self.consumer._fetcher.fetch_records(most, timeout_ms=milliseconds)
             if idle:
                 coordinator.poll(timeout_ms=milliseconds)
@@ -256,24 +271,36 @@ class KafkaMembership:
         """The library's own positions: they also pass transaction markers, which no poll returns."""
         assignment = self.consumer._subscription.assignment
         states = {place: assignment.get(KafkaPartition(*place)) for place in self.positions.now}
-        return {place: state.position for place, state in states.items() if state is not None and state.position is not None}
+        return {
+            place: state.position
+            for place, state in states.items()
+            if state is not None and state.position is not None
+        }
 
     def _note_moves(self, batches: Mapping[Any, Any], polled: Polled) -> None:
         """If the next record is gone, have reading go on after the gap, or where the log was truncated."""
         found, self._gone = self._gone, {}
-        # A partition that was revoked meanwhile is begun anew: if this member has it again, the library is at the commit.
-        kept = {place: position for place, position in self.positions.now.items() if place[1] not in self._lost}
+        # A partition that was revoked meanwhile is begun anew: if this member has it again, the library is at
+        # the commit.
+        kept = {
+            place: position for place, position in self.positions.now.items() if place[1] not in self._lost
+        }
         going = {place: position for place, position in found.items() if place in kept}
-        moves = [Moved(*place, going[place], following) for place, following in self._logs.going_on(going).items()]
+        moves = [
+            Moved(*place, going[place], following) for place, following in self._logs.going_on(going).items()
+        ]
         for place, own in self._library_positions().items():
             batch = batches.get(KafkaPartition(*place))
             first = batch[0].offset if batch else own.offset
             if place in kept and first < kept[place] and place not in going:
-                # From the epochs of its leaders (KIP-320) the library knows that the records read from there on were lost.
+                # From the epochs of its leaders (KIP-320) the library knows that the records read from there
+                # on were lost.
                 moves.append(Moved(*place, kept[place], first))
         for move in moves:
             place, before = (move.topic, move.partition), min(move.position, move.following)
-            polled.records = [one for one in polled.records if (one.topic, one.partition) != place or one.offset < before]
+            polled.records = [
+                one for one in polled.records if (one.topic, one.partition) != place or one.offset < before
+            ]
             self.consumer.seek(KafkaPartition(*place), move.following)
             if move.following != move.position:
                 polled.moved.append(move)
@@ -297,7 +324,8 @@ class KafkaMembership:
             self._apply_pauses()
 
     def _watch_coordinator(self, alive: bool) -> None:
-        """BusUnavailable if the group's coordinator has been away for too long: without it polls return nothing for ever."""
+        """BusUnavailable if the group's coordinator has been away for too long: without it polls return
+        nothing for ever."""
         if alive or not self.consumer._coordinator.coordinator_unknown():
             self._alone_since = None
         elif self._alone_since is None:
@@ -314,8 +342,8 @@ class KafkaMembership:
         except kafka_errors.KafkaTimeoutError:
             # An earlier owner's transaction is undecided; the other partitions need not wait for it.
             return False
-        # Nobody has committed: records read before the partition was given back are read again. Asking for 'latest' a second time
-        # would skip them.
+        # Nobody has committed: records read before the partition was given back are read again. Asking for
+        # 'latest' a second time would skip them.
         target = committed if committed is not None else self.positions.origins.get(place)
         if target is not None:
             self.consumer.seek(partition, target)

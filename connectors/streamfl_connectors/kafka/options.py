@@ -1,4 +1,5 @@
-"""The options of kafka-python's clients: those that streamfl sets, those that the user may set, and checks of their values."""
+"""The options of kafka-python's clients: those that streamfl sets, those that the user may set, and checks of
+their values."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ __all__ = ["CLIENT_DEFAULTS", "CONSUMER_DEFAULTS", "PRODUCER_DEFAULTS", "check_o
 
 CLIENT_DEFAULTS: dict[str, Any] = {
     "reconnect_backoff_max_ms": 1000,
-    # How soon a client finds brokers that were away at its last look: asking an unknown broker fails, and does not make the client
-    # look again. And a leader that assigned partitions before it knew a topic assigns them again then.
+    # How soon a client finds brokers that were away at its last look: asking an unknown broker fails, and
+    # does not make the client look again. And a leader that assigned partitions before it knew a topic
+    # assigns them again then.
     "metadata_max_age_ms": 5_000,
 }
 CONSUMER_DEFAULTS: dict[str, Any] = {
@@ -36,10 +38,11 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
     "delivery_timeout_ms": 25_000,
     "transaction_timeout_ms": 10_000,
     "batch_size": 131_072,
-    # Fuller batches while records are handed over. Nothing waits for it, because every hand-over ends with a flush.
+    # Fuller batches while records are handed over. Nothing waits for it, because every hand-over ends with a
+    # flush.
     "linger_ms": 100,
-    # The coordinator refuses a transaction for a moment while it still ends the last one. With the client's 100 ms small commits in
-    # a row take 120 ms instead of 25, and a lockstep round is two of them.
+    # The coordinator refuses a transaction for a moment while it still ends the last one. With the client's
+    # 100 ms small commits in a row take 120 ms instead of 25, and a lockstep round is two of them.
     "retry_backoff_ms": 20,
     "metrics_enabled": False,
 }
@@ -58,7 +61,8 @@ OWN_OPTIONS = {
     "key_serializer": "streamfl encodes",
     "max_poll_records": "set bus.max_poll_records",
     "partition_assignment_strategy": "not configurable",
-    "sasl_oauth_token_provider": f"set {PROVIDER}, or sasl_oauthbearer_token_endpoint_url and its related options",
+    "sasl_oauth_token_provider": f"set {PROVIDER}, or sasl_oauthbearer_token_endpoint_url and its related "
+    "options",
     "transactional_id": "chosen by streamfl",
     "value_deserializer": "streamfl decodes",
     "value_serializer": "streamfl encodes",
@@ -74,20 +78,32 @@ TEXT_OPTIONS = {"sasl_plain_password", "sasl_plain_username", "ssl_password"}
 def check_options(options: Mapping[str, Any]) -> None:
     """ConfigurationError if the user may not set an option, or it is not known, or its value is impossible.
 
-    The library checks most values only when they are used, and then waits for a broker instead of raising an error.
+    The library checks most values only when they are used, and then waits for a broker instead of raising an
+    error.
     """
-    known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG}
+    known = {
+        **KafkaAdminClient.DEFAULT_CONFIG,
+        **KafkaProducer.DEFAULT_CONFIG,
+        **KafkaConsumer.DEFAULT_CONFIG,
+    }
     # These texts have no values: a mistyped name may be a password's.
     for name, value in options.items():
         if name in OWN_OPTIONS:
             raise ConfigurationError(f"bus.options.{name} cannot be set: {OWN_OPTIONS[name]}")
         if name not in known:
-            near = difflib.get_close_matches(name, {*known, *ENDPOINT_OPTIONS, PROVIDER} - OWN_OPTIONS.keys(), n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of kafka-python's clients"
+            near = difflib.get_close_matches(
+                name, {*known, *ENDPOINT_OPTIONS, PROVIDER} - OWN_OPTIONS.keys(), n=3
+            )
+            hint = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else "the names are those of kafka-python's clients"
+            )
             raise ConfigurationError(f"bus.options.{name} is not an option of the Kafka clients: {hint}")
         if name in TEXT_OPTIONS and not isinstance(value, str):
             raise ConfigurationError(
-                f"bus.options.{name} is not text: put it in double quotes, in an environment variable within the value"
+                f"bus.options.{name} is not text: put it in double quotes, in an environment variable within "
+                "the value"
             )
         expected = _expected(name, value, known[name])
         if expected:
@@ -100,14 +116,22 @@ def _check_login(options: Mapping[str, Any]) -> None:
     """ConfigurationError if the mechanism, the user or the password to log in with is missing."""
     mechanism = options.get("sasl_mechanism")
     if mechanism is None:
-        raise ConfigurationError(f"bus.options: security_protocol = '{options['security_protocol']}' needs sasl_mechanism")
+        raise ConfigurationError(
+            f"bus.options: security_protocol = '{options['security_protocol']}' needs sasl_mechanism"
+        )
     if mechanism == "PLAIN" or mechanism.startswith("SCRAM-"):
-        missing = [name for name in ("sasl_plain_username", "sasl_plain_password") if options.get(name) is None]
+        missing = [
+            name for name in ("sasl_plain_username", "sasl_plain_password") if options.get(name) is None
+        ]
         if missing:
-            raise ConfigurationError(f"bus.options: sasl_mechanism = '{mechanism}' needs {' and '.join(missing)}")
+            raise ConfigurationError(
+                f"bus.options: sasl_mechanism = '{mechanism}' needs {' and '.join(missing)}"
+            )
     package = PACKAGES.get(mechanism)
     if package is not None and find_spec(package) is None:
-        raise ConfigurationError(f"bus.options: sasl_mechanism = '{mechanism}' needs a package: pip install {package}")
+        raise ConfigurationError(
+            f"bus.options: sasl_mechanism = '{mechanism}' needs a package: pip install {package}"
+        )
 
 
 def _expected(name: str, value: Any, default: Any) -> str | None:
@@ -115,9 +139,15 @@ def _expected(name: str, value: Any, default: Any) -> str | None:
     if name == "security_protocol":
         return None if value in SECURITY_PROTOCOLS else " or ".join(SECURITY_PROTOCOLS)
     if name == "sasl_mechanism":
-        return None if value is None or value in list(SASL_MECHANISMS) else " or ".join(sorted(SASL_MECHANISMS))
+        return (
+            None if value is None or value in list(SASL_MECHANISMS) else " or ".join(sorted(SASL_MECHANISMS))
+        )
     if name in FILE_OPTIONS:
-        return None if isinstance(value, str) and Path(value).is_file() else "the name of a file that can be read"
+        return (
+            None
+            if isinstance(value, str) and Path(value).is_file()
+            else "the name of a file that can be read"
+        )
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(default, int | float):

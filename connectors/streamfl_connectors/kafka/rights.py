@@ -16,7 +16,8 @@ from streamfl_connectors.kafka.groups import described
 
 __all__ = ["missing"]
 
-# A cluster that has just started makes its coordinators' topics when it is first asked, and coordinators move between brokers.
+# A cluster that has just started makes its coordinators' topics when it is first asked, and coordinators move
+# between brokers.
 COORDINATOR_SECONDS = 5.0
 PASSING = (
     kafka_errors.CoordinatorLoadInProgressError,
@@ -26,13 +27,16 @@ PASSING = (
 
 
 def missing(admin: Any, rights: Sequence[Right]) -> list[Right]:
-    """Those of these rights that the admin client's principal does not have, with just the operations that are missing.
+    """Those of these rights that the admin client's principal does not have, with just the operations that
+    are missing.
 
-    A right that the cluster does not report counts as granted: for a topic that does not exist, and with brokers without KIP-430.
-    """
+    A right that the cluster does not report counts as granted: for a topic that does not exist, and with
+    brokers without KIP-430."""
     with translated("asking for rights"):
         topics = [right.name for right in rights if right.resource == "topic"]
-        described = {found["name"]: found for found in admin.describe_topics(sorted(set(topics)))} if topics else {}
+        described = (
+            {found["name"]: found for found in admin.describe_topics(sorted(set(topics)))} if topics else {}
+        )
         found = []
         for right in rights:
             if right.resource == "topic":
@@ -63,7 +67,8 @@ def _of_group(admin: Any, right: Right) -> Sequence[str]:
 
 def _of_transactional_id(admin: Any, right: Right) -> Sequence[str]:
     def ask() -> Sequence[str]:
-        # The right to write includes the right to describe, so a principal that may not describe may not write.
+        # The right to write includes the right to describe, so a principal that may not describe may not
+        # write.
         admin.describe_transactions([f"{right.name}check"])
         return ()
 
@@ -87,7 +92,8 @@ def _asked(ask: Callable[[], Sequence[str]], denied: type[KafkaError], right: Ri
 
 
 def _without(operations: Iterable[str], allowed: Sequence[str] | None) -> Sequence[str]:
-    """The operations that are not allowed. allowed: in capitals, as the library names them; None: not known."""
+    """The operations that are not allowed. allowed: in capitals, as the library names them; None: not
+    known."""
     if allowed is None:
         return ()
     known = {name.replace("_", "").lower() for name in allowed}

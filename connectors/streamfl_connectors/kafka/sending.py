@@ -1,8 +1,8 @@
 """Hands records to a producer of kafka-python, a batch at a time.
 
-For each record the library makes a future and looks for the last batch of its partition. That takes four fifths of the time of
-sending. Records succeed or fail with their batch, so here the batch has the future. This module uses the library's private parts,
-so the library is pinned to one exact version.
+For each record the library makes a future and looks for the last batch of its partition. That takes four
+fifths of the time of sending. Records succeed or fail with their batch, so here the batch has the future.
+This module uses the library's private parts, so the library is pinned to one exact version.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
 
     limits: the largest record of every topic, in bytes.
 
-    ConfigurationError, before anything is sent, if a record is larger or empty, or its partition does not exist. Also if the client
-    may write no topic at all.
+    ConfigurationError, before anything is sent, if a record is larger or empty, or its partition does not
+    exist. Also if the client may write no topic at all.
     """
     if not records:
         return
     counts = {topic: len(producer.partitions_for(topic)) for topic in {record.topic for record in records}}
-    # The library splits a batch with a refused record and retries. Its neighbours in flight then fail out of sequence, and hide
-    # which record was refused.
+    # The library splits a batch with a refused record and retries. Its neighbours in flight then fail out of
+    # sequence, and hide which record was refused.
     check_records(records, limits, counts, SIZE_OPTION, _size)
     deliveries: list[_Delivery] = []
     first: KafkaError | None = None
@@ -52,9 +52,11 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
         for place, part in _by_place(records, counts).items():
             deliveries += _hand_over(producer, place, part)
     except KafkaError as error:
-        # A transaction refuses every further record once one has failed. The deliveries know which one, and why.
+        # A transaction refuses every further record once one has failed. The deliveries know which one, and
+        # why.
         first = error
-    # The library splits a batch that is refused as too large, and flush takes that for an error. The deliveries know how it ends.
+    # The library splits a batch that is refused as too large, and flush takes that for an error. The
+    # deliveries know how it ends.
     with suppress(kafka_errors.UnknownError):
         producer.flush(timeout)
     deadline = time.monotonic() + timeout
@@ -73,7 +75,8 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
 
 
 def _by_place(records: Sequence[Outgoing], counts: Mapping[str, int]) -> dict[KafkaPartition, list[Outgoing]]:
-    """The records of each partition, in their order. A record that names no partition gets the producer's choice.
+    """The records of each partition, in their order. A record that names no partition gets the producer's
+    choice.
 
     counts: the partitions of each topic.
     """
@@ -103,9 +106,12 @@ def _hand_over(producer: Any, place: KafkaPartition, records: Sequence[Outgoing]
         accumulator._appends_in_progress.increment()
         try:
             with accumulator._tp_lock(place):
-                # A new batch, so that its records are those of one call. The sender may take it once the lock is free.
+                # A new batch, so that its records are those of one call. The sender may take it once the lock
+                # is free.
                 settings = accumulator.config
-                builder = MemoryRecordsBuilder(NEWEST_FORMAT, settings["compression_attrs"], settings["batch_size"])
+                builder = MemoryRecordsBuilder(
+                    NEWEST_FORMAT, settings["compression_attrs"], settings["batch_size"]
+                )
                 batch = _OutgoingBatch(place, builder)
                 begin = batch.fill(records, begin)
                 accumulator._batches[place].append(batch)
@@ -124,7 +130,8 @@ class _OutgoingBatch(ProducerBatch):  # type: ignore[misc]
         self._record_futures = _Parts(self.delivery, self)
 
     def fill(self, records: Sequence[Outgoing], begin: int) -> int:
-        """Take records from ``begin`` on, at least one, as many as there is room for. Returns where the next batch begins."""
+        """Take records from ``begin`` on, at least one, as many as there is room for. Returns where the next
+        batch begins."""
         append, now, largest = self.records.append, time.time(), 0
         milliseconds = int(now * 1000)
         for place in range(begin, len(records)):
@@ -141,7 +148,8 @@ class _OutgoingBatch(ProducerBatch):  # type: ignore[misc]
 
 
 class _Delivery:
-    """The result of the records of one batch: together, or as several batches if the batch is split as too large for its topic."""
+    """The result of the records of one batch: together, or as several batches if the batch is split as too
+    large for its topic."""
 
     def __init__(self, topic: str, batch: _OutgoingBatch) -> None:
         self.topic = topic
@@ -155,10 +163,13 @@ class _Delivery:
         before._latch.set()
 
     def wait(self, deadline: float) -> None:
-        """Raises the error of a failed record, a too large one before all others; KafkaTimeoutError after the deadline."""
+        """Raises the error of a failed record, a too large one before all others; KafkaTimeoutError after the
+        deadline."""
         while open_ones := [result for result in tuple(self._results) if not result.is_done]:
             if not open_ones[0].wait(max(0.0, deadline - time.monotonic())):
-                raise kafka_errors.KafkaTimeoutError(f"records for {self.topic!r} were not acknowledged in time")
+                raise kafka_errors.KafkaTimeoutError(
+                    f"records for {self.topic!r} were not acknowledged in time"
+                )
         errors = [
             error_of(place)
             for result in self._results
@@ -172,7 +183,8 @@ class _Delivery:
 
 
 class _Parts:
-    """Stands in for the futures of a batch's records. Each is made when the library asks for it, because it splits the batch."""
+    """Stands in for the futures of a batch's records. Each is made when the library asks for it, because it
+    splits the batch."""
 
     def __init__(self, delivery: _Delivery, batch: _OutgoingBatch) -> None:
         self._delivery = delivery
@@ -198,4 +210,6 @@ class _Part:
 def _size(record: Outgoing) -> int:
     """Bytes of the record in its own batch, which a topic's limit is about. Does not count on compression."""
     builder = DefaultRecordBatchBuilder
-    return int(builder.HEADER_STRUCT.size + builder.size_in_bytes(0, 0, record.key, record.value, record.headers))
+    return int(
+        builder.HEADER_STRUCT.size + builder.size_in_bytes(0, 0, record.key, record.value, record.headers)
+    )

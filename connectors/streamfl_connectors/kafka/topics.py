@@ -30,7 +30,8 @@ class KafkaTopics(Topics):
         self._patience = patience
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the cluster is away."""
+        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the
+        cluster is away."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -48,7 +49,9 @@ class KafkaTopics(Topics):
                 elif code:
                     states[name] = TopicState(name, 0, False, error=kafka_errors.for_code(code).__name__)
                 else:
-                    states[name] = TopicState(name, len(found["partitions"]), False, identity=str(found.get("topic_id", "")))
+                    states[name] = TopicState(
+                        name, len(found["partitions"]), False, identity=str(found.get("topic_id", ""))
+                    )
                     readable.append(name)
             if readable:
                 try:
@@ -59,18 +62,29 @@ class KafkaTopics(Topics):
                 for name in readable:
                     found = described.get("topic", {}).get(name)
                     if found is None:
-                        error = f"its configuration cannot be read: an ACL must allow DescribeConfigs on topic {name!r}"
+                        error = (
+                            "its configuration cannot be read: an ACL must allow DescribeConfigs on topic "
+                            f"{name!r}"
+                        )
                         states[name] = replace(states[name], error=error)
                         continue
-                    options = {key: str(entry["value"]) for key, entry in found.items() if entry.get("value") is not None}
+                    options = {
+                        key: str(entry["value"])
+                        for key, entry in found.items()
+                        if entry.get("value") is not None
+                    }
                     compacted = "compact" in options.get("cleanup.policy", "")
                     states[name] = replace(states[name], compacted=compacted, options=options)
         return states
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
-        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""
+        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they
+        are."""
         wanted = {
-            spec.name: {"num_partitions": -1 if spec.partitions is None else spec.partitions, "configs": options_of(spec)}
+            spec.name: {
+                "num_partitions": -1 if spec.partitions is None else spec.partitions,
+                "configs": options_of(spec),
+            }
             for spec in topics
         }
         if not wanted:
@@ -81,7 +95,10 @@ class KafkaTopics(Topics):
                 kind = kafka_errors.for_code(topic["error_code"])
                 if kind in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
                     continue
-                text = f"topic {topic['name']!r} cannot be created: {topic.get('error_message') or kind.__name__}"
+                text = (
+                    f"topic {topic['name']!r} cannot be created: "
+                    f"{topic.get('error_message') or kind.__name__}"
+                )
                 if issubclass(kind, kafka_errors.AuthorizationError):
                     text += f" (an ACL must allow Create on topic {topic['name']!r} or on the cluster)"
                 if issubclass(kind, kafka_errors.RetriableError):

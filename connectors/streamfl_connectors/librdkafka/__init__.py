@@ -1,4 +1,5 @@
-"""The bus on Apache Kafka, with librdkafka through confluent-kafka: ``kafka+librdkafka://host:port[,host:port…]``.
+"""The bus on Apache Kafka, with librdkafka through confluent-kafka:
+``kafka+librdkafka://host:port[,host:port…]``.
 
 The package confluent-kafka is an extra, so this module can be imported without it.
 """
@@ -23,12 +24,13 @@ def connect(url: str, options: Mapping[str, Any]) -> Bus:
 
     options: librdkafka's, by its own names; ``connect_timeout_seconds`` (default 30) is ours.
 
-    ConfigurationError if confluent-kafka is not installed or the url or an option is wrong; BusUnavailable if no broker answers in
-    that time.
+    ConfigurationError if confluent-kafka is not installed or the url or an option is wrong; BusUnavailable if
+    no broker answers in that time.
     """
     if find_spec("confluent_kafka") is None:
         raise ConfigurationError(
-            f"bus.url = {SCHEME}://…: the package 'confluent-kafka' is missing: pip install 'streamfl[librdkafka]'"
+            f"bus.url = {SCHEME}://…: the package 'confluent-kafka' is missing: pip install "
+            "'streamfl[librdkafka]'"
         )
     from streamfl_connectors.librdkafka.bus import LibrdkafkaBus
 

@@ -36,8 +36,9 @@ TABLE_SHARE = 0.0
 class LibrdkafkaBus:
     """A Kafka cluster; see :func:`streamfl_connectors.librdkafka.connect`.
 
-    This library reads and writes. Admin requests go through kafka-python: an admin call of this library, 2.16.1, ends the process
-    by an assertion if the broker that it asks goes away, and by a segmentation fault on a cluster that has had no group yet.
+    This library reads and writes. Admin requests go through kafka-python: an admin call of this library,
+    2.16.1, ends the process by an assertion if the broker that it asks goes away, and by a segmentation fault
+    on a cluster that has had no group yet.
 
     cluster: its address and options.
     topics: what is known about its topics.
@@ -51,7 +52,9 @@ class LibrdkafkaBus:
         self.codecs()
         self.cluster.reach()
         self._asked = self.cluster.asked()
-        self.topics = KafkaTopics(self._asked.admin, self.cluster.largest_record, self.cluster.connect_timeout)
+        self.topics = KafkaTopics(
+            self._asked.admin, self.cluster.largest_record, self.cluster.connect_timeout
+        )
         self.logs = LibrdkafkaLogs(self.cluster, self._asked, self.topics.require)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
@@ -59,7 +62,8 @@ class LibrdkafkaBus:
         return self.topics.describe(topics)
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
-        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""
+        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they
+        are."""
         self.topics.create(topics)
 
     def members(self, group: str) -> int:
@@ -79,8 +83,12 @@ class LibrdkafkaBus:
         tables = self.topics.tables(subscription)
         name = transactional_id(subscription)
         with ExitStack() as made:
-            commits = made.enter_context(closing(LibrdkafkaCommits(self.cluster, self.topics, name, subscription.group)))
-            member = LibrdkafkaMembership(self.cluster, self.logs, subscription) if subscription.inputs else None
+            commits = made.enter_context(
+                closing(LibrdkafkaCommits(self.cluster, self.topics, name, subscription.group))
+            )
+            member = (
+                LibrdkafkaMembership(self.cluster, self.logs, subscription) if subscription.inputs else None
+            )
             made.pop_all()
         return KafkaSession(
             self.logs,
@@ -123,7 +131,8 @@ class LibrdkafkaBus:
         return self.logs.peek(topic, partitions, count)
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's
+        bytes."""
         return self.logs.read_from(topic, partition, offset)
 
     def offsets(self, topic: str, at: float) -> dict[int, int]:
@@ -138,8 +147,9 @@ class LibrdkafkaBus:
                 Producer({"compression.type": name, "logger": LOG})
             except KafkaException as error:
                 raise ConfigurationError(
-                    f"this librdkafka was built without the compression {name}, and any producer may choose it: install "
-                    f"confluent-kafka's own wheel, pip install --force-reinstall --no-cache-dir confluent-kafka"
+                    f"this librdkafka was built without the compression {name}, and any producer may choose "
+                    "it: install confluent-kafka's own wheel, pip install --force-reinstall --no-cache-dir "
+                    "confluent-kafka"
                 ) from error
         return names
 

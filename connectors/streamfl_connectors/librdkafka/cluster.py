@@ -52,7 +52,9 @@ class LibrdkafkaCluster:
         self.options = check_options(remaining)
         self.member_settings = take_member_settings(self.options)
         if "sasl.oauthbearer.method" not in self.options:
-            check_mechanism(self.options.get("sasl.mechanism", self.options.get("sasl.mechanisms")), self.tokens)
+            check_mechanism(
+                self.options.get("sasl.mechanism", self.options.get("sasl.mechanisms")), self.tokens
+            )
         self._given = dict(options)
         # Why no broker could be reached: the library reports it only in the background.
         self._causes: deque[KafkaError] = deque(maxlen=20)
@@ -60,7 +62,8 @@ class LibrdkafkaCluster:
     def reach(self) -> None:
         """Wait until a broker answers.
 
-        ConfigurationError if the cluster does not let us in; BusUnavailable, with the cause, if no broker answers.
+        ConfigurationError if the cluster does not let us in; BusUnavailable, with the cause, if no broker
+        answers.
         """
         client: Consumer = self.make(Consumer, **{"group.id": "streamfl-reader"})
         deadline = time.monotonic() + self.connect_timeout
@@ -77,24 +80,32 @@ class LibrdkafkaCluster:
                 client.poll(0)
                 for cause in list(self._causes):
                     if cause.code() in NOT_LET_IN:
-                        raise ConfigurationError(f"bus.options: the Kafka cluster at {self.servers} cannot be used: {cause.str()}")
+                        raise ConfigurationError(
+                            f"bus.options: the Kafka cluster at {self.servers} cannot be used: {cause.str()}"
+                        )
                     if why := why_refused(cause.str()):
-                        raise ConfigurationError(f"bus.options: {why}: the Kafka cluster at {self.servers} says {cause.str()}")
+                        raise ConfigurationError(
+                            f"bus.options: {why}: the Kafka cluster at {self.servers} says {cause.str()}"
+                        )
         finally:
             client.close()
-        said = [cause.str() for cause in self._causes if cause.code() != KafkaError._ALL_BROKERS_DOWN] or [failure.args[0].str()]
+        said = [cause.str() for cause in self._causes if cause.code() != KafkaError._ALL_BROKERS_DOWN] or [
+            failure.args[0].str()
+        ]
         raise BusUnavailable(
             f"no Kafka broker answered at {self.servers} within {self.connect_timeout:g} s: {said[-1]}"
         ) from failure
 
     def asked(self) -> KafkaBus:
-        """The same cluster with kafka-python. ConfigurationError if kafka-python cannot log in with these options."""
+        """The same cluster with kafka-python. ConfigurationError if kafka-python cannot log in with these
+        options."""
         try:
             options = entrance(self._given) | {"connect_timeout_seconds": self.connect_timeout}
             return KafkaBus(f"kafka://{self.servers}", options)
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"kafka+librdkafka:// also connects with kafka-python, which fails with these bus.options: {error}"
+                "kafka+librdkafka:// also connects with kafka-python, which fails with these bus.options: "
+                f"{error}"
             ) from error
 
     def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:
@@ -114,7 +125,8 @@ class LibrdkafkaCluster:
             raise refusal(error.args[0]) from error
 
     def _token(self, _options: str) -> tuple[str, float, str, dict[str, str]]:
-        """The library calls it, on a thread of its own, before a token expires. It logs an exception, and calls again."""
+        """The library calls it, on a thread of its own, before a token expires. It logs an exception, and
+        calls again."""
         assert self.tokens is not None
         found = self.tokens.token()
         return found.text, found.ends, "", self.tokens.extensions
@@ -131,15 +143,17 @@ class LibrdkafkaCluster:
 
     @property
     def transaction_timeout(self) -> float:
-        """Seconds after which the cluster aborts the transaction of a producer that is gone, checks of the broker included."""
+        """Seconds after which the cluster aborts the transaction of a producer that is gone, checks of the
+        broker included."""
         return float(self._option("transaction.timeout.ms")) / 1000 + 15
 
     @property
     def longest_rebalance(self) -> int:
         """Milliseconds after which a group goes on without a member that does not join it.
 
-        By the library's own default the group waits five minutes. A cluster that was killed may keep a member that is gone, and its
-        session never ends: no member of the group has a partition until that time is over.
+        By the library's own default the group waits five minutes. A cluster that was killed may keep a member
+        that is gone, and its session never ends: no member of the group has a partition until that time is
+        over.
         """
         return max(1000 * LONGEST_REBALANCE_SECONDS, int(self._option("session.timeout.ms")))
 

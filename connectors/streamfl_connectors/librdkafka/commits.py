@@ -31,12 +31,15 @@ def checked_limits(topics: Topics, records: Sequence[Outgoing]) -> dict[str, int
 
 
 class LibrdkafkaCommits:
-    """Owns a writer, and makes a new one when the last was fenced or broke: such a producer cannot be revived.
+    """Owns a writer, and makes a new one when the last was fenced or broke: such a producer cannot be
+    revived.
 
     transactional_id: the name by which the cluster fences earlier writers; None: without transactions.
     """
 
-    def __init__(self, cluster: LibrdkafkaCluster, topics: Topics, transactional_id: str | None, group: str) -> None:
+    def __init__(
+        self, cluster: LibrdkafkaCluster, topics: Topics, transactional_id: str | None, group: str
+    ) -> None:
         self._cluster = cluster
         self._topics = topics
         self._transactional_id = transactional_id
@@ -68,9 +71,12 @@ class LibrdkafkaCommits:
         self.writer = ready_writer(self._cluster, present, limits, self._transactional_id)
         return self.writer
 
-    def _commit_transaction(self, step: Step, limits: Mapping[str, int], member: LibrdkafkaMembership | None) -> None:
+    def _commit_transaction(
+        self, step: Step, limits: Mapping[str, int], member: LibrdkafkaMembership | None
+    ) -> None:
         writer = self._ready(limits)
-        # One deadline for all calls: their own timeouts would add up to more than a worker may take for a step.
+        # One deadline for all calls: their own timeouts would add up to more than a worker may take for a
+        # step.
         deadline = time.monotonic() + self._cluster.write_timeout
 
         def left() -> float:
@@ -81,7 +87,9 @@ class LibrdkafkaCommits:
             writer.client.begin_transaction()
             writer.send(step.outputs, left())
             writer.send(step.changelog, left())
-            if member is not None and (positions := {**member.fence(step), **member.with_followers(step.positions)}):
+            if member is not None and (
+                positions := {**member.fence(step), **member.with_followers(step.positions)}
+            ):
                 offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
                 # While the records are on their way.
                 with translated("committing", self._group, (topic for topic, _ in positions)):
@@ -94,7 +102,8 @@ class LibrdkafkaCommits:
                 reason = None if ending else writer.why_failed(self._group, limits)
                 writer.blame(reason)
                 if isinstance(reason, ConfigurationError) and isinstance(error, BusUnavailable):
-                    # A record's topic was refused before the record, and the offsets came to a transaction that had failed.
+                    # A record's topic was refused before the record, and the offsets came to a transaction
+                    # that had failed.
                     raise reason from error
                 with translated("committing", self._group):
                     raise
@@ -106,12 +115,13 @@ class LibrdkafkaCommits:
                     self._abort(writer)
                 raise
             except BaseException:
-                # The library would abort this transaction without an error, and wait for ever in the next one for the answer that
-                # this one did not get.
+                # The library would abort this transaction without an error, and wait for ever in the next one
+                # for the answer that this one did not get.
                 self._replace(writer)
                 raise
         if not writer.ended_for_certain():
-            # It is committed, but an EndTxn that the library sent first may come late, and its epoch may have no transaction then.
+            # It is committed, but an EndTxn that the library sent first may come late, and its epoch may have
+            # no transaction then.
             self._replace(writer)
 
     def _abort(self, writer: Writer) -> None:
@@ -125,11 +135,14 @@ class LibrdkafkaCommits:
             self._replace(writer)
 
     def _replace(self, writer: Writer) -> None:
-        """Close a writer. The next producer with this id has the cluster decide what this one leaves undecided."""
+        """Close a writer. The next producer with this id has the cluster decide what this one leaves
+        undecided."""
         self.writer = None
         writer.discard()
 
-    def _commit_in_order(self, step: Step, limits: Mapping[str, int], member: LibrdkafkaMembership | None) -> None:
+    def _commit_in_order(
+        self, step: Step, limits: Mapping[str, int], member: LibrdkafkaMembership | None
+    ) -> None:
         writer = self._ready(limits)
         try:
             with translated("writing", self._group, limits):

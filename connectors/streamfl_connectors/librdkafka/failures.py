@@ -23,9 +23,16 @@ NOT_LET_IN = frozenset(
     }
 )
 
-# Errors of a message: a wrong checksum, broken compressed content, an unknown codec or format; and an error from the broker.
+# Errors of a message: a wrong checksum, broken compressed content, an unknown codec or format; and an error
+# from the broker.
 UNREADABLE = frozenset(
-    {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED, KafkaError.INVALID_MSG, KafkaError._UNDERFLOW}
+    {
+        KafkaError._BAD_MSG,
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError.INVALID_MSG,
+        KafkaError._UNDERFLOW,
+    }
 )
 
 REFUSED = frozenset(
@@ -51,20 +58,22 @@ MISTAKES = {
     KafkaError.TOPIC_EXCEPTION: "{topic} is not a valid topic name",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "not authorised: an ACL must allow it on the cluster",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Read on group {group!r}",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Read (for inputs, tables and state) and Write "
-    "(for outputs and state) on topic {topic}",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Write on transactional ids with the "
-    "prefix {prefix!r}",
-    KafkaError.FENCED_INSTANCE_ID: "another worker uses the same bus.options 'group.instance.id': give each worker one of its own",
-    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "the group {group!r} has members with another connector: all of a group's "
-    "workers need the same bus.url scheme",
-    KafkaError.INVALID_SESSION_TIMEOUT: "the broker does not allow bus.options 'session.timeout.ms': choose a value between its "
-    "group.min.session.timeout.ms and group.max.session.timeout.ms",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Read (for inputs, tables and "
+    "state) and Write (for outputs and state) on topic {topic}",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Write on "
+    "transactional ids with the prefix {prefix!r}",
+    KafkaError.FENCED_INSTANCE_ID: "another worker uses the same bus.options 'group.instance.id': give each "
+    "worker one of its own",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "the group {group!r} has members with another connector: all of "
+    "a group's workers need the same bus.url scheme",
+    KafkaError.INVALID_SESSION_TIMEOUT: "the broker does not allow bus.options 'session.timeout.ms': choose "
+    "a value between its group.min.session.timeout.ms and "
+    "group.max.session.timeout.ms",
     KafkaError.INVALID_TIMESTAMP: REFUSED_TIME,
-    KafkaError.UNSUPPORTED_VERSION: "the brokers do not support this request: leave out bus.options 'group.protocol' "
-    "if it is 'consumer'",
-    KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic} is too large: raise max.message.bytes of the topic and "
-    "bus.options 'message.max.bytes'",
+    KafkaError.UNSUPPORTED_VERSION: "the brokers do not support this request: leave out bus.options "
+    "'group.protocol' if it is 'consumer'",
+    KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic} is too large: raise max.message.bytes of the "
+    "topic and bus.options 'message.max.bytes'",
 }
 
 
@@ -84,11 +93,15 @@ def told(doing: str, error: KafkaError, group: str = "", *topics: str) -> Except
         # The library's client is unusable, and only its text says why.
         code = next((known for words, known in FATAL.items() if words in error.str()), code)
     if code in NOT_LET_IN:
-        return ConfigurationError(f"{doing}: bus.options: connecting to the Kafka cluster failed: {error.str()}")
+        return ConfigurationError(
+            f"{doing}: bus.options: connecting to the Kafka cluster failed: {error.str()}"
+        )
     if code == KafkaError.CLUSTER_AUTHORIZATION_FAILED and topics:
         return may_write_nothing(topics)
     if code in MISTAKES:
-        mistake = MISTAKES[code].format(topic=_listed(topics), group=group, prefix=transactional_prefix(group))
+        mistake = MISTAKES[code].format(
+            topic=_listed(topics), group=group, prefix=transactional_prefix(group)
+        )
         return ConfigurationError(f"{doing}: {mistake} ({error.str()})")
     if code in REFUSED:
         return CommitRefused(f"{doing}: {error.str()}")
@@ -109,8 +122,8 @@ def translated(doing: str, group: str = "", topics: Iterable[str] = ()) -> Itera
 def cause_of(raised: BaseException) -> KafkaError | None:
     """The library's error in an exception of one of its calls; None if there is none.
 
-    A fatal error becomes an exception while the call goes on to its callbacks. If it calls one then, Python raises a SystemError
-    with the library's exception as its cause.
+    A fatal error becomes an exception while the call goes on to its callbacks. If it calls one then, Python
+    raises a SystemError with the library's exception as its cause.
     """
     found = raised.__cause__ if isinstance(raised, SystemError) else raised
     return found.args[0] if isinstance(found, KafkaException) else None

@@ -26,15 +26,16 @@ LOG.addFilter(ONE_LINE)
 class EndTxnAnswers:
     """A producer's logger. It passes every line on, and notes the result of each EndTxn that was sent.
 
-    EndTxn ends a transaction. It names the producer and the epoch, but not the transaction (KAFKA-17754). The library sends it
-    again inside its call when the connection breaks or time runs out, and reports a success when the second request is answered.
-    The first request may still be under way then. When it arrives, it ends whatever transaction that epoch has begun by then.
+    EndTxn ends a transaction. It names the producer and the epoch, but not the transaction (KAFKA-17754). The
+    library sends it again inside its call when the connection breaks or time runs out, and reports a success
+    when the second request is answered. The first request may still be under way then. When it arrives, it
+    ends whatever transaction that epoch has begun by then.
 
-    No error, callback or statistic reports this in time. The library's log for ``debug = eos`` does: it has one line for every
-    answer and for every time that no answer came, before the call returns.
+    No error, callback or statistic reports this in time. The library's log for ``debug = eos`` does: it has
+    one line for every answer and for every time that no answer came, before the call returns.
 
-    fatal: the text why the producer is unusable; "" if no such line came. The exception that says so may get lost: it is raised
-    while a call still goes on to callbacks, of which this log is one.
+    fatal: the text why the producer is unusable; "" if no such line came. The exception that says so may get
+    lost: it is raised while a call still goes on to callbacks, of which this log is one.
     """
 
     CONTEXT = "eos"
@@ -53,7 +54,8 @@ class EndTxnAnswers:
         LOG.log(level, text, *arguments)
 
     def only_success(self) -> bool:
-        """Whether exactly one EndTxn was sent since the last call, and answered with success. Poll the producer before.
+        """Whether exactly one EndTxn was sent since the last call, and answered with success. Poll the
+        producer before.
 
         Anything else counts as doubt, so that a library with another log makes commits slow, but not wrong.
         """

@@ -37,8 +37,9 @@ READER: dict[str, Any] = {
 
 # Between two requests to a cluster that does not answer.
 PAUSE_SECONDS = 0.1
-# message.headers(), by a call that checks whether it failed. If a name is no text, the library returns a list with holes and sets
-# an exception. Python's optimised form of a frequent call takes the list, and ends the process at the hole.
+# message.headers(), by a call that checks whether it failed. If a name is no text, the library returns a list
+# with holes and sets an exception. Python's optimised form of a frequent call takes the list, and ends the
+# process at the hole.
 HEADERS = methodcaller("headers")
 
 
@@ -48,7 +49,12 @@ class LibrdkafkaLogs(Logs):
     asked: the same cluster with kafka-python, which finds where the logs begin and end.
     """
 
-    def __init__(self, cluster: LibrdkafkaCluster, asked: KafkaBus, counts: Callable[[Iterable[str]], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        cluster: LibrdkafkaCluster,
+        asked: KafkaBus,
+        counts: Callable[[Iterable[str]], Mapping[str, int]],
+    ) -> None:
         super().__init__(counts, cluster.connect_timeout)
         self._cluster = cluster
         self._asked = asked
@@ -58,9 +64,12 @@ class LibrdkafkaLogs(Logs):
         return LibrdkafkaReader(self._cluster, self)
 
     def ends(self, places: Iterable[Place], patience: float | None = None) -> dict[Place, int]:
-        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds (connect_timeout)."""
+        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds
+        (connect_timeout)."""
         patience = self.connect_timeout if patience is None else patience
-        return self._asked_until(time.monotonic() + patience, lambda left: self._asked.logs.ends(places, left))
+        return self._asked_until(
+            time.monotonic() + patience, lambda left: self._asked.logs.ends(places, left)
+        )
 
     def ends_soon(self, places: Iterable[Place]) -> dict[Place, int]:
         """:meth:`ends` for a caller that must not wait for a cluster that is away."""
@@ -77,19 +86,24 @@ class LibrdkafkaLogs(Logs):
         )
 
     def ends_of(self, epochs: Mapping[Place, int]) -> dict[Place, int]:
-        """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are left out."""
-        return self._asked_until(time.monotonic() + self.connect_timeout, lambda _left: self._asked.logs.ends_of(epochs))
+        """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are
+        left out."""
+        return self._asked_until(
+            time.monotonic() + self.connect_timeout, lambda _left: self._asked.logs.ends_of(epochs)
+        )
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes.
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's
+        bytes.
 
-        Read with kafka-python: this library returns nothing of a record that it cannot read, and may end the process after a wrong
-        checksum.
+        Read with kafka-python: this library returns nothing of a record that it cannot read, and may end the
+        process after a wrong checksum.
         """
         return self._asked.read_from(topic, partition, offset)
 
     def _asked_until(self, deadline: float, ask: Callable[[float], dict[Place, int]]) -> dict[Place, int]:
-        """The answer. Waits for a cluster that is away: kafka-python gives up at once while a broker cannot be reached."""
+        """The answer. Waits for a cluster that is away: kafka-python gives up at once while a broker cannot
+        be reached."""
         while True:
             try:
                 return ask(max(PAUSE_SECONDS, deadline - time.monotonic()))
@@ -114,7 +128,10 @@ class LibrdkafkaReader(Reader):
         """Read exactly these partitions, each from its offset. None: from the first record that is left."""
         self._positions = {place: offset or 0 for place, offset in offsets.items()}
         self.consumer.assign(
-            [TopicPartition(*place, OFFSET_BEGINNING if offset is None else offset) for place, offset in offsets.items()]
+            [
+                TopicPartition(*place, OFFSET_BEGINNING if offset is None else offset)
+                for place, offset in offsets.items()
+            ]
         )
 
     def positions(self) -> dict[Place, int | None]:
@@ -174,7 +191,8 @@ def unreadable(message: Message, position: int) -> Unreadable:
 
 
 def record_of(message: Message) -> Record:
-    """The library's message as a record; without headers if a header's name is not text, because the library cannot return them."""
+    """The library's message as a record; without headers if a header's name is not text, because the library
+    cannot return them."""
     try:
         headers = HEADERS(message)
     except SystemError:

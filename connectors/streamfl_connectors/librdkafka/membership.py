@@ -1,9 +1,10 @@
 """One worker's membership in a consumer group, with librdkafka.
 
-The group assigns only the first input, with the cooperative assignor, so that kept partitions never stop. The other inputs'
-partitions of the same numbers follow. Reading of an assigned partition begins with the poll after the one that reported it; until
-then the library does not read it at all. The library gives a partition up only after a callback within a poll. So no other member
-has a partition before the poll that reports it as revoked.
+The group assigns only the first input, with the cooperative assignor, so that kept partitions never stop. The
+other inputs' partitions of the same numbers follow. Reading of an assigned partition begins with the poll
+after the one that reported it; until then the library does not read it at all. The library gives a partition
+up only after a callback within a poll. So no other member has a partition before the poll that reports it as
+revoked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ __all__ = ["LibrdkafkaMembership"]
 # The offset is not in the log, or the log was truncated (KIP-320).
 GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION)
 
-# Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), unless committed anew.
+# Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), unless
+# committed anew.
 REFRESH_SECONDS = 3600.0
 
 
@@ -45,7 +47,8 @@ class LibrdkafkaMembership:
         self._logs = logs
         self.positions = Positions()
         self.beginnings = Beginnings(cluster.transaction_timeout)
-        # Partition numbers: those reported to the caller, those assigned, and those revoked since the last poll.
+        # Partition numbers: those reported to the caller, those assigned, and those revoked since the last
+        # poll.
         self.reported: set[int] = set()
         self._owned: set[int] = set()
         self._lost: set[int] = set()
@@ -67,7 +70,8 @@ class LibrdkafkaMembership:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
-                # Missing records are reported. Where a group begins without an offset is decided when its partitions begin.
+                # Missing records are reported. Where a group begins without an offset is decided when its
+                # partitions begin.
                 "auto.offset.reset": "error",
                 "max.poll.interval.ms": cluster.longest_rebalance,
                 **cluster.member_settings,
@@ -76,27 +80,32 @@ class LibrdkafkaMembership:
             },
         )
         try:
-            self.consumer.subscribe([subscription.inputs[0]], on_assign=self._on_assigned, on_revoke=self._on_lost)
+            self.consumer.subscribe(
+                [subscription.inputs[0]], on_assign=self._on_assigned, on_revoke=self._on_lost
+            )
         except BaseException:
             self.close()
             raise
 
     def begin(self) -> None:
-        """Decide where the partitions of the last report begin: where the caller sought, else the committed offset, else the reset.
+        """Decide where the partitions of the last report begin: where the caller sought, else the committed
+        offset, else the reset.
 
-        Unreadable if the last poll met a record that cannot be read; BusUnavailable if that offset is not available for longer than
-        a transaction can be undecided.
+        Unreadable if the last poll met a record that cannot be read; BusUnavailable if that offset is not
+        available for longer than a transaction can be undecided.
         """
         if self._unreadable is not None:
             raise self._unreadable
         unsought = [place for place, offset in self._opening.items() if offset is None]
         found = self._committed_by_now(unsought)
         origins = self.positions.origins
-        fresh = [place for place in unsought if place in found and found[place] is None and place not in origins]
+        fresh = [
+            place for place in unsought if place in found and found[place] is None and place not in origins
+        ]
         if fresh and self._subscription.auto_offset_reset == "error":
             raise no_offset(self._subscription.group, fresh[0])
-        # Nobody has committed: records read before the partition was given back are read again. Asking for 'latest' a second time
-        # would skip them.
+        # Nobody has committed: records read before the partition was given back are read again. Asking for
+        # 'latest' a second time would skip them.
         latest = self._subscription.auto_offset_reset == "latest"
         origins |= self._logs.ends(fresh) if latest else self._logs.beginnings(fresh)
         for place, sought in list(self._opening.items()):
@@ -113,11 +122,14 @@ class LibrdkafkaMembership:
         first = self.consumer.poll(timeout)
         if first is None:
             flowing = self._active - self._halted
-            self._silence.check({place: position for place, position in self.positions.now.items() if place in flowing})
+            self._silence.check(
+                {place: position for place, position in self.positions.now.items() if place in flowing}
+            )
         else:
             messages = (first, *self.consumer.consume(most - 1, 0)) if most > 1 else (first,)
             self._take(messages, polled)
-        # Every change of this member's partitions is noted by now, so the generation vouches only for those reported to the caller.
+        # Every change of this member's partitions is noted by now, so the generation vouches only for those
+        # reported to the caller.
         self.group = self._present_group()
         self._report_changes(polled)
 
@@ -125,16 +137,19 @@ class LibrdkafkaMembership:
         """Nothing: :class:`Silence` notices everything."""
 
     def attend(self) -> None:
-        """Take part in the group between two polls, and read nothing: records that the library has fetched are fetched again."""
+        """Take part in the group between two polls, and read nothing: records that the library has fetched
+        are fetched again."""
         self._halt(self._active)
         if (message := self.consumer.poll(0)) is not None:
             self._take((message,), Polled())
         if not self._lost:
-            # The caller still has all reported partitions, so its work counts in a generation that has come meanwhile.
+            # The caller still has all reported partitions, so its work counts in a generation that has come
+            # meanwhile.
             self.group = self._present_group()
 
     def give_back(self, polled: Polled) -> None:
-        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still has."""
+        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still
+        has."""
         # The records before the unreadable one have to be read again first.
         self._unreadable = None
         polled.revoked = sorted(self.reported)
@@ -146,15 +161,24 @@ class LibrdkafkaMembership:
         return self.group is not None and {partition for _, partition in places} <= self.reported
 
     def fence(self, step: Step) -> dict[Place, int]:
-        """Offsets that change nothing, by which the cluster checks that this is still a member; see :meth:`Positions.fence`."""
+        """Offsets that change nothing, by which the cluster checks that this is still a member; see
+        :meth:`Positions.fence`."""
         return {} if self.group is None else self.positions.fence(step, self.reported)
 
     def with_followers(self, positions: Mapping[Place, int]) -> dict[Place, int]:
-        """The positions of a commit, and now and then all offsets that the group has committed, so that they do not expire."""
-        if not positions or len(self._subscription.inputs) == 1 or time.monotonic() - self._refreshed < REFRESH_SECONDS:
+        """The positions of a commit, and now and then all offsets that the group has committed, so that they
+        do not expire."""
+        if (
+            not positions
+            or len(self._subscription.inputs) == 1
+            or time.monotonic() - self._refreshed < REFRESH_SECONDS
+        ):
             return dict(positions)
         self._refreshed = time.monotonic()
-        return {**{place: offset for place, offset in self.positions.base.items() if place[1] in self.reported}, **positions}
+        return {
+            **{place: offset for place, offset in self.positions.base.items() if place[1] in self.reported},
+            **positions,
+        }
 
     def commit(self, positions: Mapping[Place, int]) -> None:
         """Commit offsets without a transaction."""
@@ -258,7 +282,8 @@ class LibrdkafkaMembership:
             self.positions.came(place, message.leader_epoch(), polled)
 
     def _go_on(self, place: Place, polled: Polled) -> None:
-        """The next record is gone: have the library begin anew after the gap, or where the log was truncated."""
+        """The next record is gone: have the library begin anew after the gap, or where the log was
+        truncated."""
         position = self.positions.now[place]
         # The library knows where the log was truncated, but reports it only in a text.
         epoch = self.positions.epochs.get(place)
@@ -272,7 +297,8 @@ class LibrdkafkaMembership:
             polled.moved.append(Moved(*place, position, following))
 
     def _committed_by_now(self, places: list[Place]) -> dict[Place, int | None]:
-        """Committed offsets, without those that an earlier owner's transaction leaves undecided: the others need not wait."""
+        """Committed offsets, without those that an earlier owner's transaction leaves undecided: the others
+        need not wait."""
         if not places:
             return {}
         with suppress(KafkaException):
@@ -308,7 +334,9 @@ class LibrdkafkaMembership:
         }
         self._halt(self._active - wanted)
         if fresh := wanted - self._active:
-            self.consumer.incremental_assign([TopicPartition(*place, positions[place]) for place in sorted(fresh)])
+            self.consumer.incremental_assign(
+                [TopicPartition(*place, positions[place]) for place in sorted(fresh)]
+            )
             self.consumer.resume([TopicPartition(*place) for place in fresh])
             self._active |= fresh
         for place in self._halted & wanted:
@@ -332,11 +360,14 @@ class LibrdkafkaMembership:
 def _vouches(group: bytes, member: str | None) -> bool:
     """Whether this metadata is a member's, so that the cluster checks offsets that come with it.
 
-    A member that was put out has no member id. With the protocol of KIP-848 it keeps its id, and its epoch is below 0. The cluster
-    would accept its offsets once the group has no other member.
+    A member that was put out has no member id. With the protocol of KIP-848 it keeps its id, and its epoch is
+    below 0. The cluster would accept its offsets once the group has no other member.
     """
     if not member:
         return False
     # The library's format: a mark, the generation or epoch, the names. Other releases may use another format.
     mark = b"CGMDv2:"
-    return not group.startswith(mark) or int.from_bytes(group[len(mark) : len(mark) + 4], sys.byteorder, signed=True) >= 0
+    return (
+        not group.startswith(mark)
+        or int.from_bytes(group[len(mark) : len(mark) + 4], sys.byteorder, signed=True) >= 0
+    )

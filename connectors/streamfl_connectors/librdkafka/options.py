@@ -1,4 +1,5 @@
-"""The options of librdkafka's clients: those that streamfl sets, those that the user may set, and checks of their values."""
+"""The options of librdkafka's clients: those that streamfl sets, those that the user may set, and checks of
+their values."""
 
 from __future__ import annotations
 
@@ -76,13 +77,21 @@ OTHER_SPELLINGS = {
     "delivery.timeout.ms": "message.timeout.ms",
 }
 # Names that are suggested for a mistyped one, beside those above.
-COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
+COMMON = (
+    "security.protocol",
+    "sasl.mechanism",
+    "client.id",
+    "compression.type",
+    "linger.ms",
+    "max.poll.interval.ms",
+)
 
 INVALID_VALUE = re.compile(r'Invalid value ".*" for', re.DOTALL)
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by librdkafka's names; ConfigurationError if the user may not set one, or its value is impossible.
+    """The options by librdkafka's names; ConfigurationError if the user may not set one, or its value is
+    impossible.
 
     The library itself checks whether it knows them, when the first client is made: see :func:`refusal`.
     """
@@ -94,25 +103,31 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if name in OWN_OPTIONS:
             raise ConfigurationError(f"bus.options.{given} cannot be set: {OWN_OPTIONS[name]}")
         if name in OTHER_SPELLINGS:
-            raise ConfigurationError(f"bus.options.{given} is kafka-python's name: librdkafka calls it {OTHER_SPELLINGS[name]!r}")
+            raise ConfigurationError(
+                f"bus.options.{given} is kafka-python's name: librdkafka calls it {OTHER_SPELLINGS[name]!r}"
+            )
         if not isinstance(value, str | int | float):
             raise ConfigurationError(f"bus.options.{given}: text, a number, true or false is expected")
         if name in TEXT_OPTIONS and not isinstance(value, str):
             raise ConfigurationError(
-                f"bus.options.{given} is not text: put it in double quotes, in an environment variable within the value"
+                f"bus.options.{given} is not text: put it in double quotes, in an environment variable "
+                "within the value"
             )
         checked[name] = value
     return checked
 
 
 def take_member_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of a group's assignment out of the checked options. A value None: left to the cluster."""
+    """Take the options of a group's assignment out of the checked options. A value None: left to the
+    cluster."""
     protocol, assignor = (options.pop(name, None) for name in GROUP_OPTIONS)
     if protocol not in (None, "classic", "consumer"):
         raise ConfigurationError("bus.options 'group.protocol': classic or consumer is expected")
     if protocol != "consumer":
         if assignor is not None:
-            raise ConfigurationError("bus.options 'group.remote.assignor' only has a meaning with 'group.protocol' = 'consumer'")
+            raise ConfigurationError(
+                "bus.options 'group.remote.assignor' only has a meaning with 'group.protocol' = 'consumer'"
+            )
         # Cooperative, so that kept partitions never stop.
         return {"partition.assignment.strategy": "cooperative-sticky"}
     # The cluster decides these: group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms.
@@ -121,13 +136,20 @@ def take_member_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def refusal(error: KafkaError) -> ConfigurationError:
-    """Why the library refuses the options, without any value: a value in the wrong place may be a password."""
+    """Why the library refuses the options, without any value: a value in the wrong place may be a
+    password."""
     text = INVALID_VALUE.sub("Invalid value for", error.str())
     if "No such configuration property" not in text:
         return ConfigurationError(f"bus.options: {text.strip()}")
     name = text.split('"')[1]
-    near = difflib.get_close_matches(name, sorted({*DEFAULTS, *TEXT_OPTIONS, *OTHER_SPELLINGS.values(), *COMMON}), n=2)
-    hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of librdkafka's CONFIGURATION.md"
+    near = difflib.get_close_matches(
+        name, sorted({*DEFAULTS, *TEXT_OPTIONS, *OTHER_SPELLINGS.values(), *COMMON}), n=2
+    )
+    hint = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else "the names are those of librdkafka's CONFIGURATION.md"
+    )
     return ConfigurationError(f"bus.options.{name} is not an option of librdkafka: {hint}")
 
 
@@ -139,5 +161,7 @@ def take_tokens(options: dict[str, Any]) -> Tokens | None:
     ours = {name.replace("_", "."): name for name in (*ENDPOINT_OPTIONS, PROVIDER)}
     spelled = {name.replace("_", "."): name for name in options}
     names = [PROVIDER] if "sasl.oauthbearer.method" in spelled else [*ours.values()]
-    taken = {ours[dotted]: options.pop(given) for dotted, given in spelled.items() if ours.get(dotted) in names}
+    taken = {
+        ours[dotted]: options.pop(given) for dotted, given in spelled.items() if ours.get(dotted) in names
+    }
     return take_provider(taken) or take_endpoint(taken)

@@ -43,7 +43,8 @@ class Writer:
                 # The same choice as in Java's clients and kafka-python.
                 "partitioner": "murmur2_random",
                 "batch.size": batch_bytes,
-                # A call into Python for each record that was written without an error would cost more than writing it.
+                # A call into Python for each record that was written without an error would cost more than
+                # writing it.
                 "delivery.report.only.error": True,
                 "on_delivery": self._note,
                 "logger": self._answers,
@@ -53,13 +54,21 @@ class Writer:
         )
 
     def send(self, records: Iterable[Outgoing], timeout: float) -> None:
-        """Hand records over; BusUnavailable if the library's bounded queue stays full for ``timeout`` seconds."""
+        """Hand records over; BusUnavailable if the library's bounded queue stays full for ``timeout``
+        seconds."""
         produce = self.client.produce
         for record in records:
             partition = -1 if record.partition is None else record.partition
             try:
                 if record.headers or record.timestamp is not None:
-                    produce(record.topic, record.value, record.key, partition, timestamp=_at(record), headers=list(record.headers))
+                    produce(
+                        record.topic,
+                        record.value,
+                        record.key,
+                        partition,
+                        timestamp=_at(record),
+                        headers=list(record.headers),
+                    )
                 else:
                     produce(record.topic, record.value, record.key, partition)
             except BufferError:
@@ -72,7 +81,8 @@ class Writer:
                 raise told("writing", error.args[0], "", record.topic) from error
 
     def settle(self, timeout: float) -> None:
-        """Wait until everything is acknowledged; raises the error of a record that failed, see :meth:`blame`."""
+        """Wait until everything is acknowledged; raises the error of a record that failed, see
+        :meth:`blame`."""
         with self._serving():
             left = self.client.flush(timeout)
         self.blame()
@@ -82,8 +92,8 @@ class Writer:
     def send_offsets(self, offsets: list[TopicPartition], group: Any, timeout: float) -> None:
         """Make offsets part of the transaction; BusUnavailable if that takes longer than ``timeout`` seconds.
 
-        If a broker goes away during the library's own call, the call may never return, whatever its timeout. It is left behind
-        then, with its thread, and the writer has to be replaced.
+        If a broker goes away during the library's own call, the call may never return, whatever its timeout.
+        It is left behind then, with its thread, and the writer has to be replaced.
         """
         raised: list[BaseException | None] = []
 
@@ -103,16 +113,18 @@ class Writer:
             raise raised[0]
 
     def ended_for_certain(self) -> bool:
-        """Whether one EndTxn, which was answered, ended the transaction that the library has just committed or aborted.
+        """Whether one EndTxn, which was answered, ended the transaction that the library has just committed
+        or aborted.
 
-        If not, another EndTxn may still be under way, and no transaction may begin in this writer's epoch: the writer has to be
-        replaced.
+        If not, another EndTxn may still be under way, and no transaction may begin in this writer's epoch:
+        the writer has to be replaced.
         """
         self.client.poll(0)
         return self._answers.only_success()
 
     def why_failed(self, group: str, topics: Iterable[str]) -> Exception | None:
-        """The error of the open transaction, if it failed: its records' errors say only that they were purged.
+        """The error of the open transaction, if it failed: its records' errors say only that they were
+        purged.
 
         topics: of its records.
         """
@@ -120,16 +132,23 @@ class Writer:
             # In an open transaction this call fails, and its error says why the open one cannot go on.
             self.client.begin_transaction()
         except KafkaException as error:
-            return None if error.args[0].code() == KafkaError._STATE else told("committing", error.args[0], group, *sorted(topics))
+            return (
+                None
+                if error.args[0].code() == KafkaError._STATE
+                else told("committing", error.args[0], group, *sorted(topics))
+            )
         return None
 
     def blame(self, reason: Exception | None = None) -> None:
-        """Raise the error of the record that was to blame, if any failed. reason: an error that may have failed all of them."""
+        """Raise the error of the record that was to blame, if any failed. reason: an error that may have
+        failed all of them."""
         if self._failed:
             # The other records in its batch or its transaction fail with it, with errors that say nothing.
             failures = [told("writing", error, "", topic) for error, topic in self._failed]
             failures += [] if reason is None else [reason]
-            raise next((failure for failure in failures if isinstance(failure, ConfigurationError)), failures[0])
+            raise next(
+                (failure for failure in failures if isinstance(failure, ConfigurationError)), failures[0]
+            )
 
     def forget(self) -> None:
         """Forget failures: their transaction was aborted."""
@@ -137,8 +156,8 @@ class Writer:
 
     def discard(self) -> None:
         """Close the writer for good, whatever state it is in, in bounded time."""
-        # Closing aborts an open transaction, and waits without end for a cluster that is away. The thread ends when the cluster is
-        # back.
+        # Closing aborts an open transaction, and waits without end for a cluster that is away. The thread
+        # ends when the cluster is back.
         closing = threading.Thread(target=self._close, name="closing a producer", daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
@@ -152,12 +171,16 @@ class Writer:
 
     @contextmanager
     def _serving(self) -> Iterator[None]:
-        """A context in which the library calls back. Raises the library's own exception, even if Python has replaced it."""
+        """A context in which the library calls back. Raises the library's own exception, even if Python has
+        replaced it."""
         try:
             yield
         except SystemError as error:
-            # Python raises it if a callback was called while an exception was on its way, or if the exception got lost there.
-            raise KafkaException(cause_of(error) or KafkaError(KafkaError._FATAL, self._answers.fatal)) from error
+            # Python raises it if a callback was called while an exception was on its way, or if the exception
+            # got lost there.
+            raise KafkaException(
+                cause_of(error) or KafkaError(KafkaError._FATAL, self._answers.fatal)
+            ) from error
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -168,11 +191,15 @@ class Writer:
             self.client.poll(0.05)
             try:
                 headers = list(record.headers)
-                self.client.produce(record.topic, record.value, record.key, partition, timestamp=_at(record), headers=headers)
+                self.client.produce(
+                    record.topic, record.value, record.key, partition, timestamp=_at(record), headers=headers
+                )
                 return
             except BufferError as error:
                 if time.monotonic() > deadline:
-                    raise BusUnavailable("writing: the queue of records that wait for the cluster is full") from error
+                    raise BusUnavailable(
+                        "writing: the queue of records that wait for the cluster is full"
+                    ) from error
 
 
 def _at(record: Outgoing) -> int:
@@ -181,7 +208,10 @@ def _at(record: Outgoing) -> int:
 
 
 def ready_writer(
-    cluster: LibrdkafkaCluster, present: Writer | None, limits: Mapping[str, int], transactional_id: str | None = None
+    cluster: LibrdkafkaCluster,
+    present: Writer | None,
+    limits: Mapping[str, int],
+    transactional_id: str | None = None,
 ) -> Writer:
     """A writer for topics with these limits in bytes: the present one if its batches are small enough.
 

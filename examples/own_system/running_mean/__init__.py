@@ -14,5 +14,7 @@ SYSTEM = System(
     demo="running_mean.tools.demo:demo",
     sources={"running-mean": "streamfl.simulation.sources:client_samples"},
     dashboards="running_mean.tools.dashboard:DASHBOARDS",
-    refusals={"unknown_client": Reason("one client more than federation.clients", "raise federation.clients")},
+    refusals={
+        "unknown_client": Reason("one client more than federation.clients", "raise federation.clients")
+    },
 )

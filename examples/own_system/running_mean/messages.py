@@ -37,7 +37,8 @@ _decode_mean = msgspec.msgpack.Decoder(Mean).decode
 
 
 def decode_mean(content: bytes) -> Mean:
-    """What :data:`encode_mean` gave. PeerError if it is anything else: a changelog is a topic, and others may write to it."""
+    """What :data:`encode_mean` gave. PeerError if it is anything else: a changelog is a topic, and others may
+    write to it."""
     try:
         mean = _decode_mean(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -7,7 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from running_mean.messages import Mean, Prediction, decode_mean, encode_mean, encode_prediction
 from running_mean.metrics import MeanMetrics
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.records.samples import Sample
 
 __all__ = ["RunningMean"]
@@ -64,7 +72,9 @@ class RunningMean:
     def changed_state(self) -> Iterable[StateChange]:
         changes, self._changes = self._changes, {}
         for (partition, client), mean in changes.items():
-            yield StateChange("state", partition, client.encode(), None if mean is None else encode_mean(mean))
+            yield StateChange(
+                "state", partition, client.encode(), None if mean is None else encode_mean(mean)
+            )
 
     def notices(self) -> Iterable[OperatorNotice]:
         return ()
@@ -84,12 +94,16 @@ class RunningMean:
         means = self._means[partition]
         mean = means.get(sample.client)
         if mean is None and len(means) >= self._most:
-            raise PeerError("unknown_client", f"{len(means)} clients are known already: raise federation.clients")
+            raise PeerError(
+                "unknown_client", f"{len(means)} clients are known already: raise federation.clients"
+            )
         guess = 0.5 if mean is None else mean.mean
         self._metrics.predictions += 1
         if sample.label is not None:
             self._metrics.labels += 1
             self._squared_errors += (guess - sample.label) ** 2
-            means[sample.client] = self._changes[partition, sample.client] = (mean or Mean()).after(sample.label)
+            means[sample.client] = self._changes[partition, sample.client] = (mean or Mean()).after(
+                sample.label
+            )
         prediction = Prediction(sample.client, sample.id, self._original(guess))
         return Send("predictions", sample.client.encode(), encode_prediction(prediction))

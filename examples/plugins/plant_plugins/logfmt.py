@@ -14,7 +14,8 @@ Decoded = TypeVar("Decoded")
 
 
 class Logfmt:
-    """Lines such as ``press=a temp=21.5 note="door open"``, in UTF-8. A name without a value is a missing one.
+    """Lines such as ``press=a temp=21.5 note="door open"``, in UTF-8. A name without a value is a missing
+    one.
 
     >>> Logfmt().decoder(dict)(b'press=a temp=21.5 note="door open"')
     {'press': 'a', 'temp': '21.5', 'note': 'door open'}
@@ -24,7 +25,8 @@ class Logfmt:
     textual = True
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; what is no such line is a ValueError, and streamfl makes a dead letter of it."""
+        """A function from bytes to ``type``; what is no such line is a ValueError, and streamfl makes a dead
+        letter of it."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
         return lambda value: msgspec.convert(self._read(value), type, strict=False)
@@ -32,7 +34,9 @@ class Logfmt:
     def encode(self, content: Any) -> bytes:
         """The line of a mapping or Struct; what is None is left out."""
         pairs = msgspec.to_builtins(content).items()
-        return " ".join(f"{name}={_quoted(str(value))}" for name, value in pairs if value is not None).encode()
+        return " ".join(
+            f"{name}={_quoted(str(value))}" for name, value in pairs if value is not None
+        ).encode()
 
     def _read(self, value: bytes) -> dict[str, str | None]:
         found: dict[str, str | None] = {}

@@ -20,7 +20,9 @@ class Holt:
 
     def __init__(self, level_rate: float = 0.3, trend_rate: float = 0.1) -> None:
         if not (0 < level_rate <= 1 and 0 <= trend_rate <= 1):
-            raise ValueError(f"level_rate = {level_rate} and trend_rate = {trend_rate}: shares up to 1 are expected")
+            raise ValueError(
+                f"level_rate = {level_rate} and trend_rate = {trend_rate}: shares up to 1 are expected"
+            )
         self.level_rate, self.trend_rate = level_rate, trend_rate
         self.level: float | None = None
         self.trend = 0.0

@@ -19,24 +19,36 @@ __all__ = ["dead_letters"]
 
 def dead_letters(
     config: ConfigArgument,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is refused from now on, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what is refused from now on, until Ctrl-C.")
+    ] = False,
     reason: Annotated[
-        list[str] | None, typer.Option(help="Only letters of this reason; give it again for one more. Left out: all.")
+        list[str] | None,
+        typer.Option(help="Only letters of this reason; give it again for one more. Left out: all."),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, help=f"Show at most the newest N (left out: {SHOWN}); with --replay: at most N, a partition's oldest first."
+            min=1,
+            help=f"Show at most the newest N (left out: {SHOWN}); with --replay: at most N, a partition's "
+            "oldest first.",
         ),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Write the letters back to the topic and partition that they came from, each once.")
+        bool,
+        typer.Option(
+            "--replay",
+            help="Write the letters back to the topic and partition that they came from, each once.",
+        ),
     ] = False,
 ) -> None:
-    """Show the records that were refused, or write them back once the cause is corrected. JSON: one object a letter."""
+    """Show the records that were refused, or write them back once the cause is corrected. JSON: one object a
+    letter."""
     if replay and follow:
-        raise ConfigurationError("--follow and --replay cannot be used together: a replay ends at the letters that are there")
+        raise ConfigurationError(
+            "--follow and --replay cannot be used together: a replay ends at the letters that are there"
+        )
     configured = read_configuration(config)
     reasons = frozenset(reason or ())
     with closing(configured.connect()) as bus:

@@ -57,8 +57,8 @@ class Note:
 def read_letter(record: Record) -> Letter | None:
     """The letter in ``record``; None if it is no letter.
 
-    The last headers have the cause, and those before them the same cause under other systems' names. The rest are the sender's own
-    and may have any name.
+    The last headers have the cause, and those before them the same cause under other systems' names. The rest
+    are the sender's own and may have any name.
     """
     headers = record.headers
     truncated = _number(headers[-1][1]) if headers and headers[-1][0] == TRUNCATED_FROM else None
@@ -94,13 +94,18 @@ def _number(content: bytes) -> int | None:
 
 
 def check_reasons(bus: Bus, topic: str, reasons: frozenset[str]) -> None:
-    """ConfigurationError if there are letters, but none with one of the reasons: it is mistyped, or its letters are gone."""
+    """ConfigurationError if there are letters, but none with one of the reasons: it is mistyped, or its
+    letters are gone."""
     letters = filter(None, map(read_letter, bus.read(topic)))
     counts = Counter(letter.reason for letter in letters)
     unknown = sorted(reasons - counts.keys())
     if unknown and counts:
-        found = ", ".join(f"{printable(reason)} ({count})" for reason, count in counts.most_common(MOST_REASONS))
-        raise ConfigurationError(f"--reason {', '.join(unknown)}: no letter in {topic} has this reason; there are: {found}")
+        found = ", ".join(
+            f"{printable(reason)} ({count})" for reason, count in counts.most_common(MOST_REASONS)
+        )
+        raise ConfigurationError(
+            f"--reason {', '.join(unknown)}: no letter in {topic} has this reason; there are: {found}"
+        )
 
 
 def place_of(record: Record) -> str:

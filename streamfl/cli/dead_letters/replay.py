@@ -1,13 +1,14 @@
 """The replay of dead letters: each goes back to the topic and partition that it came from, once.
 
-A replay reads the dead letters as the consumer group ``<federation>.dead-letters-replay``. One transaction holds the records that
-go back, the group's offset, and a note of what went back.
+A replay reads the dead letters as the consumer group ``<federation>.dead-letters-replay``. One transaction
+holds the records that go back, the group's offset, and a note of what went back.
 
-A note is in the dead letters' topic, in the partition of its letters and after them. So retention deletes a letter before its note,
-and no second topic is needed. Unlike an offset a note does not expire, and it can leave out letters that were not chosen.
+A note is in the dead letters' topic, in the partition of its letters and after them. So retention deletes a
+letter before its note, and no second topic is needed. Unlike an offset a note does not expire, and it can
+leave out letters that were not chosen.
 
-The offset only grows, and is in the note too. A replay that takes a partition over waits until it can read the note of the last
-commit. A replay that lost the partition cannot commit.
+The offset only grows, and is in the note too. A replay that takes a partition over waits until it can read
+the note of the last commit. A replay that lost the partition cannot commit.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class Replay:
         inputs = [topic for one in (configured, *rekeyings(configured)) for topic in inputs_of(one)]
         described = bus.describe([self._topic, *inputs])
         if self._topic not in described:
-            raise ConfigurationError(f"topic {self._topic} does not exist: streamfl topics {configured.path} --create")
+            raise ConfigurationError(
+                f"topic {self._topic} does not exist: streamfl topics {configured.path} --create"
+            )
         # A letter's header may name any topic, but letters go only to topics that this role reads.
         self._partitions = {name: described[name].partitions for name in inputs if name in described}
         self._own_partitions = described[self._topic].partitions
@@ -94,7 +97,8 @@ class Replay:
         self._joined = False
 
     def run(self) -> ReplayOutcome:
-        """Replay the partitions that the group assigns. After BusUnavailable run it again: uncommitted writes stay invisible."""
+        """Replay the partitions that the group assigns. After BusUnavailable run it again: uncommitted writes
+        stay invisible."""
         with closing(self._bus.session(self._subscription)) as session:
             # Letters are read from the beginning of each partition, not from the group's offset.
             session.pause([(self._topic, partition) for partition in range(self._own_partitions)])
@@ -120,7 +124,9 @@ class Replay:
             return record.offset < end
 
         try:
-            for step in self._steps(takewhile(seen, session.restore(self._topic, partition)), replayed, passed):
+            for step in self._steps(
+                takewhile(seen, session.restore(self._topic, partition)), replayed, passed
+            ):
                 position += 1
                 note = Outgoing(
                     self._topic,
@@ -134,7 +140,8 @@ class Replay:
                 polled = session.poll(0.0, 1)
                 self._heed(polled)
                 if partition in polled.revoked:
-                    # Even if it is assigned again at once, another replay may have handled its letters meanwhile.
+                    # Even if it is assigned again at once, another replay may have handled its letters
+                    # meanwhile.
                     return
         except CommitRefused:
             # The next poll says which partitions are still ours.
@@ -157,14 +164,19 @@ class Replay:
                 if note is not None:
                     noted = max(noted, note.position)
                     replayed.update(note.offsets)
-            # A commit's letters are before its position. If retention has deleted these, its note may be gone too.
+            # A commit's letters are before its position. If retention has deleted these, its note may be gone
+            # too.
             if noted >= committed or first is None or first >= committed:
                 return replayed, max(end, committed)
             if time.monotonic() >= deadline:
-                raise BusUnavailable(f"the last replay's note cannot be read yet in partition {partition} of {self._topic}")
+                raise BusUnavailable(
+                    f"the last replay's note cannot be read yet in partition {partition} of {self._topic}"
+                )
             time.sleep(0.05)
 
-    def _steps(self, records: Iterable[Record], replayed: set[int], passed: Counter[str]) -> Iterator[list[Letter]]:
+    def _steps(
+        self, records: Iterable[Record], replayed: set[int], passed: Counter[str]
+    ) -> Iterator[list[Letter]]:
         """The letters to replay, one list for each transaction; counts the others in ``passed``."""
         step: list[Letter] = []
         size = 0
@@ -199,16 +211,20 @@ class Replay:
         return "" if letter.partition < self._partitions.get(letter.topic, 0) else "other_topic"
 
     def _again(self, letter: Letter) -> Outgoing:
-        # To its old partition, whatever partitioner the producer uses: a client's records and its state are there.
+        # To its old partition, whatever partitioner the producer uses: a client's records and its state are
+        # there.
         headers = tuple(header for header in letter.headers if header[0] != REPLAYED_FROM)
         mark = (REPLAYED_FROM, place_of(letter.record).encode())
-        return Outgoing(letter.topic, letter.record.key, letter.record.value, letter.partition, (*headers, mark))
+        return Outgoing(
+            letter.topic, letter.record.key, letter.record.value, letter.partition, (*headers, mark)
+        )
 
 
 PASSED = {
     "limit": "beyond --limit",
     "truncated": "cut short when they were refused: the rest of the record is lost",
-    "other_topic": "from a topic or partition that this role does not read: use the configuration of the role that does",
+    "other_topic": "from a topic or partition that this role does not read: use the configuration of the "
+    "role that does",
     "unreadable": "a damaged batch as it was in the topic: it cannot become a record",
     "not_a_letter": "not written by streamfl",
 }
@@ -230,4 +246,7 @@ def report(outcome: ReplayOutcome, format: OutputFormat) -> None:
         if outcome.passed[name]:
             say(f"{outcome.passed[name]} not replayed, {text}")
     if outcome.elsewhere:
-        say(f"another replay is running and has partitions {list(outcome.elsewhere)}: run the command again when it has ended")
+        say(
+            f"another replay is running and has partitions {list(outcome.elsewhere)}: run the command again "
+            "when it has ended"
+        )

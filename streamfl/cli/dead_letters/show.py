@@ -27,7 +27,9 @@ TURN_SECONDS = 0.2
 POLL_RECORDS = 500
 
 
-def show(configured: Configured, bus: Bus, reasons: frozenset[str], limit: int, follow: bool, format: OutputFormat) -> None:
+def show(
+    configured: Configured, bus: Bus, reasons: frozenset[str], limit: int, follow: bool, format: OutputFormat
+) -> None:
     """Print the newest letters, the oldest of them first.
 
     reasons: only letters of these reasons; empty: all.
@@ -48,8 +50,12 @@ def show(configured: Configured, bus: Bus, reasons: frozenset[str], limit: int, 
             if letter is not None and (not reasons or letter.reason in reasons):
                 yield letter
 
-    newest = heapq.nlargest(limit, letters(), key=lambda one: (one.record.timestamp, one.record.partition, one.record.offset))
-    found = [(letter, (letter.record.partition, letter.record.offset) in replayed) for letter in reversed(newest)]
+    newest = heapq.nlargest(
+        limit, letters(), key=lambda one: (one.record.timestamp, one.record.partition, one.record.offset)
+    )
+    found = [
+        (letter, (letter.record.partition, letter.record.offset) in replayed) for letter in reversed(newest)
+    ]
     if format is OutputFormat.JSON:
         for letter, again in found:
             _print_object(letter, again)
@@ -134,4 +140,6 @@ def _preview(content: bytes) -> str:
 
 def _time(letter: Letter) -> str:
     # The writer of a record may give it any time.
-    return datetime.fromtimestamp(min(max(0.0, letter.record.timestamp), LATEST_TIME), UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(min(max(0.0, letter.record.timestamp), LATEST_TIME), UTC).isoformat(
+        timespec="milliseconds"
+    )

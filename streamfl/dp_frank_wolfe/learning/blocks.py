@@ -1,14 +1,16 @@
 """The constraint as a product of balls, which of them take part in a step, and the step's length.
 
-|x|_1 <= r is replaced by sum of r_b = r and |x_b|_1 <= r_b for each block b of columns. A party has one block or several. The
-theorem about arbitrary sampling needs this product. Sampling columns within one ball is another algorithm.
+|x|_1 <= r is replaced by sum of r_b = r and |x_b|_1 <= r_b for each block b of columns. A party has one block
+or several. The theorem about arbitrary sampling needs this product. Sampling columns within one ball is
+another algorithm.
 
 E h_(t+1) <= (1 - gamma p) h_t + gamma^2 C / 2 gives with gamma_t = 2 / (p t + 2)
 
     E h_t <= 2 (h_0 + C / p) / (p t + 2)
 
-p: the smallest probability of a block. C: curvature over a step in all sampled blocks. The paper's theorem 1 has the 1/p outside of
-the sum, with t + 2 below: from the optimum, f = |x|^2 / 2, it fails by a factor of 1.42.
+p: the smallest probability of a block. C: curvature over a step in all sampled blocks. The paper's theorem 1
+has the 1/p outside of the sum, with t + 2 below: from the optimum, f = |x|^2 / 2, it fails by a factor of
+1.42.
 """
 
 from __future__ import annotations
@@ -44,12 +46,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which blocks take part in an iteration: a function of public numbers alone. Raises ValueError for counts and probabilities
-    that do not fit the blocks.
+    """Which blocks take part in an iteration: a function of public numbers alone. Raises ValueError for
+    counts and probabilities that do not fit the blocks.
 
-    name: "full": all, p = 1. "uniform": one of B blocks, p = 1/B. "nice": ``count`` of B blocks, each set equally likely,
-        p = count/B. "distributed": ``count`` of each party's blocks, p = count over the most blocks of a party. "importance": one
-        block, by public probabilities.
+    name: "full": all, p = 1. "uniform": one of B blocks, p = 1/B. "nice": ``count`` of B blocks, each set
+        equally likely, p = count/B. "distributed": ``count`` of each party's blocks, p = count over the most
+        blocks of a party. "importance": one block, by public probabilities.
     blocks: of all parties, in a public order.
     seed: public. No amplification by sampling is claimed: everybody knows who takes part.
     probabilities: of the blocks, for "importance".
@@ -66,7 +68,9 @@ class Sampling:
         if not 1 <= self.count <= most.get(self.name, self.count):
             raise ValueError(f"{self.count} blocks of {most[self.name]} cannot be sampled")
         if self.name == "importance":
-            fits = len(self.probabilities) == len(self.blocks) and all(0 < given <= 1 for given in self.probabilities)
+            fits = len(self.probabilities) == len(self.blocks) and all(
+                0 < given <= 1 for given in self.probabilities
+            )
             if not fits or abs(math.fsum(self.probabilities) - 1) > 1e-9:
                 raise ValueError("importance sampling needs a probability above 0 for each block, of sum 1")
 
@@ -87,7 +91,13 @@ class Sampling:
             return list(range(len(self.blocks)))
         random = rng_for(self.seed, "sampling", window, iteration)
         if self.name == "importance":
-            return [int(random.choice(len(self.blocks), p=np.array(self.probabilities) / math.fsum(self.probabilities)))]
+            return [
+                int(
+                    random.choice(
+                        len(self.blocks), p=np.array(self.probabilities) / math.fsum(self.probabilities)
+                    )
+                )
+            ]
         if self.name == "distributed":
             drawn = [random.choice(numbers, self.count, replace=False) for numbers in self._by_party.values()]
             return sorted(int(number) for numbers in drawn for number in numbers)

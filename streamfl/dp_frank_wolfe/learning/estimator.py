@@ -14,7 +14,8 @@ __all__ = ["Calculation", "Estimator", "PartyQuestion"]
 
 @dataclass(frozen=True)
 class PartyQuestion:
-    """kind: of the message to a party. answer: kind of the party's answer. iteration, content: of the message."""
+    """kind: of the message to a party. answer: kind of the party's answer. iteration, content: of the
+    message."""
 
     kind: str
     answer: str
@@ -62,7 +63,8 @@ class Estimator(Protocol):
         """One question, or none if nothing is due from the party at present."""
 
     def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:
-        """Takes an answer that was owed, perhaps late. Raises PeerError, before anything changes, if it is wrong."""
+        """Takes an answer that was owed, perhaps late. Raises PeerError, before anything changes, if it is
+        wrong."""
 
     def settle(self) -> Calculation | None:
         """Goes on with the answers so far, once no present party owes anything."""

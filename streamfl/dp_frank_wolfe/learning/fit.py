@@ -62,10 +62,13 @@ class _Shown:
 class Fit:
     """The present fit.
 
-    counts: of the member. All that is counted follows from releases. centred: whether a party has released its means.
+    counts: of the member. All that is counted follows from releases. centred: whether a party has released
+    its means.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, counts: MemberCounts, centred: Callable[[str], bool]) -> None:
+    def __init__(
+        self, public: Public, parts: ChangedParts, counts: MemberCounts, centred: Callable[[str], bool]
+    ) -> None:
         self._public = public
         self._counts = counts
         self._centred = centred
@@ -105,7 +108,8 @@ class Fit:
 
     @property
     def uplink_numbers(self) -> int:
-        """One for each signed index, and the numbers of each shown column. Late answers count: they were released as well."""
+        """One for each signed index, and the numbers of each shown column. Late answers count: they were
+        released as well."""
         return self._progress.vertices + self._progress.columns * self._numbers
 
     # ---- iterations
@@ -129,7 +133,8 @@ class Fit:
             yield PartyQuestion("ask", "answers", self.iteration, content_of(Ask(columns, weights, others)))
 
     def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:
-        """Takes an answer. A late one's vertices are of no use, but its columns are kept: the party will not show them again."""
+        """Takes an answer. A late one's vertices are of no use, but its columns are kept: the party will not
+        show them again."""
         answers: Answers = read_content(content, Answers)
         shown = self._check(party, iteration, answers)
         for one in shown:
@@ -173,23 +178,34 @@ class Fit:
     # ---- answers
 
     def _check(self, party: str, iteration: int, answers: Answers) -> list[_Shown]:
-        """The columns that are shown for the first time. Raises PeerError for answers that no party can have computed."""
+        """The columns that are shown for the first time. Raises PeerError for answers that no party can have
+        computed."""
         settings = self._public.settings
         private = math.isfinite(settings.privacy.epsilon)
         if (answers.gap is None) != private or not math.isfinite(answers.gap or 0.0):
-            raise PeerError("implausible", "a gap is only sent when nothing is private, and it has to be a number")
+            raise PeerError(
+                "implausible", "a gap is only sent when nothing is private, and it has to be a number"
+            )
         due = self._due(party, iteration)
         blocks = [one.block for one in answers.answers]
         if blocks != sorted(set(blocks)) or not set(blocks) <= set(due):
-            raise PeerError("implausible", f"blocks {blocks[:10]} answer in iteration {iteration}, where {due[:10]} are due")
-        shown = [_Shown(one.column, self._sums(party, one)) for one in answers.answers if self._is_new(party, one)]
+            raise PeerError(
+                "implausible",
+                f"blocks {blocks[:10]} answer in iteration {iteration}, where {due[:10]} are due",
+            )
+        shown = [
+            _Shown(one.column, self._sums(party, one)) for one in answers.answers if self._is_new(party, one)
+        ]
         known = sum(owner == party for owner, _ in self._shown)
         if known + len(shown) > self._public.quota(party):
-            raise PeerError("quota", f"{party!r} has shown {known} columns, and {self._public.quota(party)} are its part")
+            raise PeerError(
+                "quota", f"{party!r} has shown {known} columns, and {self._public.quota(party)} are its part"
+            )
         return shown
 
     def _is_new(self, party: str, answer: VertexAnswer) -> bool:
-        """Whether this answer shows its column. A column is shown when it is first chosen, and never again."""
+        """Whether this answer shows its column. A column is shown when it is first chosen, and never
+        again."""
         if answer.column not in self._public.blocks[answer.block].columns:
             raise PeerError("implausible", f"column {answer.column} is not of block {answer.block}")
         known = (party, answer.column) in self._shown
@@ -204,7 +220,9 @@ class Fit:
         sums = np.frombuffer(answer.sums, "<i8").astype(np.int64)
         most = self._largest(party)
         if not ((sums >= -most) & (sums <= most)).all():
-            raise PeerError("out_of_bounds", f"a sum of a column is beyond {most}, more than noise can explain")
+            raise PeerError(
+                "out_of_bounds", f"a sum of a column is beyond {most}, more than noise can explain"
+            )
         return sums
 
     def _largest(self, party: str) -> int:
@@ -225,13 +243,19 @@ class Fit:
 
     def _due(self, party: str, iteration: int) -> list[int]:
         blocks = self._public.blocks
-        return [one for one in self._public.sampling.blocks_of(self._progress.window, iteration) if blocks[one].party == party]
+        return [
+            one
+            for one in self._public.sampling.blocks_of(self._progress.window, iteration)
+            if blocks[one].party == party
+        ]
 
     def _is_close_enough(self) -> bool:
         """Whether all parties have sent their parts of the duality gap, and it is at most the tolerance."""
         parts = [self._vertices[party].gap for party in self._public.parties if party in self._vertices]
         told = [gap for gap in parts if gap is not None]
-        return len(told) == len(self._public.parties) and sum(told) <= self._public.settings.learning.tolerance
+        return (
+            len(told) == len(self._public.parties) and sum(told) <= self._public.settings.learning.tolerance
+        )
 
     # ---- what is remembered
 
@@ -260,7 +284,9 @@ class Fit:
         return found
 
     def _remember_weights(self) -> None:
-        self._weights.write(msgspec.msgpack.encode({party: weights_of(own) for party, own in self.weights.items()}))
+        self._weights.write(
+            msgspec.msgpack.encode({party: weights_of(own) for party, own in self.weights.items()})
+        )
 
     def _forget_vertices(self) -> None:
         for party in self._vertices:

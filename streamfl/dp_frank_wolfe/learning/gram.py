@@ -23,8 +23,8 @@ def gram_of(own: Mapping[str, Floats], products: Mapping[str, Floats]) -> Floats
 
     For a pair of columns of two parties, both parties have released a product. The mean counts.
 
-    own: products of each party's columns among themselves, (N_k, N_k). products: with all others' columns, (N_k, others).
-    """
+    own: products of each party's columns among themselves, (N_k, N_k). products: with all others' columns,
+    (N_k, others)."""
     counts = [len(one) for one in own.values()]
     starts = np.cumsum([0, *counts])
     gram = np.zeros((starts[-1], starts[-1]))
@@ -38,13 +38,19 @@ def gram_of(own: Mapping[str, Floats], products: Mapping[str, Floats]) -> Floats
 
 
 def doubt(plans: Mapping[str, SelectionPlan], rows: int) -> float:
-    """How large eigenvalues of the Gram matrix are that noise alone makes: half of what a symmetric matrix of such noise has.
+    """How large eigenvalues of the Gram matrix are that noise alone makes: half of what a symmetric matrix of
+    such noise has.
 
-    It follows from public plans. The two noisy products of a pair are averaged. The other party's rows carry noise as well.
-    """
+    It follows from public plans. The two noisy products of a pair are averaged. The other party's rows carry
+    noise as well."""
     noises = [plan.noises for plan in plans.values() if plan.rate is not None]
     if not noises:
         return 0.0
     told = max(noise["rows"].deviation / FEATURE_ONE for noise in noises) / math.sqrt(rows)
     products = max(plan.product_deviation(rows) for plan in plans.values())
-    return math.hypot(told, products) / math.sqrt(2) * math.sqrt(sum(plan.columns for plan in plans.values())) / 2
+    return (
+        math.hypot(told, products)
+        / math.sqrt(2)
+        * math.sqrt(sum(plan.columns for plan in plans.values()))
+        / 2
+    )

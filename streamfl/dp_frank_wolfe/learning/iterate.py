@@ -1,4 +1,5 @@
-"""The server's part of a fit: the iterate in its balls, and predictions in the space of sketches. It uses only releases."""
+"""The server's part of a fit: the iterate in its balls, and predictions in the space of sketches. It uses
+only releases."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ SLACK = 1e-12
 
 @dataclass(frozen=True)
 class Vertex:
-    """radius * sign * e_column of a block's ball: the message is the vertex itself, so the server adds it unchanged."""
+    """radius * sign * e_column of a block's ball: the message is the vertex itself, so the server adds it
+    unchanged."""
 
     column: int
     sign: int
@@ -75,11 +77,13 @@ class Iterate:
         """x_b <- (1 - gamma) x_b + gamma r_b s_b for the blocks that answered; the others stay as they are.
 
         answers: by number of the block. gamma: between 0 and 1.
-        Raises ValueError, before anything changes, if a vertex is not of its block; AssertionError if x has left its ball.
-        """
+        Raises ValueError, before anything changes, if a vertex is not of its block; AssertionError if x has
+        left its ball."""
         for number, vertex in answers.items():
             if vertex.column not in self._blocks[number].columns or vertex.sign not in (1, -1):
-                raise ValueError(f"column {vertex.column} with sign {vertex.sign} is no vertex of block {number}")
+                raise ValueError(
+                    f"column {vertex.column} with sign {vertex.sign} is no vertex of block {number}"
+                )
         for number, vertex in answers.items():
             block = self._blocks[number]
             own = self.x[block.party]
@@ -92,7 +96,8 @@ class Iterate:
     def others(self, party: str, numbers: int) -> Floats:
         """The sum of x_j times the sums of column j over the columns of all other parties: (numbers,).
 
-        It is computed from x anew each time, so that no rounding is carried from step to step. numbers: of a sketch.
+        It is computed from x anew each time, so that no rounding is carried from step to step. numbers: of a
+        sketch.
         """
         total = np.zeros(numbers)
         for (owner, column), sums in sorted(self._sums.items()):

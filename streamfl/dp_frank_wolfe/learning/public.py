@@ -1,4 +1,5 @@
-"""What every member computes from its settings alone, so that no member has to trust another: blocks, sampling, sketch, plans."""
+"""What every member computes from its settings alone, so that no member has to trust another: blocks,
+sampling, sketch, plans."""
 
 from __future__ import annotations
 
@@ -57,10 +58,13 @@ class Public:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """Each party's columns in equal parts of consecutive columns, its radius divided equally over them."""
+        """Each party's columns in equal parts of consecutive columns, its radius divided equally over
+        them."""
         found = []
         for party in self.parties:
-            parts = np.array_split(np.arange(self.settings.federation.columns[party]), self.settings.learning.blocks)
+            parts = np.array_split(
+                np.arange(self.settings.federation.columns[party]), self.settings.learning.blocks
+            )
             found += [Block(party, tuple(part.tolist()), self.radius(party) / len(parts)) for part in parts]
         return found
 
@@ -69,14 +73,21 @@ class Public:
         learning = self.settings.learning
         count = learning.sampled_blocks if learning.sampling in ("nice", "distributed") else 1
         given = learning.probabilities if learning.sampling == "importance" else None
-        return Sampling(learning.sampling, self.blocks, self.settings.federation.seed, count, tuple(given or ()))
+        return Sampling(
+            learning.sampling, self.blocks, self.settings.federation.seed, count, tuple(given or ())
+        )
 
     def sketch(self, window: int) -> Sketch:
-        """The sketch of a window's columns. Each window has its own signs: otherwise rows of two windows could be compared."""
+        """The sketch of a window's columns. Each window has its own signs: otherwise rows of two windows
+        could be compared."""
         rows, learning = self.settings.window.rows, self.settings.learning
         if learning.sketch == "identity":
             return IdentitySketch(rows)
-        return SignSketch(rows, learning.sketch_rows, int(rng_for(self.settings.federation.seed, "window", window).integers(2**62)))
+        return SignSketch(
+            rows,
+            learning.sketch_rows,
+            int(rng_for(self.settings.federation.seed, "window", window).integers(2**62)),
+        )
 
     def radius(self, party: str) -> float:
         """r_k, the party's radius."""
@@ -84,7 +95,8 @@ class Public:
         return self.settings.learning.radius / len(self.parties) if given is None else given[party]
 
     def model_radius(self, party: str) -> float:
-        """Bound on the sum of a party's absolute weights. An estimator that chooses once has one ball for all parties."""
+        """Bound on the sum of a party's absolute weights. An estimator that chooses once has one ball for all
+        parties."""
         learning = self.settings.learning
         return self.radius(party) if learning.estimator == "frank-wolfe" else learning.radius
 
@@ -118,8 +130,8 @@ class Public:
     def estimator_cost(self, party: str, centred: bool | None = None) -> float:
         """The estimator's part of a fit's cost.
 
-        centred: whether the party's window is; None: as the settings say. A fit ends as it began, whatever release continues it.
-        """
+        centred: whether the party's window is; None: as the settings say. A fit ends as it began, whatever
+        release continues it."""
         centres = self.settings.learning.intercept if centred is None else centred
         return self.fit_cost(party) * ((1 - MEANS_SHARE) if centres else 1.0)
 
@@ -140,7 +152,9 @@ class Public:
         choices = max(1, self.sampling.answers_of(party, window, learning.iterations))
         prediction = self.settings.bounds.prediction
         cost = self.estimator_cost(party, centred)
-        return plan_fit(cost, choices, self.quota(party), prediction, self.sketch(window), learning.choice_share)
+        return plan_fit(
+            cost, choices, self.quota(party), prediction, self.sketch(window), learning.choice_share
+        )
 
     def selection_plan(self, party: str, centred: bool | None = None) -> SelectionPlan:
         """A party's plan for the estimators that choose once. centred: as in :meth:`estimator_cost`."""
@@ -149,13 +163,15 @@ class Public:
         return plan_selection(self.estimator_cost(party, centred), self.quota(party), others, shares)
 
     def epsilon(self) -> float:
-        """The claimed epsilon of an entity that used its whole budget. Raises ValueError if noise cannot be sampled well enough."""
+        """The claimed epsilon of an entity that used its whole budget. Raises ValueError if noise cannot be
+        sampled well enough."""
         if not math.isfinite(self.cost):
             return math.inf
         return claim(self.cost, self._variation, self.settings.privacy.delta)
 
     def check(self) -> None:
-        """Raises ConfigurationError if noise for the promise cannot be drawn. No member may begin: budget would be spent."""
+        """Raises ConfigurationError if noise for the promise cannot be drawn. No member may begin: budget
+        would be spent."""
         privacy = self.settings.privacy
         try:
             # Noise has to be drawn even where nothing is promised.
@@ -165,9 +181,10 @@ class Public:
                 assert self._variation >= 0
         except ValueError as error:
             raise ConfigurationError(
-                f"privacy.epsilon = {privacy.epsilon:g}, privacy.delta = {privacy.delta:g}: noise for them cannot be drawn well "
-                f"enough: {error}. A larger delta helps, and where epsilon is small a larger one; otherwise lower {self._costly}, "
-                "or set privacy.epsilon = inf and promise nothing"
+                f"privacy.epsilon = {privacy.epsilon:g}, privacy.delta = {privacy.delta:g}: noise for them "
+                f"cannot be drawn well enough: {error}. A larger delta helps, and where epsilon is small a "
+                f"larger one; otherwise lower {self._costly}, or set privacy.epsilon = inf and promise "
+                "nothing"
             ) from None
 
     @property
@@ -181,15 +198,30 @@ class Public:
 
     @cached_property
     def _variation(self) -> float:
-        """Total variation of all releases of an entity in its life. Raises ValueError for noise that cannot be drawn."""
-        rows, columns, learning = self.settings.window.rows, self.settings.federation.columns, self.settings.learning
+        """Total variation of all releases of an entity in its life. Raises ValueError for noise that cannot
+        be drawn."""
+        rows, columns, learning = (
+            self.settings.window.rows,
+            self.settings.federation.columns,
+            self.settings.learning,
+        )
         total = 0.0
         for party in self.parties:
             if learning.estimator == "frank-wolfe":
-                sketch, own = self.sketch(1), [len(block.columns) for block in self.blocks if block.party == party]
+                sketch, own = (
+                    self.sketch(1),
+                    [len(block.columns) for block in self.blocks if block.party == party],
+                )
                 # The most choices of any schedule: the schedule depends on the window.
                 most, prediction = learning.iterations * len(own), self.settings.bounds.prediction
-                plan = plan_fit(self.estimator_cost(party), most, self.quota(party), prediction, sketch, learning.choice_share)
+                plan = plan_fit(
+                    self.estimator_cost(party),
+                    most,
+                    self.quota(party),
+                    prediction,
+                    sketch,
+                    learning.choice_share,
+                )
                 total += plan.variation(sketch, max(own))
             else:
                 total += self.selection_plan(party).variation(rows, columns[party])

@@ -1,4 +1,5 @@
-"""The server's least squares within the l1 ball, from released products. It uses no row, so it costs no budget."""
+"""The server's least squares within the l1 ball, from released products. It uses no row, so it costs no
+budget."""
 
 from __future__ import annotations
 
@@ -28,10 +29,11 @@ def project(values: Floats, radius: float) -> Floats:
 
 
 def refit(gram: Floats, correlations: Floats, radius: float, least: float) -> Floats:
-    """argmin x'Gx / 2 - b'x within |x|_1 <= radius, by accelerated projected gradients (Beck and Teboulle 2009).
+    """argmin x'Gx / 2 - b'x within |x|_1 <= radius, by accelerated projected gradients (Beck and Teboulle
+    2009).
 
-    gram: (columns, columns), symmetric, noisy. Its eigenvalues are lifted to ``least``, because noise may have made them negative.
-    correlations: b, (columns,).
+    gram: (columns, columns), symmetric, noisy. Its eigenvalues are lifted to ``least``, because noise may
+    have made them negative. correlations: b, (columns,).
     """
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     lifted = (vectors * np.maximum(values, least)) @ vectors.T

@@ -1,21 +1,25 @@
-"""Estimators that choose columns once and then ask for numbers of them: far fewer releases than a fit has iterations.
+"""Estimators that choose columns once and then ask for numbers of them: far fewer releases than a fit has
+iterations.
 
-marginal: each party chooses N_k columns by |a_i'y|, one after the other, and releases their a_i'y and |a_i|^2 with fresh noise.
-The server fits as if columns were independent.
+marginal: each party chooses N_k columns by |a_i'y|, one after the other, and releases their a_i'y and |a_i|^2
+with fresh noise. The server fits as if columns were independent.
 
-two-round: each party releases its chosen columns' rows with noise, once. Then each party releases the products of its own chosen
-columns with the others' noisy rows, and among themselves. They give the server a Gram matrix for its fit.
+two-round: each party releases its chosen columns' rows with noise, once. Then each party releases the
+products of its own chosen columns with the others' noisy rows, and among themselves. They give the server a
+Gram matrix for its fit.
 
-All values are computed from whole numbers. Each feature and label is bounded by 1. Sensitivities, for one replaced row:
+All values are computed from whole numbers. Each feature and label is bounded by 1. Sensitivities, for one
+replaced row:
 
     a_i'y of N_k columns      each product moves by 2 at most                             2 sqrt(N_k)
     |a_i|^2 of N_k columns    each square is in 0 .. 1                                    sqrt(N_k)
     rows of N_k columns       each number of that row moves by 2 at most                  2 sqrt(N_k)
     A_k'Z, |z| <= B           |(a - a') z'| <= |a - a'| |z|; Z was released, and stays    2 sqrt(N_k) B
-    A_k'A_k, upper triangle   below                                                       sqrt(N_k^2 + N_k / 2)
+    A_k'A_k, upper triangle   below                                                       sqrt(N_k^2 + N_k /
+    2)
 
-The squares of aa' - bb' sum to |a|^4 + |b|^4 - 2 (a'b)^2 <= 2 N_k^2. The squares of its diagonal sum to at most N_k. The upper
-triangle with the diagonal has half of both sums.
+The squares of aa' - bb' sum to |a|^4 + |b|^4 - 2 (a'b)^2 <= 2 N_k^2. The squares of its diagonal sum to at
+most N_k. The upper triangle with the diagonal has half of both sums.
 """
 
 from __future__ import annotations
@@ -65,8 +69,8 @@ ROUNDING = 1e-9
 class SelectionPlan:
     """What one party may release.
 
-    columns: N_k. others: columns that the other parties choose. rate: of each choice, None where epsilon is infinite.
-    noises: by kind of release. row_bound: B.
+    columns: N_k. others: columns that the other parties choose. rate: of each choice, None where epsilon is
+    infinite. noises: by kind of release. row_bound: B.
     """
 
     columns: int
@@ -84,7 +88,8 @@ class SelectionPlan:
         return self.columns * each + sum(noise.cost for noise in self.noises.values())
 
     def range_of(self, kind: str, rows: int) -> tuple[float, float]:
-        """Least and largest released number of this kind, whatever the rows are and however the noise falls. rows: n."""
+        """Least and largest released number of this kind, whatever the rows are and however the noise falls.
+        rows: n."""
         one = {
             "values": FEATURE_ONE * RESIDUAL_ONE * rows,
             "norms": FEATURE_ONE**2 * rows,
@@ -117,8 +122,14 @@ def plan_selection(cost: float, columns: int, others: int, shares: Mapping[str, 
     cost: of the party, may be infinite. columns: N_k. others: columns that the other parties choose.
     shares: of cost, by kind, of sum 1: ``MARGINAL`` or ``TWO_ROUND``.
     """
-    if columns < 1 or abs(math.fsum(shares.values()) - 1) > 1e-9 or not all(share > 0 for share in shares.values()):
-        raise ValueError("a party chooses one column or more, and the shares of cost are above 0 and of sum 1")
+    if (
+        columns < 1
+        or abs(math.fsum(shares.values()) - 1) > 1e-9
+        or not all(share > 0 for share in shares.values())
+    ):
+        raise ValueError(
+            "a party chooses one column or more, and the shares of cost are above 0 and of sum 1"
+        )
     if math.isinf(cost):
         return SelectionPlan(columns, others, None, {}, row_bound(None, others))
     if not cost > 0:
@@ -141,13 +152,15 @@ def plan_selection(cost: float, columns: int, others: int, shares: Mapping[str, 
 
 
 def row_bound(noise: IntegerNoise | None, others: int) -> int:
-    """B: hardly any row of ``others`` noisy features of 1 is longer. Public, and a bound whatever the rows are."""
+    """B: hardly any row of ``others`` noisy features of 1 is longer. Public, and a bound whatever the rows
+    are."""
     deviation = 0.0 if noise is None else noise.deviation / FEATURE_ONE
     return math.ceil(math.hypot(1.0, deviation) * (math.sqrt(max(1, others)) + 2.5))
 
 
 def clip_rows(rows: Floats, bound: int) -> Integers:
-    """Released rows, cut to the bound's length, as whole numbers of 2^-bits, as fine as exact sums allow: (rows, columns).
+    """Released rows, cut to the bound's length, as whole numbers of 2^-bits, as fine as exact sums allow:
+    (rows, columns).
 
     rows: in features of 1.
     """
@@ -189,7 +202,8 @@ class PartySelection:
         self._transcript, self.chosen = state.transcript, list(state.chosen)
 
     def choose(self) -> list[int]:
-        """N_k columns, best first: the exponential mechanism over +-a_i'y of the columns that are left, N_k times."""
+        """N_k columns, best first: the exponential mechanism over +-a_i'y of the columns that are left, N_k
+        times."""
         scores = correlations(self._window.columns, self._window.labels, RESIDUAL_ONE)
         left = np.arange(len(scores))
         for number in range(min(self._plan.columns, len(scores))):
@@ -198,7 +212,11 @@ class PartySelection:
             if self._plan.rate is None:
                 found = int(np.argmax(signed))
             else:
-                found = int(choice(signed, self._plan.rate).draw(self._bits(f"choice {number}", 1, (self._plan.rate,)))[0])
+                found = int(
+                    choice(signed, self._plan.rate).draw(
+                        self._bits(f"choice {number}", 1, (self._plan.rate,))
+                    )[0]
+                )
             self.chosen.append(int(left[found % len(left)]))
             left = np.delete(left, found % len(left))
             self._hear(b"%d" % self.chosen[-1])
@@ -231,7 +249,9 @@ class PartySelection:
         self._hear(others.astype("<i8").tobytes())
         sums = np.zeros((self._own.shape[1], others.shape[1]), dtype=np.int64)
         for start in range(0, len(others), CHUNK):
-            part = self._own[start : start + CHUNK].astype(np.float64).T @ others[start : start + CHUNK].astype(np.float64)
+            part = self._own[start : start + CHUNK].astype(np.float64).T @ others[
+                start : start + CHUNK
+            ].astype(np.float64)
             sums += part.astype(np.int64)
         told = self._told("products", sums.ravel()).reshape(sums.shape)
         return np.ldexp(told, -row_bits(self._plan.row_bound)) / (FEATURE_ONE * len(others))
@@ -252,7 +272,9 @@ class PartySelection:
     def _bits(self, kind: str, draws: int, given: tuple[Fraction | int, ...]) -> bytes:
         place = self._place
         every = (FEATURE_ONE, RESIDUAL_ONE, self._plan.columns, self._plan.row_bound, *given)
-        release = Release(place.ledger, place.federation, place.party, place.window, 0, kind, every, self._transcript)
+        release = Release(
+            place.ledger, place.federation, place.party, place.window, 0, kind, every, self._transcript
+        )
         return release_bits(place.secret, release, draws)
 
     def _hear(self, *parts: bytes) -> None:

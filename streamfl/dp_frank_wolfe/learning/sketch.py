@@ -1,10 +1,12 @@
-"""Sketches of columns, which parties release: m sums of a column's rows with random signs, from a public seed.
+"""Sketches of columns, which parties release: m sums of a column's rows with random signs, from a public
+seed.
 
-J = H / sqrt(m) with H of +1 and -1 (Achlioptas 2003). The paper's J is Gaussian: the norms of its columns differ, and the largest
-decides the noise. Here each norm is exactly 1, whatever the seed is. So nobody can choose a seed that weakens the claim.
+J = H / sqrt(m) with H of +1 and -1 (Achlioptas 2003). The paper's J is Gaussian: the norms of its columns
+differ, and the largest decides the noise. Here each norm is exactly 1, whatever the seed is. So nobody can
+choose a seed that weakens the claim.
 
-Replacing a row moves its feature by 2 at most. So each of the m sums H a moves by 2, and J a by 2 in Euclidean norm. A party
-releases H a in whole numbers with discrete noise. J' J a = H' (H a) / m.
+Replacing a row moves its feature by 2 at most. So each of the m sums H a moves by 2, and J a by 2 in
+Euclidean norm. A party releases H a in whole numbers with discrete noise. J' J a = H' (H a) / m.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ MOST_KEPT = 2**27
 
 
 class Sketch(Protocol):
-    """numbers: how many a column's sketch has. moved: how many of them one row moves. scale: J'J a = scale * back(apply(a))."""
+    """numbers: how many a column's sketch has. moved: how many of them one row moves. scale: J'J a = scale *
+    back(apply(a))."""
 
     @property
     def numbers(self) -> int: ...
@@ -43,7 +46,8 @@ class Sketch(Protocol):
         ...
 
     def back(self, sums: Floats) -> Floats:
-        """Sums, (numbers,), to H' sums, (rows,). Whole numbers whose absolute sum is below 2^53 give exact whole numbers."""
+        """Sums, (numbers,), to H' sums, (rows,). Whole numbers whose absolute sum is below 2^53 give exact
+        whole numbers."""
         ...
 
 
@@ -108,6 +112,8 @@ class SignSketch:
 
     def _draw(self, chunk: int) -> NDArray[np.int8]:
         rows = min(CHUNK, self._rows - chunk * CHUNK)
-        drawn = np.frombuffer(rng_for(self._seed, "sketch", chunk).bytes(-(-rows * self.numbers // 8)), np.uint8)
+        drawn = np.frombuffer(
+            rng_for(self._seed, "sketch", chunk).bytes(-(-rows * self.numbers // 8)), np.uint8
+        )
         bits = np.unpackbits(drawn, count=rows * self.numbers).reshape(rows, self.numbers)
         return np.asarray(2 * bits.astype(np.int8) - 1, dtype=np.int8)

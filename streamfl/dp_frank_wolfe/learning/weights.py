@@ -25,7 +25,8 @@ def weights_of(own: Floats) -> tuple[bytes, bytes]:
 
 
 def read_weights(columns: bytes, weights: bytes, count: int, radius: float) -> Floats:
-    """Weights, (count,), from what :func:`weights_of` gave. Raises PeerError for unknown columns and weights beyond the radius.
+    """Weights, (count,), from what :func:`weights_of` gave. Raises PeerError for unknown columns and weights
+    beyond the radius.
 
     radius: bound on the sum of the party's absolute weights.
     """
@@ -48,7 +49,8 @@ def read_remembered(content: bytes) -> dict[str, tuple[bytes, bytes]]:
 
 
 def read_columns(content: bytes, count: int) -> NDArray[np.int64]:
-    """Numbers of columns, each once, in the order in which they came. Raises PeerError for unknown or repeated columns."""
+    """Numbers of columns, each once, in the order in which they came. Raises PeerError for unknown or
+    repeated columns."""
     if len(content) % 4:
         raise PeerError("shape", f"{len(content)} bytes are no columns' numbers")
     numbers = np.frombuffer(content, "<u4").astype(np.int64)

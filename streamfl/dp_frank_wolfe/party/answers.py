@@ -1,4 +1,5 @@
-"""Computes a party's answers from its frozen window. Works on a copy: state changes only once the release is in the ledger."""
+"""Computes a party's answers from its frozen window. Works on a copy: state changes only once the release is
+in the ledger."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ LARGEST_ROW = 1e100
 
 @dataclass(frozen=True)
 class PreparedAnswer:
-    """kind, content: of the message. keep: call it once the message may be sent. shown, numbers: for the operator's counts."""
+    """kind, content: of the message. keep: call it once the message may be sent. shown, numbers: for the
+    operator's counts."""
 
     kind: str
     content: bytes
@@ -80,12 +82,15 @@ class PartyAnswers:
         return {"frank-wolfe": ("ask",), "marginal": ("choose",), "two-round": ("choose", "rows")}[estimator]
 
     def place(self, message: Message) -> int:
-        """The ask's place in the window, counted from 0. Raises PeerError if the fit has no such iteration."""
+        """The ask's place in the window, counted from 0. Raises PeerError if the fit has no such
+        iteration."""
         if message.kind != "ask":
             return list(self.kinds).index(message.kind)
         learning = self._settings.learning
         if message.iteration >= learning.iterations:
-            raise PeerError("implausible", f"iteration {message.iteration} of {learning.iterations}, counted from 0")
+            raise PeerError(
+                "implausible", f"iteration {message.iteration} of {learning.iterations}, counted from 0"
+            )
         return message.iteration
 
     def begin(self, window: int, centred: bool) -> None:
@@ -114,7 +119,8 @@ class PartyAnswers:
         self._state = state
 
     def answer(self, message: Message) -> PreparedAnswer:
-        """The answer to an ask of the window, after all asks before it. Raises PeerError if the ask is implausible."""
+        """The answer to an ask of the window, after all asks before it. Raises PeerError if the ask is
+        implausible."""
         try:
             if message.kind == "ask":
                 return self._answer_ask(message)
@@ -123,7 +129,8 @@ class PartyAnswers:
             raise PeerError("implausible", f"{message.kind} of window {message.window}: {error}") from None
 
     def weights(self, columns: bytes, weights: bytes, radius: float) -> Floats:
-        """The own columns' weights in a message, (columns,). Raises PeerError if they are invalid or beyond the radius."""
+        """The own columns' weights in a message, (columns,). Raises PeerError if they are invalid or beyond
+        the radius."""
         with np.errstate(over="ignore"):
             return read_weights(columns, weights, self._columns, radius)
 
@@ -132,7 +139,11 @@ class PartyAnswers:
     def _answer_ask(self, message: Message) -> PreparedAnswer:
         public, own = self._public, self._own
         ask: Ask = read_content(message.content, Ask)
-        due = [number for number in public.sampling.blocks_of(message.window, message.iteration) if number in self._blocks]
+        due = [
+            number
+            for number in public.sampling.blocks_of(message.window, message.iteration)
+            if number in self._blocks
+        ]
         if not due:
             raise PeerError("implausible", f"no block of {own!r} takes part in iteration {message.iteration}")
         fit, sketch = self._party_fit()
@@ -154,7 +165,9 @@ class PartyAnswers:
             self._state = after
             self._remember_fit(after)
 
-        content = content_of(Answers([_vertex(number, answer) for number, answer in sorted(found.items())], gap))
+        content = content_of(
+            Answers([_vertex(number, answer) for number, answer in sorted(found.items())], gap)
+        )
         shown = [answer.sums for answer in found.values() if answer.sums is not None]
         return PreparedAnswer("answers", content, keep, len(shown), len(found) + sum(map(len, shown)))
 
@@ -166,9 +179,14 @@ class PartyAnswers:
         settings, public = self._settings, self._public
         if self._fit is None or self._sketch is None:
             self._sketch = public.sketch(self._window)
-            plan, place = public.fit_plan(self._own, self._window, self._centred), self._given.place(settings, self._window)
+            plan, place = (
+                public.fit_plan(self._own, self._window, self._centred),
+                self._given.place(settings, self._window),
+            )
             candidates, seed = settings.learning.candidates, settings.federation.seed
-            self._fit = PartyFit(self._frozen.window, self._blocks, plan, self._sketch, place, candidates, seed)
+            self._fit = PartyFit(
+                self._frozen.window, self._blocks, plan, self._sketch, place, candidates, seed
+            )
             if isinstance(self._state, FitState):
                 self._fit.state = self._state
         return self._fit, self._sketch
@@ -194,7 +212,10 @@ class PartyAnswers:
         plan, rows = self._public.selection_plan(self._own, self._centred), self._settings.window.rows
         count = len(told.rows) // (8 * rows)
         if len(told.rows) % (8 * rows) or count > plan.others:
-            raise PeerError("shape", f"{len(told.rows)} bytes of rows: {rows} rows of at most {plan.others} columns are expected")
+            raise PeerError(
+                "shape",
+                f"{len(told.rows)} bytes of rows: {rows} rows of at most {plan.others} columns are expected",
+            )
         others = decode_array(told.rows, np.float64, (rows, count), "rows")
         if np.any(np.abs(others) > LARGEST_ROW):
             raise PeerError("implausible", f"rows with numbers beyond {LARGEST_ROW:g}")
@@ -207,7 +228,10 @@ class PartyAnswers:
 
     def _selection(self) -> PartySelection:
         """A new object on each call: its state is kept only once the release is in the ledger."""
-        plan, place = self._public.selection_plan(self._own, self._centred), self._given.place(self._settings, self._window)
+        plan, place = (
+            self._public.selection_plan(self._own, self._centred),
+            self._given.place(self._settings, self._window),
+        )
         selection = PartySelection(self._frozen.window, plan, place)
         if isinstance(self._state, SelectionState):
             selection.state = self._state

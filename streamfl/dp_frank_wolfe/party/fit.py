@@ -1,4 +1,5 @@
-"""A party's part of a fit: scores of signed vertices, a choice among them, and a sketch of a column when it is first chosen."""
+"""A party's part of a fit: scores of signed vertices, a choice among them, and a sketch of a column when it
+is first chosen."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ LARGEST = 1e250
 
 @dataclass(frozen=True)
 class ReleaseContext:
-    """Where a party's releases belong. ledger, federation, party: names. window: number of it. secret: 32 bytes or more."""
+    """Where a party's releases belong. ledger, federation, party: names. window: number of it. secret: 32
+    bytes or more."""
 
     ledger: str
     federation: str
@@ -49,7 +51,8 @@ class ReleaseContext:
 
 
 class FitState(msgspec.Struct, array_like=True, frozen=True):
-    """A party's progress in a fit. transcript: digest of all that was read and released. chosen: how many choices were made.
+    """A party's progress in a fit. transcript: digest of all that was read and released. chosen: how many
+    choices were made.
 
     shown: columns whose sketches were released, in that order.
     """
@@ -61,7 +64,8 @@ class FitState(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class BlockAnswer:
-    """vertex: of the block. sums: of its column, in the noise's units; None if the column was shown before."""
+    """vertex: of the block. sums: of its column, in the noise's units; None if the column was shown
+    before."""
 
     vertex: Vertex
     sums: Integers | None
@@ -70,9 +74,9 @@ class BlockAnswer:
 def predictions(window: Window, own: Floats, others: Quantised, sketch: Sketch, bound: int) -> Integers:
     """A x of each row, clipped to +-bound, in whole numbers of ``RESIDUAL_ONE``: (rows,).
 
-    The own columns' part is exact. The others' part is estimated from their sketches. A row's prediction follows from its own
-    features and from what was released. The bound is enforced: sketches predict several times more than the true model ever does,
-    and without a bound one row could move a score by any amount.
+    The own columns' part is exact. The others' part is estimated from their sketches. A row's prediction
+    follows from its own features and from what was released. The bound is enforced: sketches predict several
+    times more than the true model ever does, and without a bound one row could move a score by any amount.
 
     own: x of the party's columns. others: sum of x_j times sums of column j over the others' columns.
     """
@@ -86,7 +90,8 @@ def predictions(window: Window, own: Floats, others: Quantised, sketch: Sketch, 
 
 
 def column_scores(gradient: Integers) -> Integers:
-    """Scores of the vertices +e_i, then of -e_i: (2 columns,). A vertex scores higher the more it points against the gradient."""
+    """Scores of the vertices +e_i, then of -e_i: (2 columns,). A vertex scores higher the more it points
+    against the gradient."""
     return np.concatenate([-gradient, gradient])
 
 
@@ -94,8 +99,8 @@ class PartyFit:
     """One fit on one window.
 
     window: the frozen one. blocks: the party's, by their public numbers. plan: what it may release.
-    place: where its releases belong. candidates: columns of a block that are tried in an iteration, None for all; drawn by the
-        public ``seed``. Fewer of them are cheaper, but the theorem does not cover that.
+    place: where its releases belong. candidates: columns of a block that are tried in an iteration, None for
+        all; drawn by the public ``seed``. Fewer of them are cheaper, but the theorem does not cover that.
     """
 
     def __init__(
@@ -129,15 +134,24 @@ class PartyFit:
     def state(self, state: FitState) -> None:
         self._transcript, self._chosen, self.shown = state.transcript, state.chosen, list(state.shown)
 
-    def answer(self, iteration: int, numbers: Iterable[int], own: Floats, others: Floats) -> dict[int, BlockAnswer]:
-        """Answers of the blocks with these numbers. A block that may show no new column and has none shown does not answer.
+    def answer(
+        self, iteration: int, numbers: Iterable[int], own: Floats, others: Floats
+    ) -> dict[int, BlockAnswer]:
+        """Answers of the blocks with these numbers. A block that may show no new column and has none shown
+        does not answer.
 
         own: x of the party's columns. others: from :meth:`Iterate.others`.
-        Raises ValueError for an iterate that no server could have reached, and for more choices than the plan has.
+        Raises ValueError for an iterate that no server could have reached, and for more choices than the plan
+        has.
         """
         radius = sum(block.radius for block in self._blocks.values())
-        if not (float(np.sum(np.abs(own))) <= radius * (1 + SLACK) and float(np.max(np.abs(others), initial=0.0)) <= LARGEST):
-            raise ValueError(f"an iterate that is not within the radius of {radius}, or predictions that are no numbers")
+        if not (
+            float(np.sum(np.abs(own))) <= radius * (1 + SLACK)
+            and float(np.max(np.abs(others), initial=0.0)) <= LARGEST
+        ):
+            raise ValueError(
+                f"an iterate that is not within the radius of {radius}, or predictions that are no numbers"
+            )
         told = quantise(others)
         self._hear(b"%d" % iteration, own.astype("<f8").tobytes(), others.astype("<f8").tobytes())
         predicted = predictions(self._window, own, told, self._sketch, self._plan.prediction_bound)
@@ -156,17 +170,24 @@ class PartyFit:
             gradient = correlations(own_columns, residuals, self._plan.largest_residual)
             found = self._choose(iteration, number, columns, column_scores(gradient))
             vertex = Vertex(int(columns[found % len(columns)]), 1 if found < len(columns) else -1)
-            answers[number] = BlockAnswer(vertex, None if vertex.column in self.shown else self._show(vertex.column))
+            answers[number] = BlockAnswer(
+                vertex, None if vertex.column in self.shown else self._show(vertex.column)
+            )
             self._hear(b"chose", b"%d %d" % (vertex.column, vertex.sign))
         return answers
 
     def gap(self, own: Floats, others: Floats) -> float:
-        """The party's part of the duality gap, sum over its blocks of g_b' x_b + r_b max |g_b|. It is not private.
+        """The party's part of the duality gap, sum over its blocks of g_b' x_b + r_b max |g_b|. It is not
+        private.
 
         The sum over all parties is at least the objective's distance from its optimum.
         """
-        predicted = predictions(self._window, own, quantise(others), self._sketch, self._plan.prediction_bound)
-        gradient = correlations(self._window.columns, predicted - self._window.labels, self._plan.largest_residual)
+        predicted = predictions(
+            self._window, own, quantise(others), self._sketch, self._plan.prediction_bound
+        )
+        gradient = correlations(
+            self._window.columns, predicted - self._window.labels, self._plan.largest_residual
+        )
         real = gradient / (FEATURE_ONE * RESIDUAL_ONE * len(self._window.labels))
         total = 0.0
         for block in self._blocks.values():
@@ -179,7 +200,8 @@ class PartyFit:
         return sums.astype(np.float64) * (self._plan.noise.unit if self._plan.noise else 1)
 
     def _open_columns(self, iteration: int, number: int) -> NDArray[np.int64]:
-        """Columns of the block that may be chosen: at the cap the shown ones, else all, or the drawn candidates."""
+        """Columns of the block that may be chosen: at the cap the shown ones, else all, or the drawn
+        candidates."""
         own = np.sort(np.array(self._blocks[number].columns, dtype=np.int64))
         if len(self.shown) >= self._plan.columns:
             return own[np.isin(own, self.shown)]
@@ -191,11 +213,18 @@ class PartyFit:
     def _choose(self, iteration: int, number: int, columns: NDArray[np.int64], scores: Integers) -> int:
         if self._plan.rate is None:
             return int(np.argmax(scores))
-        bits = self._bits(iteration, f"choice {number}", self._transcript, 1, (self._plan.rate, columns.astype("<i8").tobytes()))
+        bits = self._bits(
+            iteration,
+            f"choice {number}",
+            self._transcript,
+            1,
+            (self._plan.rate, columns.astype("<i8").tobytes()),
+        )
         return int(choice(scores, self._plan.rate).draw(bits)[0])
 
     def _show(self, column: int) -> Integers:
-        """The column's sums with noise. They follow from the window alone, so they are the same in any iteration."""
+        """The column's sums with noise. They follow from the window alone, so they are the same in any
+        iteration."""
         self.shown.append(column)
         sums = self._sketch.apply(self._window.columns[:, column])
         noise = self._plan.noise
@@ -204,10 +233,19 @@ class PartyFit:
         given = (noise.variance, noise.unit, self._sketch.name)
         return noise.add(sums, self._bits(0, f"sketch {column}", self._window.digest, len(sums), given))
 
-    def _bits(self, iteration: int, kind: str, digest: bytes, draws: int, given: tuple[str | int | bytes | Fraction, ...]) -> bytes:
+    def _bits(
+        self,
+        iteration: int,
+        kind: str,
+        digest: bytes,
+        draws: int,
+        given: tuple[str | int | bytes | Fraction, ...],
+    ) -> bytes:
         place, plan = self._place, self._plan
         every = (FEATURE_BITS, RESIDUAL_BITS, plan.prediction_bound, plan.choices, plan.columns, *given)
-        release = Release(place.ledger, place.federation, place.party, place.window, iteration, kind, every, digest)
+        release = Release(
+            place.ledger, place.federation, place.party, place.window, iteration, kind, every, digest
+        )
         return release_bits(place.secret, release, draws)
 
     def _hear(self, *parts: bytes) -> None:

@@ -56,10 +56,16 @@ class FrozenWindow:
     def _read(self) -> Window:
         content = self._fragments.content
         if len(content) != self._size:
-            raise PeerError("malformed", f"a frozen window of {len(content)} bytes in state, not {self._size}")
+            raise PeerError(
+                "malformed", f"a frozen window of {len(content)} bytes in state, not {self._size}"
+            )
         at = 2 * self._rows * self._columns
         columns = np.frombuffer(content[:at], "<i2").astype(np.int16).reshape(self._rows, self._columns)
         labels = np.frombuffer(content[at:], "<i8").astype(np.int64)
-        if np.any(columns > FEATURE_ONE) or np.any(columns < -FEATURE_ONE) or np.any(np.abs(labels) > RESIDUAL_ONE):
+        if (
+            np.any(columns > FEATURE_ONE)
+            or np.any(columns < -FEATURE_ONE)
+            or np.any(np.abs(labels) > RESIDUAL_ONE)
+        ):
             raise PeerError("malformed", "a frozen window in state with numbers beyond their bounds")
         return assemble(columns, labels)

@@ -32,4 +32,6 @@ class PartyGiven:
     def place(self, settings: DPFrankWolfeSettings, window: int) -> ReleaseContext:
         """Where releases of a window belong."""
         ledger = f"{settings.ledger_name} {self.identity.hex()}"
-        return ReleaseContext(ledger, settings.federation.name, settings.required_party(), window, self.secret)
+        return ReleaseContext(
+            ledger, settings.federation.name, settings.required_party(), window, self.secret
+        )

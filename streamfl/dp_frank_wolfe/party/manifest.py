@@ -1,8 +1,8 @@
 """Manifests: the rows of a window, by the numbers under which the party announced them.
 
-A party numbers its entities 1, 2, 3 and so on as it announces them, so it sends each name once. A window is mostly of entities
-that were announced one after another, so a few numbers describe it. A digest shows that server and party mean the same names.
-"""
+A party numbers its entities 1, 2, 3 and so on as it announces them, so it sends each name once. A window is
+mostly of entities that were announced one after another, so a few numbers describe it. A digest shows that
+server and party mean the same names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def digest_of_rows(names: Sequence[str]) -> bytes:
 
 
 def manifest_content(numbers: Mapping[str, int], digest: bytes) -> bytes:
-    """Encodes a window's manifest for one party. numbers: by name, ascending; 0 for an entity that was announced without one.
+    """Encodes a window's manifest for one party. numbers: by name, ascending; 0 for an entity that was
+    announced without one.
 
     digest: of all names. A party of release 0.1 announces without numbers, and reads names alone.
     """
@@ -32,22 +33,28 @@ def manifest_content(numbers: Mapping[str, int], digest: bytes) -> bytes:
 
 
 def rows_of(manifest: Manifest, rows: int, announced: Mapping[int, str]) -> list[str]:
-    """The names of a window, ascending. Raises PeerError unless the manifest names ``rows`` of the announced entities, each once.
+    """The names of a window, ascending. Raises PeerError unless the manifest names ``rows`` of the announced
+    entities, each once.
 
     announced: names that wait, by number.
     """
     numbers, told = _numbers(manifest.runs, rows), manifest.names
     if len(told) + len(numbers) != rows or any(one >= other for one, other in pairwise(told)):
-        raise PeerError("malformed", f"{len(told)} names and {len(numbers)} numbers: {rows} are expected, ascending, none twice")
+        raise PeerError(
+            "malformed",
+            f"{len(told)} names and {len(numbers)} numbers: {rows} are expected, ascending, none twice",
+        )
     if unknown := sum(number not in announced for number in numbers):
-        raise PeerError("implausible", f"{unknown} numbers of no entity that this party has announced and that waits")
+        raise PeerError(
+            "implausible", f"{unknown} numbers of no entity that this party has announced and that waits"
+        )
     names = sorted([*told, *(announced[number] for number in numbers)])
     if len(set(names)) < rows:
         raise PeerError("malformed", "an entity is said by its name and by its number")
     if numbers and digest_of_rows(names) != manifest.digest:
         text = (
-            "the numbers of the manifest are of other entities at this party: its state is not the one that it announced them "
-            "from, or somebody else has announced entities in its name"
+            "the numbers of the manifest are of other entities at this party: its state is not the one that "
+            "it announced them from, or somebody else has announced entities in its name"
         )
         raise PeerError("another_manifest", text)
     return names
@@ -55,7 +62,9 @@ def rows_of(manifest: Manifest, rows: int, announced: Mapping[int, str]) -> list
 
 def numbered(announcements: Iterable[tuple[int, Sequence[str]]]) -> dict[int, str]:
     """Names by number. announcements: pairs of the first name's number, 0 for none, and the names."""
-    return {first + place: name for first, names in announcements if first for place, name in enumerate(names)}
+    return {
+        first + place: name for first, names in announcements if first for place, name in enumerate(names)
+    }
 
 
 def _runs(numbers: Iterable[int]) -> list[int]:
@@ -72,7 +81,8 @@ def _runs(numbers: Iterable[int]) -> list[int]:
 
 
 def _numbers(runs: Sequence[int], most: int) -> list[int]:
-    """The numbers that :func:`_runs` encoded, ascending. Raises PeerError for malformed runs or more than ``most`` numbers."""
+    """The numbers that :func:`_runs` encoded, ascending. Raises PeerError for malformed runs or more than
+    ``most`` numbers."""
     gaps, lengths = runs[::2], runs[1::2]
     # Checked before the list is built: a run may claim any length.
     if len(gaps) != len(lengths) or 0 in lengths or 0 in gaps[1:] or sum(lengths) > most:

@@ -1,7 +1,8 @@
 """Records with a readable entity and unreadable values: they count as rows of zeros.
 
-Whether a row's values can be read is private. If such a record went to the dead letters, or made a window wait for another, that
-would reveal it. If the name itself cannot be read, nobody knows whose record it was, and it is refused.
+Whether a row's values can be read is private. If such a record went to the dead letters, or made a window
+wait for another, that would reveal it. If the name itself cannot be read, nobody knows whose record it was,
+and it is refused.
 """
 
 from __future__ import annotations

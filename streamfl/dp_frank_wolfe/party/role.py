@@ -51,9 +51,10 @@ ANNOUNCED_BYTES = 60_000
 class PartyServing(Protocol):
     """A party's part of predictions between fits.
 
-    It has keys of its own among the partition's parts. Releases with noise go through the ledger's chain of predictions, at a tick,
-    and only for rows that ``remembered`` has reported as remembered. Samples and the server's model come from two topics, so only
-    remembered rows come again in the same order when the work is done again.
+    It has keys of its own among the partition's parts. Releases with noise go through the ledger's chain of
+    predictions, at a tick, and only for rows that ``remembered`` has reported as remembered. Samples and the
+    server's model come from two topics, so only remembered rows come again in the same order when the work is
+    done again.
     """
 
     @property
@@ -63,7 +64,8 @@ class PartyServing(Protocol):
         """Takes an entity's record as whole numbers, (columns,). Zeros where it cannot be read."""
 
     def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
-        """Takes the party's own weights, (columns,), of the window ``version``. The party still has those of the version before."""
+        """Takes the party's own weights, (columns,), of the window ``version``. The party still has those of
+        the version before."""
 
     def pass_time(self, now: float) -> None: ...
 
@@ -203,7 +205,9 @@ class PartyTask:
     def _has_budget(self, entity: str) -> bool:
         waiting = len(self.table)
         # The entity may be one of those that wait, which matters where the ledger is nearly full.
-        if self.ledger.allows(entity, waiting) or (entity in self.table and self.ledger.allows(entity, waiting - 1)):
+        if self.ledger.allows(entity, waiting) or (
+            entity in self.table and self.ledger.allows(entity, waiting - 1)
+        ):
             return True
         self.outbox.counts.spent_entities += 1
         return False
@@ -260,7 +264,9 @@ class PartyTask:
             return
         names = rows_of(read_content(message.content, Manifest), rows, self.table.numbered)
         if unknown := sum(not self.table.was_announced(name) for name in names):
-            raise PeerError("implausible", f"{unknown} entities of window {window} were not announced by this party")
+            raise PeerError(
+                "implausible", f"{unknown} entities of window {window} were not announced by this party"
+            )
         if (refusal := self.ledger.refusal(names)) is not None:
             raise PeerError("budget", f"entities of window {window} have no {refusal} left for a fit")
         frozen = window_of_estimator = self.table.window(names)
@@ -286,11 +292,16 @@ class PartyTask:
 
     def _take_ask(self, message: Message, heard: bytes) -> None:
         progress, place = self.progress, self.answers.place(message)
-        if message.window < progress.window or (message.window == progress.window and progress.phase == WAITING):
+        if message.window < progress.window or (
+            message.window == progress.window and progress.phase == WAITING
+        ):
             self._repeated(False, message.kind)
             return
         if message.window > progress.window:
-            raise PeerError("implausible", f"{message.kind} of window {message.window}: window {progress.window} is the latest")
+            raise PeerError(
+                "implausible",
+                f"{message.kind} of window {message.window}: window {progress.window} is the latest",
+            )
         if place < progress.iteration:
             self._repeated(place == progress.iteration - 1 and heard != progress.heard, message.kind)
             return
@@ -299,7 +310,9 @@ class PartyTask:
 
         def then(link: int, head: bytes) -> None:
             answer.keep()
-            self.progress = PartyProgress(progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard)
+            self.progress = PartyProgress(
+                progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard
+            )
             self._remember()
             self.outbox.counts.iterations += 1
             self.outbox.counts.shown_columns += answer.shown
@@ -311,11 +324,15 @@ class PartyTask:
 
     def _take_model(self, message: Message, heard: bytes) -> None:
         progress = self.progress
-        if message.window < progress.window or (message.window == progress.window and progress.phase == WAITING):
+        if message.window < progress.window or (
+            message.window == progress.window and progress.phase == WAITING
+        ):
             self._repeated(message.window == progress.window and heard != progress.heard, "model")
             return
         if message.window > progress.window:
-            raise PeerError("implausible", f"a model of window {message.window}: window {progress.window} is the latest")
+            raise PeerError(
+                "implausible", f"a model of window {message.window}: window {progress.window} is the latest"
+            )
         model = read_content(message.content, FittedModel)
         weights = self.answers.weights(model.columns, model.weights, self.public.model_radius(self.own))
         self.serving.take_model(message.window, weights)
@@ -323,7 +340,13 @@ class PartyTask:
         self.frozen.clear()
         self.answers.end()
         self.progress = PartyProgress(
-            progress.window, WAITING, progress.iteration, progress.announced, progress.link, progress.manifest, heard
+            progress.window,
+            WAITING,
+            progress.iteration,
+            progress.announced,
+            progress.link,
+            progress.manifest,
+            heard,
         )
         self._remember()
         self.outbox.counts.models += 1
@@ -331,14 +354,26 @@ class PartyTask:
     def _repeated(self, differs: bool, kind: str) -> None:
         """Counts a message that came again or too late. Raises PeerError if it differs from the first one."""
         if differs:
-            raise PeerError("another_ask", f"another {kind} than was heard at that place before: one release is all there is")
+            raise PeerError(
+                "another_ask",
+                f"another {kind} than was heard at that place before: one release is all there is",
+            )
         self.outbox.counts.repeated_messages += 1
 
     def send(
-        self, window: int, iteration: int, kind: str, content: bytes, link: int = 0, head: bytes = b"", headers: Headers = ()
+        self,
+        window: int,
+        iteration: int,
+        kind: str,
+        content: bytes,
+        link: int = 0,
+        head: bytes = b"",
+        headers: Headers = (),
     ) -> None:
         """Sends the server a message. link, head: of the ledger, for a release with noise."""
-        message = Message(VERSION, self.public.fingerprint, self.own, window, iteration, kind, link, head, content)
+        message = Message(
+            VERSION, self.public.fingerprint, self.own, window, iteration, kind, link, head, content
+        )
         self.outbox.send("releases", records_of(self._codec, message), headers)
 
     def _remember(self) -> None:
@@ -380,5 +415,8 @@ class PartyWeights:
 
 def _checked_name(name: str) -> str:
     if len(name.encode()) > LONGEST_ENTITY:
-        raise PeerError("malformed", f"an entity's name of {len(name.encode())} bytes: at most {LONGEST_ENTITY} are accepted")
+        raise PeerError(
+            "malformed",
+            f"an entity's name of {len(name.encode())} bytes: at most {LONGEST_ENTITY} are accepted",
+        )
     return name

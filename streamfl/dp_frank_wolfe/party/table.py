@@ -1,7 +1,7 @@
 """A party's rows as they come: own columns and a label, already whole numbers within their bounds.
 
-Nothing here depends on values. A row that cannot be read is zeros from the beginning, and takes as many bytes as any other.
-"""
+Nothing here depends on values. A row that cannot be read is zeros from the beginning, and takes as many bytes
+as any other."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class PartyTable:
     """Entities that wait for a window. An entity's first record of columns and its first label count.
 
     columns: of an entity.
-    limit: most entities. When it is reached, the oldest incomplete one is forgotten. Complete ones wait for a window.
-    counts: of the member, for the operator.
+    limit: most entities. When it is reached, the oldest incomplete one is forgotten. Complete ones wait for a
+    window. counts: of the member, for the operator.
     """
 
     def __init__(self, parts: ChangedParts, columns: int, limit: int, counts: MemberCounts) -> None:
@@ -106,7 +106,9 @@ class PartyTable:
     def window(self, names: Sequence[str]) -> Window:
         """The rows of announced entities, in the order of ``names``."""
         rows = [self._announced[name] for name in names]
-        columns = np.frombuffer(b"".join([row.columns for row in rows]), "<i2").reshape(len(rows), self._columns)
+        columns = np.frombuffer(b"".join([row.columns for row in rows]), "<i2").reshape(
+            len(rows), self._columns
+        )
         labels = np.frombuffer(b"".join([row.label for row in rows]), "<i8")
         return assemble(columns.astype(np.int16), labels.astype(np.int64))
 
@@ -153,7 +155,9 @@ class PartyTable:
 
     def _make_room(self) -> None:
         if len(self) - len(self._lacking) >= self._limit:
-            raise PeerError("full", f"{len(self)} entities wait for a window already, window.limit is {self._limit}")
+            raise PeerError(
+                "full", f"{len(self)} entities wait for a window already, window.limit is {self._limit}"
+            )
         while len(self) >= self._limit:
             self.forget([next(iter(self._lacking))])
             self._counts.displaced_entities += 1
@@ -163,9 +167,17 @@ class PartyTable:
 
     def _check(self, row: _Row) -> None:
         sizes = (len(row.columns) in (0, 2 * self._columns), len(row.label) in (0, LABEL_BYTES))
-        within = np.abs(np.frombuffer(row.columns, "<i2").astype(np.int32)) <= FEATURE_ONE if sizes[0] else np.zeros(1, bool)
+        within = (
+            np.abs(np.frombuffer(row.columns, "<i2").astype(np.int32)) <= FEATURE_ONE
+            if sizes[0]
+            else np.zeros(1, bool)
+        )
         label = abs(int.from_bytes(row.label, "little", signed=True)) <= RESIDUAL_ONE
-        told = (row.complete or not row.announced) and (row.announced or not row.number) and row.number not in self.numbered
+        told = (
+            (row.complete or not row.announced)
+            and (row.announced or not row.number)
+            and row.number not in self.numbered
+        )
         if not (all(sizes) and within.all() and label and told):
             raise PeerError("malformed", "a row in state that no record can have led to")
 

@@ -1,9 +1,9 @@
 """How far the parties' chains of releases have come, according to their messages.
 
-The file beside a party's state shows it that the state was rolled back. If an old copy of both was put back at once, the party
-cannot see that, and a new release does not look wrong. But the server has read its later releases, and the chain is behind them.
-The server refuses such a release. It cannot be unsent, but the server asks the party for no more, and the fit goes on without it.
-"""
+The file beside a party's state shows it that the state was rolled back. If an old copy of both was put back
+at once, the party cannot see that, and a new release does not look wrong. But the server has read its later
+releases, and the chain is behind them. The server refuses such a release. It cannot be unsent, but the server
+asks the party for no more, and the fit goes on without it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,15 @@ class PartyChains:
         self._notices = notices
 
     def check(self, party: str, message: Message) -> None:
-        """Raises PeerError, and logs a notice, if a new release for a fit does not come after the party's earlier ones."""
+        """Raises PeerError, and logs a notice, if a new release for a fit does not come after the party's
+        earlier ones."""
         known = self._heard[party]
         if 0 < message.link <= known.link:
             text = (
-                f"{party!r} releases as number {message.link} of its ledger, but was at number {known.link} before: an old copy "
-                "of its ledger was restored together with its file, or both were made again. The budget spent since is "
-                "forgotten, and the promise of epsilon does not hold: tell its operator"
+                f"{party!r} releases as number {message.link} of its ledger, but was at number {known.link} "
+                "before: an old copy of its ledger was restored together with its file, or both were made "
+                "again. The budget spent since is forgotten, and the promise of epsilon does not hold: tell "
+                "its operator"
             )
             self._notices.say("ledger_went_back", text)
             raise PeerError("ledger_went_back", text)

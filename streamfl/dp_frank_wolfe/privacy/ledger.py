@@ -1,13 +1,15 @@
 """A party's ledger: what each entity has spent, the chains of releases, and the anchor's file beside them.
 
-The ledger belongs to the data, whichever federation learns from them. Each release is a link of a chain, one chain for fits and one
-for predictions:
+The ledger belongs to the data, whichever federation learns from them. Each release is a link of a chain, one
+chain for fits and one for predictions:
 
-    head_n = SHA-256(head_(n-1), federation, party, window, iteration, kind, digest of what led to it, digest of what is released)
+    head_n = SHA-256(head_(n-1), federation, party, window, iteration, kind, digest of what led to it, digest
+    of what is released)
 
-A head is made only of what others may see, so messages carry it. The link is a hash of the head and of the rows beneath, which
-nobody else sees. It is noted in the anchor before the release leaves. A state that was rolled back would release other content in
-the place of a link, or by chance the same content of other rows. The anchor refuses both.
+A head is made only of what others may see, so messages carry it. The link is a hash of the head and of the
+rows beneath, which nobody else sees. It is noted in the anchor before the release leaves. A state that was
+rolled back would release other content in the place of a link, or by chance the same content of other rows.
+The anchor refuses both.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ Then = Callable[[int, bytes], None]
 
 
 class _Chain(msgspec.Struct, array_like=True, frozen=True):
-    """identity: of the ledger's first anchor. number: releases so far. head, link: the last, empty before the first."""
+    """identity: of the ledger's first anchor. number: releases so far. head, link: the last, empty before the
+    first."""
 
     identity: Annotated[bytes, msgspec.Meta(min_length=IDENTITY_BYTES, max_length=IDENTITY_BYTES)]
     number: Count = 0
@@ -53,7 +56,8 @@ class _Chain(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Latest(msgspec.Struct, array_like=True, frozen=True):
-    """A federation's latest release for a fit. window: the latest that was frozen. link: its number in the chain of fits."""
+    """A federation's latest release for a fit. window: the latest that was frozen. link: its number in the
+    chain of fits."""
 
     window: Count = 0
     link: Count = 0
@@ -62,8 +66,8 @@ class _Latest(msgspec.Struct, array_like=True, frozen=True):
 class _Terms(msgspec.Struct, array_like=True, frozen=True):
     """The promise for an entity over all parties. shares: by party.
 
-    A party knows only its own spend. Under other shares, or with other parties, all parties together could spend more than one
-    budget, and no party would see it.
+    A party knows only its own spend. Under other shares, or with other parties, all parties together could
+    spend more than one budget, and no party would see it.
     """
 
     epsilon: float
@@ -72,14 +76,16 @@ class _Terms(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Whole(msgspec.Struct, array_like=True, frozen=True):
-    """entities: how many something was released of. content: digest of all that is remembered, empty if nothing is."""
+    """entities: how many something was released of. content: digest of all that is remembered, empty if
+    nothing is."""
 
     entities: Count = 0
     content: Annotated[bytes, msgspec.Meta(max_length=SUM_BYTES)] = b""
 
 
 class PartyLedger:
-    """What a party's entities have spent, and the chains of its releases. ``parts``: they have a changelog of their own."""
+    """What a party's entities have spent, and the chains of its releases. ``parts``: they have a changelog of
+    their own."""
 
     def __init__(self, public: Public, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
         self._public = public
@@ -131,7 +137,8 @@ class PartyLedger:
 
     @property
     def may_predict(self) -> bool:
-        """Whether all releases for fits in the file are charged here. What was noted before a crash is done again first."""
+        """Whether all releases for fits in the file are charged here. What was noted before a crash is done
+        again first."""
         return self.trouble is None and self._noted_fits is not None and self.number() >= self._noted_fits
 
     @property
@@ -162,7 +169,8 @@ class PartyLedger:
         return self.spend.refusal_of_all(entities, self.fit_cost)
 
     def charge_fit(self, entities: Sequence[str]) -> None:
-        """Charges the entities of a fit. Call it with the window's link, before anything of the window is released."""
+        """Charges the entities of a fit. Call it with the window's link, before anything of the window is
+        released."""
         if self._terms is None and self._own_terms is not None:
             self._terms = self._own_terms
             self._remember_terms(self._terms)
@@ -176,16 +184,18 @@ class PartyLedger:
         return math.inf if self._exact else self.spend.largest
 
     def tell_exactly(self) -> None:
-        """Records that parts of predictions are sent without noise from now on. The ledger backs no promise afterwards.
+        """Records that parts of predictions are sent without noise from now on. The ledger backs no promise
+        afterwards.
 
-        It does not remember of which entities. So this ends no fit of this federation, and does not limit whom it predicts.
-        """
+        It does not remember of which entities. So this ends no fit of this federation, and does not limit
+        whom it predicts."""
         if not self._exact:
             self._exact = self._federation
             self._remember_exact(self._exact)
 
     def check_follows(self, link: int) -> None:
-        """Raises PeerError if this federation's latest link of fits is not ``link``: the state beside it was rolled back."""
+        """Raises PeerError if this federation's latest link of fits is not ``link``: the state beside it was
+        rolled back."""
         if not self.follows(link):
             raise self._held_back()
 
@@ -194,25 +204,37 @@ class PartyLedger:
         if self._own.link == link:
             return True
         self._refused(
-            f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link} of this "
-            "federation; if it was deleted to begin anew, use another federation.name at every member"
+            f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link "
+            f"{self._own.link} of this federation; if it was deleted to begin anew, use another "
+            "federation.name at every member"
         )
         return False
 
     def release(
-        self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, rows: bytes, then: Then, lane: int = FITS
+        self,
+        window: int,
+        iteration: int,
+        kind: str,
+        heard: bytes,
+        content: bytes,
+        rows: bytes,
+        then: Then,
+        lane: int = FITS,
     ) -> None:
-        """Adds a link, then calls ``then`` with its number and the chain's head. Releases nothing if the ledger is in trouble.
+        """Adds a link, then calls ``then`` with its number and the chain's head. Releases nothing if the
+        ledger is in trouble.
 
-        In the chain of fits it then raises PeerError for the message that led to the release. The dead letters keep that message,
-        so that it can be replayed once topic and file agree.
+        In the chain of fits it then raises PeerError for the message that led to the release. The dead
+        letters keep that message, so that it can be replayed once topic and file agree.
 
         window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
-        content: what is released, as others will see it. rows: digest of the rows that it is computed from, which nobody else sees.
-        lane: the chain that the release belongs to.
+        content: what is released, as others will see it. rows: digest of the rows that it is computed from,
+        which nobody else sees. lane: the chain that the release belongs to.
         """
         if self._noting:
-            self._waiting.append(lambda: self.release(window, iteration, kind, heard, content, rows, then, lane))
+            self._waiting.append(
+                lambda: self.release(window, iteration, kind, heard, content, rows, then, lane)
+            )
             return
         if self.trouble is not None:
             self._refused(self.trouble)
@@ -246,8 +268,11 @@ class PartyLedger:
             noted(b"")
         else:
             self._noting = True
-            # Parts that were noted before a crash are sent again, before or after this. No fit is ahead then: see may_predict.
-            most = {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
+            # Parts that were noted before a crash are sent again, before or after this. No fit is ahead then:
+            # see may_predict.
+            most = (
+                {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
+            )
             self._outbox.ask(note_link, self._work(number, link, lane, self.head(lane), most), noted)
 
     def look(self, link: int) -> None:
@@ -258,22 +283,24 @@ class PartyLedger:
         self.check_whole()
         if link > self._own.link:
             self._complain(
-                f"the ledger's topic was rolled back or truncated: it has link {self._own.link} of this federation, and the "
-                f"party's state goes on behind link {link}"
+                f"the ledger's topic was rolled back or truncated: it has link {self._own.link} of this "
+                f"federation, and the party's state goes on behind link {link}"
             )
         if self._anchor is None:
             self._noted_fits = 0
         elif self.trouble is None:
             for lane, known in enumerate(self._chains):
-                self._outbox.ask(examine_link, self._work(known.number, known.link, lane), partial(self._looked, lane))
+                self._outbox.ask(
+                    examine_link, self._work(known.number, known.link, lane), partial(self._looked, lane)
+                )
 
     def check_whole(self) -> None:
         """Puts the ledger in trouble if parts of it were not restored."""
         if self._whole != (found := self._all_of_it()):
             self._has_gap = True
             self._complain(
-                f"the ledger's topic was truncated, or records of it were lost: it was written with {self._whole.entities} "
-                f"entities, and {found.entities} were found"
+                "the ledger's topic was truncated, or records of it were lost: it was written with "
+                f"{self._whole.entities} entities, and {found.entities} were found"
             )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
@@ -290,14 +317,16 @@ class PartyLedger:
             self._complain(
                 f"the ledger's entities were promised epsilon = {terms.epsilon:g} at delta = {terms.delta:g} "
                 f"with shares {terms.shares}, and under other terms the promise would not hold",
-                "set the same again, in privacy and federation.parties, or use another ledger for other people",
+                "set the same again, in privacy and federation.parties, or use another ledger for other "
+                "people",
             )
 
     def _restore_exact(self, federation: str) -> None:
         self._exact = check_name(federation.encode())
         if self._keeps_to_noise:
             self._complain(
-                f"the federation {self._exact!r} sent exact parts of predictions of the ledger's entities, with "
+                f"the federation {self._exact!r} sent exact parts of predictions of the ledger's entities, "
+                "with "
                 'serving.mode = "exact", and no epsilon holds after that',
                 "use another ledger for other people",
             )
@@ -307,7 +336,9 @@ class PartyLedger:
 
     def _restore_chain(self, lane: int, found: _Chain) -> None:
         if lane >= len(self._chains):
-            raise PeerError("malformed", f"a chain {lane} in the ledger, which has {len(self._chains)}, from 0")
+            raise PeerError(
+                "malformed", f"a chain {lane} in the ledger, which has {len(self._chains)}, from 0"
+            )
         self._chains[lane] = found
         if found.identity != self._identity:
             self._complain("the ledger's topic was begun with another ledger file: restore that file")
@@ -319,7 +350,10 @@ class PartyLedger:
         """Gauges of the entity of which most was released, and of the chains' length."""
         privacy, largest = self._public.settings.privacy, self.largest
         if self._epsilon[0] != largest:
-            self._epsilon = largest, epsilon_of(largest / self._public.share(self._party), privacy.delta * (1 - SPARE))
+            self._epsilon = (
+                largest,
+                epsilon_of(largest / self._public.share(self._party), privacy.delta * (1 - SPARE)),
+            )
         yield PartyMetrics.epsilon(self._epsilon[1])
         yield PartyMetrics.budget_epsilon(privacy.epsilon)
         yield PartyMetrics.rho(largest)
@@ -328,7 +362,13 @@ class PartyLedger:
         yield PartyMetrics.ledger_links(sum(one.number for one in self._chains))
 
     def _all_of_it(self) -> _Whole:
-        if not (any(one.number for one in self._chains) or self._latest or self._terms or self._exact or len(self.spend)):
+        if not (
+            any(one.number for one in self._chains)
+            or self._latest
+            or self._terms
+            or self._exact
+            or len(self.spend)
+        ):
             return _Whole()
         remembered = (self._chains, sorted(self._latest.items()), self._terms, self._exact)
         others = msgspec.msgpack.encode(remembered, order="sorted")
@@ -352,7 +392,9 @@ class PartyLedger:
     def _held_back(self) -> PeerError:
         return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
-    def _complain(self, why: str, remedy: str = "restore the newest state, of the ledger's topic and of this member") -> None:
+    def _complain(
+        self, why: str, remedy: str = "restore the newest state, of the ledger's topic and of this member"
+    ) -> None:
         if self.trouble is None:
             self.trouble = f"{why}. Nothing more is released: {remedy}"
         self._outbox.notices.say("ledger", self.trouble)

@@ -28,11 +28,11 @@ class Announced:
 
     None: the party has not announced it. 0: the party announced it without a number.
 
-    Announcements depend on ids and times alone, never on values. A name is forgotten when a window takes it. If a party announces
-    it again after that, it is for another window.
+    Announcements depend on ids and times alone, never on values. A name is forgotten when a window takes it.
+    If a party announces it again after that, it is for another window.
 
-    parties: in the public order. limit: most names of one party that wait, so all together are bounded. A party with a larger limit
-        of its own may announce more: those are left out.
+    parties: in the public order. limit: most names of one party that wait, so all together are bounded. A
+        party with a larger limit of its own may announce more: those are left out.
     counts: of the member, for the operator.
     """
 
@@ -61,9 +61,11 @@ class Announced:
         return len(self._complete)
 
     def take(self, party: str, number: int, told: Entities) -> bool:
-        """Takes a party's announcement. False if it came before. Raises PeerError for an announcement that no party makes.
+        """Takes a party's announcement. False if it came before. Raises PeerError for an announcement that no
+        party makes.
 
-        A party that lost its state announces anew, under other numbers. For names that wait, the latest number counts.
+        A party that lost its state announces anew, under other numbers. For names that wait, the latest
+        number counts.
 
         number: counts the party's announcements from 1.
         """
@@ -75,13 +77,16 @@ class Announced:
         if len(set(names)) < len(names):
             raise PeerError("malformed", f"{party!r} announces a name twice at once")
         if told.first + len(names) > MOST_NUMBERED:
-            raise PeerError("implausible", f"{party!r} announces entities under numbers above {MOST_NUMBERED}")
+            raise PeerError(
+                "implausible", f"{party!r} announces entities under numbers above {MOST_NUMBERED}"
+            )
         place, unknown = self._place[party], list[int | None]([None] * len(self._place))
         before = {name: self._names.get(name, unknown)[place] for name in names}
         numbers = {name: told.first and told.first + later for later, name in enumerate(names)}
         again = [name for name, known in before.items() if known not in (None, numbers[name])]
         fresh = [name for name, known in before.items() if known is None and is_new]
-        # The announcement counts even if names are left out: if it were refused, all later ones would be refused too.
+        # The announcement counts even if names are left out: if it were refused, all later ones would be
+        # refused too.
         room = self._limit - self._waiting[party]
         self._counts.left_out_entities += max(0, len(fresh) - room)
         fresh = fresh[: max(0, room)]
@@ -100,7 +105,8 @@ class Announced:
         return is_new
 
     def draw(self, count: int) -> dict[str, dict[str, int]]:
-        """Takes the first ``count`` names that all parties announced. Returns, by party, the names, ascending, with its numbers."""
+        """Takes the first ``count`` names that all parties announced. Returns, by party, the names,
+        ascending, with its numbers."""
         drawn = sorted(islice(self._complete, count))
         found: dict[str, dict[str, int]] = {party: {} for party in self._place}
         for name in drawn:
@@ -117,7 +123,10 @@ class Announced:
         known = msgspec.convert(value, _Known)
         if isinstance(known, int):
             # Until layout 2 state had a bit for each party, and no numbers.
-            known = [0 if known >> place & 1 else None for place in range(max(len(self._place), known.bit_length()))]
+            known = [
+                0 if known >> place & 1 else None
+                for place in range(max(len(self._place), known.bit_length()))
+            ]
         if len(known) != len(self._place) or known.count(None) == len(known):
             raise PeerError("malformed", f"{name[:60]!r} was announced by unknown parties")
         self._names[name] = known

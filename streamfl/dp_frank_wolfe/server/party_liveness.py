@@ -23,7 +23,8 @@ class _Presence(msgspec.Struct, array_like=True):
     """A party's state.
 
     owes: the kind of message that the server expects, empty for none. iteration: of that message.
-    away: the party did not answer in time. The server asks it for nothing more until it has sent what it owes.
+    away: the party did not answer in time. The server asks it for nothing more until it has sent what it
+    owes.
     heard: place of its latest answer in the window. digest: of that answer.
     """
 
@@ -37,8 +38,8 @@ class _Presence(msgspec.Struct, array_like=True):
 class PartyLiveness:
     """Owns which party owes what.
 
-    A party that does not answer in time is away. If no party answers, none is left behind: all are asked again, because they may
-    not have been able to release anything when they were asked.
+    A party that does not answer in time is away. If no party answers, none is left behind: all are asked
+    again, because they may not have been able to release anything when they were asked.
 
     parties: in the public order. patience: seconds.
     """
@@ -86,7 +87,8 @@ class PartyLiveness:
             self._remember(party)
 
     def judge(self, party: str, kind: str, iteration: int, content: bytes) -> Literal["owed", "repeated"]:
-        """Whether an answer of the present window is owed or repeated. Raises PeerError if it was not asked for, or differs."""
+        """Whether an answer of the present window is owed or repeated. Raises PeerError if it was not asked
+        for, or differs."""
         one = self._presences[party]
         if (kind, iteration) == (one.owes, one.iteration):
             return "owed"
@@ -94,7 +96,9 @@ class PartyLiveness:
         if place > one.heard:
             raise PeerError("implausible", f"{kind} of iteration {iteration}: nothing led to it")
         if place == one.heard and _digest(content) != one.digest:
-            raise PeerError("another_answer", f"{party!r} has said something else as {kind} of iteration {iteration}")
+            raise PeerError(
+                "another_answer", f"{party!r} has said something else as {kind} of iteration {iteration}"
+            )
         return "repeated"
 
     def answered(self, party: str, kind: str, iteration: int, content: bytes) -> None:
@@ -103,7 +107,8 @@ class PartyLiveness:
         self._remember(party)
 
     def spoke(self, party: str) -> None:
-        """A party announced names. It is present if it owes nothing. If it owes an answer, the names may be from before it left."""
+        """A party announced names. It is present if it owes nothing. If it owes an answer, the names may be
+        from before it left."""
         one = self._presences[party]
         if one.away and not one.owes:
             one.away = False

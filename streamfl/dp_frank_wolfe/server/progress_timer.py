@@ -6,7 +6,8 @@ __all__ = ["ProgressTimer"]
 
 
 class ProgressTimer:
-    """Reports once that things have waited for ``patience`` seconds without progress. Reports again after progress.
+    """Reports once that things have waited for ``patience`` seconds without progress. Reports again after
+    progress.
 
     It has no remembered state: after a restart the waiting begins anew.
 

@@ -1,6 +1,8 @@
-"""The server: it has no data. It makes windows of announced names, asks parties for releases, and computes a model from them.
+"""The server: it has no data. It makes windows of announced names, asks parties for releases, and computes a
+model from them.
 
-It sees released numbers alone. Parties do not rely on it: they know from their own settings what they may release.
+It sees released numbers alone. Parties do not rely on it: they know from their own settings what they may
+release.
 """
 
 from __future__ import annotations
@@ -61,9 +63,9 @@ class _Run(msgspec.Struct, array_like=True):
 class PublishedModel(msgspec.Struct, frozen=True):
     """The model of one party's columns for users, as JSON under the party's name.
 
-    version: the window that it was fitted on. columns: numbers of those with a weight. weights: for columns and labels that are
-    scaled by their bounds. label_centre, label_bound: the labels' scale. intercept: of the whole model, in label bounds.
-    """
+    version: the window that it was fitted on. columns: numbers of those with a weight. weights: for columns
+    and labels that are scaled by their bounds. label_centre, label_bound: the labels' scale. intercept: of
+    the whole model, in label bounds."""
 
     party: str
     version: int
@@ -96,7 +98,9 @@ class ServerTask:
         self.partials = Partials(public, self.parts, outbox)
         self._chains = PartyChains(self.parts, public.parties, outbox.notices)
         # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
-        self._manifests = ValueFragments(self.parts, MANIFEST, public.settings.message_bytes * len(public.parties))
+        self._manifests = ValueFragments(
+            self.parts, MANIFEST, public.settings.message_bytes * len(public.parties)
+        )
         if public.settings.serving.mode == "exact":
             outbox.notices.say("exact")
 
@@ -203,14 +207,17 @@ class ServerTask:
     def _look_at_names(self) -> None:
         """Logs a notice if names wait for a party: such a window waits for ever."""
         missing = {party: count for party, count in self.announced.missing.items() if count}
-        self._progress_timer.see(self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now)
+        self._progress_timer.see(
+            self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now
+        )
         if self._progress_timer.is_due(self._now):
             window = self._public.settings.window
             lacking = ", ".join(f"{party!r} {count}" for party, count in missing.items())
             text = (
-                f"no entity has become known to all parties for {window.patience_seconds:g} s: window {self.window + 1} has "
-                f"{self.announced.complete} of {window.rows}, and of those that others announced these are missing at {lacking}. "
-                "They wait without a time limit: check that their records and labels come there, under the same names"
+                f"no entity has become known to all parties for {window.patience_seconds:g} s: window "
+                f"{self.window + 1} has {self.announced.complete} of {window.rows}, and of those that others "
+                f"announced these are missing at {lacking}. They wait without a time limit: check that their "
+                "records and labels come there, under the same names"
             )
             self.outbox.notices.say("names", text)
 
@@ -259,7 +266,10 @@ class ServerTask:
                 raise PeerError("another_manifest", f"{party!r} has frozen another window {run.window}")
             self.means.take(party, frozen.means, frozen.weight)
             if self._public.settings.learning.intercept and not frozen.means:
-                text = f"{party!r} tells no means: its learning.intercept is false, or its release is an earlier one"
+                text = (
+                    f"{party!r} tells no means: its learning.intercept is false, or its release is an "
+                    "earlier one"
+                )
                 self.outbox.notices.say("not_centred", text)
             self.outbox.counts.uplink_numbers += len(frozen.means) // 8
             self.outbox.counts.uplink_bytes += len(frozen.means)
@@ -291,14 +301,17 @@ class ServerTask:
                 return
             self._ask_all()
             if self.estimator.iteration == before and not self.liveness.awaited:
-                raise PeerError("malformed", f"state: nobody is left who could answer in window {self.window}")
+                raise PeerError(
+                    "malformed", f"state: nobody is left who could answer in window {self.window}"
+                )
 
     def _calculated(self, then: Callable[[bytes], None], result: bytes) -> None:
         then(result)
         self._end_window()
 
     def _ask_all(self) -> None:
-        """Asks the parties that are present. An absent one would spend its budget on an answer that comes too late."""
+        """Asks the parties that are present. An absent one would spend its budget on an answer that comes too
+        late."""
         for party in self.liveness.present:
             self._ask(party)
 
@@ -314,7 +327,13 @@ class ServerTask:
             self._say(party, "model", 0, content_of(FittedModel(columns, weights)))
             active = [int(column) for column in own.nonzero()[0]]
             published = PublishedModel(
-                party, self.window, active, own[active].tolist(), bounds.label_centre, bounds.label_bound, intercept
+                party,
+                self.window,
+                active,
+                own[active].tolist(),
+                bounds.label_centre,
+                bounds.label_bound,
+                intercept,
             )
             self.outbox.publish("model", party, msgspec.json.encode(published))
         self._run.phase = GATHERING
@@ -328,7 +347,9 @@ class ServerTask:
     # ---- sending
 
     def _say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
-        message = Message(VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content)
+        message = Message(
+            VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content
+        )
         self.outbox.send(f"asks/{party}", records_of(self.codec, message))
 
     def _repeated(self) -> None:

@@ -1,4 +1,5 @@
-"""The server's part of the estimators that choose columns once: the parties' releases, and least squares from them."""
+"""The server's part of the estimators that choose columns once: the parties' releases, and least squares from
+them."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class Selection:
     counts: of the member. centred: whether a party has released its means.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, counts: MemberCounts, centred: Callable[[str], bool]) -> None:
+    def __init__(
+        self, public: Public, parts: ChangedParts, counts: MemberCounts, centred: Callable[[str], bool]
+    ) -> None:
         settings = public.settings
         self._public = public
         self._counts = counts
@@ -73,7 +76,10 @@ class Selection:
         content, columns = self._weights.content, self._public.settings.federation.columns
         found = read_remembered(content)
         radius = self._public.settings.learning.radius
-        return {party: read_weights(*found.get(party, (b"", b"")), count, radius) for party, count in columns.items()}
+        return {
+            party: read_weights(*found.get(party, (b"", b"")), count, radius)
+            for party, count in columns.items()
+        }
 
     @property
     def support(self) -> int:
@@ -120,7 +126,8 @@ class Selection:
         self._remember_progress(self._progress)
 
     def settle(self) -> Calculation | None:
-        """Choices first, then products for `two-round`, then least squares over the parties that took part to the end."""
+        """Choices first, then products for `two-round`, then least squares over the parties that took part to
+        the end."""
         choosers = self._choosers
         if not choosers:
             return None
@@ -139,9 +146,16 @@ class Selection:
             plans = {party: self._public.selection_plan(party) for party in self._public.parties}
             least = LEAST_EIGENVALUE + doubt(plans, self._rows)
         else:
-            gram, least = np.diag(np.concatenate([_floats(one.norms) for one in given.values()])), LEAST_EIGENVALUE
-        request = Refit(encode_array(gram), encode_array(values), self._public.settings.learning.radius, least)
-        return Calculation(refitted, msgspec.msgpack.encode(request), lambda found: self._end(takers, _floats(found)))
+            gram, least = (
+                np.diag(np.concatenate([_floats(one.norms) for one in given.values()])),
+                LEAST_EIGENVALUE,
+            )
+        request = Refit(
+            encode_array(gram), encode_array(values), self._public.settings.learning.radius, least
+        )
+        return Calculation(
+            refitted, msgspec.msgpack.encode(request), lambda found: self._end(takers, _floats(found))
+        )
 
     def _restore_progress(self, progress: _Progress) -> None:
         self._progress = progress
@@ -149,7 +163,8 @@ class Selection:
     def _end(self, takers: list[str], found: Floats) -> None:
         """Stores the weights. found: of the chosen columns of ``takers``, one party's after another's."""
         weights, at = {}, 0
-        # The solution depends on what parties released. State with weights beyond the ball could not be restored.
+        # The solution depends on what parties released. State with weights beyond the ball could not be
+        # restored.
         radius = self._public.settings.learning.radius
         if (total := float(np.sum(np.abs(found)))) > radius * (1 + SLACK):
             found = found * (radius / total)
@@ -173,7 +188,11 @@ class Selection:
         if len(columns) != count:
             raise PeerError("quota", f"{party!r} has chosen {len(columns)} columns, {count} are its part")
         norms, rows = (0, count * self._rows) if self._is_two_round else (count, 0)
-        for given, size, what in ((chosen.values, count, "values"), (chosen.norms, norms, "norms"), (chosen.rows, rows, "rows")):
+        for given, size, what in (
+            (chosen.values, count, "values"),
+            (chosen.norms, norms, "norms"),
+            (chosen.rows, rows, "rows"),
+        ):
             self._check_numbers(party, given, size, what)
         return 2 * count + norms + rows
 
@@ -187,13 +206,17 @@ class Selection:
         return own * others + own * (own + 1) // 2
 
     def _check_numbers(self, party: str, content: bytes, count: int, kind: str) -> Floats:
-        """The numbers, (count,). Raises PeerError for numbers that the public plan does not allow the party to release."""
+        """The numbers, (count,). Raises PeerError for numbers that the public plan does not allow the party
+        to release."""
         numbers = decode_array(content, np.float64, (count,), kind)
         if not count:
             return numbers
         lowest, highest = self._public.selection_plan(party, self._centred(party)).range_of(kind, self._rows)
         if not ((numbers >= lowest) & (numbers <= highest)).all():
-            text = f"{kind} from {numbers.min():g} to {numbers.max():g}, where no noise takes them beyond {lowest:g} to {highest:g}"
+            text = (
+                f"{kind} from {numbers.min():g} to {numbers.max():g}, where no noise takes them beyond "
+                f"{lowest:g} to {highest:g}"
+            )
             raise PeerError("out_of_bounds", text)
         return numbers
 

@@ -1,4 +1,5 @@
-"""The server's side of means: what parties released when they froze a window, and the model's intercept from that."""
+"""The server's side of means: what parties released when they froze a window, and the model's intercept from
+that."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ class ToldMeans:
     def __init__(self, public: Public, parts: ChangedParts) -> None:
         self._public = public
         self._plans = {party: public.means_plan(party) for party in public.parties}
-        self._told = {party: ValueFragments(parts, MEANS, 8 * (plan.columns + 1), party) for party, plan in self._plans.items()}
+        self._told = {
+            party: ValueFragments(parts, MEANS, 8 * (plan.columns + 1), party)
+            for party, plan in self._plans.items()
+        }
 
     @property
     def numbers(self) -> int:
@@ -39,33 +43,49 @@ class ToldMeans:
             fragments.clear()
 
     def has(self, party: str) -> bool:
-        """Whether the party has centred its window. A party of the release before does not, and sends no means."""
+        """Whether the party has centred its window. A party of the release before does not, and sends no
+        means."""
         return bool(self._told[party])
 
     def take(self, party: str, content: bytes, weight: int) -> None:
-        """Takes a party's means: 64-bit whole numbers in the noise's units, or nothing. Raises PeerError for impossible means.
+        """Takes a party's means: 64-bit whole numbers in the noise's units, or nothing. Raises PeerError for
+        impossible means.
 
         weight: w, which the label's sum is multiplied by.
         """
         if content:
             if weight != (wanted := self._plans[party].weight):
-                raise PeerError("configuration", f"{party!r} tells the label's sum {weight} times, and this release {wanted} times")
+                raise PeerError(
+                    "configuration",
+                    f"{party!r} tells the label's sum {weight} times, and this release {wanted} times",
+                )
             self._read(party, content)
             self._told[party].write(content)
 
     def intercept(self, x: Mapping[str, Floats]) -> float:
         """b, the intercept of the model with these weights. x: by party."""
         rows = self._public.settings.window.rows
-        read = {party: self._read(party, fragments.content) for party, fragments in self._told.items() if fragments}
-        return intercept({party: self._plans[party].means(told, rows) for party, told in read.items()}, self._plans, x)
+        read = {
+            party: self._read(party, fragments.content)
+            for party, fragments in self._told.items()
+            if fragments
+        }
+        return intercept(
+            {party: self._plans[party].means(told, rows) for party, told in read.items()}, self._plans, x
+        )
 
     def _read(self, party: str, content: bytes) -> Integers:
         plan = self._plans[party]
         if len(content) != 8 * (plan.columns + 1):
-            raise PeerError("shape", f"{len(content)} bytes are not the means of {plan.columns} columns and the label")
+            raise PeerError(
+                "shape", f"{len(content)} bytes are not the means of {plan.columns} columns and the label"
+            )
         told = np.frombuffer(content, "<i8").astype(np.int64)
         most = plan.largest(self._public.settings.window.rows)
         if not ((told >= -most) & (told <= most)).all():
-            text = f"a sum of a column is beyond {most[0]}, or the label's beyond {most[-1]}, more than noise can explain"
+            text = (
+                f"a sum of a column is beyond {most[0]}, or the label's beyond {most[-1]}, more than noise "
+                "can explain"
+            )
             raise PeerError("out_of_bounds", text)
         return told

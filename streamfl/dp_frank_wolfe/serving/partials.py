@@ -1,8 +1,8 @@
 """A party's part of a prediction, a_e[P_k]'x_k, with noise where the entity's budget covers it.
 
-x_k was released and is public, and features lie within 1. So the part moves by 2 |x_k|_1 at most if the row is replaced. Without
-noise, the part shows the feature itself where one column has a weight. Parts of a few models solve for the other features.
-"""
+x_k was released and is public, and features lie within 1. So the part moves by 2 |x_k|_1 at most if the row
+is replaced. Without noise, the part shows the feature itself where one column has a weight. Parts of a few
+models solve for the other features."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SLACK = 0.01
 class PartialPlan:
     """How parts are computed with one model.
 
-    weights: x_k as whole numbers, (columns,). bits: after the point of a part. noise: None where there is none, or nothing to hide.
-    """
+    weights: x_k as whole numbers, (columns,). bits: after the point of a part. noise: None where there is
+    none, or nothing to hide."""
 
     weights: NDArray[np.int64]
     bits: int

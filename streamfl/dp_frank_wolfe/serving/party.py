@@ -1,4 +1,5 @@
-"""A party's side of serving: it sends its part of a prediction for every entity whose record comes while there is a model."""
+"""A party's side of serving: it sends its part of a prediction for every entity whose record comes while
+there is a model."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ TOLD_AT_ONCE = 1_000
 class _Due(msgspec.Struct, array_like=True, frozen=True):
     """A part to be sent.
 
-    model: its version. value: with its noise. rows: digest of what it is computed from, which the ledger's link binds.
-    before: the part with the version before, where it is sent.
+    model: its version. value: with its noise. rows: digest of what it is computed from, which the ledger's
+    link binds. before: the part with the version before, where it is sent.
     """
 
     entity: Name
@@ -48,12 +49,13 @@ class _Due(msgspec.Struct, array_like=True, frozen=True):
 class Serving:
     """The owner of parts to be sent, and of how often each entity was predicted.
 
-    A part is computed and charged when the record comes. It is sent at the first tick after that is remembered. So the parts come
-    in the same order with the same content if the work is done again, whatever was read of the server's topic meanwhile.
+    A part is computed and charged when the record comes. It is sent at the first tick after that is
+    remembered. So the parts come in the same order with the same content if the work is done again, whatever
+    was read of the server's topic meanwhile.
 
-    Parties change to another model at different moments of their own records. Without noise each part is sent with the version
-    before as well, so that parties that are a version apart have one in common. With noise that would be a second release, which
-    the entity would pay for with another of its predictions.
+    Parties change to another model at different moments of their own records. Without noise each part is sent
+    with the version before as well, so that parties that are a version apart have one in common. With noise
+    that would be a second release, which the entity would pay for with another of its predictions.
 
     task: of the party.
     """
@@ -75,7 +77,9 @@ class Serving:
         # Parts with a number up to this are remembered.
         self._safe = 0
         # Headers of the parts to be sent, by their number.
-        self._pending_headers = PendingHeaders(task.parts, settings.predictions.carried(by_party=True), self._limit)
+        self._pending_headers = PendingHeaders(
+            task.parts, settings.predictions.carried(by_party=True), self._limit
+        )
         self._times: dict[str, int] = {}
         self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
         # Not used with noise.
@@ -91,7 +95,8 @@ class Serving:
         return 0.0 if self._tellable(1) else None
 
     def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
-        """Takes a record. Whether a part is sent follows from names, times and releases, never from the values."""
+        """Takes a record. Whether a part is sent follows from names, times and releases, never from the
+        values."""
         version, counts = self._task.model.version, self._task.outbox.counts
         if not version:
             counts.early_records += 1
@@ -117,9 +122,9 @@ class Serving:
         ledger = self._task.ledger
         if self._private and ledger.trouble is None and ledger.fits_ahead and self._waiting(1):
             text = (
-                f"the ledger file has {ledger.fits_ahead} releases for fits that the state has not: parts of predictions are "
-                "sent once the server's messages have repeated these releases. If none come, restore the newest state, of the "
-                "ledger's topic and of this member"
+                f"the ledger file has {ledger.fits_ahead} releases for fits that the state has not: parts of "
+                "predictions are sent once the server's messages have repeated these releases. If none come, "
+                "restore the newest state, of the ledger's topic and of this member"
             )
             self._task.outbox.notices.say("fits_ahead", text)
         # If the state was rolled back, the server has received these numbers already.
@@ -130,7 +135,9 @@ class Serving:
             content = content_of(Partial(due.entity, due.model, due.value, due.before))
             if self._private:
                 then = partial(self._tell, number, content)
-                self._task.ledger.release(0, number, "partial", b"", content, due.rows, then, PREDICTIONS_LANE)
+                self._task.ledger.release(
+                    0, number, "partial", b"", content, due.rows, then, PREDICTIONS_LANE
+                )
             else:
                 self._tell(number, content, 0, b"")
 
@@ -175,8 +182,11 @@ class Serving:
         self._kept_times.remember(entity, times + 1)
         return True
 
-    def _made(self, version: int, entity: str, columns: NDArray[np.int16]) -> tuple[float, bytes, float | None]:
-        """The part, a digest of what it is computed from, and the part with the version before where it is sent."""
+    def _made(
+        self, version: int, entity: str, columns: NDArray[np.int16]
+    ) -> tuple[float, bytes, float | None]:
+        """The part, a digest of what it is computed from, and the part with the version before where it is
+        sent."""
         if self._plan is None or self._plan[0] != version:
             # After a party was away for a whole window, no other party has its version before.
             follows = self._before.version == version - 1 > 0

@@ -50,7 +50,8 @@ class _Waiting(msgspec.Struct, array_like=True):
 
 
 class Partials:
-    """The owner of parts that wait for others'. The server publishes neither one party's part alone, nor a sum over two models.
+    """The owner of parts that wait for others'. The server publishes neither one party's part alone, nor a
+    sum over two models.
 
     A prediction uses the newest model that all of its parts were sent with.
     """
@@ -63,7 +64,9 @@ class Partials:
         self._outbox = outbox
         self._limit = public.settings.window.limit
         settings = public.settings
-        self._encode = prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction)
+        self._encode = prediction_encoder(
+            settings.predictions, f"{settings.federation.name}.predictions", Prediction
+        )
         self._carry = settings.predictions.carried(by_party=False)
         # By model of the first part and entity, in the order in which their latest parts came.
         self._waiting: dict[tuple[int, str], _Waiting] = {}
@@ -76,7 +79,8 @@ class Partials:
         return next(iter(self._waiting.values())).since + PART_SECONDS if self._waiting else None
 
     def take(self, party: str, message: Message, model: int, now: float) -> bool:
-        """Takes a party's part. False if it came before. Raises PeerError, before anything changes, if it is wrong.
+        """Takes a party's part. False if it came before. Raises PeerError, before anything changes, if it is
+        wrong.
 
         model: version of the latest model.
         """
@@ -88,11 +92,22 @@ class Partials:
             return False
         has_before = partial.before is not None
         may_have = partial.model > 1 and self._public.settings.serving.mode == "exact"
-        if number != self._heard[party] + 1 or not 0 < partial.model <= model or (has_before and not may_have):
-            raise PeerError("implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it")
+        if (
+            number != self._heard[party] + 1
+            or not 0 < partial.model <= model
+            or (has_before and not may_have)
+        ):
+            raise PeerError(
+                "implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it"
+            )
         most = largest_partial(self._public.model_radius(party), self._public.prediction_cost(party))
         part = _Part(partial.model, partial.value, partial.before)
-        check_within([one for one in (part.value, part.before) if one is not None], -most, most, "a part of a prediction")
+        check_within(
+            [one for one in (part.value, part.before) if one is not None],
+            -most,
+            most,
+            "a part of a prediction",
+        )
         self._heard[party] = number
         self._kept_heard.remember(party, number)
         place = self._place(party, partial.entity, part)
@@ -115,7 +130,8 @@ class Partials:
         return True
 
     def model_is(self, version: int, intercept: float) -> None:
-        """Takes a new model. Parts with older ones may be on their way. version, intercept: the model's, in label bounds."""
+        """Takes a new model. Parts with older ones may be on their way. version, intercept: the model's, in
+        label bounds."""
         if self._public.settings.serving.mode != "off":
             self._intercepts[version] = intercept
             self._kept_intercepts.remember(version, intercept)
@@ -148,8 +164,15 @@ class Partials:
         version, _, entity = name.encode().partition(b"/")
         place = check_number(version), check_name(entity)
         if not set(waiting.parts) < set(self._public.parties):
-            raise PeerError("malformed", f"state {name[:60]!r} has parts of a prediction that are not of the parties")
-        values = [value for part in waiting.parts.values() for value in (part.value, part.before) if value is not None]
+            raise PeerError(
+                "malformed", f"state {name[:60]!r} has parts of a prediction that are not of the parties"
+            )
+        values = [
+            value
+            for part in waiting.parts.values()
+            for value in (part.value, part.before)
+            if value is not None
+        ]
         check_within(values, -1e300, 1e300, "a part of a prediction")
         if _common(waiting.parts.values()) is None:
             raise PeerError("malformed", f"state {name[:60]!r} has parts that have no model in common")
@@ -160,10 +183,15 @@ class Partials:
             yield ServerMetrics.waiting_predictions(len(self._waiting))
 
     def _place(self, party: str, entity: str, part: _Part) -> tuple[int, str] | None:
-        """Where a part belongs: to parts that wait for it, the older first, or to a new place. None if neither is possible."""
+        """Where a part belongs: to parts that wait for it, the older first, or to a new place. None if
+        neither is possible."""
         for model in (part.model - 1, part.model, part.model + 1):
             known = self._waiting.get((model, entity))
-            if known is not None and party not in known.parts and _common([*known.parts.values(), part]) is not None:
+            if (
+                known is not None
+                and party not in known.parts
+                and _common([*known.parts.values(), part]) is not None
+            ):
                 return model, entity
         own = self._waiting.get((part.model, entity))
         return (part.model, entity) if own is None or party in own.parts else None

@@ -15,7 +15,8 @@ ALERTS = (
         "critical",
         "{{ $labels.group }} holds releases back: its ledger does not match its state.",
         "This party releases nothing, so no budget is spent twice. Fits continue without it.",
-        "Its /readyz says how ledger and state differ, and the page on privacy what to do in each case. Never make a new ledger.",
+        "Its /readyz says how ledger and state differ, and the page on privacy what to do in each case. "
+        "Never make a new ledger.",
     ),
     Alert(
         "StreamflAnswersMissing",
@@ -36,20 +37,20 @@ ALERTS = (
         "warning",
         "Entities of {{ $labels.federation }} become known to some parties but not to others.",
         "No window gets full, so there is no new fit.",
-        "The server's log says how many are missing at which party. Check whether that party's workers run, and whether it uses "
-        "the same keys as the others.",
+        "The server's log says how many are missing at which party. Check whether that party's workers run, "
+        "and whether it uses the same keys as the others.",
     ),
     Alert(
         "StreamflFirstWindowWaits",
-        f"max by ({MEMBER}) ({PartyMetrics.window}) == 0 and max by ({MEMBER}) ({PartyMetrics.lacking_entities} offset 1d) > 0"
-        f" and {gets_records(24 * 60)}"
-        f" and {increased(MemberCounts.announced_entities, 24 * 60)} == 0",
+        f"max by ({MEMBER}) ({PartyMetrics.window}) == 0 and max by ({MEMBER}) "
+        f"({PartyMetrics.lacking_entities} offset 1d) > 0 and {gets_records(24 * 60)} and "
+        f"{increased(MemberCounts.announced_entities, 24 * 60)} == 0",
         60,
         "warning",
         "{{ $labels.group }} gets records, but for a day no entity has become complete for a first window.",
         "There is no model yet: the first window does not get full.",
-        f"{PartyMetrics.lacking_entities} says whether columns or labels are missing. Check whether both come, and with the same "
-        "keys.",
+        f"{PartyMetrics.lacking_entities} says whether columns or labels are missing. Check whether both "
+        "come, and with the same keys.",
     ),
     Alert(
         "StreamflFitsStand",
@@ -57,10 +58,10 @@ ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} gets samples, but no window begins any more.",
-        "There is no new fit, and the model gets old. The alert fires after three times the usual interval between windows: "
-        "three days if there is one each day.",
-        f"Check whether the server runs. {PartyMetrics.lacking_entities} shows missing columns or labels, and "
-        f"{MemberCounts.spent_entities} spent budgets.",
+        "There is no new fit, and the model gets old. The alert fires after three times the usual interval "
+        "between windows: three days if there is one each day.",
+        f"Check whether the server runs. {PartyMetrics.lacking_entities} shows missing columns or labels, "
+        f"and {MemberCounts.spent_entities} spent budgets.",
     ),
     Alert(
         "StreamflNoModelYet",
@@ -69,11 +70,13 @@ ALERTS = (
         "warning",
         "{{ $labels.group }} predicts nothing: it has no model yet.",
         "Records come, but no predictions are made for them.",
-        f"The first fit has not ended. Look at the server's phase, and compare {PartyMetrics.waiting_entities} with window.rows.",
+        "The first fit has not ended. Look at the server's phase, and compare "
+        f"{PartyMetrics.waiting_entities} with window.rows.",
     ),
     Alert(
         "StreamflPredictionsExpired",
-        f"{increased(MemberCounts.expired_predictions, 60)} > 0.1 * {increased(MemberCounts.predictions, 60)}",
+        f"{increased(MemberCounts.expired_predictions, 60)} > 0.1 * "
+        f"{increased(MemberCounts.predictions, 60)}",
         30,
         "warning",
         "Predictions of {{ $labels.federation }} are given up: a party does not send its part.",
@@ -86,9 +89,10 @@ ALERTS = (
         30,
         "warning",
         "One record in ten of {{ $labels.group }} is of an entity that may not be predicted again.",
-        "These entities get no prediction. It is normal that some entities use up their budget; the alert does not fire for a few.",
-        "Nothing is broken, and a budget cannot be restored. If entities are refused because the limit is reached, raise "
-        "window.limit.",
+        "These entities get no prediction. It is normal that some entities use up their budget; the alert "
+        "does not fire for a few.",
+        "Nothing is broken, and a budget cannot be restored. If entities are refused because the limit is "
+        "reached, raise window.limit.",
     ),
     Alert(
         "StreamflFitBudgetNearlySpent",
@@ -96,9 +100,9 @@ ALERTS = (
         30,
         "warning",
         "One record in ten of {{ $labels.group }} is of an entity whose privacy budget is spent.",
-        "These entities take part in no further fit. The others do, until their budgets are spent too. It is normal that some "
-        "entities use up their budget; the alert does not fire for a few.",
-        "Nothing is broken, and a budget cannot be restored: fits need new entities. If the log says that the ledger is full: "
-        "raise privacy.ledger_limit.",
+        "These entities take part in no further fit. The others do, until their budgets are spent too. It is "
+        "normal that some entities use up their budget; the alert does not fire for a few.",
+        "Nothing is broken, and a budget cannot be restored: fits need new entities. If the log says that "
+        "the ledger is full: raise privacy.ledger_limit.",
     ),
 )

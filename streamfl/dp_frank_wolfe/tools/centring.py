@@ -35,7 +35,9 @@ class Centred:
         return sum(plan.columns + 1 for plan in self.plans.values())
 
 
-def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places: Callable[[str], ReleaseContext]) -> Centred:
+def centre(
+    windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places: Callable[[str], ReleaseContext]
+) -> Centred:
     """Centres the windows by these plans. places: of a party, where its releases belong."""
     means = {}
     for party, window in windows.items():
@@ -46,8 +48,11 @@ def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places
     return Centred(found, means, {party: plans[party] for party in windows}, cost)
 
 
-def centre_for(public: Public, windows: Mapping[str, Window], places: Callable[[str], ReleaseContext]) -> Centred:
-    """Centres the windows as the parties of these settings do. Leaves them as they are if the parties do not centre."""
+def centre_for(
+    public: Public, windows: Mapping[str, Window], places: Callable[[str], ReleaseContext]
+) -> Centred:
+    """Centres the windows as the parties of these settings do. Leaves them as they are if the parties do not
+    centre."""
     if public.settings.learning.intercept:
         return centre(windows, {party: public.means_plan(party) for party in windows}, places)
     return Centred(dict(windows), {}, {}, sum(map(public.fit_cost, windows)))

@@ -1,4 +1,5 @@
-"""Commands of this system, and their options. What they run takes long to load, so a command loads it when it runs."""
+"""Commands of this system, and their options. What they run takes long to load, so a command loads it when it
+runs."""
 
 from __future__ import annotations
 
@@ -12,13 +13,18 @@ from streamfl.simulation.system_tools import Report, SimulationOptions
 __all__ = ["simulate"]
 
 WindowsOption = Annotated[
-    int | None, typer.Option(min=1, help="So many windows of window.rows rows are fitted, one after the other; left out: 1.")
+    int | None,
+    typer.Option(
+        min=1, help="So many windows of window.rows rows are fitted, one after the other; left out: 1."
+    ),
 ]
 EpsilonOption = Annotated[
-    float | None, typer.Option(help="For one entity, over all parties; inf: no noise; left out: privacy.epsilon.")
+    float | None,
+    typer.Option(help="For one entity, over all parties; inf: no noise; left out: privacy.epsilon."),
 ]
 DrawsOption = Annotated[
-    int | None, typer.Option(min=1, max=1000, help="Of noise that R^2 is told of, with its deviation; left out: 5.")
+    int | None,
+    typer.Option(min=1, max=1000, help="Of noise that R^2 is told of, with its deviation; left out: 5."),
 ]
 
 
@@ -30,7 +36,8 @@ def simulate(
     draws: DrawsOption = None,
     network_delay: NetworkDelayOption = None,
 ) -> Report:
-    """Run the parties and the server on the memory bus, and report how well they learnt, for which epsilon, and at what cost."""
+    """Run the parties and the server on the memory bus, and report how well they learnt, for which epsilon,
+    and at what cost."""
     from streamfl.dp_frank_wolfe.tools.simulate import simulate as run
 
     return run(asked, split, windows, epsilon, draws, network_delay)

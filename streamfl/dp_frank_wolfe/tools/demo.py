@@ -1,4 +1,5 @@
-"""``streamfl demo dp-frank-wolfe``: a hospital, a laboratory and a pharmacy find what delays recovery, with privacy."""
+"""``streamfl demo dp-frank-wolfe``: a hospital, a laboratory and a pharmacy find what delays recovery, with
+privacy."""
 
 from __future__ import annotations
 
@@ -30,7 +31,16 @@ from streamfl.dp_frank_wolfe.tools.members import members
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit
 from streamfl.dp_frank_wolfe.tools.run import FitOutcome, frozen_windows, predictions, r_squared, run_fits
 from streamfl.privacy.zcdp import epsilon_of
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_picture, save_picture
+from streamfl.simulation.pictures import (
+    FEDERATION,
+    LOCAL,
+    MEAN,
+    STYLES,
+    can_draw,
+    label_axes,
+    new_picture,
+    save_picture,
+)
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.simulation.vertical.table import VerticalTable
@@ -63,8 +73,8 @@ TITLES = {
 
 @dataclass(frozen=True)
 class _Found:
-    """r2: of other patients, by draw of noise. right, wrong: in the first draw, columns with a weight that matter, and that do not.
-    numbers: sent up.
+    """r2: of other patients, by draw of noise. right, wrong: in the first draw, columns with a weight that
+    matter, and that do not. numbers: sent up.
     """
 
     r2: list[float]
@@ -74,18 +84,25 @@ class _Found:
 
 
 def demo(out: Path, seed: int) -> Report:
-    """Lets the three learn with each estimator at epsilon 1, at other epsilons, and without privacy. Draws what is learnt, which
-    columns are found, and how the budget is spent.
+    """Lets the three learn with each estimator at epsilon 1, at other epsilons, and without privacy. Draws
+    what is learnt, which columns are found, and how the budget is spent.
     """
     table = _table(seed)
     runs = {name: _run(name, table, seed) for name in NAMES}
-    windows = frozen_windows(_settings(seed, "marginal"), table, ReceivedFit([name_of(entity) for entity in range(ROWS)]))
-    found = {name: _measured(run.weights, run.intercept, table, run.uplink_numbers) for name, run in runs.items()}
+    windows = frozen_windows(
+        _settings(seed, "marginal"), table, ReceivedFit([name_of(entity) for entity in range(ROWS)])
+    )
+    found = {
+        name: _measured(run.weights, run.intercept, table, run.uplink_numbers) for name, run in runs.items()
+    }
     found["one table"] = _measured(_lasso(windows), 0.0, table, ROWS * sum(COLUMNS.values()))
     alone = {party: _measured(_lasso({party: window}), 0.0, table, 0) for party, window in windows.items()}
     best = max(alone, key=lambda party: alone[party].r2)
     found["alone"] = alone[best]
-    curves = {name: [_mean_r2(name, windows, epsilon, table, seed) for epsilon in EPSILONS if epsilon != EPSILON] for name in NAMES}
+    curves = {
+        name: [_mean_r2(name, windows, epsilon, table, seed) for epsilon in EPSILONS if epsilon != EPSILON]
+        for name in NAMES
+    }
     for name, run in runs.items():
         # One draw of noise says little about the paper's algorithm.
         found[name].r2[:] = run.r2_draws
@@ -95,10 +112,21 @@ def demo(out: Path, seed: int) -> Report:
         _draw(out, runs["marginal"], found, curves, spent)
     summary = runs["marginal"].summary()
     return Report(
-        title=f"Days until recovery of {TEST:,} other patients, learnt from {ROWS:,}. Data are made up; R^2 is not private",
-        columns=("who learns", f"R^2, {SECRETS} draws", "columns that matter, of 6", "other columns", "numbers sent"),
+        title=f"Days until recovery of {TEST:,} other patients, learnt from {ROWS:,}. Data are made up; R^2 "
+        "is not private",
+        columns=(
+            "who learns",
+            f"R^2, {SECRETS} draws",
+            "columns that matter, of 6",
+            "other columns",
+            "numbers sent",
+        ),
         rows=[
-            (title.format(best), mean_and_deviation(found[name].r2), *(f"{number:,}" for number in astuple(found[name])[1:]))
+            (
+                title.format(best),
+                mean_and_deviation(found[name].r2),
+                *(f"{number:,}" for number in astuple(found[name])[1:]),
+            )
             for name, title in TITLES.items()
         ],
         figures={
@@ -123,7 +151,8 @@ def _settings(seed: int, estimator: Any) -> DPFrankWolfeSettings:
         window=RowWindowSection(rows=ROWS),
         # Measurements are in deviations; most lie within two. Days are clipped to within 3.6 of ten.
         bounds=DataBoundsSection(bound=2.0, label_centre=MEAN_DAYS, label_bound=3.6, prediction=3.0),
-        # A demo with other numbers each time could not be described. Its data are made up, and its noise follows from the seed.
+        # A demo with other numbers each time could not be described. Its data are made up, and its noise
+        # follows from the seed.
         privacy=BudgetSection(epsilon=EPSILON, delta=DELTA, insecure_test_noise=True),
         learning=SparseLearningSection(
             estimator=estimator, radius=RADIUS, columns=9, iterations=12, sketch="signs", sketch_rows=200
@@ -135,7 +164,11 @@ def _table(seed: int) -> VerticalTable:
     """Measurements of patients, and their days."""
     random = rng_for(seed, "demo", "rows")
     columns = random.normal(size=(ROWS + TEST, sum(COLUMNS.values())))
-    days = MEAN_DAYS + columns[:, list(DAYS)] @ np.array(list(DAYS.values())) + OTHER_DAYS * random.normal(size=len(columns))
+    days = (
+        MEAN_DAYS
+        + columns[:, list(DAYS)] @ np.array(list(DAYS.values()))
+        + OTHER_DAYS * random.normal(size=len(columns))
+    )
     ends = np.cumsum(list(COLUMNS.values()))[:-1]
     return VerticalTable(np.hsplit(columns, ends), days, TEST)
 
@@ -163,10 +196,14 @@ def _lasso(windows: Mapping[str, Window]) -> dict[str, Floats]:
     return dict(zip(windows, np.split(weights, ends), strict=True))
 
 
-def _mean_r2(name: str, windows: Mapping[str, Window], epsilon: float, table: VerticalTable, seed: int) -> float:
+def _mean_r2(
+    name: str, windows: Mapping[str, Window], epsilon: float, table: VerticalTable, seed: int
+) -> float:
     """Mean R^2 over several secrets that noise is drawn from; over one without noise."""
     settings = _settings(seed, name)
-    public = Public(settings.model_copy(update={"privacy": settings.privacy.model_copy(update={"epsilon": epsilon})}))
+    public = Public(
+        settings.model_copy(update={"privacy": settings.privacy.model_copy(update={"epsilon": epsilon})})
+    )
     found = []
     for number in range(SECRETS if math.isfinite(epsilon) else 1):
         secret = rng_for(seed, "demo", "secret", number).bytes(32)
@@ -212,20 +249,41 @@ def _draw(
     for name, look in looks.items():
         learnt.plot(at[:-1], curves[name][:-1], label=NAMES[name].replace("`", ""), **look)
         learnt.plot(at[-1:], curves[name][-1:], **look)
-    learnt.axhline(found["one table"].r2[0], color="black", linewidth=1, linestyle=STYLES[1], label="LASSO, one table, no privacy")
-    learnt.axhline(found["alone"].r2[0], color="black", linewidth=1, linestyle=STYLES[0], label="LASSO, the best party alone")
+    learnt.axhline(
+        found["one table"].r2[0],
+        color="black",
+        linewidth=1,
+        linestyle=STYLES[1],
+        label="LASSO, one table, no privacy",
+    )
+    learnt.axhline(
+        found["alone"].r2[0],
+        color="black",
+        linewidth=1,
+        linestyle=STYLES[0],
+        label="LASSO, the best party alone",
+    )
     learnt.set_xscale("log")
     learnt.set_xticks(at, [*(f"{epsilon:g}" for epsilon in EPSILONS[:-1]), "no noise"])
     learnt.minorticks_off()
     learnt.set_ylim(bottom=min(0.0, *(min(line) for line in curves.values())) - 0.05, top=1.0)
-    label_axes(learnt, f"What is learnt: means of {SECRETS} draws of noise", "epsilon of a patient, over all three")
+    label_axes(
+        learnt, f"What is learnt: means of {SECRETS} draws of noise", "epsilon of a patient, over all three"
+    )
     learnt.set_ylabel("R² of other patients")
     learnt.legend(frameon=False, fontsize=8)
     _draw_weights(weights, run)
     for name, costs in spent.items():
-        ledger.step(np.linspace(0, 1, len(costs)), costs, where="post", color=looks[name]["color"], linewidth=2.5,
+        ledger.step(np.linspace(0, 1, len(costs)), costs, where="post", color=looks[name]["color"],
+        linewidth=2.5,
                     label=f"{NAMES[name].replace('`', '').partition(',')[0]}: {len(costs) - 1} releases")  # fmt: skip
-    ledger.axhline(EPSILON, color="black", linewidth=1, linestyle=STYLES[1], label="the budget: then nothing more is released")
+    ledger.axhline(
+        EPSILON,
+        color="black",
+        linewidth=1,
+        linestyle=STYLES[1],
+        label="the budget: then nothing more is released",
+    )
     ledger.set_ylim(0, 1.15 * EPSILON)
     ledger.set_xticks([0, 1 / 3, 2 / 3, 1], ["0", *COLUMNS])
     for label, side in zip(ledger.get_xticklabels(), ("center", "right", "right", "right"), strict=True):
@@ -233,7 +291,11 @@ def _draw(
     label_axes(ledger, "What it costs one patient", "releases of a fit, one party after the other")
     ledger.set_ylabel("epsilon spent")
     ledger.legend(frameon=False, fontsize=8, loc="lower right")
-    save_picture(figure, out, "streamfl: three keep their columns, find what matters, and spend epsilon 1 of each patient")
+    save_picture(
+        figure,
+        out,
+        "streamfl: three keep their columns, find what matters, and spend epsilon 1 of each patient",
+    )
 
 
 def _draw_weights(axes: Any, run: FitOutcome) -> None:
@@ -247,7 +309,15 @@ def _draw_weights(axes: Any, run: FitOutcome) -> None:
         axes.axvspan(start - 0.5, start + len(own) - 0.5, color=colour, alpha=0.08, linewidth=0)
         axes.text(start + len(own) / 2 - 0.5, 1.17, party, color=colour, ha="center", fontsize=10)
         start += len(own)
-    axes.plot(list(DAYS), list(DAYS.values()), "o", markerfacecolor="none", markeredgecolor="black", markersize=10, label="true")
+    axes.plot(
+        list(DAYS),
+        list(DAYS.values()),
+        "o",
+        markerfacecolor="none",
+        markeredgecolor="black",
+        markersize=10,
+        label="true",
+    )
     axes.axhline(0, color="black", linewidth=0.5)
     axes.set_ylim(-0.9, 1.3)
     label_axes(axes, "Which columns are found, at epsilon 1 by marginal", "column")

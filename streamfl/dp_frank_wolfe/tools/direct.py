@@ -1,7 +1,8 @@
-"""A whole fit in one process, without roles and messages, with the functions that parties and server call themselves.
+"""A whole fit in one process, without roles and messages, with the functions that parties and server call
+themselves.
 
-Its objective and gap are computed from the data, without noise. They are for laboratories, never for a member's metrics.
-"""
+Its objective and gap are computed from the data, without noise. They are for laboratories, never for a
+member's metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class DirectStep:
-    """chosen: vertices, by number of the block. shown: columns whose sketches came with them. objective, gap: before the step."""
+    """chosen: vertices, by number of the block. shown: columns whose sketches came with them. objective, gap:
+    before the step."""
 
     chosen: dict[int, Vertex]
     shown: list[tuple[str, int]]
@@ -36,7 +38,8 @@ class DirectStep:
 
 @dataclass
 class DirectFit:
-    """x: by party. steps: all of them. cost, epsilon: of all that the plans allow. uplink_numbers: signed indices and sketches."""
+    """x: by party. steps: all of them. cost, epsilon: of all that the plans allow. uplink_numbers: signed
+    indices and sketches."""
 
     x: dict[str, Floats]
     cost: float
@@ -67,22 +70,30 @@ def fit(
 ) -> DirectFit:
     """Run all parties.
 
-    windows: by party, all with the same labels. plans: by party. until_gap: the fit ends once the gap is at most this; not private.
-    absent: of an iteration and a party, whether the party was not asked. late: whether its answer came too late for the step; a
-        column that it shows is known from then on.
+    windows: by party, all with the same labels. plans: by party. until_gap: the fit ends once the gap is at
+    most this; not private. absent: of an iteration and a party, whether the party was not asked. late:
+    whether its answer came too late for the step; a column that it shows is known from then on.
     places: of a party, the window and the secret, where releases belong; None: :func:`place`.
     The gap is known in iterations in which all parties answer.
     """
-    members = _members(windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates)
+    members = _members(
+        windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates
+    )
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
     cost = sum(plan.cost for plan in plans.values())
     widest = max(len(block.columns) for block in sampling.blocks)
-    done = DirectFit(iterate.x, cost, claim(cost, sum(plan.variation(sketch, widest) for plan in plans.values()), delta))
+    done = DirectFit(
+        iterate.x, cost, claim(cost, sum(plan.variation(sketch, widest) for plan in plans.values()), delta)
+    )
     for iteration in range(iterations):
         others = {party: iterate.others(party, sketch.numbers) for party in windows}
         value = objective(windows, iterate.x) if show_objective else np.nan
         wanted = show_objective or until_gap is not None
-        gap = sum(member.gap(iterate.x[party], others[party]) for party, member in members.items()) if wanted else np.nan
+        gap = (
+            sum(member.gap(iterate.x[party], others[party]) for party, member in members.items())
+            if wanted
+            else np.nan
+        )
         due = sampling.blocks_of(window, iteration)
         heard = {sampling.blocks[number].party for number in due}
         heard = {party for party in heard if not absent(iteration, party) and not late(iteration, party)}
@@ -128,7 +139,10 @@ def window_figures(public: Public, windows: dict[str, Window], x: dict[str, Floa
     gradients = {party: _gradient(given, residuals) for party, given in windows.items()}
     gap = sum(float(gradients[party] @ x[party]) for party in windows)
     if public.settings.learning.estimator == "frank-wolfe":
-        gap += sum(block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max()) for block in public.blocks)
+        gap += sum(
+            block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max())
+            for block in public.blocks
+        )
     else:
         # These estimators have one ball for all parties.
         gap += public.settings.learning.radius * max(float(np.abs(own).max()) for own in gradients.values())

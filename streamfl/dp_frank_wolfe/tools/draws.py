@@ -1,6 +1,8 @@
-"""How much of a figure is chance, and what to compare it with: other draws of noise, and fits without privacy.
+"""How much of a figure is chance, and what to compare it with: other draws of noise, and fits without
+privacy.
 
-R^2 of the draws is computed with the functions that parties and server call themselves, without roles and messages.
+R^2 of the draws is computed with the functions that parties and server call themselves, without roles and
+messages.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ def fitted(
 ) -> tuple[dict[str, Floats], float]:
     """Weights by party, and the intercept, of a fit in which no party is away.
 
-    windows: as they were frozen, by party. number: of the window. places: by party, where its releases belong, with their secret.
-    """
+    windows: as they were frozen, by party. number: of the window. places: by party, where its releases
+    belong, with their secret."""
     own, learning = centre_for(public, windows, places.__getitem__), public.settings.learning
     if learning.estimator != "frank-wolfe":
         x = selected(public, own.windows, places.__getitem__).x
@@ -53,7 +55,8 @@ def fitted(
 def least_squares(
     inputs: Mapping[str, Floats], labels: Floats, knowing: Sequence[Sequence[str]]
 ) -> list[tuple[dict[str, Floats], float]]:
-    """Weights by party, and the intercept, of a fit on some parties' columns: the smallest weights that fit best, no privacy.
+    """Weights by party, and the intercept, of a fit on some parties' columns: the smallest weights that fit
+    best, no privacy.
 
     inputs: by party, (rows, columns). knowing: the parties of each fit; the others' weights are 0.
     """

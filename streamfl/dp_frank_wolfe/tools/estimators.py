@@ -1,4 +1,5 @@
-"""The estimators that choose once, in one process, with the functions that parties and server call themselves."""
+"""The estimators that choose once, in one process, with the functions that parties and server call
+themselves."""
 
 from __future__ import annotations
 
@@ -31,8 +32,11 @@ class Estimate:
     uplink_numbers: int
 
 
-def selected(public: Public, windows: Mapping[str, Window], places: Callable[[str], ReleaseContext]) -> Estimate:
-    """The estimate by these settings, whatever their shares. windows: centred, if the parties centre. places: of a party."""
+def selected(
+    public: Public, windows: Mapping[str, Window], places: Callable[[str], ReleaseContext]
+) -> Estimate:
+    """The estimate by these settings, whatever their shares. windows: centred, if the parties centre. places:
+    of a party."""
     plans, learning = {party: public.selection_plan(party) for party in windows}, public.settings.learning
     call = fit_marginal if learning.estimator == "marginal" else fit_two_round
     return call(windows, plans, places, learning.radius, public.settings.privacy.delta)
@@ -47,7 +51,11 @@ def fit_marginal(
     norm: float | None = None,
 ) -> Estimate:
     members, values = _chosen(windows, plans, place)
-    norms = np.concatenate([member.norms() for member in members.values()]) if norm is None else np.full(len(values), norm)
+    norms = (
+        np.concatenate([member.norms() for member in members.values()])
+        if norm is None
+        else np.full(len(values), norm)
+    )
     numbers = len(values) * (2 if norm is not None else 3)
     found = refit(np.diag(norms), values, radius, LEAST_EIGENVALUE)
     return _estimate(windows, members, plans, found, numbers, delta)
@@ -65,10 +73,14 @@ def fit_two_round(
     own, products = {}, {}
     for party, member in members.items():
         own[party] = member.gram()
-        told = np.hstack([np.zeros((len(rows[party]), 0)), *(given for name, given in rows.items() if name != party)])
+        told = np.hstack(
+            [np.zeros((len(rows[party]), 0)), *(given for name, given in rows.items() if name != party)]
+        )
         products[party] = member.products(clip_rows(told, plans[party].row_bound))
     gram = gram_of(own, products)
-    found = refit(gram, values, radius, LEAST_EIGENVALUE + doubt(plans, len(next(iter(windows.values())).labels)))
+    found = refit(
+        gram, values, radius, LEAST_EIGENVALUE + doubt(plans, len(next(iter(windows.values())).labels))
+    )
     released = sum(len(given.ravel()) for given in rows.values()) + len(values) * (len(values) + 3)
     return _estimate(windows, members, plans, found, released, delta)
 

@@ -1,4 +1,5 @@
-"""A whole federation on the memory bus, with a virtual clock. Members take turns until nothing moves any more."""
+"""A whole federation on the memory bus, with a virtual clock. Members take turns until nothing moves any
+more."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ SECRET_BYTES = 32
 class FrankWolfeFederation(TurnFederation[DPFrankWolfeSettings]):
     """The parties and the server, each in its worker, on one partition.
 
-    settings: of any member; what belongs to a single one is filled in here. Noise is drawn from federation.seed with
-        privacy.insecure_test_noise, and from a secret of this run without it.
-    inputs: by party, in the order of federation.parties, (entities, its columns). labels: (entities,). All are learnt from.
-    network_delay: virtual seconds of a message.
+    settings: of any member; what belongs to a single one is filled in here. Noise is drawn from
+        federation.seed with privacy.insecure_test_noise, and from a secret of this run without it.
+    inputs: by party, in the order of federation.parties, (entities, its columns). labels: (entities,). All
+    are learnt from. network_delay: virtual seconds of a message.
     overheard: called with each message between members.
     """
 
@@ -75,12 +76,20 @@ class FrankWolfeFederation(TurnFederation[DPFrankWolfeSettings]):
 
     @property
     def _parties(self) -> dict[str, PartyTask]:
-        return {name: cast(PartitionedRole[PartyTask], worker.role).task(0) for name, worker in self.workers.items() if name}
+        return {
+            name: cast(PartitionedRole[PartyTask], worker.role).task(0)
+            for name, worker in self.workers.items()
+            if name
+        }
 
     def _bounds_and_privacy(self, name: str) -> dict[str, Any]:
         privacy = self.settings.privacy
         # A file's secret and ledger belong to one party. Here ledgers end with the run.
-        own = {"secret_file": self._secret(name) if privacy.is_private else None, "ledger": None, "ledger_file": None}
+        own = {
+            "secret_file": self._secret(name) if privacy.is_private else None,
+            "ledger": None,
+            "ledger_file": None,
+        }
         return {"bounds": bounds_of(self.settings, name), "privacy": privacy.model_copy(update=own)}
 
     def _secret(self, name: str) -> str:
@@ -101,6 +110,7 @@ def bounds_of(settings: DPFrankWolfeSettings, party: str) -> Any:
     before = settings.federation.parties[: settings.federation.parties.index(party)]
     start = sum(columns[name] for name in before)
     given = {key: getattr(bounds, key) for key in ("centre", "bound")}
-    own = {key: value[start : start + columns[party]] for key, value in given.items() if isinstance(value, list)}
+    own = {
+        key: value[start : start + columns[party]] for key, value in given.items() if isinstance(value, list)
+    }
     return bounds.model_copy(update=own)
-

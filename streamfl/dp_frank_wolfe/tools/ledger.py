@@ -1,4 +1,5 @@
-"""``streamfl ledger``: a party's ledger of what was released of its source data, and the file that it is checked against."""
+"""``streamfl ledger``: a party's ledger of what was released of its source data, and the file that it is
+checked against."""
 
 from __future__ import annotations
 
@@ -25,7 +26,15 @@ from streamfl.privacy.zcdp import epsilon_of
 from streamfl.runtime.bus import BusUnavailable, Unreadable, connect
 from streamfl.runtime.checksum import is_damaged
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.terminal.console import (
+    ConfigArgument,
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_table,
+    print_text,
+    say,
+)
 from streamfl.terminal.exit_codes import ExitCode
 
 __all__ = ["ledger"]
@@ -36,7 +45,8 @@ AHEAD = 1
 
 ledger = typer.Typer(
     name="ledger",
-    help="A DP Frank-Wolfe party's ledger: begin it, and see what was spent and whether topic and file agree.",
+    help="A DP Frank-Wolfe party's ledger: begin it, and see what was spent and whether topic and file "
+    "agree.",
     no_args_is_help=True,
 )
 
@@ -45,9 +55,10 @@ ledger = typer.Typer(
 class _Topic:
     """Content of the ledger's topic.
 
-    entities: how many something was released of. largest_rho: largest cost of an entity; None: something had no noise.
-    budget_rho: what no entity may exceed at this party. epsilon: of the entity with the largest cost, if every party has released
-    as much of its share. releases: by chain. disagreement: why a party would refuse; None: topic and file agree.
+    entities: how many something was released of. largest_rho: largest cost of an entity; None: something had
+    no noise. budget_rho: what no entity may exceed at this party. epsilon: of the entity with the largest
+    cost, if every party has released as much of its share. releases: by chain. disagreement: why a party
+    would refuse; None: topic and file agree.
     """
 
     name: str
@@ -61,19 +72,21 @@ class _Topic:
 
 @ledger.command()
 def init(config: ConfigArgument) -> None:
-    """Make the file in which each release is noted before it is sent, and print its identity. A file is never overwritten."""
+    """Make the file in which each release is noted before it is sent, and print its identity. A file is never
+    overwritten."""
     _, path, name, party = _settings(config)
     print_text(Anchor.create(path, name, party).identity.hex())
     say(
-        f"made {path}: keep it on a disk of this machine that nobody puts back to an earlier time\n"
-        f"It is right only if nothing was ever released of these data. If something was, under the ledger {name!r} or another, "
-        "delete this file, and put back the one that was there."
+        f"made {path}: keep it on a disk of this machine that nobody puts back to an earlier time\nIt is "
+        f"right only if nothing was ever released of these data. If something was, under the ledger {name!r} "
+        "or another, delete this file, and put back the one that was there."
     )
 
 
 @ledger.command()
 def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> None:
-    """Show how far a ledger has come, what was spent, and whether its topic and its file agree: exit code 4 if they do not."""
+    """Show how far a ledger has come, what was spent, and whether its topic and its file agree: exit code 4
+    if they do not."""
     settings, path, name, party = _settings(config)
     anchor = Anchor.open(path, name, party)
     topic, failure = None, None
@@ -86,20 +99,30 @@ def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> N
     except (BusUnavailable, Unreadable, ConfigurationError) as error:
         failure = error
     links = {lane: anchor.links(number) for lane, number in LANES.items()}
-    heads = {lane: _shown(found[-1], party_task.given.secret) if found else None for lane, found in links.items()}
+    heads = {
+        lane: _shown(found[-1], party_task.given.secret) if found else None for lane, found in links.items()
+    }
     counts = {lane: len(found) for lane, found in links.items()}
     if format is OutputFormat.JSON:
         shown = None if topic is None else {**asdict(topic), "agrees": topic.disagreement is None}
         print_json(
             {
-                "ledger": name, "party": party, "file": str(path), "identity": anchor.identity.hex(), "releases": counts,
+                "ledger": name, "party": party, "file": str(path), "identity": anchor.identity.hex(),
+                "releases": counts,
                 "heads": heads, "topic": shown,
             }
         )  # fmt: skip
     else:
         rows = [("identity", anchor.identity.hex())]
-        rows += [(f"releases for {lane}, by the file", f"{counts[lane]}, head {heads[lane] or 'none'}") for lane in LANES]
-        print_table(f"Ledger {name} of {party}, held to {path}", ("what", "found"), rows + ([] if topic is None else _rows(topic)))
+        rows += [
+            (f"releases for {lane}, by the file", f"{counts[lane]}, head {heads[lane] or 'none'}")
+            for lane in LANES
+        ]
+        print_table(
+            f"Ledger {name} of {party}, held to {path}",
+            ("what", "found"),
+            rows + ([] if topic is None else _rows(topic)),
+        )
     if failure is not None:
         raise failure
     if topic is not None and topic.disagreement is not None:
@@ -115,24 +138,34 @@ def _settings(config: Path) -> tuple[DPFrankWolfeSettings, Path, str, str]:
     name, path = settings.privacy.ledger, settings.privacy.ledger_file
     for key, value in (("ledger", name), ("ledger_file", path)):
         if value is None:
-            raise ConfigurationError(f"{config}: privacy.{key} is missing: it says which ledger this is, and where its file lies")
+            raise ConfigurationError(
+                f"{config}: privacy.{key} is missing: it says which ledger this is, and where its file lies"
+            )
     return settings, Path(str(path)), str(name), settings.required_party()
 
 
 def _shown(link: bytes, secret: bytes) -> str:
-    """A link's keyed hash, for people to compare. A link depends on rows: without the key, anybody could test guesses of rows."""
+    """A link's keyed hash, for people to compare. A link depends on rows: without the key, anybody could test
+    guesses of rows."""
     return hashlib.blake2b(link, key=hashlib.sha256(secret).digest(), digest_size=16).hexdigest()
 
 
 def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> _Topic:
     """What is in the ledger's topic, and whether the file has come as far."""
     topic, url = f"{anchor.ledger}.ledger", settings.bus.url
-    # Read before the topic: all that a running party noted by now, but for its latest release, is committed when the topic is read.
+    # Read before the topic: all that a running party noted by now, but for its latest release, is committed
+    # when the topic is read.
     noted = len(anchor.links(FITS))
-    with closing(connect(url, {"connect_timeout_seconds": settings.bus.connect_timeout_seconds, **settings.bus.options})) as bus:
+    with closing(
+        connect(
+            url, {"connect_timeout_seconds": settings.bus.connect_timeout_seconds, **settings.bus.options}
+        )
+    ) as bus:
         found = bus.describe([topic]).get(topic)
         if found is None:
-            raise ConfigurationError(f"there is no topic {topic} on {url}: make it with streamfl topics, or put it back")
+            raise ConfigurationError(
+                f"there is no topic {topic} on {url}: make it with streamfl topics, or put it back"
+            )
         if found.error is not None:
             raise ConfigurationError(f"topic {topic}: {found.error}")
         latest = {record.key or b"": record for record in bus.read(topic)}
@@ -147,7 +180,9 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
         except (PeerError, ValueError, msgspec.DecodeError):
             known = False
         if not known:
-            disagreement = f"topic {topic}, key {key!r}: damaged, or not of a ledger; put back a copy of the topic"
+            disagreement = (
+                f"topic {topic}, key {key!r}: damaged, or not of a ledger; put back a copy of the topic"
+            )
     if disagreement is None:
         own.check_whole()
         disagreement = own.trouble
@@ -156,8 +191,8 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
         disagreement = disagreement or (compared if isinstance(compared, str) else None)
     if disagreement is None and noted > own.number(FITS) + AHEAD:
         disagreement = (
-            f"topic {topic} has {own.number(FITS)} releases for fits, and the file {noted}: the topic was deleted or put back, or "
-            "is another cluster's. Put back the newest one"
+            f"topic {topic} has {own.number(FITS)} releases for fits, and the file {noted}: the topic was "
+            "deleted or put back, or is another cluster's. Put back the newest one"
         )
     public, largest = Public(settings), own.largest
     epsilon = epsilon_of(largest / public.share(anchor.party), settings.privacy.delta * (1 - SPARE))

@@ -14,8 +14,11 @@ BETWEEN = RELEASES, ASKS = ("releases", "asks")
 
 
 def members(federation: ColumnFederation) -> dict[str, dict[str, Any]]:
-    """By member, the sections in which its settings differ from the others', but for bounds and secrets. The server is
-    :data:`HEAD`. Every party knows the labels.
+    """By member, the sections in which its settings differ from the others', but for bounds and secrets. The
+    server is :data:`HEAD`. Every party knows the labels.
     """
-    parties = {party: member_sections(PARTY, party, count, labels_section()) for party, count in federation.columns.items()}
+    parties = {
+        party: member_sections(PARTY, party, count, labels_section())
+        for party, count in federation.columns.items()
+    }
     return {**{party: parties[party] for party in federation.parties}, HEAD: member_sections(SERVER)}

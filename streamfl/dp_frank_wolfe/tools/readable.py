@@ -1,4 +1,5 @@
-"""Records that a server of DP Frank-Wolfe publishes, for a person at a terminal or a program behind a pipe."""
+"""Records that a server of DP Frank-Wolfe publishes, for a person at a terminal or a program behind a
+pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ __all__ = ["model"]
 
 
 def model(settings: DPFrankWolfeSettings) -> Callable[[Record], Mapping[str, Any]]:
-    """Reads a record of the model: a party's columns and weights. Or why it is refused: with keys, it has to be the server's.
+    """Reads a record of the model: a party's columns and weights. Or why it is refused: with keys, it has to
+    be the server's.
 
     A refused record shows nothing of its content, so that nobody applies it.
     """

@@ -58,23 +58,33 @@ class ReceivedFit:
         """Numbers that the parties sent: signed indices, and numbers of columns."""
         told = [one for answers in self.answers.values() for one in answers.answers]
         chosen, products = self.chosen.values(), self.products.values()
-        numbers = sum(len(one.sums) for one in told) + sum(len(one.values) + len(one.norms) + len(one.rows) for one in chosen)
+        numbers = sum(len(one.sums) for one in told) + sum(
+            len(one.values) + len(one.norms) + len(one.rows) for one in chosen
+        )
         numbers += sum(len(one.products) + len(one.gram) for one in products)
-        return len(told) + sum(len(one.columns) // 4 for one in chosen) + numbers // 8 + sum(map(len, self.means.values()))
+        return (
+            len(told)
+            + sum(len(one.columns) // 4 for one in chosen)
+            + numbers // 8
+            + sum(map(len, self.means.values()))
+        )
 
 
 class ReceivedFits:
     """Notes every message between members.
 
-    public: of the settings. whole: whether to keep predictions in the space of sketches, which are large and which a trace needs.
-    iterations: how many have begun, of all fits. announced: number of names, each once for each party.
+    public: of the settings. whole: whether to keep predictions in the space of sketches, which are large and
+    which a trace needs. iterations: how many have begun, of all fits. announced: number of names, each once
+    for each party.
     """
 
     def __init__(self, public: Public, whole: bool = False) -> None:
         settings = public.settings
         self._public = public
         own = codec(settings.message_bytes)
-        self._party = {f"{settings.federation.name}.{name}.{kind}": name for name in public.parties for kind in BETWEEN}
+        self._party = {
+            f"{settings.federation.name}.{name}.{kind}": name for name in public.parties for kind in BETWEEN
+        }
         self._decode_whole = own.decode
         self._keeps_others = whole
         self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
@@ -110,7 +120,9 @@ class ReceivedFits:
     def _note(self, party: str, message: Message, fit: ReceivedFit) -> None:
         content, place = message.content, (message.iteration, party)
         if message.kind == "manifest":
-            fit.manifest = rows_of(read_content(content, Manifest), self._public.settings.window.rows, self._names[party])
+            fit.manifest = rows_of(
+                read_content(content, Manifest), self._public.settings.window.rows, self._names[party]
+            )
         elif message.kind == "frozen":
             if means := read_content(content, Frozen).means:
                 fit.means[party] = np.frombuffer(means, "<i8").astype(np.int64)
@@ -127,7 +139,9 @@ class ReceivedFits:
         elif message.kind == "products":
             fit.products[party] = read_content(content, Products)
         elif message.kind == "model":
-            fit.models[party] = weights_of(read_content(content, FittedModel), self._public.settings.federation.columns[party])
+            fit.models[party] = weights_of(
+                read_content(content, FittedModel), self._public.settings.federation.columns[party]
+            )
 
 
 def weights_of(content: Ask | FittedModel, columns: int) -> Floats:
@@ -138,7 +152,8 @@ def weights_of(content: Ask | FittedModel, columns: int) -> Floats:
 
 
 def iterates(public: Public, fit: ReceivedFit) -> list[dict[str, Floats]]:
-    """x by party, before each step and after the last one. For an estimator that chooses once: only at the end."""
+    """x by party, before each step and after the last one. For an estimator that chooses once: only at the
+    end."""
     if not fit.asks:
         return [fit.models]
     columns = public.settings.federation.columns
@@ -148,7 +163,9 @@ def iterates(public: Public, fit: ReceivedFit) -> list[dict[str, Floats]]:
         found.append(before)
         for party in public.parties:
             if (iteration, party) in fit.asks:
-                assert np.array_equal(weights_of(fit.asks[iteration, party], columns[party]), before[party]), "another iterate"
+                assert np.array_equal(
+                    weights_of(fit.asks[iteration, party], columns[party]), before[party]
+                ), "another iterate"
         given = [one for party in public.parties for one in _answers(fit, iteration, party)]
         vertices = {one.block: Vertex(one.column, 1 if one.positive else -1) for one in given}
         iterate.step(vertices, step_length(iteration, public.sampling.least))

@@ -1,7 +1,8 @@
-"""Runs a federation on a table until its fits are over. Gives their results, and what others need to compute them again.
+"""Runs a federation on a table until its fits are over. Gives their results, and what others need to compute
+them again.
 
-R^2, objective and gap are computed from the data, without noise. They are for laboratories, never for a member's metrics.
-"""
+R^2, objective and gap are computed from the data, without noise. They are for laboratories, never for a
+member's metrics."""
 
 from __future__ import annotations
 
@@ -42,11 +43,13 @@ class FitOutcome:
 
     rows: of all windows together. test_rows: rows that r2 is measured on; 0: the rows of the last window.
     history: by iteration, objective, gap and support, before each step and after the last.
-    uplink_numbers: signed indices and numbers of columns that parties sent, in all windows. uplink_most: what their plans allow.
-    epsilon: of an entity's whole life. epsilon_spent: of the entity that the most was released of.
-    parties: by name, columns, columns with a weight. traffic: by kind of topic, messages and bytes. seconds: on the clock.
-    weights: by party. intercept: of the last model, in label bounds. trace: arrays by name.
-    r2_draws: r2 of this and of other draws of noise, on the same rows; one without noise, none where r2 is None.
+    uplink_numbers: signed indices and numbers of columns that parties sent, in all windows. uplink_most: what
+    their plans allow. epsilon: of an entity's whole life. epsilon_spent: of the entity that the most was
+    released of.
+    parties: by name, columns, columns with a weight. traffic: by kind of topic, messages and bytes. seconds:
+    on the clock. weights: by party. intercept: of the last model, in label bounds. trace: arrays by name.
+    r2_draws: r2 of this and of other draws of noise, on the same rows; one without noise, none where r2 is
+    None.
     alone, pooled: r2 of least squares without privacy, on each party's columns and on all.
     """
 
@@ -119,11 +122,12 @@ def run_fits(
     overheard: Callable[[Outgoing], None] | None = None,
     watch: Callable[[float], bool] = lambda share: False,
 ) -> FitOutcome:
-    """Lets the federation fit the first rows of the table, ``window.rows`` to a window. r2 is of the rows behind them, if any.
+    """Lets the federation fit the first rows of the table, ``window.rows`` to a window. r2 is of the rows
+    behind them, if any.
 
-    network_delay: virtual seconds of a message. draws: of noise, to measure r2 with; the first is the federation's.
-    overheard: called with each message between members. watch: called with the share that is done. If it returns True the run ends
-    with the fits that are over, or with KeyboardInterrupt if none is.
+    network_delay: virtual seconds of a message. draws: of noise, to measure r2 with; the first is the
+    federation's. overheard: called with each message between members. watch: called with the share that is
+    done. If it returns True the run ends with the fits that are over, or with KeyboardInterrupt if none is.
     Raises ConfigurationError if there are too few rows, DataError if the fits did not end.
     """
     begun, public = time.perf_counter(), Public(settings)
@@ -149,15 +153,19 @@ def run_fits(
         seconds = time.perf_counter() - begun
         if federation.trouble is not None or received.over < windows:
             raise DataError(federation.trouble or f"{received.over} of {windows} fits came to an end")
-        fits = _Fits(public, table, [_Fit(public, table, number, received.fits[number]) for number in range(1, windows + 1)])
+        fits = _Fits(
+            public,
+            table,
+            [_Fit(public, table, number, received.fits[number]) for number in range(1, windows + 1)],
+        )
         r2_draws = list(fits.r2_draws(federation.places(windows), draws, watch))
         arrays = fits.arrays(federation) if trace else {}
         return _outcome(federation, fits, r2_draws, arrays, epsilon=claimed, seconds=seconds)
 
 
 class _Fit:
-    """A window's fit. raw, frozen: each party's window, before and after it was centred. course: weights before each step and after
-    the last.
+    """A window's fit. raw, frozen: each party's window, before and after it was centred. course: weights
+    before each step and after the last.
     """
 
     def __init__(self, public: Public, table: VerticalTable, number: int, messages: ReceivedFit) -> None:
@@ -187,12 +195,16 @@ class _Fits:
     @property
     def predicted(self) -> Floats:
         """Predictions of the rows that the last model is measured on."""
-        return predictions(self.settings, self.table, self.rows, self.last.messages.models, self.last.intercept)
+        return predictions(
+            self.settings, self.table, self.rows, self.last.messages.models, self.last.intercept
+        )
 
     def r2(self, predicted: Floats) -> float | None:
         return r_squared(predicted, self.table.labels[self.rows])
 
-    def r2_draws(self, places: Mapping[str, ReleaseContext], draws: int, watch: Callable[[float], bool]) -> Iterator[float]:
+    def r2_draws(
+        self, places: Mapping[str, ReleaseContext], draws: int, watch: Callable[[float], bool]
+    ) -> Iterator[float]:
         """R^2 of the last model, and of others with other noise."""
         first = self.r2(self.predicted)
         if first is None:
@@ -238,7 +250,10 @@ def _outcome(
         uplink_most=windows * _most_numbers(public),
         epsilon=epsilon,
         epsilon_spent=_spent(public, federation.spent),
-        parties={name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))} for name, own in weights.items()},
+        parties={
+            name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))}
+            for name, own in weights.items()
+        },
         traffic={kind: vars(one) for kind, one in federation.traffic().items()},
         seconds=seconds,
         virtual_seconds=federation.virtual_seconds,
@@ -252,14 +267,19 @@ def _outcome(
 
 
 def _done(settings: DPFrankWolfeSettings, received: ReceivedFits) -> float:
-    """How many fits' work is done. In a fit without iterations, reading the rows counts as half of the work."""
+    """How many fits' work is done. In a fit without iterations, reading the rows counts as half of the
+    work."""
     learning = settings.learning
     if learning.estimator == "frank-wolfe":
         return received.iterations / learning.iterations
-    return (received.announced / (settings.window.rows * len(settings.federation.parties)) + received.over) / 2
+    return (
+        received.announced / (settings.window.rows * len(settings.federation.parties)) + received.over
+    ) / 2
 
 
-def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: ReceivedFit) -> dict[str, Window]:
+def frozen_windows(
+    settings: DPFrankWolfeSettings, table: VerticalTable, fit: ReceivedFit
+) -> dict[str, Window]:
     """The window of each party, with the rows that the manifest names."""
     rows = [int(name) for name in fit.manifest]
     return {
@@ -278,7 +298,9 @@ def centred_windows(public: Public, windows: dict[str, Window], fit: ReceivedFit
 
 def _intercept(public: Public, fit: ReceivedFit) -> float:
     plans = {party: public.means_plan(party) for party in fit.means}
-    means = {party: plans[party].means(told, public.settings.window.rows) for party, told in fit.means.items()}
+    means = {
+        party: plans[party].means(told, public.settings.window.rows) for party, told in fit.means.items()
+    }
     return intercept(means, plans, fit.models)
 
 
@@ -289,7 +311,8 @@ def predictions(
     weights: dict[str, Floats],
     intercept: float,
 ) -> Floats:
-    """Predictions of rows, in the label's own scale. Features are clipped to bounds as in a window. intercept: in label bounds."""
+    """Predictions of rows, in the label's own scale. Features are clipped to bounds as in a window.
+    intercept: in label bounds."""
     total = np.full(len(rows), intercept)
     for party, own in zip(settings.federation.parties, table.inputs, strict=True):
         bounds, _ = _bounds(settings, party)
@@ -303,7 +326,9 @@ def r_squared(predicted: Floats, labels: Floats) -> float | None:
     return 1 - float(np.sum((predicted - labels) ** 2)) / spread if spread > 0 else None
 
 
-def _drawn(settings: DPFrankWolfeSettings, places: Mapping[str, ReleaseContext], number: int) -> dict[str, ReleaseContext]:
+def _drawn(
+    settings: DPFrankWolfeSettings, places: Mapping[str, ReleaseContext], number: int
+) -> dict[str, ReleaseContext]:
     """The same places with other secrets. They follow from the seed if the federation's do."""
     repeats = settings.privacy.insecure_test_noise
     random = rng_for(settings.federation.seed, "draw", number) if repeats else np.random.default_rng()
@@ -313,7 +338,8 @@ def _drawn(settings: DPFrankWolfeSettings, places: Mapping[str, ReleaseContext],
 def _without_privacy(
     settings: DPFrankWolfeSettings, table: VerticalTable, learnt: NDArray[np.intp], rows: NDArray[np.intp]
 ) -> list[float | None]:
-    """r2 of least squares on all columns, and on each party's. learnt: the rows to fit on. rows: the rows to measure on."""
+    """r2 of least squares on all columns, and on each party's. learnt: the rows to fit on. rows: the rows to
+    measure on."""
     inputs, parties = {}, settings.federation.parties
     for party, own in zip(parties, table.inputs, strict=True):
         bounds, label_bounds = _bounds(settings, party)
@@ -327,7 +353,8 @@ def _rows_of(settings: DPFrankWolfeSettings, table: VerticalTable, windows: int)
     rows = settings.window.rows
     if windows * rows > len(table.labels):
         raise ConfigurationError(
-            f"window.rows = {rows:,}: {windows} of them are more than the {len(table.labels):,} usable rows of the table"
+            f"window.rows = {rows:,}: {windows} of them are more than the {len(table.labels):,} usable rows "
+            "of the table"
         )
     return windows * rows
 
@@ -337,7 +364,9 @@ def _adapted(settings: DPFrankWolfeSettings, entities: int) -> DPFrankWolfeSetti
     window = settings.window.model_copy(
         update={"patience_seconds": FOR_EVER, "limit": max(settings.window.limit, entities)}
     )
-    privacy = settings.privacy.model_copy(update={"ledger_limit": max(settings.privacy.ledger_limit, entities)})
+    privacy = settings.privacy.model_copy(
+        update={"ledger_limit": max(settings.privacy.ledger_limit, entities)}
+    )
     return settings.model_copy(update={"window": window, "privacy": privacy})
 
 
@@ -362,7 +391,8 @@ def _most_numbers(public: Public) -> int:
 
 
 def _claimed(public: Public) -> float:
-    """Epsilon of an entity's whole life. Raises ConfigurationError if no noise is enough for it, even with test noise."""
+    """Epsilon of an entity's whole life. Raises ConfigurationError if no noise is enough for it, even with
+    test noise."""
     privacy = public.settings.privacy.model_copy(update={"insecure_test_noise": False})
     Public(public.settings.model_copy(update={"privacy": privacy})).check()
     return public.epsilon()
@@ -373,7 +403,11 @@ def _spent(public: Public, charged: float) -> float:
 
     Test noise is charged as infinite. Then the result is what a fit would cost with a secret.
     """
-    cost = charged if public.settings.privacy.is_private else math.fsum(public.fit_cost(party) for party in public.parties)
+    cost = (
+        charged
+        if public.settings.privacy.is_private
+        else math.fsum(public.fit_cost(party) for party in public.parties)
+    )
     if not math.isfinite(cost):
         return math.inf
     return claim(cost, 0.0, public.settings.privacy.delta)

@@ -23,7 +23,10 @@ __all__ = ["fit_rows", "simulate"]
 
 LABORATORY = "not private, laboratory only"
 DRAWS = 5
-USELESS = "Its noise is too much for so few rows: take more of them or a larger privacy.epsilon, or the best party alone"
+USELESS = (
+    "Its noise is too much for so few rows: take more of them or a larger privacy.epsilon, or the best party "
+    "alone"
+)
 
 
 class _Members(DPFrankWolfeSettings):
@@ -42,7 +45,8 @@ def simulate(
     draws: int | None,
     network_delay: float | None,
 ) -> Report:
-    """Run the parties and the server on the memory bus, and report how well they learnt, for which epsilon, and at what cost."""
+    """Run the parties and the server on the memory bus, and report how well they learnt, for which epsilon,
+    and at what cost."""
     settings = _read(asked, epsilon)
     names = settings.federation.parties
     split, _ = checked_options(names, split, None, False, None, None)
@@ -52,10 +56,12 @@ def simulate(
     say_dropped(dealt, "; `streamfl run` takes them as rows of zeros")
     if asked.trace and not settings.privacy.insecure_test_noise:
         raise ConfigurationError(
-            "--trace tells what noise was drawn from, which is a secret: set privacy.insecure_test_noise = true in a file for "
-            "experiments, whose noise comes from federation.seed"
+            "--trace tells what noise was drawn from, which is a secret: set privacy.insecure_test_noise = "
+            "true in a file for experiments, whose noise comes from federation.seed"
         )
-    with progress("iterations" if settings.learning.estimator == "frank-wolfe" else "fits", stops=True) as work:
+    with progress(
+        "iterations" if settings.learning.estimator == "frank-wolfe" else "fits", stops=True
+    ) as work:
         outcome = run_fits(
             settings,
             dealt.table,
@@ -78,16 +84,25 @@ def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:
     summary = outcome.summary()
     columns = sum(own["columns"] for own in outcome.parties.values())
     return [
-        ("Rows", f"{outcome.rows:,} in {_counted(outcome.windows, 'window')}, {outcome.test_rows:,} held out"),
+        (
+            "Rows",
+            f"{outcome.rows:,} in {_counted(outcome.windows, 'window')}, {outcome.test_rows:,} held out",
+        ),
         ("Columns", f"{columns:,} of {len(outcome.parties)} parties"),
         ("Estimator", summary["estimator"]),
         (f"R^2 of {summary['r2_of']} ({LABORATORY})", _explained(outcome)),
         ("The same of the best party alone, without privacy", _alone(outcome)),
-        ("The same of all columns in one place, without privacy", "none" if outcome.pooled is None else f"{outcome.pooled:.3f}"),
+        (
+            "The same of all columns in one place, without privacy",
+            "none" if outcome.pooled is None else f"{outcome.pooled:.3f}",
+        ),
         (f"Objective ({LABORATORY})", f"{summary['objective']:.6f}"),
         (f"Duality gap ({LABORATORY})", f"{summary['gap']:.6f}"),
         ("Columns with a weight", f"{summary['support']:,}"),
-        ("Sum of absolute weights", f"{summary['l1_norm']:.4f}, at most {outcome.settings.learning.radius:g}"),
+        (
+            "Sum of absolute weights",
+            f"{summary['l1_norm']:.4f}, at most {outcome.settings.learning.radius:g}",
+        ),
         ("Privacy of an entity", _promise(outcome)),
         ("Numbers sent up", f"{outcome.uplink_numbers:,}, at most {outcome.uplink_most:,}"),
         ("Messages between members", f"{summary['messages']:,}, {summary['bytes']:,} bytes"),
@@ -102,7 +117,10 @@ def _explained(outcome: FitOutcome) -> str:
         return "none: one label"
     if len(outcome.r2_draws) == 1:
         return f"{outcome.r2:.3f}"
-    return f"{mean_and_deviation(outcome.r2_draws)}, mean and deviation of {len(outcome.r2_draws)} draws; this one {outcome.r2:.3f}"
+    return (
+        f"{mean_and_deviation(outcome.r2_draws)}, mean and deviation of {len(outcome.r2_draws)} draws; this "
+        f"one {outcome.r2:.3f}"
+    )
 
 
 def _alone(outcome: FitOutcome) -> str:
@@ -120,7 +138,10 @@ def _promise(outcome: FitOutcome) -> str:
     if not math.isfinite(outcome.epsilon):
         return "none: epsilon = inf, and there is no noise"
     uncovered = "; predictions are not covered" if outcome.settings.serving.mode == "exact" else ""
-    told = f"epsilon {outcome.epsilon_spent:.4g} of {outcome.epsilon:.4g}, delta {privacy.delta:g}, over all parties{uncovered}"
+    told = (
+        f"epsilon {outcome.epsilon_spent:.4g} of {outcome.epsilon:.4g}, delta {privacy.delta:g}, over all "
+        f"parties{uncovered}"
+    )
     return f"none: insecure_test_noise; with a secret, {told}" if privacy.insecure_test_noise else told
 
 
@@ -146,12 +167,19 @@ def _check_bounds(config: SettingsSource, settings: _Members) -> None:
         given = getattr(settings.bounds, key)
         if isinstance(given, list) and (settings.party is not None or len(given) != total):
             raise ConfigurationError(
-                f"{config}: bounds.{key} is a list, and other parties' bounds are not known from it: for a simulation give one "
-                f"number, or in a file without [party] one for each of all {total} columns, in the order of federation.parties"
+                f"{config}: bounds.{key} is a list, and other parties' bounds are not known from it: for a "
+                f"simulation give one number, or in a file without [party] one for each of all {total} "
+                "columns, in the order of federation.parties"
             )
 
 
 def _check_columns(settings: DPFrankWolfeSettings, found: dict[str, int]) -> None:
-    wrong = [f"{name} {count}, not {found[name]}" for name, count in settings.federation.columns.items() if count != found[name]]
+    wrong = [
+        f"{name} {count}, not {found[name]}"
+        for name, count in settings.federation.columns.items()
+        if count != found[name]
+    ]
     if wrong:
-        raise ConfigurationError(f"federation.columns has other numbers than --split deals: {', '.join(wrong)}")
+        raise ConfigurationError(
+            f"federation.columns has other numbers than --split deals: {', '.join(wrong)}"
+        )

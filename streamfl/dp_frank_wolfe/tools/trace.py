@@ -1,8 +1,8 @@
 """Everything that a fit was drawn from: enough to compute it again without this code.
 
-In production, noise has a secret. So a trace can only be made with privacy.insecure_test_noise. It follows from that noise's
-secret: the parties' parts are computed once more, on the same rows and messages, and the results must equal what was sent.
-"""
+In production, noise has a secret. So a trace can only be made with privacy.insecure_test_noise. It follows
+from that noise's secret: the parties' parts are computed once more, on the same rows and messages, and the
+results must equal what was sent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ Floats = NDArray[np.float64]
 
 
 class _NotedFit(PartyFit):
-    """draws: bits of each choice by iteration and block, and of each column's sketch. tried: columns by iteration and block."""
+    """draws: bits of each choice by iteration and block, and of each column's sketch. tried: columns by
+    iteration and block."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -45,7 +46,12 @@ class _NotedFit(PartyFit):
         return self.tried[iteration, number]
 
     def _bits(
-        self, iteration: int, kind: str, digest: bytes, draws: int, given: tuple[str | int | bytes | Fraction, ...]
+        self,
+        iteration: int,
+        kind: str,
+        digest: bytes,
+        draws: int,
+        given: tuple[str | int | bytes | Fraction, ...],
     ) -> bytes:
         bits = super()._bits(iteration, kind, digest, draws, given)
         of, number = kind.split()
@@ -81,24 +87,27 @@ def traced(
 ) -> Arrays:
     """All arrays of a window, by name; W is its number.
 
-    For all: W/rows: of the table, in the order of the manifest. W/columns/PARTY: the frozen whole numbers, (rows, columns), and
-    W/labels/PARTY, (rows,), as they were fitted. W/x/PARTY: weights before each step and after the last, (iterations + 1, columns).
-    prediction_bound: R. For parties that centre: W/means/PARTY, the released sums of columns and label, (columns + 1,), the label's
-    times floor(columns^.5), and W/means_draws/PARTY. noise/means/PARTY: unit, and variance in units^2.
+    For all: W/rows: of the table, in the order of the manifest. W/columns/PARTY: the frozen whole numbers,
+    (rows, columns), and W/labels/PARTY, (rows,), as they were fitted. W/x/PARTY: weights before each step and
+    after the last, (iterations + 1, columns). prediction_bound: R. For parties that centre: W/means/PARTY,
+    the released sums of columns and label, (columns + 1,), the label's times floor(columns^.5), and
+    W/means_draws/PARTY. noise/means/PARTY: unit, and variance in units^2.
     raw: windows before they were centred.
 
-    Frank-Wolfe. blocks/party, blocks/radius: (blocks,). blocks/PARTY: the block of each column. W/steps: gamma, (iterations,).
-    least: p. W/due: which blocks took part, (iterations, blocks).
-    W/chosen: column and sign, (iterations, blocks, 2), a sign of 0 where a block did not answer. W/choice_draws: 16 bytes each,
-    (iterations, blocks, 16). W/tried/PARTY: columns that could be chosen, (iterations, columns). rate/PARTY: of the choices, a
-    fraction, empty for the best.
-    W/signs: (rows, m), if columns are sketched by signs. W/shown/PARTY, W/shown_at/PARTY: columns whose sketches were released, and
-    in which iteration. W/sums/PARTY: (shown, m), in units of the noise. W/sum_draws/PARTY: (shown, m, 16).
+    Frank-Wolfe. blocks/party, blocks/radius: (blocks,). blocks/PARTY: the block of each column. W/steps:
+    gamma, (iterations,). least: p. W/due: which blocks took part, (iterations, blocks).
+    W/chosen: column and sign, (iterations, blocks, 2), a sign of 0 where a block did not answer.
+    W/choice_draws: 16 bytes each, (iterations, blocks, 16). W/tried/PARTY: columns that could be chosen,
+    (iterations, columns). rate/PARTY: of the choices, a fraction, empty for the best.
+    W/signs: (rows, m), if columns are sketched by signs. W/shown/PARTY, W/shown_at/PARTY: columns whose
+    sketches were released, and in which iteration. W/sums/PARTY: (shown, m), in units of the noise.
+    W/sum_draws/PARTY: (shown, m, 16).
     noise/PARTY: unit, and variance in units^2, a fraction; empty without noise.
 
-    Where columns are chosen once. W/selected/PARTY, W/choice_draws/PARTY: best first. W/values/PARTY, W/norms/PARTY, W/told/PARTY
-    (rows), W/products/PARTY, W/gram/PARTY: as they were released. W/KIND_draws/PARTY: what their noise was drawn from.
-    noise/KIND/PARTY: as above. row_bound/PARTY, row_bits/PARTY: B, and the bits after the point of others' rows
+    Where columns are chosen once. W/selected/PARTY, W/choice_draws/PARTY: best first. W/values/PARTY,
+    W/norms/PARTY, W/told/PARTY (rows), W/products/PARTY, W/gram/PARTY: as they were released.
+    W/KIND_draws/PARTY: what their noise was drawn from. noise/KIND/PARTY: as above. row_bound/PARTY,
+    row_bits/PARTY: B, and the bits after the point of others' rows
     that were cut to it.
     """
     given: Arrays = {"rows": np.array([int(name) for name in fit.manifest])}
@@ -111,14 +120,20 @@ def traced(
         plan = public.means_plan(party)
         assert np.array_equal(released_means(raw[party], plan, places[party]), told), "other means"
         given[f"means/{party}"] = told
-        given[f"means_draws/{party}"] = _bytes(b"" if plan.noise is None else means_bits(raw[party], plan, places[party]))
+        given[f"means_draws/{party}"] = _bytes(
+            b"" if plan.noise is None else means_bits(raw[party], plan, places[party])
+        )
         shared[f"noise/means/{party}"] = _strength(plan.noise)
     shared["prediction_bound"] = np.array(public.settings.bounds.prediction)
     return {**{f"{number}/{name}": array for name, array in {**given, **own_arrays}.items()}, **shared}
 
 
 def _of_fit(
-    public: Public, places: Mapping[str, ReleaseContext], number: int, fit: ReceivedFit, windows: Mapping[str, Window]
+    public: Public,
+    places: Mapping[str, ReleaseContext],
+    number: int,
+    fit: ReceivedFit,
+    windows: Mapping[str, Window],
 ) -> tuple[Arrays, Arrays]:
     rounds = max(iteration for iteration, _ in fit.asks) + 1
     chosen = np.zeros((rounds, len(public.blocks), 2), np.int64)
@@ -139,7 +154,9 @@ def _of_fit(
     for party, window in windows.items():
         blocks = {at: block for at, block in enumerate(public.blocks) if block.party == party}
         plan, learning = public.fit_plan(party, number), public.settings.learning
-        again = _NotedFit(window, blocks, plan, sketch, places[party], learning.candidates, public.sampling.seed)
+        again = _NotedFit(
+            window, blocks, plan, sketch, places[party], learning.candidates, public.sampling.seed
+        )
         count = window.columns.shape[1]
         tried, shown, shown_at, sums = np.zeros((rounds, count), np.bool_), [], [], []
         for iteration in range(rounds):
@@ -157,7 +174,11 @@ def _of_fit(
                     shown.append(answer.vertex.column)
                     shown_at.append(iteration)
                     sums.append(answer.sums)
-        own |= {f"tried/{party}": tried, f"shown/{party}": np.array(shown), f"shown_at/{party}": np.array(shown_at)}
+        own |= {
+            f"tried/{party}": tried,
+            f"shown/{party}": np.array(shown),
+            f"shown_at/{party}": np.array(shown_at),
+        }
         own[f"sums/{party}"] = np.array(sums)
         noise = [_bytes(again.sketches[column]) for column in shown if column in again.sketches]
         own[f"sum_draws/{party}"] = np.array(noise, np.uint8)
@@ -168,7 +189,11 @@ def _of_fit(
 
 
 def _of_selection(
-    public: Public, places: Mapping[str, ReleaseContext], number: int, fit: ReceivedFit, windows: Mapping[str, Window]
+    public: Public,
+    places: Mapping[str, ReleaseContext],
+    number: int,
+    fit: ReceivedFit,
+    windows: Mapping[str, Window],
 ) -> tuple[Arrays, Arrays]:
     own: Arrays = {}
     shared: Arrays = {}
@@ -183,7 +208,10 @@ def _of_selection(
             assert found["norms"].astype("<f8").tobytes() == told.norms, "other norms"
         else:
             found |= _of_rows(again, plan, fit, party)
-            shared |= {f"row_bound/{party}": np.array(plan.row_bound), f"row_bits/{party}": np.array(row_bits(plan.row_bound))}
+            shared |= {
+                f"row_bound/{party}": np.array(plan.row_bound),
+                f"row_bits/{party}": np.array(row_bits(plan.row_bound)),
+            }
         assert found["values"].astype("<f8").tobytes() == told.values, "other values"
         own |= {f"{kind}/{party}": array for kind, array in found.items()}
         own |= {f"{kind}_draws/{party}": _bytes(bits) for kind, bits in again.draws.items()}
@@ -200,14 +228,20 @@ def _of_rows(again: _NotedSelection, plan: SelectionPlan, fit: ReceivedFit, part
     others = np.frombuffer(content, "<f8").reshape(len(rows), len(content) // (8 * len(rows)))
     gram, products = again.gram(), again.products(clip_rows(others, plan.row_bound))
     told = fit.products[party]
-    assert (products.astype("<f8").tobytes(), gram.astype("<f8").tobytes()) == (told.products, told.gram), "other products"
+    assert (products.astype("<f8").tobytes(), gram.astype("<f8").tobytes()) == (told.products, told.gram), (
+        "other products"
+    )
     return {"told": rows, "products": products, "gram": gram}
 
 
 def _check(found: Mapping[int, Any], told: Answers) -> None:
     sent = {one.block: (one.column, 1 if one.positive else -1, one.sums) for one in told.answers}
     again = {
-        at: (one.vertex.column, one.vertex.sign, b"" if one.sums is None else one.sums.astype("<i8").tobytes())
+        at: (
+            one.vertex.column,
+            one.vertex.sign,
+            b"" if one.sums is None else one.sums.astype("<i8").tobytes(),
+        )
         for at, one in found.items()
     }
     assert sent == again, "another answer"

@@ -14,7 +14,8 @@ __all__ = ["Due"]
 
 
 class Due:
-    """When iterations of one partition are due. It is not remembered: a restart waits anew, and no longer than this.
+    """When iterations of one partition are due. It is not remembered: a restart waits anew, and no longer
+    than this.
 
     settings: of the party.
     labelled, model, standardisation: of the partition.
@@ -67,8 +68,15 @@ class Due:
         if self._model.version:
             return None
         seen = self._standardisation.seen
-        told = f"knows {self._labelled.fresh:,} of {self._wanted:,} entities with a label that the first iteration takes"
-        told += " (learning.first_instances)" if self._learning.solver == "newton" else " (learning.block_instances)"
+        told = (
+            f"knows {self._labelled.fresh:,} of {self._wanted:,} entities with a label that the first "
+            "iteration takes"
+        )
+        told += (
+            " (learning.first_instances)"
+            if self._learning.solver == "newton"
+            else " (learning.block_instances)"
+        )
         if self.missing_at_first:
             return told
         if not self._standardisation.frozen:
@@ -92,7 +100,8 @@ class Due:
 
     @property
     def freezes_at(self) -> float | None:
-        """When columns are standardised by fewer entities than wanted, because the first iteration waits for them."""
+        """When columns are standardised by fewer entities than wanted, because the first iteration waits for
+        them."""
         if self._standardisation.frozen or self._since is None or not self.is_due:
             return None
         return min(self._since + self._reply_seconds, self._standardisation.waits_until)
@@ -108,7 +117,7 @@ class Due:
             self._has_said_so = True
             self._notices.say(
                 "first_entities",
-                f"learning begins once {self._first_entities} samples were seen in a partition, which columns are "
-                f"standardised by, or {self._reply_seconds:g} s after the labels of the first iteration; there are "
-                f"{self._standardisation.seen}",
+                f"learning begins once {self._first_entities} samples were seen in a partition, which "
+                f"columns are standardised by, or {self._reply_seconds:g} s after the labels of the first "
+                f"iteration; there are {self._standardisation.seen}",
             )

@@ -15,9 +15,11 @@ FEWEST_ROWS = 64
 
 
 class FeatureCache:
-    """phi of some entities for kept features, in blocks. It is not remembered: after a restart it fills as blocks are asked for.
+    """phi of some entities for kept features, in blocks. It is not remembered: after a restart it fills as
+    blocks are asked for.
 
-    Predicted entities without a label use the room that labelled ones leave, and are dropped when these need it.
+    Predicted entities without a label use the room that labelled ones leave, and are dropped when these need
+    it.
 
     block: features of a block, R.
     limit: most features kept, C, a multiple of R.
@@ -58,7 +60,11 @@ class FeatureCache:
         return [self._features[rows, self._columns(block.first)] for block in blocks]
 
     def put(
-        self, entities: Sequence[str], ranges: Sequence[FeatureRange], features: NDArray[np.float32], labelled: bool = True
+        self,
+        entities: Sequence[str],
+        ranges: Sequence[FeatureRange],
+        features: NDArray[np.float32],
+        labelled: bool = True,
     ) -> None:
         """Keep features of whole blocks, (n, features), of as many entities as there is room for."""
         rows = [self._row(entity, labelled) for entity in entities]
@@ -70,7 +76,10 @@ class FeatureCache:
             features = features[kept]
         at, places = 0, []
         for one in ranges:
-            places += [(first, at + first - one.first) for first in range(one.first, one.first + one.count, self._block)]
+            places += [
+                (first, at + first - one.first)
+                for first in range(one.first, one.first + one.count, self._block)
+            ]
             at += one.count
         # A new block and the one that it replaces have the same place.
         for first, place in sorted(places):
@@ -120,7 +129,9 @@ class FeatureCache:
             grown = np.empty((old + more, self._limit), np.float32)
             grown[:old] = self._features
             self._features = grown
-            self._blocks = np.concatenate([self._blocks, np.full((more, self._blocks.shape[1]), -1, np.int64)])
+            self._blocks = np.concatenate(
+                [self._blocks, np.full((more, self._blocks.shape[1]), -1, np.int64)]
+            )
             self._free = list(range(old + more - 1, old - 1, -1))
         row = self._rows[entity] = self._free.pop()
         self._blocks[row] = -1

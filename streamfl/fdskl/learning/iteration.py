@@ -1,7 +1,7 @@
 """One iteration of learning: what it asks the parties, and what it learns from the answers.
 
-An iteration is not remembered before it ends. ``sgd`` is FDSKL, Algorithm 1, for B instances and R features at a time; ``newton``
-is in :mod:`streamfl.fdskl.learning.newton_iteration`.
+An iteration is not remembered before it ends. ``sgd`` is FDSKL, Algorithm 1, for B instances and R features
+at a time; ``newton`` is in :mod:`streamfl.fdskl.learning.newton_iteration`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ FEWEST_DISTANCES = FEWEST_ENTITIES // 2
 
 
 class BandwidthSearch:
-    """Finds the bandwidth: the median distance of pairs of labelled entities, from one masked sum (spec, second review 11)."""
+    """Finds the bandwidth: the median distance of pairs of labelled entities, from one masked sum (spec,
+    second review 11)."""
 
     def __init__(self, settings: FdsklSettings, model: KernelModel, labelled: LabelledEntities) -> None:
         self._learning = settings.learning
@@ -55,7 +56,9 @@ class BandwidthSearch:
         distances = opened_distances(total, self._learning.kernel == "laplacian")
         median = float(np.median(distances[distances > 0])) if (distances > 0).any() else 1.0
         # No party answers a round with a bandwidth beyond these.
-        bandwidth = min(max(median * self._learning.bandwidth_multiplier, SMALLEST_BANDWIDTH), LARGEST_BANDWIDTH)
+        bandwidth = min(
+            max(median * self._learning.bandwidth_multiplier, SMALLEST_BANDWIDTH), LARGEST_BANDWIDTH
+        )
         self._model.set_bandwidth(bandwidth)
         self.ended = True
 
@@ -107,7 +110,11 @@ class Iteration(ABC):
 
     @abstractmethod
     def _take(
-        self, rows: NDArray[np.intp], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+        self,
+        rows: NDArray[np.intp],
+        features: NDArray[np.float64],
+        question: Question,
+        known: NDArray[np.uint8],
     ) -> None:
         """Keep the features of these rows."""
 
@@ -120,7 +127,9 @@ class Iteration(ABC):
         bandwidth = self._model.bandwidth
         assert bandwidth is not None
         entities = [self._entities[place] for place in chosen.tolist()]
-        yield from self._noted(chosen, phases_of(self, entities, ranges, bandwidth, self._width, MOST_ENTITIES))
+        yield from self._noted(
+            chosen, phases_of(self, entities, ranges, bandwidth, self._width, MOST_ENTITIES)
+        )
 
     def _noted(self, chosen: NDArray[np.intp], questions: Iterator[Question]) -> Iterator[Question]:
         """The same questions, whose rows are noted. chosen: the rows of all their entities, in order."""
@@ -134,12 +143,16 @@ class Iteration(ABC):
 class SgdIteration(Iteration):
     """Learns from the next B labelled entities, with R new features.
 
-    f(x) = sum over kept i of alpha_i phi_i(x); alpha_new = -gamma / (B R) sum_b L'(f(x_b), y_b) phi_new(x_b); all earlier alphas
-    times (1 - gamma lambda)   (FDSKL, eq. 8 and 9)
+    f(x) = sum over kept i of alpha_i phi_i(x); alpha_new = -gamma / (B R) sum_b L'(f(x_b), y_b) phi_new(x_b);
+    all earlier alphas times (1 - gamma lambda)   (FDSKL, eq. 8 and 9)
     """
 
     def __init__(
-        self, settings: FdsklSettings, model: KernelModel, labelled: LabelledEntities, dropped: Callable[[int], None]
+        self,
+        settings: FdsklSettings,
+        model: KernelModel,
+        labelled: LabelledEntities,
+        dropped: Callable[[int], None],
     ) -> None:
         learning = settings.learning
         super().__init__(settings, model, labelled, labelled.not_learnt(learning.block_instances), dropped)
@@ -153,7 +166,11 @@ class SgdIteration(Iteration):
             self._end()
 
     def _take(
-        self, rows: NDArray[np.intp], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+        self,
+        rows: NDArray[np.intp],
+        features: NDArray[np.float64],
+        question: Question,
+        known: NDArray[np.uint8],
     ) -> None:
         self._features[rows] = features
 
@@ -164,7 +181,9 @@ class SgdIteration(Iteration):
     def _end(self) -> None:
         learning, model, kept = self._learning, self._model, self._model.kept
         outputs = self._outputs_before()
-        gamma = step_size(learning.step_rule, model.version, learning.step, learning.regularisation, learning.horizon)
+        gamma = step_size(
+            learning.step_rule, model.version, learning.step, learning.regularisation, learning.horizon
+        )
         alphas = step_alphas(self._features[:, kept:], outputs, self._labels, gamma, self._loss)
         self.decay = decay(1.0, gamma, learning.regularisation)
         model.decay_to(model.scale * self.decay)
@@ -178,7 +197,8 @@ class SgdIteration(Iteration):
 
 
 class SharedSgdIteration(SgdIteration):
-    """The same with several active parties: asks for f, as a sum over the parties' coefficients, and not for its features."""
+    """The same with several active parties: asks for f, as a sum over the parties' coefficients, and not for
+    its features."""
 
     def questions(self) -> Iterator[Question]:
         expansion = self._expansion
@@ -201,7 +221,11 @@ class SharedSgdIteration(SgdIteration):
         self._answer_came(question)
 
     def _take(
-        self, rows: NDArray[np.intp], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+        self,
+        rows: NDArray[np.intp],
+        features: NDArray[np.float64],
+        question: Question,
+        known: NDArray[np.uint8],
     ) -> None:
         self._features[rows, self._model.kept :] = features
 

@@ -1,4 +1,5 @@
-"""Whose turn it is to learn, with several active parties: a queue that all of them read from one log, in the same order."""
+"""Whose turn it is to learn, with several active parties: a queue that all of them read from one log, in the
+same order."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class _Record(msgspec.Struct, array_like=True):
 
 
 class IterationQueue:
-    """The queue of one partition, as far as the log was read. Its first party has the turn. No other changes the model meanwhile.
+    """The queue of one partition, as far as the log was read. Its first party has the turn. No other changes
+    the model meanwhile.
 
     parts: where it is remembered.
     actives: the active parties' numbers. own: this party's.
@@ -74,14 +76,18 @@ class IterationQueue:
         return self._record.ended
 
     def take_request(self, party: int, number: int) -> bool:
-        """Take a party's request for a turn from the log. Returns False if it came before. PeerError for an impossible one."""
+        """Take a party's request for a turn from the log. Returns False if it came before. PeerError for an
+        impossible one."""
         record, place = self._record, self._actives.index(party)
         if number <= record.heard[place]:
             return False
         if place == self._own and number > record.asked:
             raise PeerError("implausible", f"turn {number} of this party, which has asked for {record.asked}")
         if number != record.heard[place] + 1 or any(one.party == place for one in record.queue):
-            raise PeerError("implausible", f"turn {number} of an active party whose turn {record.heard[place]} was the last")
+            raise PeerError(
+                "implausible",
+                f"turn {number} of an active party whose turn {record.heard[place]} was the last",
+            )
         record.heard[place] = number
         record.queue.append(_Place(place, number))
         self._changed()
@@ -94,7 +100,9 @@ class IterationQueue:
     def check_end(self, party: int, number: int) -> None:
         """PeerError if the log says that a turn of this party is over and it is not."""
         if self._actives.index(party) == self._own and number > self._record.ended:
-            raise PeerError("implausible", f"turn {number} of this party is said to be over, and {self._record.ended} are")
+            raise PeerError(
+                "implausible", f"turn {number} of this party is said to be over, and {self._record.ended} are"
+            )
 
     def take_end(self) -> None:
         """Remove the first turn, which has ended according to the log."""

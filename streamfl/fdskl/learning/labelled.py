@@ -1,4 +1,5 @@
-"""The latest labelled entities of a partition, which the active party learns from, with the model's output for each."""
+"""The latest labelled entities of a partition, which the active party learns from, with the model's output
+for each."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class _Labelled(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Counts(msgspec.Struct, array_like=True):
-    """labels: how many came. fresh: how many of them no iteration has learnt from. totals: how good predictions were."""
+    """labels: how many came. fresh: how many of them no iteration has learnt from. totals: how good
+    predictions were."""
 
     labels: Count = 0
     fresh: Count = 0
@@ -40,7 +42,8 @@ class _Counts(msgspec.Struct, array_like=True):
 
 
 class _Chunk:
-    """outputs: f at the current version of the model, NaN: not known, (CHUNK,). known: from how many parties' columns, (CHUNK,)."""
+    """outputs: f at the current version of the model, NaN: not known, (CHUNK,). known: from how many parties'
+    columns, (CHUNK,)."""
 
     __slots__ = ("known", "outputs")
 
@@ -105,8 +108,8 @@ class LabelledEntities:
     def add(self, entity: str, label: float, output: float = math.nan, known: int = 0) -> None:
         """Add a label. Its entity becomes the youngest; beyond the limit the oldest is forgotten.
 
-        output: f at the current version of the model; NaN: not known, or as before. known: from how many parties' columns.
-        """
+        output: f at the current version of the model; NaN: not known, or as before. known: from how many
+        parties' columns."""
         self._sort()
         before = self._entities.pop(entity, None)
         if before is not None:
@@ -145,7 +148,8 @@ class LabelledEntities:
         return np.fromiter((self._entities[entity].label for entity in entities), np.float64, len(entities))
 
     def outputs_and_known(self, entities: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-        """f at the current version of the model, NaN where it is not known, (n,); and the number of parties behind it, (n,)."""
+        """f at the current version of the model, NaN where it is not known, (n,); and the number of parties
+        behind it, (n,)."""
         numbers = self._numbers([self._entities[entity] for entity in entities])
         outputs, known = np.empty(len(numbers)), np.empty(len(numbers), np.uint8)
         for chunk, rows in self._by_chunk(numbers):
@@ -153,7 +157,9 @@ class LabelledEntities:
             outputs[rows], known[rows] = chunk.outputs[places], chunk.known[places]
         return outputs, known
 
-    def put_outputs(self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8] | None = None) -> None:
+    def put_outputs(
+        self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8] | None = None
+    ) -> None:
         """Store f of these entities, except those that were forgotten meanwhile. known: None: as before."""
         found = [self._entities.get(entity) for entity in entities]
         here = np.fromiter((one is not None for one in found), np.bool_, len(found))
@@ -199,7 +205,9 @@ class LabelledEntities:
 
     def restore_outputs(self, number: int, value: bytes) -> None:
         if len(value) != CHUNK * 9:
-            raise PeerError("malformed", f"outputs of {len(value)} bytes are remembered, {CHUNK * 9} are expected")
+            raise PeerError(
+                "malformed", f"outputs of {len(value)} bytes are remembered, {CHUNK * 9} are expected"
+            )
         chunk = self._chunks[number] = _Chunk()
         chunk.outputs[:] = np.frombuffer(value, "<f8", CHUNK)
         chunk.known[:] = np.frombuffer(value, np.uint8, CHUNK, 8 * CHUNK)
@@ -208,7 +216,9 @@ class LabelledEntities:
 
     def restore_counts(self, counts: _Counts) -> None:
         if counts.fresh > counts.labels:
-            raise PeerError("malformed", f"{counts.fresh} labels of {counts.labels} are remembered as not learnt from")
+            raise PeerError(
+                "malformed", f"{counts.fresh} labels of {counts.labels} are remembered as not learnt from"
+            )
         self._counts = counts
 
     def _at(self, entity: str) -> tuple[float, int]:
@@ -235,7 +245,10 @@ class LabelledEntities:
         """Clear a number that no entity has any more, and forget chunks below the oldest one in use."""
         chunk, place = self._place(number)
         chunk.outputs[place], chunk.known[place] = math.nan, 0
-        oldest = min(next(iter(self._entities.values())).number if self._entities else self._counts.labels, self._counts.labels)
+        oldest = min(
+            next(iter(self._entities.values())).number if self._entities else self._counts.labels,
+            self._counts.labels,
+        )
         for gone in [one for one in self._chunks if one < oldest // CHUNK]:
             del self._chunks[gone]
             self._kept_outputs.forget(gone)

@@ -1,4 +1,5 @@
-"""The losses of Table 1 with their curvature, for labels -1 and +1 or real ones, over arrays of any shape that broadcast."""
+"""The losses of Table 1 with their curvature, for labels -1 and +1 or real ones, over arrays of any shape
+that broadcast."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from scipy.special import entr, expit
 
 from streamfl.contract.role import ConfigurationError, PeerError
 
-__all__ = ["LOGISTIC", "LOSSES", "SMOOTH_HINGE", "SQUARE", "MarginLoss", "loss_named", "prediction_of", "sign_of"]
+__all__ = [
+    "LOGISTIC",
+    "LOSSES",
+    "SMOOTH_HINGE",
+    "SQUARE",
+    "MarginLoss",
+    "loss_named",
+    "prediction_of",
+    "sign_of",
+]
 
 Floats = NDArray[np.float64]
 
@@ -76,19 +86,28 @@ class _Logistic:
         return np.asarray(np.logaddexp(0.0, -_margins(outputs, labels)), dtype=np.float64)
 
     def gradient(self, outputs: Any, labels: Any) -> Floats:
-        return np.asarray(-np.asarray(labels, dtype=np.float64) * expit(-_margins(outputs, labels)), dtype=np.float64)
+        return np.asarray(
+            -np.asarray(labels, dtype=np.float64) * expit(-_margins(outputs, labels)), dtype=np.float64
+        )
 
     def curvature(self, outputs: Any, labels: Any) -> Floats:
         margins = _margins(outputs, labels)
-        return np.asarray(np.square(labels, dtype=np.float64) * expit(margins) * expit(-margins), dtype=np.float64)
+        return np.asarray(
+            np.square(labels, dtype=np.float64) * expit(margins) * expit(-margins), dtype=np.float64
+        )
 
     def of_constant(self, count: float, total: float, squares: float) -> float:
         # c is the logarithm of the odds, so this is the entropy of the labels in nats.
-        return float(entr([(count + total) / (2 * count), (count - total) / (2 * count)]).sum() * count) if count else 0.0
+        return (
+            float(entr([(count + total) / (2 * count), (count - total) / (2 * count)]).sum() * count)
+            if count
+            else 0.0
+        )
 
 
 class _SmoothHinge:
-    """1/2 - z where z <= 0; (1 - z)^2 / 2 where 0 < z < 1; 0 where z >= 1, z = y f. Its curvature is bounded by 1."""
+    """1/2 - z where z <= 0; (1 - z)^2 / 2 where 0 < z < 1; 0 where z >= 1, z = y f. Its curvature is bounded
+    by 1."""
 
     name = "smooth-hinge"
     classifies = True
@@ -154,7 +173,9 @@ def _margins(outputs: Any, labels: Any) -> Floats:
 SQUARE: MarginLoss = _Square()
 LOGISTIC: MarginLoss = _Logistic()
 SMOOTH_HINGE: MarginLoss = _SmoothHinge()
-LOSSES: Mapping[str, MarginLoss] = MappingProxyType({loss.name: loss for loss in (LOGISTIC, SQUARE, SMOOTH_HINGE)})
+LOSSES: Mapping[str, MarginLoss] = MappingProxyType(
+    {loss.name: loss for loss in (LOGISTIC, SQUARE, SMOOTH_HINGE)}
+)
 
 
 def loss_named(name: str, positive: float = 1.0) -> MarginLoss:
@@ -172,7 +193,8 @@ def loss_named(name: str, positive: float = 1.0) -> MarginLoss:
 
 
 def prediction_of(loss: str, low: float, high: float) -> Callable[[float], float]:
-    """Maps f to what is published: the probability of label 1; smooth hinge: f from -1 to 1 as 0 to 1; or the label's unit."""
+    """Maps f to what is published: the probability of label 1; smooth hinge: f from -1 to 1 as 0 to 1; or the
+    label's unit."""
     if loss == "logistic":
         return lambda output: float(expit(output))
     if loss == "smooth-hinge":

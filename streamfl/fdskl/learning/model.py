@@ -1,7 +1,8 @@
-"""The kernel model of a partition: random features that are kept, and their coefficients. Only active parties have it.
+"""The kernel model of a partition: random features that are kept, and their coefficients. Only active parties
+have it.
 
-If several parties are active, each has the coefficients of its own iterations, and of the others' only the number of features.
-"""
+If several parties are active, each has the coefficients of its own iterations, and of the others' only the
+number of features."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Expansion", "KernelModel"]
 
-# Largest coefficient as it is remembered: divided by the common factor of all. Sums of squares of sums of these are finite.
+# Largest coefficient as it is remembered: divided by the common factor of all. Sums of squares of sums of
+# these are finite.
 LARGEST_ALPHA = 1e100
 
 
@@ -151,7 +153,8 @@ class KernelModel:
         return self._expansion
 
     def set_bandwidth(self, bandwidth: float) -> None:
-        """Set the bandwidth, before the first feature only: with another one the same numbers are other features."""
+        """Set the bandwidth, before the first feature only: with another one the same numbers are other
+        features."""
         assert not self._record.next
         self._record.bandwidth = bandwidth
         self._changed()
@@ -166,7 +169,8 @@ class KernelModel:
         self._changed()
 
     def keep_to_limit(self) -> bool:
-        """If the limit was lowered, drop the oldest blocks and make a new version. Returns whether any were dropped."""
+        """If the limit was lowered, drop the oldest blocks and make a new version. Returns whether any were
+        dropped."""
         if self.kept <= self.limit:
             return False
         while self.kept > self.limit:
@@ -175,10 +179,13 @@ class KernelModel:
         return True
 
     def put(self, block: FeatureRange, alphas: NDArray[np.float64]) -> None:
-        """Set coefficients, (R,), of a kept block or of the next new one. They are cut at ``LARGEST_ALPHA``."""
+        """Set coefficients, (R,), of a kept block or of the next new one. They are cut at
+        ``LARGEST_ALPHA``."""
         number = block.first // self.block
         with np.errstate(over="ignore"):
-            self._alphas[number] = np.clip(np.nan_to_num(alphas / self._record.scale), -LARGEST_ALPHA, LARGEST_ALPHA)
+            self._alphas[number] = np.clip(
+                np.nan_to_num(alphas / self._record.scale), -LARGEST_ALPHA, LARGEST_ALPHA
+            )
         self._record.next = max(self._record.next, block.first + self.block)
         self._kept_alphas.remember(number, encode_array(self._alphas[number]))
         self._changed()
@@ -198,13 +205,17 @@ class KernelModel:
         return self._record.scale
 
     def take_turn(self, first: int, decay: float, bandwidth: float) -> None:
-        """Take another active party's iteration. Its new features have no coefficients here. PeerError for an impossible one.
+        """Take another active party's iteration. Its new features have no coefficients here. PeerError for an
+        impossible one.
 
         first: the first feature that is kept from now on. decay: factor of all earlier coefficients.
         """
         record = self._record
         if not (record.first <= first <= record.next and first % self.block == 0 and 0 < decay <= 1):
-            raise PeerError("implausible", f"an iteration keeps features from {first} on, of {record.first} to {record.next}")
+            raise PeerError(
+                "implausible",
+                f"an iteration keeps features from {first} on, of {record.first} to {record.next}",
+            )
         if not record.next:
             if not SMALLEST_BANDWIDTH <= bandwidth <= LARGEST_BANDWIDTH:
                 raise PeerError("implausible", f"an iteration with the bandwidth {bandwidth:g}")
@@ -227,11 +238,21 @@ class KernelModel:
 
     def restore(self, record: _Record) -> None:
         if record.first > record.next or record.first % self.block or record.next % self.block:
-            raise PeerError("malformed", f"features {record.first} to {record.next} are remembered, in blocks of {self.block}")
-        if not SMALLEST_BANDWIDTH <= record.bandwidth <= LARGEST_BANDWIDTH and (record.next or record.bandwidth):
-            raise PeerError("malformed", f"{record.next} features are remembered, with the bandwidth {record.bandwidth:g}")
+            raise PeerError(
+                "malformed",
+                f"features {record.first} to {record.next} are remembered, in blocks of {self.block}",
+            )
+        if not SMALLEST_BANDWIDTH <= record.bandwidth <= LARGEST_BANDWIDTH and (
+            record.next or record.bandwidth
+        ):
+            raise PeerError(
+                "malformed", f"{record.next} features are remembered, with the bandwidth {record.bandwidth:g}"
+            )
         if record.next - record.first > MOST_FEATURES:
-            raise PeerError("malformed", f"{record.next - record.first} features are remembered, {MOST_FEATURES} are kept at most")
+            raise PeerError(
+                "malformed",
+                f"{record.next - record.first} features are remembered, {MOST_FEATURES} are kept at most",
+            )
         self._record, self._expansion = record, None
 
     def restore_alphas(self, number: int, value: bytes) -> None:

@@ -1,4 +1,5 @@
-"""Block Newton over random features: the coefficients of one block move, with all others fixed in the outputs."""
+"""Block Newton over random features: the coefficients of one block move, with all others fixed in the
+outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SUFFICIENT = 1e-4
 
 
 def of_few(regularisation: float, entities: int) -> float:
-    """lambda max(1, 1024 / n) for n entities: the mean loss of few entities says less, so the penalty counts more."""
+    """lambda max(1, 1024 / n) for n entities: the mean loss of few entities says less, so the penalty counts
+    more."""
     return regularisation * max(1.0, MANY / max(1, entities))
 
 
@@ -35,13 +37,15 @@ def solve_block(
     loss: MarginLoss,
     weights: Floats | None = None,
 ) -> Floats:
-    """Returns a Newton step for one block of R features, (R,), to add to its alphas. f then grows by ``features @ step``.
+    """Returns a Newton step for one block of R features, (R,), to add to its alphas. f then grows by
+    ``features @ step``.
 
     J = sum_n w_n L(f_n, y_n) / sum_n w_n + (lambda C / 2) |alpha|^2
     (Phi' diag(w L'') Phi / sum w + lambda C I) step = -(Phi' (w L') / sum w + lambda C alpha)
 
-    With k(x, x') ~ sum_i phi_i(x) phi_i(x') / C, the penalty is (lambda / 2) |f|_H^2 of problem (1) in Gu et al. 2020. The step is
-    halved until J falls: far from the optimum a logistic loss is flatter than its second derivative says.
+    With k(x, x') ~ sum_i phi_i(x) phi_i(x') / C, the penalty is (lambda / 2) |f|_H^2 of problem (1) in Gu et
+    al. 2020. The step is halved until J falls: far from the optimum a logistic loss is flatter than its
+    second derivative says.
 
     features: phi at the window's entities, (N, R); float32 halves the time of the products.
     outputs: f at these entities, the block included, (N,).
@@ -68,7 +72,9 @@ def solve_block(
     scaled = features * curvature[:, np.newaxis]
     hessian = (scaled.T @ scaled).astype(np.float64)
     hessian[np.diag_indices_from(hessian)] += penalty + _rounding(hessian, features.dtype)
-    step = np.asarray(-cho_solve(cho_factor(hessian, lower=True), gradient.astype(np.float64)), dtype=np.float64)
+    step = np.asarray(
+        -cho_solve(cho_factor(hessian, lower=True), gradient.astype(np.float64)), dtype=np.float64
+    )
     moved = (features @ step.astype(features.dtype)).astype(np.float64)
 
     def objective(size: float) -> float:
@@ -85,5 +91,6 @@ def solve_block(
 
 
 def _rounding(hessian: Floats, dtype: Any) -> float:
-    """Bound on the rounding error of the smallest eigenvalue. Below it a positive definite matrix can look indefinite."""
+    """Bound on the rounding error of the smallest eigenvalue. Below it a positive definite matrix can look
+    indefinite."""
     return float(np.finfo(dtype).eps * np.trace(hessian))

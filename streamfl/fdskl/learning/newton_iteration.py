@@ -1,4 +1,5 @@
-"""Iterations of the solver ``newton``: blocks of features, solved for over all labelled entities that are kept."""
+"""Iterations of the solver ``newton``: blocks of features, solved for over all labelled entities that are
+kept."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ __all__ = ["NewtonIteration"]
 class NewtonIteration(Iteration):
     """Solves for some blocks of features, one after the other; :func:`~.newton.solve_block` has the equation.
 
-    While there is room the blocks are new. Then the kept blocks take turns, the oldest first. With ``sweeps``, a new block replaces
-    one that has had as many turns, at most one in an iteration. f of each entity is kept between iterations, and so are its
-    features while the cache has room. So only new features are asked for. For a new entity all features are asked for, and for one
-    that is not in the cache those of the iteration's blocks. Features that an entity was predicted by are in the cache.
-    """
+    While there is room the blocks are new. Then the kept blocks take turns, the oldest first. With
+    ``sweeps``, a new block replaces one that has had as many turns, at most one in an iteration. f of each
+    entity is kept between iterations, and so are its features while the cache has room. So only new features
+    are asked for. For a new entity all features are asked for, and for one that is not in the cache those of
+    the iteration's blocks. Features that an entity was predicted by are in the cache."""
 
     def __init__(
         self,
@@ -65,8 +66,13 @@ class NewtonIteration(Iteration):
             return [FeatureRange(model.newest.first + number * size, size) for number in range(count)], False
         if learning.sweeps is not None and model.version % math.ceil(learning.sweeps / learning.visits) == 0:
             others = min(learning.visits, blocks) - 1
-            return [model.newest, *(model.nth(1 + (model.visits + number) % (blocks - 1)) for number in range(others))], True
-        return [model.nth((model.visits + number) % blocks) for number in range(min(learning.visits, blocks))], False
+            return [
+                model.newest,
+                *(model.nth(1 + (model.visits + number) % (blocks - 1)) for number in range(others)),
+            ], True
+        return [
+            model.nth((model.visits + number) % blocks) for number in range(min(learning.visits, blocks))
+        ], False
 
     def questions(self) -> Iterator[Question]:
         self._fill_from_cache()
@@ -85,8 +91,14 @@ class NewtonIteration(Iteration):
         if not len(rows):
             return
         there = self._cached_rows[rows]
-        kept = [(number, block) for number, block in enumerate(self._blocks) if block.first < self._model.newest.first]
-        for (number, _), features in zip(kept, self._cache.get(there, [block for _, block in kept]), strict=True):
+        kept = [
+            (number, block)
+            for number, block in enumerate(self._blocks)
+            if block.first < self._model.newest.first
+        ]
+        for (number, _), features in zip(
+            kept, self._cache.get(there, [block for _, block in kept]), strict=True
+        ):
             if len(rows) == len(self._entities):
                 self._features[number] = features
             else:
@@ -95,7 +107,11 @@ class NewtonIteration(Iteration):
             (self._old[rows],) = self._cache.get(there, [self._model.oldest])
 
     def _take(
-        self, rows: NDArray[np.intp], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+        self,
+        rows: NDArray[np.intp],
+        features: NDArray[np.float64],
+        question: Question,
+        known: NDArray[np.uint8],
     ) -> None:
         self._known[rows] = known
         small = features.astype(np.float32)
@@ -127,7 +143,9 @@ class NewtonIteration(Iteration):
             outputs = outputs + features @ step.astype(np.float32)
             model.put(block, alphas + step)
         model.end_visits(len(self._blocks))
-        self._labelled.use(labels_wanted(self._labelled.learnt, learning.first_block, learning.block_instances))
+        self._labelled.use(
+            labels_wanted(self._labelled.learnt, learning.first_block, learning.block_instances)
+        )
         kept = [entity for entity, fits in zip(self._entities, whole.tolist(), strict=True) if fits]
         self._labelled.put_outputs(kept, outputs, self._known[whole])
         self._labelled.forget_outputs_but(kept)

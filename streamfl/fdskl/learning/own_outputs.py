@@ -1,4 +1,5 @@
-"""The part of f that one of several active parties computes, from its own coefficients (FDSKL, Algorithm 2)."""
+"""The part of f that one of several active parties computes, from its own coefficients (FDSKL, Algorithm
+2)."""
 
 from __future__ import annotations
 
@@ -16,12 +17,14 @@ from streamfl.fdskl.sums.rounds import Question, Rounds, phases_of
 
 __all__ = ["OwnOutputs"]
 
-# Versions of the model that can still be asked for, so that predictions are completed while others go on learning.
+# Versions of the model that can still be asked for, so that predictions are completed while others go on
+# learning.
 MOST_VERSIONS = 16
 
 
 class _Evaluation:
-    """f_l' of the entities of one round. outputs: (n,). left: answers that are missing; None: nothing was asked for yet."""
+    """f_l' of the entities of one round. outputs: (n,). left: answers that are missing; None: nothing was
+    asked for yet."""
 
     def __init__(self, announced: Round, ready: Callable[[], None]) -> None:
         self.announced = announced
@@ -53,18 +56,24 @@ class _Evaluation:
 
 
 class OwnOutputs:
-    """Computes f_l'(x) = sum over this party's i of alpha_i phi_i(x), for rounds that ask for it. It remembers nothing.
+    """Computes f_l'(x) = sum over this party's i of alpha_i phi_i(x), for rounds that ask for it. It
+    remembers nothing.
 
     The phases are asked for anew in each round, so that no outdated columns go into f.
 
     model: the party's.
     rounds: take its questions.
     width: bytes of a number.
-    ready: called when a round may be answered. over: called with rounds that ask for a version that is not known any more.
-    """
+    ready: called when a round may be answered. over: called with rounds that ask for a version that is not
+    known any more."""
 
     def __init__(
-        self, model: KernelModel, rounds: Rounds, width: int, ready: Callable[[], None], over: Callable[[Key], None]
+        self,
+        model: KernelModel,
+        rounds: Rounds,
+        width: int,
+        ready: Callable[[], None],
+        over: Callable[[Key], None],
     ) -> None:
         self._model = model
         self._rounds = rounds

@@ -1,8 +1,9 @@
-"""A model whose coefficients lie at several active parties: whose turn it is, others' iterations, and this party's part of f.
+"""A model whose coefficients lie at several active parties: whose turn it is, others' iterations, and this
+party's part of f.
 
-Iterations are made one after the other, in the order in which they were asked for in one log that all active parties write and
-read. So each sees exactly those before it, and the version of the model is the number of iterations that have ended in the log.
-"""
+Iterations are made one after the other, in the order in which they were asked for in one log that all active
+parties write and read. So each sees exactly those before it, and the version of the model is the number of
+iterations that have ended in the log."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ from streamfl.fdskl.worker.partition import WorkerPartition
 
 __all__ = ["ANOTHER_LEARNING", "SharedModel"]
 
-ANOTHER_LEARNING = "another loss, label range or number of features an iteration was used: active parties have to agree on them"
+ANOTHER_LEARNING = (
+    "another loss, label range or number of features an iteration was used: active parties have to agree on "
+    "them"
+)
 
 
 class SharedModel:
@@ -58,11 +62,16 @@ class SharedModel:
         self.queue = IterationQueue(partition.parts, settings.federation.actives, settings.own)
         sums = partition.sums
         self.outputs = sums.outputs = OwnOutputs(
-            model, rounds, settings.aggregation.circle_bits // 8, sums.try_again, lambda key: sums.pending.abandon(key, "version")
+            model,
+            rounds,
+            settings.aggregation.circle_bits // 8,
+            sums.try_again,
+            lambda key: sums.pending.abandon(key, "version"),
         )
 
     def take_turn(self, message: Turn) -> bool:
-        """Take the next message in the log. False for one that came before. PeerError for one that no active party can send."""
+        """Take the next message in the log. False for one that came before. PeerError for one that no active
+        party can send."""
         settings, names = self._settings, self._settings.federation.parties
         party = names.index(message.sender) if message.sender in names else -1
         if party not in settings.federation.actives:
@@ -78,8 +87,8 @@ class SharedModel:
             if message.model != self._model.version:
                 raise PeerError(
                     "implausible",
-                    f"iteration {message.model} of {message.sender!r}, and {self._model.version} is the latest here: this "
-                    "party's state, or the log of turns, has lost some",
+                    f"iteration {message.model} of {message.sender!r}, and {self._model.version} is the "
+                    "latest here: this party's state, or the log of turns, has lost some",
                 )
             self._model.take_turn(message.first, message.decay, message.bandwidth)
             self.outputs.model_changed()
@@ -88,7 +97,9 @@ class SharedModel:
 
     def ask(self) -> Send:
         """Ask for a turn: this party has enough labels for an iteration."""
-        return self._said(Turn(VERSION, self.fingerprint, self._name, self.queue.ask(), False, 0, 0, 1.0, 1.0))
+        return self._said(
+            Turn(VERSION, self.fingerprint, self._name, self.queue.ask(), False, 0, 0, 1.0, 1.0)
+        )
 
     def end(self, iteration: SharedSgdIteration) -> Send:
         """Announce that this party's iteration has ended, and with it the next version of the model."""

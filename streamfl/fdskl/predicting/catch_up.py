@@ -1,12 +1,14 @@
 """How the active party predicts a backlog in step with its model.
 
-A party is *behind* from when it gets a partition, or has no room for more waiting entities, until at most n records are unread.
-Entities that come while it is behind are of a backlog: they wait, in the order of their topic, until the labels of those before
-them are learnt. So an iteration's entities are predicted by the model before it, as if all had come one by one. Entities that come
-when the party is not behind are live: they never wait, and are predicted before those that do.
+A party is *behind* from when it gets a partition, or has no room for more waiting entities, until at most n
+records are unread. Entities that come while it is behind are of a backlog: they wait, in the order of their
+topic, until the labels of those before them are learnt. So an iteration's entities are predicted by the model
+before it, as if all had come one by one. Entities that come when the party is not behind are live: they never
+wait, and are predicted before those that do.
 
-Once everything is read, an entity without a label does not wait, because its label comes later. If the model does not change for
-the time of the patience, a party is away: the backlog is predicted without waiting until there is a new version.
+Once everything is read, an entity without a label does not wait, because its label comes later. If the model
+does not change for the time of the patience, a party is away: the backlog is predicted without waiting until
+there is a new version.
 
 None of this is remembered: after a restart every entity that waits for a prediction is of a backlog.
 """
@@ -23,11 +25,12 @@ __all__ = ["CatchUp"]
 # Most predictions of a partition that wait before its inputs are paused.
 MOST_AWAITED = 10_000
 BEHIND = (
-    "a backlog is predicted in step with the model, which has version {}: {} records are unread, and {} entities wait until the "
-    "labels before them are learnt"
+    "a backlog is predicted in step with the model, which has version {}: {} records are unread, and {} "
+    "entities wait until the labels before them are learnt"
 )
 ALONE = (
-    "a backlog is predicted without waiting for the model, which stays at version {}: {} records are unread, and {} entities wait"
+    "a backlog is predicted without waiting for the model, which stays at version {}: {} records are unread, "
+    "and {} entities wait"
 )
 
 
@@ -50,7 +53,8 @@ class CatchUp:
         self._most, self._largest = min(MOST_AWAITED, limit), max(min(MOST_AWAITED, limit), limit // 2)
         # None: it is not reported, so nothing waits.
         self._unread: int | None = None
-        # Whether records that were there when the partition was opened may be unread: no tick comes before they are read.
+        # Whether records that were there when the partition was opened may be unread: no tick comes before
+        # they are read.
         self._is_new = self._is_behind = True
         self._has_begun = False
         # The version of the model at which the patience ran out.
@@ -68,7 +72,8 @@ class CatchUp:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many entities wait that no more is read. While their labels may lie behind other samples, more may wait."""
+        """Whether so many entities wait that no more is read. While their labels may lie behind other
+        samples, more may wait."""
         return self._forecasts.awaited >= self._room
 
     @property

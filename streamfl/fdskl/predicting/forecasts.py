@@ -1,4 +1,5 @@
-"""Entities that the active party predicts: which wait for a prediction, what was predicted, and labels that came too early."""
+"""Entities that the active party predicts: which wait for a prediction, what was predicted, and labels that
+came too early."""
 
 from __future__ import annotations
 
@@ -79,12 +80,16 @@ class Forecasts(ExpiringEntries[EntityForecast]):
     def is_asked_for(self, entity: str) -> bool:
         """Whether the parties were asked for the entity, and have not answered."""
         found = self._entries.get(entity)
-        return found is not None and found.awaited and entity not in self._gathered and entity not in self._held
+        return (
+            found is not None and found.awaited and entity not in self._gathered and entity not in self._held
+        )
 
     def want(self, entity: str, now: float, offset: int = 0, held: bool = False) -> None:
-        """Note that an entity has to be predicted, for the first time or anew. offset: of its sample. held: do not ask for it yet.
+        """Note that an entity has to be predicted, for the first time or anew. offset: of its sample. held:
+        do not ask for it yet.
 
-        An entity that waits already keeps its place. Otherwise one that comes all the time would delay all others.
+        An entity that waits already keeps its place. Otherwise one that comes all the time would delay all
+        others.
         """
         found = self._entries.get(entity) or EntityForecast(now)
         if found.awaited:
@@ -98,7 +103,8 @@ class Forecasts(ExpiringEntries[EntityForecast]):
         self._put(entity, found)
 
     def gather(self, most: int) -> list[str]:
-        """Up to ``most`` entities that nobody was asked for, the one that waits longest first; they count as asked for now."""
+        """Up to ``most`` entities that nobody was asked for, the one that waits longest first; they count as
+        asked for now."""
         entities = list(islice(self._gathered, most))
         for entity in entities:
             del self._gathered[entity]
@@ -145,8 +151,11 @@ class Forecasts(ExpiringEntries[EntityForecast]):
 
     # ----
 
-    def predicted(self, entity: str, output: float, version: int, parties: int, now: float) -> EntityForecast | None:
-        """Store a prediction and count it in ``revision``. Returns None if no prediction is waited for any more."""
+    def predicted(
+        self, entity: str, output: float, version: int, parties: int, now: float
+    ) -> EntityForecast | None:
+        """Store a prediction and count it in ``revision``. Returns None if no prediction is waited for any
+        more."""
         found = self._entries.get(entity)
         if found is None or not found.awaited:
             return None

@@ -1,6 +1,7 @@
 """How an active party predicts entities: it asks all parties for their parts, and publishes the predictions.
 
-Before anything is learnt f is 0, whatever the columns. Then the parties are asked only which entities they know.
+Before anything is learnt f is 0, whatever the columns. Then the parties are asked only which entities they
+know.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class EntityPredictor:
         self._last_now = now
 
     def want(self, entity: str, now: float, offset: int | None = None) -> None:
-        """Have the entity predicted, once more if it was asked for with older columns. offset: of its sample, if that came."""
+        """Have the entity predicted, once more if it was asked for with older columns. offset: of its sample,
+        if that came."""
         if self._forecasts.is_asked_for(entity):
             self._again.add(entity)
             return
@@ -130,11 +132,14 @@ class EntityPredictor:
         return next(iter(self._unlearnt)).since + self._round_seconds if self._unlearnt else None
 
     def keep(self, question: Question, features: NDArray[np.float64]) -> None:
-        """Keep the features of a prediction, which learning uses too: (entities, features of the question)."""
+        """Keep the features of a prediction, which learning uses too: (entities, features of the
+        question)."""
         if self._keeps:
             rows = [place for place, one in enumerate(question.entities) if one not in self._outdated]
             entities, small = [question.entities[row] for row in rows], features.astype(np.float32)
-            self._cache.put(entities, question.ranges, small if len(rows) == len(small) else small[rows], labelled=False)
+            self._cache.put(
+                entities, question.ranges, small if len(rows) == len(small) else small[rows], labelled=False
+            )
         self._outdated.difference_update(question.entities)
 
     def gather(self, full_only: bool) -> None:
@@ -143,7 +148,9 @@ class EntityPredictor:
         while self._forecasts.gathered >= (most if full_only else 1):
             self._ask(self._forecasts.gather(most))
 
-    def predict(self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8], version: int) -> None:
+    def predict(
+        self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8], version: int
+    ) -> None:
         """Publish predictions of these entities, and learn from those whose label has come."""
         for entity, output, parties in zip(entities, outputs.tolist(), known.tolist(), strict=True):
             found = self._forecasts.predicted(entity, output, version, parties, self._last_now)
@@ -151,9 +158,13 @@ class EntityPredictor:
                 continue
             self._catch_up.predicted(entity, self._last_now)
             self._figures.predictions += 1
-            prediction = Prediction(entity, self._prediction_of(output), output, version, parties, found.revision - 1)
+            prediction = Prediction(
+                entity, self._prediction_of(output), output, version, parties, found.revision - 1
+            )
             content, headers = self._encode(prediction), self._partition.pending_headers.of(entity)
-            self._sends.append(Send("predictions", entity.encode(), content, self._partition.partition, headers))
+            self._sends.append(
+                Send("predictions", entity.encode(), content, self._partition.partition, headers)
+            )
             if entity in self._again:
                 self._again.discard(entity)
                 if found.label is None:
@@ -168,8 +179,9 @@ class EntityPredictor:
             wanted.since = min(wanted.since, now)
 
     def pass_time(self, now: float) -> None:
-        """A tick. Before anything is learnt, a party that is away is waited for no longer than the time of a round, because its
-        columns do not change f. If the parties cannot be asked any more, none is waited for, as after a restart.
+        """A tick. Before anything is learnt, a party that is away is waited for no longer than the time of a
+        round, because its columns do not change f. If the parties cannot be asked any more, none is waited
+        for, as after a restart.
 
         Once there is a model all parties are waited for.
         """
@@ -194,7 +206,8 @@ class EntityPredictor:
         return fit_together(len(self._model.snapshot().alphas), self._width)
 
     def _ask(self, entities: Sequence[str], alone: bool = False) -> None:
-        """Ask for f of these entities by the current version of the model. alone: ask nobody if nothing is learnt."""
+        """Ask for f of these entities by the current version of the model. alone: ask nobody if nothing is
+        learnt."""
         if not self._model.snapshot().ranges and (alone or not self._partition.peers.complete):
             # f is 0 whichever parties know them. Only this party's own columns are counted.
             known = np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
@@ -228,7 +241,8 @@ class EntityPredictor:
         return Question(wanted, KNOWN, [], self._unlearnt[wanted], renewed=partial(self._known_anew, wanted))
 
     def _known_anew(self, wanted: _Wanted) -> Question | None:
-        """The same question. If something was learnt meanwhile f is not 0 any more, and is asked for instead."""
+        """The same question. If something was learnt meanwhile f is not 0 any more, and is asked for
+        instead."""
         if not self._model.snapshot().ranges:
             return self._who_knows(wanted)
         self._ask(self._unlearnt.pop(wanted))

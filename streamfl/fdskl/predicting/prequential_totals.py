@@ -1,4 +1,5 @@
-"""How good a partition's predictions have been over its whole life: sums that are remembered, so that they survive restarts."""
+"""How good a partition's predictions have been over its whole life: sums that are remembered, so that they
+survive restarts."""
 
 from __future__ import annotations
 
@@ -42,17 +43,17 @@ class PrequentialTotals(msgspec.Struct, array_like=True):
 
 
 def of_no_use(totals: PrequentialTotals, what: MarginLoss) -> str | None:
-    """A sentence for the operator if a constant would have lost less than the predictions so far; None if none would, or while
-    there are few. what: the loss.
+    """A sentence for the operator if a constant would have lost less than the predictions so far; None if
+    none would, or while there are few. what: the loss.
     """
     constant = what.of_constant(totals.labels, totals.total, totals.squares)
     if totals.labels < FEWEST or totals.loss <= constant:
         return None
     return (
-        f"the predictions of {totals.labels:,} labelled entities have lost {totals.loss / totals.labels:.4g} each, but the mean "
-        f"of these labels would have lost {constant / totals.labels:.4g}: so far this model is worse than none. There are few "
-        "labels for this much noise: raise learning.regularisation and learning.bandwidth_multiplier, or check that labels have "
-        "the keys of their samples"
+        f"the predictions of {totals.labels:,} labelled entities have lost {totals.loss / totals.labels:.4g} "
+        f"each, but the mean of these labels would have lost {constant / totals.labels:.4g}: so far this "
+        "model is worse than none. There are few labels for this much noise: raise learning.regularisation "
+        "and learning.bandwidth_multiplier, or check that labels have the keys of their samples"
     )
 
 

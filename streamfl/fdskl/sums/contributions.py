@@ -1,7 +1,8 @@
 """A party's part of a sum: its part of phases, distances or outputs as whole numbers, under masks.
 
-FDSKL, Algorithm 3: party p sends omega_p' x_p + b_p. Here phases are numbers on an integer circle, so that a uniform mask hides
-them entirely. Each pair of parties agrees on masks for one round, and these cancel in the sum.
+FDSKL, Algorithm 3: party p sends omega_p' x_p + b_p. Here phases are numbers on an integer circle, so that a
+uniform mask hides them entirely. Each pair of parties agrees on masks for one round, and these cancel in the
+sum.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ __all__ = [
     "opened_outputs",
 ]
 
-# A squared distance between entities as a whole number of 2^-24, at most 2^30, so that 64 parties' parts fit into 64 bits.
+# A squared distance between entities as a whole number of 2^-24, at most 2^30, so that 64 parties' parts fit
+# into 64 bits.
 DISTANCE_BITS, DISTANCE_STEPS, FARTHEST = 64, 2.0**24, 2.0**30
 # f_l' as a whole number of 2^-40, at most 2^16, so that 64 parties' parts fit into 63 bits with their sign.
 OUTPUT_BITS, OUTPUT_STEPS, LARGEST_PART = 64, 2.0**40, 2.0**16
@@ -69,8 +71,8 @@ class Contributions:
     def frequencies(self, bandwidth: float) -> Frequencies:
         """The party's part of the random features of a kernel with this bandwidth.
 
-        With any but the first bandwidth private frequencies are drawn anew: the same draws at two scales, with the same offset,
-        would show how many whole turns there are.
+        With any but the first bandwidth private frequencies are drawn anew: the same draws at two scales,
+        with the same offset, would show how many whole turns there are.
         """
         if self._frequencies is None or bandwidth != self._bandwidth:
             learning, federation = self._settings.learning, self._settings.federation
@@ -79,7 +81,9 @@ class Contributions:
             if secret is not None and self.first_bandwidth not in (None, bandwidth):
                 secret = derive(secret, b"fdskl bandwidth " + struct.pack("<d", bandwidth))
             parties, columns = len(federation.parties), self._settings.columns
-            self._frequencies = Frequencies(density, columns, federation.seed, secret, parties, self._own, federation.root)
+            self._frequencies = Frequencies(
+                density, columns, federation.seed, secret, parties, self._own, federation.root
+            )
             self._bandwidth = bandwidth
         return self._frequencies
 
@@ -90,8 +94,8 @@ class Contributions:
 
         identity: of the round.
         secrets: by party, the secret that only this party's life and that party's can compute.
-        rows: standardised columns of the round's entities, (n, columns); where outputs are asked for, f_l' of them, (n,).
-        """
+        rows: standardised columns of the round's entities, (n, columns); where outputs are asked for, f_l' of
+        them, (n,)."""
         if announced.purpose == OUTPUTS:
             numbers = np.rint(rows * OUTPUT_STEPS).astype(np.int64).view(np.uint64)
         elif announced.purpose == KNOWN:
@@ -99,7 +103,9 @@ class Contributions:
         elif announced.purpose == DISTANCES:
             numbers = self._distances(self._hidden(announced.entities, rows))
         else:
-            numbers = to_circle(self._phases(announced, self._hidden(announced.entities, rows)), self._bits).ravel()
+            numbers = to_circle(
+                self._phases(announced, self._hidden(announced.entities, rows)), self._bits
+            ).ravel()
         return masked(numbers, secrets if self._mask == "one-time" else {}, self._own, identity, SUM)
 
     def owners(self, announced: Round) -> NDArray[np.int64]:
@@ -108,23 +114,31 @@ class Contributions:
         return np.concatenate([drawn.owners(one.first, one.count) for one in announced.ranges])
 
     def own_masks(self, announced: Round, owner: int) -> NDArray[Any]:
-        """With mask = "paper": b_p of the round's features that ``owner`` owns, with check words: (its features + CHECK_WORDS,).
+        """With mask = "paper": b_p of the round's features that ``owner`` owns, with check words: (its
+        features + CHECK_WORDS,).
 
-        The sum of these over all parties but the owner is taken off the sum of phases (Algorithm 3, lines 9 to 11).
+        The sum of these over all parties but the owner is taken off the sum of phases (Algorithm 3, lines 9
+        to 11).
         """
         masks = np.concatenate([paper_mask(self._secret, one.first, one.count) for one in announced.ranges])
         return masked(to_circle(masks[self.owners(announced) == owner], self._bits), {}, self._own, b"", SUM)
 
     def _phases(self, announced: Round, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """omega_i x_p, plus b_p: of the features that this party owns, or with mask = "paper" of all, (n, features)."""
-        phases = self.frequencies(announced.bandwidth).partial_phases(rows, [(one.first, one.count) for one in announced.ranges])
+        """omega_i x_p, plus b_p: of the features that this party owns, or with mask = "paper" of all, (n,
+        features)."""
+        phases = self.frequencies(announced.bandwidth).partial_phases(
+            rows, [(one.first, one.count) for one in announced.ranges]
+        )
         if self._mask == "paper":
-            masks = np.concatenate([paper_mask(self._secret, one.first, one.count) for one in announced.ranges])
+            masks = np.concatenate(
+                [paper_mask(self._secret, one.first, one.count) for one in announced.ranges]
+            )
             phases = phases + np.where(self.owners(announced) == self._own, 0.0, masks)
         return phases
 
     def _distances(self, rows: NDArray[np.float64]) -> NDArray[Any]:
-        """Squared distances between entities 0 and 1, 2 and 3, …, for the L1 kernel their L1 distances: (pairs,)."""
+        """Squared distances between entities 0 and 1, 2 and 3, …, for the L1 kernel their L1 distances:
+        (pairs,)."""
         differences = rows[0::2] - rows[1::2]
         parts = np.abs(differences).sum(axis=1) if self._laplacian else np.square(differences).sum(axis=1)
         return np.asarray(np.rint(np.minimum(parts, FARTHEST) * DISTANCE_STEPS).astype(np.uint64))
@@ -158,7 +172,8 @@ def numbers_of(announced: Round, bits: int) -> tuple[int, Any]:
 
 
 def features_of(total: NDArray[Any], entities: int) -> NDArray[np.float64]:
-    """phi_i(x) = sqrt(2) cos(omega_i' x + b_i)   (FDSKL, eq. 7), (entities, features), from a complete sum of phases."""
+    """phi_i(x) = sqrt(2) cos(omega_i' x + b_i)   (FDSKL, eq. 7), (entities, features), from a complete sum of
+    phases."""
     features = np.empty(len(total))
     for start in range(0, len(total), BLOCK):
         part = features[start : start + BLOCK]

@@ -1,8 +1,9 @@
-"""Frequencies of random features, drawn from a kernel's spectral density: each party draws its own columns, any range of features.
+"""Frequencies of random features, drawn from a kernel's spectral density: each party draws its own columns,
+any range of features.
 
-A draw is a function of a key, the feature's number and the column's name. For private frequencies the key is the party's secret:
-nobody else can draw them, and the sums over the parties are still features of the same kernel. For shared frequencies, as in the
-paper, the key is the seed.
+A draw is a function of a key, the feature's number and the column's name. For private frequencies the key is
+the party's secret: nobody else can draw them, and the sums over the parties are still features of the same
+kernel. For shared frequencies, as in the paper, the key is the seed.
 """
 
 from __future__ import annotations
@@ -32,18 +33,21 @@ KEPT_NUMBERS = 2**23
 
 @dataclass(frozen=True)
 class SpectralDensity:
-    """The density that frequencies of a shift-invariant kernel are drawn from. ValueError for parameters that have none.
+    """The density that frequencies of a shift-invariant kernel are drawn from. ValueError for parameters that
+    have none.
 
     - gaussian: exp(-||r||_2^2 / (2 bandwidth^2)); a normal for each column, divided by the bandwidth.
     - laplacian: exp(-||r||_1 / bandwidth); a Cauchy variable for each column, divided by the bandwidth.
-    - matern: 2^(1-nu) / Gamma(nu) s^nu K_nu(s), s = sqrt(2 nu) ||r||_2 / bandwidth; a normal for each column, divided by the
-      bandwidth and by sqrt(c). c is drawn once for a feature: a chi-square variable of 2 nu degrees of freedom divided by 2 nu.
+    - matern: 2^(1-nu) / Gamma(nu) s^nu K_nu(s), s = sqrt(2 nu) ||r||_2 / bandwidth; a normal for each column,
+      divided by the bandwidth and by sqrt(c). c is drawn once for a feature: a chi-square variable of 2 nu
+      degrees of freedom divided by 2 nu.
 
     Source: Rahimi & Recht 2007, theorem 1.
     bandwidth: in units of the inputs.
     matern_nu: smoothness, from 1/2 to 50.
-    share: with this probability a feature looks at a column, and its frequency there is divided by sqrt(share); otherwise it is 0.
-        The kernel is then one of sums over few columns. 1: every feature looks at every column.
+    share: with this probability a feature looks at a column, and its frequency there is divided by
+        sqrt(share); otherwise it is 0. The kernel is then one of sums over few columns. 1: every feature
+        looks at every column.
     """
 
     kernel: Literal["gaussian", "laplacian", "matern"]
@@ -66,7 +70,8 @@ class Frequencies:
     """omega_i on one party's columns and b_i where the party owns feature i, for any range of features.
 
     density: of the frequencies.
-    columns: names of the party's columns, each once. Two columns with one name would have the same frequencies.
+    columns: names of the party's columns, each once. Two columns with one name would have the same
+    frequencies.
     seed: of the federation; shared frequencies, owners and Matern scales are drawn from it.
     secret: the party's, for private frequencies; None for shared ones.
     parties: how many there are.
@@ -101,7 +106,8 @@ class Frequencies:
 
     @property
     def fingerprint(self) -> str:
-        """16 digits that differ if seed, secret, density or columns differ. They show nothing of the secret."""
+        """16 digits that differ if seed, secret, density or columns differ. They show nothing of the
+        secret."""
         content = repr((self._density, self._parties, self._own, self._active, self._columns)).encode()
         keys = b"".join(stream.fingerprint for stream in (self._offsets, *self._of_column))
         return hashlib.blake2b(keys + content, digest_size=8, person=b"fdskl frequency").hexdigest()
@@ -119,7 +125,8 @@ class Frequencies:
             ndtri(drawn, out=drawn)
         if self._density.kernel == "matern":
             nu = self._density.matern_nu
-            # All columns share one scale, drawn from the shared seed. Otherwise the kernel would be a product over the parties.
+            # All columns share one scale, drawn from the shared seed. Otherwise the kernel would be a product
+            # over the parties.
             scale = gammaincinv(nu, self._scales.uniform(first, count)) / nu
             drawn /= np.sqrt(scale)[:, None]
         drawn /= self._density.bandwidth
@@ -130,10 +137,13 @@ class Frequencies:
 
     def offsets(self, first: int, count: int) -> NDArray[np.float64]:
         """b_i, uniform on 0 .. 2 pi, where the party owns feature i, and 0 elsewhere: (count,)."""
-        return np.where(self.owners(first, count) == self._own, 2 * math.pi * self._offsets.uniform(first, count), 0.0)
+        return np.where(
+            self.owners(first, count) == self._own, 2 * math.pi * self._offsets.uniform(first, count), 0.0
+        )
 
     def owners(self, first: int, count: int) -> NDArray[np.int64]:
-        """p'(i), the party whose b_i is the feature's phase, the same at all parties: (count,). (Algorithm 3.)
+        """p'(i), the party whose b_i is the feature's phase, the same at all parties: (count,). (Algorithm
+        3.)
 
         All parties but the active one have the same probability.
         """
@@ -142,8 +152,11 @@ class Frequencies:
         drawn = (self._owners.uniform(first, count) * (self._parties - 1)).astype(np.int64)
         return drawn + (drawn >= self._active)
 
-    def partial_phases(self, inputs: NDArray[np.float64], ranges: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-        """omega_i x_p, plus b_i where the party owns i, feature after feature of all ranges: (n, sum of counts). (Algorithm 3.)
+    def partial_phases(
+        self, inputs: NDArray[np.float64], ranges: Sequence[tuple[int, int]]
+    ) -> NDArray[np.float64]:
+        """omega_i x_p, plus b_i where the party owns i, feature after feature of all ranges: (n, sum of
+        counts). (Algorithm 3.)
 
         inputs: (n, columns), in the order of the party's columns.
         ranges: (first, count) of each range of features.
@@ -162,7 +175,8 @@ class Frequencies:
         return result
 
     def _drawn(self, first: int, count: int) -> Iterator[NDArray[np.float64]]:
-        """Frequencies of the range, chunk by chunk, with offsets in the last column. A chunk that is kept is not drawn again."""
+        """Frequencies of the range, chunk by chunk, with offsets in the last column. A chunk that is kept is
+        not drawn again."""
         end = first + count
         for number in range(first // self._chunk, -(-end // self._chunk)):
             start = number * self._chunk
@@ -177,15 +191,17 @@ class Frequencies:
 class _Stream:
     """Uniforms with random access: number i is a function of the seed, the secret and the path alone.
 
-    Without a secret it is the stream (seed, "fdskl", path) of :mod:`streamfl.contract.seeding`. That is Philox, which is no cipher,
-    so a secret is used as a key of AES.
+    Without a secret it is the stream (seed, "fdskl", path) of :mod:`streamfl.contract.seeding`. That is
+    Philox, which is no cipher, so a secret is used as a key of AES.
     """
 
     __slots__ = ("_key", "_secret")
 
     def __init__(self, seed: int, secret: bytes | None, *path: str) -> None:
         self._key = philox_key(seed, "fdskl", *path)
-        named = struct.pack("<q", seed) + b"".join(struct.pack("<I", len(part.encode())) + part.encode() for part in path)
+        named = struct.pack("<q", seed) + b"".join(
+            struct.pack("<I", len(part.encode())) + part.encode() for part in path
+        )
         self._secret = None if secret is None else derive(secret, b"fdskl " + named)
 
     @property
@@ -204,4 +220,6 @@ class _Stream:
             block, skipped = divmod(first, 4)
             words = np.random.Philox(key=self._key, counter=block).random_raw(skipped + count)[skipped:]
         # One word in 2^53 would be rounded to 1, where the normal quantile is infinite.
-        return np.asarray(np.minimum(((words >> np.uint64(11)) + 0.5) * 2.0**-53, 1 - 2.0**-53), dtype=np.float64)
+        return np.asarray(
+            np.minimum(((words >> np.uint64(11)) + 0.5) * 2.0**-53, 1 - 2.0**-53), dtype=np.float64
+        )

@@ -41,14 +41,19 @@ def asked_by(message: Round, settings: FdsklSettings) -> int:
         raise PeerError("oversized", f"{text}: at most {MOST_ENTITIES} and {MOST_RANGES} are expected")
     purposes = (PHASES, DISTANCES, KNOWN, *((OUTPUTS,) if len(actives) > 1 else ()))
     if message.purpose not in purposes or not message.entities:
-        raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
+        raise PeerError(
+            "malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities"
+        )
     features = sum(one.count for one in message.ranges)
     if message.purpose == DISTANCES:
         if features or len(message.entities) % 2 or len(message.entities) > 2 * MOST_DISTANCES:
             text = f"an odd number of entities, or for more than {MOST_DISTANCES} distances"
             raise PeerError("malformed", f"a round of distances asks for features, or for {text}")
         if settings.learning.bandwidth is not None:
-            text = "learning.bandwidth is set at this party. Set it at the active party too, or leave it out here"
+            text = (
+                "learning.bandwidth is set at this party. Set it at the active party too, or leave it out "
+                "here"
+            )
             raise PeerError("configuration", f"a round of distances, and {text}")
     elif message.purpose == KNOWN:
         if message.ranges:
@@ -58,8 +63,12 @@ def asked_by(message: Round, settings: FdsklSettings) -> int:
         and all(one.count for one in message.ranges)
         and message.ranges
     ):
-        raise PeerError("malformed", f"a round of {features} features with the bandwidth {message.bandwidth:g}")
-    if features > 2 * settings.learning.features_limit + CARRIED_BYTES or any(one.first > 2**52 for one in message.ranges):
+        raise PeerError(
+            "malformed", f"a round of {features} features with the bandwidth {message.bandwidth:g}"
+        )
+    if features > 2 * settings.learning.features_limit + CARRIED_BYTES or any(
+        one.first > 2**52 for one in message.ranges
+    ):
         raise PeerError("oversized", f"a round of {features} features")
     count, dtype = numbers_of(message, settings.aggregation.circle_bits)
     if count * np.dtype(dtype).itemsize > CARRIED_BYTES + 1024:

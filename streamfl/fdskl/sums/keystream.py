@@ -1,4 +1,5 @@
-"""Numbers that look random to everybody without the key: the keystream of AES-256 in counter mode, with random access."""
+"""Numbers that look random to everybody without the key: the keystream of AES-256 in counter mode, with
+random access."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ ZEROS = memoryview(bytes(262_144))
 class Keystream:
     """The numbers of a key's stream in their order, each uniform on 0 .. 2^bits - 1.
 
-    Block n of the stream is AES(key, n), n as 16 bytes, big-endian; a number is the next 4 or 8 bytes, little-endian.
+    Block n of the stream is AES(key, n), n as 16 bytes, big-endian; a number is the next 4 or 8 bytes,
+    little-endian.
 
     key: 32 secret bytes. A stream of 32-bit and one of 64-bit numbers under one key are the same bytes.
     bits: 32 or 64.
@@ -32,7 +34,9 @@ class Keystream:
 
     def __init__(self, key: bytes, bits: int, first: int = 0) -> None:
         block, skipped = divmod(first * number_type(bits).itemsize, BLOCK_BYTES)
-        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(BLOCK_BYTES, "big"))).encryptor()
+        self._encryptor = Cipher(
+            algorithms.AES(key), modes.CTR(block.to_bytes(BLOCK_BYTES, "big"))
+        ).encryptor()
         self._encryptor.update(ZEROS[:skipped])
 
     def fill(self, numbers: NDArray[Any]) -> None:

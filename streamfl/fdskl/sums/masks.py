@@ -1,11 +1,12 @@
 """Masks of partial sums: pairwise one-time pads that cancel over all parties, and the paper's.
 
-Each life of a party's task has an incarnation, a key that is never remembered. Each two incarnations agree on a secret, from which
-each round gets numbers of its own. One party adds them and the other subtracts them, so they cancel in the sum over all parties.
-A round that is asked again has another number or other incarnations, so no numbers are used twice.
+Each life of a party's task has an incarnation, a key that is never remembered. Each two incarnations agree on
+a secret, from which each round gets numbers of its own. One party adds them and the other subtracts them, so
+they cancel in the sum over all parties. A round that is asked again has another number or other incarnations,
+so no numbers are used twice.
 
-Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", 2017, section 4; without its recovery of
-dropouts, which would show a late message.
+Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", 2017, section 4;
+without its recovery of dropouts, which would show a late message.
 """
 
 from __future__ import annotations
@@ -24,10 +25,20 @@ from streamfl.fdskl.sums.circle import number_type
 from streamfl.fdskl.sums.keystream import Keystream, keystream
 from streamfl.identity.keys import derive
 
-__all__ = ["CHECK_WORDS", "OwnIncarnation", "checked", "life_number", "mask_key", "masked", "one_time_mask", "paper_mask"]
+__all__ = [
+    "CHECK_WORDS",
+    "OwnIncarnation",
+    "checked",
+    "life_number",
+    "mask_key",
+    "masked",
+    "one_time_mask",
+    "paper_mask",
+]
 
 CHECK_WORDS = 2
-"""Numbers added behind those of a round. They are 0 before the mask, have 64 bits or more, and sum to 0 if all masks cancelled."""
+"""Numbers added behind those of a round. They are 0 before the mask, have 64 bits or more, and sum to 0 if
+all masks cancelled."""
 
 # Bytes of a message that are masked together, so that they stay in the processor's caches.
 BLOCK_BYTES = 131_072
@@ -53,7 +64,8 @@ class OwnIncarnation:
         """53 bits of the public key, by which messages name it."""
 
     def telling(self, count: int) -> int:
-        """53 bits that name the ``count``-th announcement of this life. Nobody else can compute them before it."""
+        """53 bits that name the ``count``-th announcement of this life. Nobody else can compute them before
+        it."""
         digest = hashlib.blake2b(count.to_bytes(8, "big"), digest_size=8, key=self._tellings).digest()
         return int.from_bytes(digest) >> 11
 
@@ -120,7 +132,8 @@ def masked(
 def checked(sums: NDArray[Any]) -> NDArray[Any] | None:
     """The sum over all parties without its check words, or None if these show that masks have not cancelled.
 
-    A party that is missing, doubled, of another round or of another life passes with probability 2^-64 at most.
+    A party that is missing, doubled, of another round or of another life passes with probability 2^-64 at
+    most.
 
     sums: (n + CHECK_WORDS,), the sum of what :func:`masked` returned at every party.
     """
@@ -128,9 +141,11 @@ def checked(sums: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def paper_mask(secret: bytes, first: int, count: int) -> NDArray[np.float64]:
-    """b_p of a party for features first .. first + count - 1: (count,), uniform on 0 .. 2 pi. (Algorithm 3, line 3.)
+    """b_p of a party for features first .. first + count - 1: (count,), uniform on 0 .. 2 pi. (Algorithm 3,
+    line 3.)
 
-    It is the same for every instance, so differences of messages show differences of the party's columns: for study only.
+    It is the same for every instance, so differences of messages show differences of the party's columns: for
+    study only.
 
     secret: 32 bytes or more, of the party alone.
     """
@@ -138,7 +153,9 @@ def paper_mask(secret: bytes, first: int, count: int) -> NDArray[np.float64]:
     return np.asarray((numbers >> np.uint64(11)) * (2 * math.pi * 2.0**-53), dtype=np.float64)
 
 
-def _add_mask(total: NDArray[Any], pair_secrets: Mapping[int, bytes], own: int, round_id: bytes, purpose: bytes) -> None:
+def _add_mask(
+    total: NDArray[Any], pair_secrets: Mapping[int, bytes], own: int, round_id: bytes, purpose: bytes
+) -> None:
     if own in pair_secrets:
         raise ValueError("a party is not its own peer")
     bits = 8 * total.dtype.itemsize

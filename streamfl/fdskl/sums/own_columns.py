@@ -22,9 +22,10 @@ __all__ = ["OwnColumns"]
 class _Entity(msgspec.Struct, array_like=True, gc=False):
     """What is known of an entity.
 
-    since: when its columns came. columns: raw numbers; empty: it was asked for and has not come. asked: whether it was asked for.
-    features: how many were answered for it, whatever its columns were. first, end: the last of these are ``first`` to ``end`` - 1.
-    bandwidth: with which the last ones were drawn; None: the bandwidth of the first round with features.
+    since: when its columns came. columns: raw numbers; empty: it was asked for and has not come. asked:
+    whether it was asked for. features: how many were answered for it, whatever its columns were. first, end:
+    the last of these are ``first`` to ``end`` - 1. bandwidth: with which the last ones were drawn; None: the
+    bandwidth of the first round with features.
     """
 
     since: Time
@@ -37,8 +38,8 @@ class _Entity(msgspec.Struct, array_like=True, gc=False):
     bandwidth: Amount | None = None
 
     def tell(self, one: FeatureRange, bandwidth: float | None) -> None:
-        """Count features that are answered for it. Those among the last ones are not counted again. A range that does not touch
-        the last ones, or was drawn with another bandwidth, counts in full.
+        """Count features that are answered for it. Those among the last ones are not counted again. A range
+        that does not touch the last ones, or was drawn with another bandwidth, counts in full.
         """
         end = one.first + one.count
         if bandwidth != self.bandwidth or one.first > self.end or end < self.first:
@@ -84,7 +85,8 @@ class OwnColumns(ExpiringEntries[_Entity]):
         return found is not None and self._features is not None and found.features >= self._features
 
     def put(self, entity: str, columns: bytes, now: float) -> bool:
-        """Store an entity's columns. Returns whether others were answered without columns of it, or with different ones."""
+        """Store an entity's columns. Returns whether others were answered without columns of it, or with
+        different ones."""
         found = self._entries.get(entity)
         late = found is not None and found.asked and found.columns != columns
         kept = _Entity(now, columns, False) if found is None else found
@@ -92,9 +94,11 @@ class OwnColumns(ExpiringEntries[_Entity]):
         self._put(entity, kept)
         return late
 
-    def ask(self, entity: str, now: float, told: Sequence[FeatureRange] = (), bandwidth: float | None = None) -> None:
-        """Note that the entity's columns, or their mean, went into a sum. told: the features that were answered. bandwidth: that
-        they were drawn with; None: the first.
+    def ask(
+        self, entity: str, now: float, told: Sequence[FeatureRange] = (), bandwidth: float | None = None
+    ) -> None:
+        """Note that the entity's columns, or their mean, went into a sum. told: the features that were
+        answered. bandwidth: that they were drawn with; None: the first.
         """
         found = self._entries.get(entity)
         if found is None:
@@ -110,7 +114,8 @@ class OwnColumns(ExpiringEntries[_Entity]):
         self._make_room()
 
     def rows(self, entities: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Columns of these entities, (n, count), 0 where they are not known; and whether they are known, (n,)."""
+        """Columns of these entities, (n, count), 0 where they are not known; and whether they are known,
+        (n,)."""
         found = [self._entries.get(entity) for entity in entities]
         known = np.array([one is not None and bool(one.columns) for one in found], np.bool_)
         empty = bytes(8 * self._count)

@@ -1,4 +1,5 @@
-"""A party's own part of the sums of a partition, from its columns and its secret, within the limits on what it answers."""
+"""A party's own part of the sums of a partition, from its columns and its secret, within the limits on what
+it answers."""
 
 from __future__ import annotations
 
@@ -69,15 +70,20 @@ class OwnPart:
     def missing_of(self, entities: Iterable[str]) -> set[str]:
         """The entities among these that an answer waits for.
 
-        An entity that has reached its limit of features is answered like an unknown one: in the same form, and no sooner.
-        """
+        An entity that has reached its limit of features is answered like an unknown one: in the same form,
+        and no sooner."""
         known, spent = self._columns.knows, self._columns.is_spent
         return {entity for entity in entities if not known(entity) or spent(entity)}
 
     def put_into(
-        self, pending: PendingSum, secrets: Mapping[int, bytes], outputs: NDArray[np.float64] | None, now: float
+        self,
+        pending: PendingSum,
+        secrets: Mapping[int, bytes],
+        outputs: NDArray[np.float64] | None,
+        now: float,
     ) -> None:
-        """Add the own part. secrets: by party, for masks. outputs: f_l' of the round's entities, if the round asks for it."""
+        """Add the own part. secrets: by party, for masks. outputs: f_l' of the round's entities, if the round
+        asks for it."""
         announced = pending.announced
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)
@@ -110,7 +116,10 @@ class OwnPart:
         assert announced is not None
         if not self._sums_masks or announced.purpose in (DISTANCES, KNOWN):
             return [pending.total]
-        return [pending.total, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
+        return [
+            pending.total,
+            *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced))),
+        ]
 
     def size(self, pending: PendingSum, stage: int) -> tuple[int, Any]:
         """How many numbers a sum of this stage has, and of which type."""

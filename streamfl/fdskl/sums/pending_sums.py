@@ -18,7 +18,8 @@ __all__ = ["OFF", "STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage", 
 Key = tuple[int, int]
 """Names a round: the incarnation of the active party that asks, and the round's number in it."""
 
-# Stages of the first active party's rounds are below this number. The next ``STAGES`` numbers are the second's, and so on.
+# Stages of the first active party's rounds are below this number. The next ``STAGES`` numbers are the
+# second's, and so on.
 STAGES = 128
 # The sum of a round itself.
 SUM = 1
@@ -27,12 +28,15 @@ OFF = SUM + 1
 
 
 def trees_of(kind: Kind, parties: int, actives: Sequence[int], paper: bool) -> dict[int, Aggregation]:
-    """The topology of each stage of a round, by stage. paper: whether the masks of features are summed too."""
+    """The topology of each stage of a round, by stage. paper: whether the masks of features are summed
+    too."""
     root = actives[0]
     trees = {STAGES * place + SUM: aggregation(kind, parties, active) for place, active in enumerate(actives)}
     if paper:
         others = [party for party in range(parties) if party != root]
-        trees |= {OFF + owner: aggregation(kind, parties, root, without=owner, second=True) for owner in others}
+        trees |= {
+            OFF + owner: aggregation(kind, parties, root, without=owner, second=True) for owner in others
+        }
     return trees
 
 
@@ -88,7 +92,11 @@ class PendingSums:
     """
 
     def __init__(
-        self, own: int, trees: dict[int, Aggregation], limit: int, abandon: Callable[[Key, PendingSum, str], None]
+        self,
+        own: int,
+        trees: dict[int, Aggregation],
+        limit: int,
+        abandon: Callable[[Key, PendingSum, str], None],
     ) -> None:
         self._own = own
         self._trees = trees
@@ -137,7 +145,8 @@ class PendingSums:
         self._abandon(key, self._rounds.pop(key), reason)
 
     def abandon_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
-        """Give up every round except those of the incarnation ``but``. root: only rounds that this active party asks."""
+        """Give up every round except those of the incarnation ``but``. root: only rounds that this active
+        party asks."""
         for key, pending in list(self._rounds.items()):
             if key[0] != but and root in (None, self.root_of(pending)):
                 self.abandon(key, reason)
@@ -161,32 +170,48 @@ class PendingSums:
         """PeerError unless this is the complete sum of a party directly below this one."""
         tree = self._trees.get(message.stage)
         if tree is None or party not in tree.children[self._own]:
-            raise PeerError("topology", f"{message.sender!r} is not below this party in stage {message.stage} of a sum")
+            raise PeerError(
+                "topology", f"{message.sender!r} is not below this party in stage {message.stage} of a sum"
+            )
         if message.contributors != self._subtrees[message.stage][party]:
-            raise PeerError("topology", f"a sum of parties {message.contributors[:16]}, not of {message.sender!r} and all below it")
+            raise PeerError(
+                "topology",
+                f"a sum of parties {message.contributors[:16]}, not of {message.sender!r} and all below it",
+            )
 
     def add(self, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
-        """Add a sum from below. Returns False for one that is in already. PeerError for another round's, or wrong sizes."""
+        """Add a sum from below. Returns False for one that is in already. PeerError for another round's, or
+        wrong sizes."""
         announced = pending.announced
         assert announced is not None
         if message.round != pending.identity:
-            raise PeerError("configuration", f"a sum of {message.sender!r} of another round of the same number")
+            raise PeerError(
+                "configuration", f"a sum of {message.sender!r} of another round of the same number"
+            )
         before = pending.stages.get(message.stage)
         if before is not None and party in before.contributors:
             return False
         width = np.dtype(dtype).itemsize
         if len(message.values) != size * width or len(message.known) != len(announced.entities):
-            raise PeerError("shape", f"a sum of {len(message.values)} bytes of {message.sender!r}: {size * width} are expected")
+            raise PeerError(
+                "shape",
+                f"a sum of {len(message.values)} bytes of {message.sender!r}: {size * width} are expected",
+            )
         values = np.frombuffer(message.values, np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)
         known = np.frombuffer(message.known, np.uint8)
         if known.max(initial=0) > len(message.contributors):
-            raise PeerError("implausible", f"a sum of {message.sender!r} says that more parties know an entity than are in it")
+            raise PeerError(
+                "implausible",
+                f"a sum of {message.sender!r} says that more parties know an entity than are in it",
+            )
         pending.stage(message.stage).add(values, known, message.contributors)
         return True
 
     def is_whole(self, pending: PendingSum, stage: int) -> bool:
         """Whether the own part and the parts of all parties below are in."""
-        return pending.answered and len(pending.stage(stage).contributors) == len(self._subtrees[stage][self._own])
+        return pending.answered and len(pending.stage(stage).contributors) == len(
+            self._subtrees[stage][self._own]
+        )
 
 
 def _subtrees(tree: Aggregation) -> list[list[int]]:

@@ -1,4 +1,5 @@
-"""Which rounds a party has received in one life of its own, so that none is answered twice: its mask would be used twice."""
+"""Which rounds a party has received in one life of its own, so that none is answered twice: its mask would be
+used twice."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class _Numbers:
 
 
 class ReceivedRounds:
-    """Numbers of rounds by the active party's life, in any order. A number that was not received never counts as received.
+    """Numbers of rounds by the active party's life, in any order. A number that was not received never counts
+    as received.
 
     >>> received = ReceivedRounds()
     >>> [received.note((7, number), b"asked") for number in (0, 2**50, 1, 0, 2**50)]
@@ -70,7 +72,8 @@ class ReceivedRounds:
         return sum(len(numbers.firsts) for numbers in self._lives.values())
 
     def note(self, key: tuple[int, int], identity: bytes) -> bool:
-        """Note that a round of this name came. Returns False if it came before. identity: digest of what it asks."""
+        """Note that a round of this name came. Returns False if it came before. identity: digest of what it
+        asks."""
         numbers = self._lives.setdefault(key[0], _Numbers())
         if key[1] in numbers:
             return False
@@ -81,7 +84,8 @@ class ReceivedRounds:
         return True
 
     def is_another(self, key: tuple[int, int], identity: bytes) -> bool:
-        """Whether a round of this name came that asked something else, or may have: anybody can write future numbers."""
+        """Whether a round of this name came that asked something else, or may have: anybody can write future
+        numbers."""
         return key in self and self._identities.get(key) != identity
 
     def is_crowded(self, key: tuple[int, int]) -> bool:

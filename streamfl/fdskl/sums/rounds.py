@@ -1,4 +1,5 @@
-"""Questions of an active party about entities, cut into rounds that fit into records, a limited number under way at a time."""
+"""Questions of an active party about entities, cut into rounds that fit into records, a limited number under
+way at a time."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ class Question:
     """What one round asks.
 
     wanting: takes the answer.
-    renewed: returns the question to ask instead if the round was given up, or None for none. Left out: the same one is asked.
-    """
+    renewed: returns the question to ask instead if the round was given up, or None for none. Left out: the
+    same one is asked."""
 
     wanting: Wanting
     purpose: int
@@ -46,8 +47,8 @@ class Question:
 class Rounds:
     """Questions that wait, and those that were asked. None of them is remembered: a restart asks anew.
 
-    limit: most questions under way at a time, and as many more for outputs: each of these waits for phases that are asked for
-    meanwhile.
+    limit: most questions under way at a time, and as many more for outputs: each of these waits for phases
+    that are asked for meanwhile.
     """
 
     def __init__(self, limit: int) -> None:
@@ -75,7 +76,8 @@ class Rounds:
         self._queue(question).append(question)
 
     def ask(self, incarnation: int) -> Iterator[tuple[tuple[int, int], Question]]:
-        """Questions that may go out now, with the names of their rounds in this incarnation of the active party."""
+        """Questions that may go out now, with the names of their rounds in this incarnation of the active
+        party."""
         for outputs, queue in enumerate((self._waiting, self._outputs)):
             while queue and self._under_way(bool(outputs)) < self._limit:
                 question = queue.popleft()
@@ -96,7 +98,8 @@ class Rounds:
                 self._queue(again).appendleft(again)
 
     def drop(self, wanting: Wanting) -> None:
-        """Forget all questions of ``wanting``: those that wait are not asked, and those that were asked are not asked again."""
+        """Forget all questions of ``wanting``: those that wait are not asked, and those that were asked are
+        not asked again."""
         self._waiting = deque(one for one in self._waiting if one.wanting is not wanting)
         self._outputs = deque(one for one in self._outputs if one.wanting is not wanting)
         self._asked = {key: one for key, one in self._asked.items() if one.wanting is not wanting}
@@ -131,7 +134,12 @@ def cut(entities: Sequence[str], numbers: int, width: int, most: int) -> Iterato
 
 
 def phases_of(
-    wanting: Wanting, entities: Sequence[str], ranges: Sequence[FeatureRange], bandwidth: float, width: int, most: int
+    wanting: Wanting,
+    entities: Sequence[str],
+    ranges: Sequence[FeatureRange],
+    bandwidth: float,
+    width: int,
+    most: int,
 ) -> Iterator[Question]:
     """Questions for the phases of these features of these entities."""
     numbers = sum(one.count for one in ranges)
@@ -139,12 +147,15 @@ def phases_of(
         yield Question(wanting, PHASES, ranges, part, bandwidth)
 
 
-def outputs_of(wanting: Wanting, entities: Sequence[str], expansion: Expansion, most: int) -> Iterator[Question]:
+def outputs_of(
+    wanting: Wanting, entities: Sequence[str], expansion: Expansion, most: int
+) -> Iterator[Question]:
     """Questions for f of these entities, by this version of the model."""
     for part in cut(entities, 1, OUTPUT_BITS // 8, most):
         yield Question(wanting, OUTPUTS, expansion.ranges, part, expansion.bandwidth)
 
 
 def fit_together(features: int, width: int) -> int:
-    """How many entities fit into a record with the phases of ``features`` features each. width: bytes of a number."""
+    """How many entities fit into a record with the phases of ``features`` features each. width: bytes of a
+    number."""
     return max(1, min(MOST_ENTITIES, CARRIED_BYTES // (width * max(1, features))))

@@ -1,4 +1,5 @@
-"""The secret that a party's frequencies are drawn from in a partition: the same for the whole life of its features."""
+"""The secret that a party's frequencies are drawn from in a partition: the same for the whole life of its
+features."""
 
 from __future__ import annotations
 
@@ -52,8 +53,9 @@ class Secret:
         elif _digest(self.value) != record.digest:
             raise PeerError(
                 "configuration",
-                "the features of this partition were drawn from another secret than aggregation.secret_file has, or none is "
-                "given: give the old file, or start over with another federation.name at all members",
+                "the features of this partition were drawn from another secret than aggregation.secret_file "
+                "has, or none is given: give the old file, or start over with another federation.name at all "
+                "members",
             )
 
 

@@ -1,4 +1,5 @@
-"""Scales columns to mean 0 and deviation 1, by the first entities of a party; columns with heavy tails become logarithms.
+"""Scales columns to mean 0 and deviation 1, by the first entities of a party; columns with heavy tails become
+logarithms.
 
 The same rule serves a party, which sees one entity after the other, and a whole table.
 """
@@ -25,13 +26,14 @@ __all__ = ["Scaling", "Standardisation", "combined", "moments_of", "no_moments",
 Floats = NDArray[np.float64]
 # The fourth standardised moment beyond which a column has heavy tails; a normal distribution has 3.
 HEAVY_TAILS = 6.0
-# A column of two values is divided by at least this share of their distance. Otherwise a rare flag would make an entity unlike all
-# others.
+# A column of two values is divided by at least this share of their distance. Otherwise a rare flag would make
+# an entity unlike all others.
 LEAST_FLAG = 0.2
-# Standardised columns are cut off here. Otherwise columns that grow, such as a time, would make every later entity unlike all
-# before it.
+# Standardised columns are cut off here. Otherwise columns that grow, such as a time, would make every later
+# entity unlike all before it.
 FAR_OUT = 5.0
-# The same for a column that had one value, so that its deviation is unknown: only whether a value differs is used.
+# The same for a column that had one value, so that its deviation is unknown: only whether a value differs is
+# used.
 ANOTHER_VALUE = 1.0
 # The same for columns that are used as they come.
 LARGEST_INPUT = 1e6
@@ -48,7 +50,8 @@ def no_moments(columns: int) -> Floats:
 def moments_of(rows: Floats) -> Floats:
     """Moments of columns as they are, and of their arcsinh, (5, 2, columns). What is no number is left out.
 
-    They are: count, mean, and the sums of the second, third and fourth powers of the differences from the mean.
+    They are: count, mean, and the sums of the second, third and fourth powers of the differences from the
+    mean.
     """
     seen = np.stack([np.isfinite(rows)] * 2)
     rows = np.where(seen[0], rows, 0.0)
@@ -65,7 +68,8 @@ def moments_of(rows: Floats) -> Floats:
 
 
 def combined(one: Floats, other: Floats) -> Floats:
-    """Moments of both sets of entities together.   (Pebay 2008, eq. 2.1, 3.1 and 4.1; of single entities, one-pass updates)"""
+    """Moments of both sets of entities together.   (Pebay 2008, eq. 2.1, 3.1 and 4.1; of single entities,
+    one-pass updates)"""
     count, mean, second, third, fourth = one
     more, mean_of_more, second_of_more, third_of_more, fourth_of_more = other
     total = np.maximum(1.0, count + more)
@@ -95,8 +99,8 @@ def combined(one: Floats, other: Floats) -> Floats:
 class Scaling:
     """The scaling of each column; each array is (columns,).
 
-    logarithms: whether arcsinh comes first. means: subtracted. deviations: divided by. limits: values beyond are cut off.
-    """
+    logarithms: whether arcsinh comes first. means: subtracted. deviations: divided by. limits: values beyond
+    are cut off."""
 
     logarithms: NDArray[np.bool_]
     means: Floats
@@ -113,8 +117,9 @@ def scaling_of(moments: Floats, auto: bool = True) -> Scaling:
     """The scaling that gives each column mean 0 and deviation 1.
 
     moments: as :func:`moments_of` has them.
-    auto: arcsinh comes first where the fourth standardised moment is above 6, and not where it would only squeeze an evenly spread
-    column; and a column of two values is divided by a fifth of their distance at least.
+    auto: arcsinh comes first where the fourth standardised moment is above 6, and not where it would only
+    squeeze an evenly spread column; and a column of two values is divided by a fifth of their distance at
+    least.
     """
     counts, means, second, third, fourth = moments
     counts = np.maximum(1.0, counts)
@@ -126,7 +131,8 @@ def scaling_of(moments: Floats, auto: bool = True) -> Scaling:
     kurtosis = np.where(known, counts * fourth / safe**2, 3.0)
     logarithms = (kurtosis[0] > HEAVY_TAILS) & auto
     if auto:
-        # Only for two values the kurtosis is 1 + skewness^2 (Pearson 1916), and their distance is sqrt(4 + skewness^2) deviations.
+        # Only for two values the kurtosis is 1 + skewness^2 (Pearson 1916), and their distance is sqrt(4 +
+        # skewness^2) deviations.
         flags = kurtosis - skewness**2 - 1 < ROUNDING * kurtosis
         deviations = deviations * np.where(flags, np.maximum(1.0, LEAST_FLAG * np.sqrt(4 + skewness**2)), 1.0)
     limits = np.where(deviations > 0, FAR_OUT, ANOTHER_VALUE)
@@ -145,7 +151,8 @@ class _Remembered(msgspec.Struct, array_like=True):
 class Standardisation:
     """Moments of a party's columns, which are frozen once enough entities were seen.
 
-    They are frozen at sample ``first_entities`` of the partition, so reading the samples again gives the same moments.
+    They are frozen at sample ``first_entities`` of the partition, so reading the samples again gives the same
+    moments.
 
     parts: where they are remembered.
     count: columns.
@@ -153,7 +160,9 @@ class Standardisation:
     patience: seconds without a sample after which the party waits for no more.
     """
 
-    def __init__(self, parts: ChangedParts, count: int, settings: StandardisationSection, patience: float) -> None:
+    def __init__(
+        self, parts: ChangedParts, count: int, settings: StandardisationSection, patience: float
+    ) -> None:
         self._write = parts.single(COLUMNS, _Remembered, self.restore)
         self._wanted = settings.columns
         self._first = settings.first_entities
@@ -177,7 +186,8 @@ class Standardisation:
 
     @property
     def waits_until(self) -> float:
-        """When the entities seen so far count as all, if no sample comes until then; at once before any message."""
+        """When the entities seen so far count as all, if no sample comes until then; at once before any
+        message."""
         return -math.inf if self._quiet_since is None else self._quiet_since + self._patience
 
     def see(self, columns: Floats, now: float) -> None:
@@ -191,14 +201,19 @@ class Standardisation:
         self._remember()
 
     def freeze(self) -> None:
-        """Wait for no more entities. Answers computed with the moments have to come after the commit that remembers this."""
+        """Wait for no more entities. Answers computed with the moments have to come after the commit that
+        remembers this."""
         if not self.frozen:
             self.frozen = True
             self._remember()
 
     def apply(self, rows: Floats, known: NDArray[np.bool_]) -> Floats:
         """Standardised rows, (n, columns); 0, the mean, for entities that are not known."""
-        found = scaling_of(self._moments, self._auto).apply(rows) if self._wanted else np.clip(rows, -LARGEST_INPUT, LARGEST_INPUT)
+        found = (
+            scaling_of(self._moments, self._auto).apply(rows)
+            if self._wanted
+            else np.clip(rows, -LARGEST_INPUT, LARGEST_INPUT)
+        )
         found[~known] = 0.0
         return found
 

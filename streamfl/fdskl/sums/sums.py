@@ -1,7 +1,7 @@
 """The sums of one partition: a party adds its own part to the sums of the parties below it.
 
-FDSKL, Algorithms 2 and 3. Rounds under way are not remembered: after a restart the party has another incarnation, and every round
-that named the old one is abandoned.
+FDSKL, Algorithms 2 and 3. Rounds under way are not remembered: after a restart the party has another
+incarnation, and every round that named the old one is abandoned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Collector(Protocol):
     """Takes the results of rounds, at an active party."""
 
     def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        """Take a round's sum over all parties, without masks. known: how many parties had the columns of each entity."""
+        """Take a round's sum over all parties, without masks. known: how many parties had the columns of each
+        entity."""
 
     def abandoned(self, key: Key) -> None:
         """A round was given up."""
@@ -149,7 +150,8 @@ class Sums:
             return
         identity = identity_of(content, self._settings.federation.name, self._partition)
         if root != self._own and (self._received.is_crowded(key) or self._received.is_another(key, identity)):
-            # If two rounds had one name, one would be shut out. A round that cannot be noted could be answered twice.
+            # If two rounds had one name, one would be shut out. A round that cannot be noted could be
+            # answered twice.
             self._received.forget()
             self.pending.abandon_all("incarnation")
             self._peers.begin_anew()
@@ -205,7 +207,8 @@ class Sums:
         for key, pending in self.pending.waiting():
             self._answer_if_possible(key, pending, whatever=pending.since + self._reply_seconds <= now)
         if (at := self._freezes_at) is not None and at <= now:
-            # Answers go out with a later commit. Otherwise a crash could forget the moments that an answer was computed with.
+            # Answers go out with a later commit. Otherwise a crash could forget the moments that an answer
+            # was computed with.
             self._standardisation.freeze()
         self.pending.expire(self._round_seconds, now)
 
@@ -247,7 +250,9 @@ class Sums:
 
     def _knows_scale(self, pending: PendingSum) -> bool:
         """Whether the columns' scale is known, or no column goes into the round's sum."""
-        return self._standardisation.frozen or (pending.announced is not None and pending.announced.purpose == KNOWN)
+        return self._standardisation.frozen or (
+            pending.announced is not None and pending.announced.purpose == KNOWN
+        )
 
     def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
         """Add the own part if its columns are here. whatever: use the mean of missing ones."""
@@ -263,10 +268,13 @@ class Sums:
             if found is not None:
                 outputs = found
             if not (np.abs(outputs) <= LARGEST_PART).all():
-                # The asking party gives the round up when its time is over. If it did so at once, it would ask again at once.
+                # The asking party gives the round up when its time is over. If it did so at once, it would
+                # ask again at once.
                 self._notices.say("range")
                 return
-        self.own_part.put_into(pending, self._peers.pair_secrets(pending.announced.incarnations), outputs, self._last_now)
+        self.own_part.put_into(
+            pending, self._peers.pair_secrets(pending.announced.incarnations), outputs, self._last_now
+        )
         self._go_on(key, pending)
 
     def _add(self, key: Key, pending: PendingSum, message: PartialSum) -> None:
@@ -279,7 +287,8 @@ class Sums:
             self._metrics.ignored_messages["sum_again"] += 1
 
     def _go_on(self, key: Key, pending: PendingSum) -> None:
-        """Send on the sums that are complete. The party that asked opens the sum when all its stages are complete."""
+        """Send on the sums that are complete. The party that asked opens the sum when all its stages are
+        complete."""
         if not pending.answered or self.pending.get(key) is not pending:
             return
         stages = [stage for stage in self.own_part.stages(pending) if stage != OFF + self._own]
@@ -344,7 +353,10 @@ class Sums:
             self._metrics.timed_out_rounds += 1
             missing = sorted(set(range(len(self._parties))) - pending.stage(pending.total).contributors)
             names = ", ".join(self._parties[number] for number in missing[:8])
-            text = f"a round was not complete in {self._round_seconds:g} s; no part came from {names or 'nobody'}"
+            text = (
+                f"a round was not complete in {self._round_seconds:g} s; no part came from "
+                f"{names or 'nobody'}"
+            )
         self._notices.say(f"round_{reason}", text)
         if self.outputs is not None:
             self.outputs.drop(key)

@@ -1,4 +1,5 @@
-"""Commands of this system, and their options. What they run takes long to load, so it is loaded when one is run."""
+"""Commands of this system, and their options. What they run takes long to load, so it is loaded when one is
+run."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from streamfl.simulation.system_tools import Report, SimulationOptions
 __all__ = ["simulate"]
 
 ActiveOption = Annotated[
-    str | None, typer.Option(help="The party that knows the labels, or several with commas; left out: federation.active.")
+    str | None,
+    typer.Option(
+        help="The party that knows the labels, or several with commas; left out: federation.active."
+    ),
 ]
 
 

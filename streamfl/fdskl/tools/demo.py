@@ -1,4 +1,5 @@
-"""``streamfl demo fdskl``: two parties with one axis each learn a curved border that neither could draw alone."""
+"""``streamfl demo fdskl``: two parties with one axis each learn a curved border that neither could draw
+alone."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from streamfl.fdskl.sums.circle import from_circle, number_type
 from streamfl.fdskl.tools.federation import settings_of_all
 from streamfl.fdskl.tools.run import KernelOutcome, run_kernel
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.pictures import FEDERATION, LOCAL, STYLES, can_draw, label_axes, new_picture, save_picture
+from streamfl.simulation.pictures import (
+    FEDERATION,
+    LOCAL,
+    STYLES,
+    can_draw,
+    label_axes,
+    new_picture,
+    save_picture,
+)
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical.table import VerticalTable
@@ -61,10 +70,14 @@ class _Overheard:
             sent = PARTIAL_SUM.decode(record.value)
             asked = self._rounds.pop((sent.incarnation, sent.number))
             if asked.purpose == PHASES and asked.ranges:
-                self.asked, self.numbers = asked, np.frombuffer(sent.values, number_type(32).newbyteorder("<"))
+                self.asked, self.numbers = (
+                    asked,
+                    np.frombuffer(sent.values, number_type(32).newbyteorder("<")),
+                )
 
     def first_feature(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The numbers of the round's entities, and what was sent for its first feature, in radians: (entities,) each."""
+        """The numbers of the round's entities, and what was sent for its first feature, in radians:
+        (entities,) each."""
         assert self.asked is not None
         assert self.numbers is not None
         count = sum(one.count for one in self.asked.ranges)
@@ -74,7 +87,8 @@ class _Overheard:
 
 
 def demo(out: Path, seed: int) -> Report:
-    """Let both parties learn together, each alone, one that has both columns, and a linear model; draw what is learnt and sent."""
+    """Let both parties learn together, each alone, one that has both columns, and a linear model; draw what
+    is learnt and sent."""
     table = _table(seed)
     heard = _Overheard()
     together = _run(PARTIES, table, seed, heard)
@@ -84,24 +98,41 @@ def demo(out: Path, seed: int) -> Report:
     }
     joined = _run(["everybody"], VerticalTable([np.hstack(table.inputs)], table.labels, TEST), seed)
     found: dict[str, dict[str, float | None]] = {
-        name: {"accuracy": one.final.accuracy, "auc": one.final.auc, "progressive": (one.progressive or one.final).accuracy}
+        name: {
+            "accuracy": one.final.accuracy,
+            "auc": one.final.auc,
+            "progressive": (one.progressive or one.final).accuracy,
+        }
         for name, one in {"together": together, "one table": joined, **alone}.items()
     }
     found["linear"] = {"accuracy": _linear(table), "auc": None, "progressive": None}
     if can_draw():
-        _draw(out, table, together, {name: found[name]["accuracy"] or 0.0 for name in TITLES if name != "together"}, heard)
+        _draw(
+            out,
+            table,
+            together,
+            {name: found[name]["accuracy"] or 0.0 for name in TITLES if name != "together"},
+            heard,
+        )
     summary = together.summary()
     return Report(
         title=f"Two kinds of points in {DATA}, of which each party knows one coordinate",
         columns=("who learns", "accuracy on other points", "before each label"),
         rows=[
-            (title, f"{found[name]['accuracy']:.3f}", "" if (early := found[name]["progressive"]) is None else f"{early:.3f}")
+            (
+                title,
+                f"{found[name]['accuracy']:.3f}",
+                "" if (early := found[name]["progressive"]) is None else f"{early:.3f}",
+            )
             for name, title in TITLES.items()
         ],
         figures={
             "runs": found,
             "history": [asdict(one) for one in together.history],
-            **{key: summary[key] for key in ("iterations", "features", "messages", "bytes", "abandoned", "virtual_seconds")},
+            **{
+                key: summary[key]
+                for key in ("iterations", "features", "messages", "bytes", "abandoned", "virtual_seconds")
+            },
         },
     )
 
@@ -115,7 +146,10 @@ def _run(
         learning={"block_instances": BATCH, "block_features": 64, "features_limit": 512},
         standardisation={"columns": False, "transform": "none"},
     )
-    columns = [[f"{name}-{number}" for number in range(own.shape[1])] for name, own in zip(names, table.inputs, strict=True)]
+    columns = [
+        [f"{name}-{number}" for number in range(own.shape[1])]
+        for name, own in zip(names, table.inputs, strict=True)
+    ]
     with progress(" and ".join(names)) as work:
         return run_kernel(
             settings,
@@ -158,7 +192,14 @@ def _draw(
     east, north = (own[:, 0] for own in table.inputs)
     axis = np.linspace(-3.2, 3.2, GRID)
     outputs = _model_at(together, *(grid.ravel() for grid in np.meshgrid(axis, axis)))
-    border.contourf(axis, axis, outputs.reshape(GRID, GRID), levels=[-np.inf, 0, np.inf], colors=[FEDERATION, LOCAL], alpha=0.18)
+    border.contourf(
+        axis,
+        axis,
+        outputs.reshape(GRID, GRID),
+        levels=[-np.inf, 0, np.inf],
+        colors=[FEDERATION, LOCAL],
+        alpha=0.18,
+    )
     test = slice(table.learnt, table.learnt + 600)
     for kind, colour in ((0, FEDERATION), (1, LOCAL)):
         chosen = table.labels[test] == kind
@@ -180,9 +221,13 @@ def _draw(
     save_picture(figure, out, "streamfl: two parties, each with one coordinate of the same points")
 
 
-def _model_at(together: KernelOutcome, east: NDArray[np.float64], north: NDArray[np.float64]) -> NDArray[np.float64]:
+def _model_at(
+    together: KernelOutcome, east: NDArray[np.float64], north: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """f at these points, (n,)   (FDSKL, eq. 7)."""
     trace = together.trace
     first, last = trace["kept"]
-    phases = np.outer(east, trace["frequencies/east"][first:last, 0]) + np.outer(north, trace["frequencies/north"][first:last, 0])
+    phases = np.outer(east, trace["frequencies/east"][first:last, 0]) + np.outer(
+        north, trace["frequencies/north"][first:last, 0]
+    )
     return np.asarray(np.sqrt(2.0) * np.cos(phases + trace["phases"][first:last]) @ trace["alphas"])

@@ -1,4 +1,5 @@
-"""A whole federation on the memory bus, with a virtual clock: parties take turns until nothing moves any more."""
+"""A whole federation on the memory bus, with a virtual clock: parties take turns until nothing moves any
+more."""
 
 from __future__ import annotations
 
@@ -28,11 +29,14 @@ EVALUATED = 2**22
 
 
 def settings_of_all(parties: Sequence[str], **sections: Mapping[str, Any]) -> FdsklSettings:
-    """The settings that all members share, for :class:`KernelFederation`, which fills in those of a single member.
+    """The settings that all members share, for :class:`KernelFederation`, which fills in those of a single
+    member.
 
     sections: values that differ from the defaults, by the section's name.
     """
-    federation = FdsklFederation.model_validate({"name": "f", "parties": list(parties), **sections.pop("federation", {})})
+    federation = FdsklFederation.model_validate(
+        {"name": "f", "parties": list(parties), **sections.pop("federation", {})}
+    )
     active = members(federation, dict.fromkeys(parties, 1))[federation.active_party]
     return FdsklSettings.model_validate({"federation": federation, **active, **sections})
 
@@ -92,7 +96,10 @@ class KernelFederation(TurnFederation[FdsklSettings]):
     @property
     def expansions(self) -> dict[str, Expansion]:
         """By active party, its part of the model."""
-        return {name: self.roles[name].active_partition(0).model.snapshot() for name in self.settings.federation.active_parties}
+        return {
+            name: self.roles[name].active_partition(0).model.snapshot()
+            for name in self.settings.federation.active_parties
+        }
 
     @property
     def learners(self) -> list[str]:
@@ -100,7 +107,9 @@ class KernelFederation(TurnFederation[FdsklSettings]):
         names = self.settings.federation.active_parties
         if len(names) == 1:
             return names * self.held.model.version
-        said = (TURN.decode(record.value) for record in self.bus.read(f"{self.settings.federation.name}.turns"))
+        said = (
+            TURN.decode(record.value) for record in self.bus.read(f"{self.settings.federation.name}.turns")
+        )
         return [message.sender for message in said if message.learnt]
 
     def learner_of(self, entity: int) -> str:
@@ -117,7 +126,9 @@ class KernelFederation(TurnFederation[FdsklSettings]):
         while self.now < until and self.turn(until):
             pass
 
-    def standardised(self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None) -> list[NDArray[np.float64]]:
+    def standardised(
+        self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None
+    ) -> list[NDArray[np.float64]]:
         """By party, standardised columns of other entities, (n, columns); for an absent party their mean."""
         rows = []
         for (name, role), own in zip(self.roles.items(), inputs, strict=True):
@@ -125,8 +136,11 @@ class KernelFederation(TurnFederation[FdsklSettings]):
             rows.append(role.partition(0).standardisation.apply(own, known))
         return rows
 
-    def evaluate(self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None) -> NDArray[np.float64]:
-        """f of other entities by the current model, computed with every party's own frequencies and without noise: (n,).
+    def evaluate(
+        self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None
+    ) -> NDArray[np.float64]:
+        """f of other entities by the current model, computed with every party's own frequencies and without
+        noise: (n,).
 
         absent: a party that knows none of them.
         """
@@ -138,9 +152,14 @@ class KernelFederation(TurnFederation[FdsklSettings]):
             return outputs
         ranges = [(one.first, one.count) for one in expansion.ranges]
         rows = self.standardised(inputs, absent)
-        drawn = [role.partition(0).sums.own_part.contributions.frequencies(expansion.bandwidth) for role in self.roles.values()]
+        drawn = [
+            role.partition(0).sums.own_part.contributions.frequencies(expansion.bandwidth)
+            for role in self.roles.values()
+        ]
         for part in _parts(count, max(1, EVALUATED // len(expansion.alphas))):
-            phases: Any = sum(one.partial_phases(own[part], ranges) for one, own in zip(drawn, rows, strict=True))
+            phases: Any = sum(
+                one.partial_phases(own[part], ranges) for one, own in zip(drawn, rows, strict=True)
+            )
             outputs[part] = expansion.evaluate(np.sqrt(2.0) * np.cos(phases))
         return outputs
 
@@ -160,10 +179,13 @@ class KernelFederation(TurnFederation[FdsklSettings]):
         return super()._wake_at() if any(role.waiting for role in self.roles.values()) else math.inf
 
     def _begin(self, name: str) -> Worker:
-        """A party's process, with secrets that are drawn from the seed, so that others compute the same figures."""
+        """A party's process, with secrets that are drawn from the seed, so that others compute the same
+        figures."""
         settings, privacy = self._of_party[name], self.settings.privacy
         life = self._lives[name] = self._lives.get(name, 0) + 1
-        draws = rng_for(settings.federation.seed, "fdskl", "simulation", name, *([str(life)] if life > 1 else []))
+        draws = rng_for(
+            settings.federation.seed, "fdskl", "simulation", name, *([str(life)] if life > 1 else [])
+        )
 
         def prepare(worker: Worker) -> None:
             role = cast(FdsklWorker, worker.role)

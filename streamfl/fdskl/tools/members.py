@@ -23,5 +23,11 @@ def members(
     federation: FdsklFederation, columns: Mapping[str, Columns], label_range: tuple[float, float] = (0.0, 1.0)
 ) -> dict[str, dict[str, Any]]:
     """By party, the sections in which its settings differ from the others'. columns: by party."""
-    labels = {party: labels_section(labels_topic(federation, party), label_range) for party in federation.active_parties}
-    return {party: member_sections(WORKER, party, columns[party], labels.get(party)) for party in federation.parties}
+    labels = {
+        party: labels_section(labels_topic(federation, party), label_range)
+        for party in federation.active_parties
+    }
+    return {
+        party: member_sections(WORKER, party, columns[party], labels.get(party))
+        for party in federation.parties
+    }

@@ -1,4 +1,5 @@
-"""Runs a federation on a table, in epochs or in one pass. Returns the results, and the arrays to compute them again."""
+"""Runs a federation on a table, in epochs or in one pass. Returns the results, and the arrays to compute them
+again."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from streamfl.fdskl.tools.federation import KernelFederation
 from streamfl.fdskl.tools.trace import trace_of
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.baseline import running_mean_loss, running_means
-from streamfl.simulation.vertical.figures import Course, TableOutcome, VerticalFigures, class_figures, number_figures
+from streamfl.simulation.vertical.figures import (
+    Course,
+    TableOutcome,
+    VerticalFigures,
+    class_figures,
+    number_figures,
+)
 from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable, epoch_orders
 
 __all__ = ["KernelOutcome", "figures_of", "run_kernel", "shown_order"]
@@ -40,10 +47,10 @@ DIVERGED = "a smaller learning.step or a larger learning.regularisation"
 class KernelOutcome(TableOutcome):
     """The results of a run.
 
-    iterations: of learning. features, features_dropped: how many are kept, and were dropped. traffic: by kind, messages between
-    parties and their bytes. abandoned: rounds given up, by reason. bandwidth: of the kernel, None before it is known.
-    regret: summed loss of the progressive predictions, minus the smaller loss of the final model and the best constant; None in
-    epochs, or if the run was interrupted.
+    iterations: of learning. features, features_dropped: how many are kept, and were dropped. traffic: by
+    kind, messages between parties and their bytes. abandoned: rounds given up, by reason. bandwidth: of the
+    kernel, None before it is known. regret: summed loss of the progressive predictions, minus the smaller
+    loss of the final model and the best constant; None in epochs, or if the run was interrupted.
     """
 
     settings: FdsklSettings
@@ -100,9 +107,9 @@ def run_kernel(
     """Let the federation learn from the table's first entities.
 
     columns: by party, the names of its columns.
-    epochs: number of passes, each in an order of its own. All columns are there from the beginning, and labels come for one
-    iteration after the other. In a later pass an entity that has left the window is shown again. None: one pass in the table's
-    order; an entity's label comes after ``label_delay`` more entities.
+    epochs: number of passes, each in an order of its own. All columns are there from the beginning, and
+    labels come for one iteration after the other. In a later pass an entity that has left the window is shown
+    again. None: one pass in the table's order; an entity's label comes after ``label_delay`` more entities.
     network_delay: virtual seconds of a message.
     overheard: called with each message between parties.
     watch: called with the share that is done. If it returns True the run ends with what is there.
@@ -110,7 +117,9 @@ def run_kernel(
     """
     settings = _adapted(settings, table.learnt, epochs)
     inputs, labels = table.learning
-    federation = KernelFederation(settings, inputs, columns, labels, network_delay=network_delay, overheard=overheard)
+    federation = KernelFederation(
+        settings, inputs, columns, labels, network_delay=network_delay, overheard=overheard
+    )
     with closing(federation):
         federation.run()
         course = Course(lambda: _look(federation, table), watch)
@@ -119,7 +128,9 @@ def run_kernel(
         steps = _one_pass(federation, label_delay) if epochs is None else _in_epochs(federation, shown)
         any(course.passed(share) for share in steps)
         course.end(DIVERGED, federation.virtual_seconds)
-        return _outcome(federation, table, course, epochs is None, trace_of(federation, table, shown) if trace else {})
+        return _outcome(
+            federation, table, course, epochs is None, trace_of(federation, table, shown) if trace else {}
+        )
 
 
 def _look(federation: KernelFederation, table: VerticalTable, absent: str | None = None) -> VerticalFigures:
@@ -130,10 +141,18 @@ def _look(federation: KernelFederation, table: VerticalTable, absent: str | None
 
 
 def _outcome(
-    federation: KernelFederation, table: VerticalTable, course: Course, online: bool, trace: dict[str, NDArray[Any]]
+    federation: KernelFederation,
+    table: VerticalTable,
+    course: Course,
+    online: bool,
+    trace: dict[str, NDArray[Any]],
 ) -> KernelOutcome:
     settings, model = federation.settings, federation.held.model
-    names, actives, loss = settings.federation.parties, settings.federation.active_parties, settings.learning.loss
+    names, actives, loss = (
+        settings.federation.parties,
+        settings.federation.active_parties,
+        settings.learning.loss,
+    )
     inputs, labels = table.learning
 
     def figure(metric: Metric) -> int:
@@ -159,13 +178,17 @@ def _outcome(
         abandoned=federation.by_reason(PartyMetrics.abandoned_rounds, actives),
         forgotten=federation.by_reason(ActiveMetrics.forgotten_forecasts, actives),
         rows_dropped=figure(ActiveMetrics.rows_dropped),
-        parties={name: {one.name: int(federation.figure(name, one)) for one in PARTY_FIGURES} for name in names},
+        parties={
+            name: {one.name: int(federation.figure(name, one)) for one in PARTY_FIGURES} for name in names
+        },
         bandwidth=model.bandwidth,
         trace=trace,
     )
 
 
-def figures_of(outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: str, seconds: float = 0.0) -> VerticalFigures:
+def figures_of(
+    outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: str, seconds: float = 0.0
+) -> VerticalFigures:
     """Figures of f at entities with these labels: 0 and 1 for classes, or numbers."""
     if not len(outputs):
         return VerticalFigures(seconds)
@@ -178,8 +201,8 @@ def figures_of(outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: 
 def shown_order(orders: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """All passes one after the other, so that the ``size`` labels of an iteration are of different entities.
 
-    orders: (passes, entities). If a pass ends within an iteration, entities of it that the next pass would bring into the same
-    iteration come later in the next pass.
+    orders: (passes, entities). If a pass ends within an iteration, entities of it that the next pass would
+    bring into the same iteration come later in the next pass.
     """
     count = orders.shape[1]
     shown = orders[:1].ravel()
@@ -192,8 +215,11 @@ def shown_order(orders: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return shown
 
 
-def by_learner(federation: KernelFederation, orders: NDArray[np.int64], size: int) -> dict[str, NDArray[np.int64]]:
-    """By active party, the entities whose labels it gets, in order. orders: (passes, entities) of all together."""
+def by_learner(
+    federation: KernelFederation, orders: NDArray[np.int64], size: int
+) -> dict[str, NDArray[np.int64]]:
+    """By active party, the entities whose labels it gets, in order. orders: (passes, entities) of all
+    together."""
     found = {}
     for place, name in enumerate(names := federation.settings.federation.active_parties):
         own = [order[order % len(names) == place] for order in orders]
@@ -218,7 +244,11 @@ def _in_epochs(federation: KernelFederation, shown: dict[str, NDArray[np.int64]]
         federation.run()
         # Entities that had left the window when their label came: their columns are waited for.
         forecasts = federation.held.forecasts
-        gone = [one for one in entities if (found := forecasts.get(str(one))) is not None and found.label is not None]
+        gone = [
+            one
+            for one in entities
+            if (found := forecasts.get(str(one))) is not None and found.label is not None
+        ]
         if gone:
             federation.write_samples(gone)
             federation.run()
@@ -227,7 +257,8 @@ def _in_epochs(federation: KernelFederation, shown: dict[str, NDArray[np.int64]]
 
 
 def _one_pass(federation: KernelFederation, label_delay: int) -> Iterator[float]:
-    """Writes entities until the last label of an iteration is due, so that each is predicted as if all came one by one."""
+    """Writes entities until the last label of an iteration is due, so that each is predicted as if all came
+    one by one."""
     shown, known, count = 0, 0, len(federation.labels)
     ends, learners = _ends(federation.settings), len(federation.settings.federation.active_parties)
     while known < count:
@@ -271,7 +302,10 @@ def _progressive(federation: KernelFederation, labels: NDArray[np.float64], loss
 
 
 def _regret(
-    federation: KernelFederation, inputs: Sequence[NDArray[np.float64]], labels: NDArray[np.float64], loss: str
+    federation: KernelFederation,
+    inputs: Sequence[NDArray[np.float64]],
+    labels: NDArray[np.float64],
+    loss: str,
 ) -> float:
     """sum_t L(f_t(x_t), y_t) less the smaller of sum_t L(f_T(x_t), y_t) and min over c of sum_t L(c, y_t)."""
     entities, outputs = _last_predictions(federation)

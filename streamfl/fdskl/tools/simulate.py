@@ -1,4 +1,5 @@
-"""``streamfl simulate`` of one table whose columns are dealt to parties that learn a kernel model of it by masked sums."""
+"""``streamfl simulate`` of one table whose columns are dealt to parties that learn a kernel model of it by
+masked sums."""
 
 from __future__ import annotations
 
@@ -22,13 +23,14 @@ __all__ = ["kernel_rows", "simulate"]
 
 
 USELESS = (
-    "These labels are noisy for so few rows: raise learning.regularisation and learning.bandwidth_multiplier, and learn from "
-    "more rows or in more passes"
+    "These labels are noisy for so few rows: raise learning.regularisation and "
+    "learning.bandwidth_multiplier, and learn from more rows or in more passes"
 )
 
 
 class _Members(FdsklSettings):
-    """Settings from any member's file, or from none, which are not checked yet: which party is active is read from them first."""
+    """Settings from any member's file, or from none, which are not checked yet: which party is active is read
+    from them first."""
 
     @model_validator(mode="after")
     def _is_a_whole_member(self) -> _Members:
@@ -83,7 +85,10 @@ def kernel_rows(outcome: KernelOutcome, summary: Mapping[str, Any]) -> list[tupl
     bandwidth = "not known yet" if outcome.bandwidth is None else f"{outcome.bandwidth:.4g}"
     rows += [
         ("Iterations", f"{outcome.iterations:,}"),
-        ("Random features", f"{outcome.features:,} kept, {outcome.features_dropped:,} dropped, bandwidth {bandwidth}"),
+        (
+            "Random features",
+            f"{outcome.features:,} kept, {outcome.features_dropped:,} dropped, bandwidth {bandwidth}",
+        ),
         ("Virtual time", f"{outcome.seconds:,.1f} s"),
         ("Rounds", f"{outcome.rounds:,} of {summary['hops']} hops, {summary['abandoned']:,} abandoned"),
         ("Messages between parties", f"{summary['messages']:,}, {summary['bytes']:,} bytes"),
@@ -98,16 +103,18 @@ def _tell(outcome: KernelOutcome) -> None:
     if not outcome.iterations:
         learning = settings.learning
         say(
-            f"nothing was learnt: {outcome.entities:,} labels came, and the first iteration takes {learning.first_block:,}, by "
-            f"learning.first_instances and learning.block_instances = {learning.block_instances:,}, and at least "
-            f"{FEWEST_ENTITIES} where learning.bandwidth is left out"
+            f"nothing was learnt: {outcome.entities:,} labels came, and the first iteration takes "
+            f"{learning.first_block:,}, by learning.first_instances and learning.block_instances = "
+            f"{learning.block_instances:,}, and at least {FEWEST_ENTITIES} where learning.bandwidth is left "
+            "out"
         )
     else:
         outcome.say_where_useless(USELESS)
     if forgotten["displaced"]:
         say(
-            f"{forgotten['displaced']:,} entities were dropped for newer ones before they were learnt from: raise "
-            f"alignment.limit = {settings.alignment.limit} to more entities than wait for their label at a time"
+            f"{forgotten['displaced']:,} entities were dropped for newer ones before they were learnt from: "
+            f"raise alignment.limit = {settings.alignment.limit} to more entities than wait for their label "
+            "at a time"
         )
 
 

@@ -1,4 +1,5 @@
-"""Arrays to compute a run again without this code: columns, labels, draws, the entities of each iteration, and the outcome."""
+"""Arrays to compute a run again without this code: columns, labels, draws, the entities of each iteration,
+and the outcome."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ def trace_of(
     frequencies/PARTY: omega_i on its columns, (features, columns).
     phases, owners: b_i, and the number of the party that drew it, (features,).
     labels: as the loss takes them, -1 and 1 for classes, (entities,).
-    instances: with ``sgd``, the entities of each iteration, (T, B). learners: the number of the active party that has the
-    coefficient of each feature, (features,).
+    instances: with ``sgd``, the entities of each iteration, (T, B). learners: the number of the active party
+    that has the coefficient of each feature, (features,).
     kept: first feature that is kept, and the one after the last, (2,). alphas: coefficients of the kept ones.
-    scale: the common factor that is in ``alphas``. bandwidth: of the kernel. entities: those from this one on are the test rows.
-    predictions: f of the test rows, (test,).
+    scale: the common factor that is in ``alphas``. bandwidth: of the kernel. entities: those from this one on
+    are the test rows. predictions: f of the test rows, (test,).
     """
     settings, model = federation.settings, federation.held.model
     learning = settings.learning

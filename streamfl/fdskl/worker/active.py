@@ -1,4 +1,5 @@
-"""What only an active party does in a partition: it predicts, learns, and asks all parties for what it needs for that.
+"""What only an active party does in a partition: it predicts, learns, and asks all parties for what it needs
+for that.
 
 FDSKL, Algorithm 1, worker l. Its coefficients never leave it.
 """
@@ -39,7 +40,8 @@ MOST_TURNS = 64
 
 
 class ActivePartition:
-    """An active party's own part of a partition: forecasts, labelled entities, the model, and what is being asked.
+    """An active party's own part of a partition: forecasts, labelled entities, the model, and what is being
+    asked.
 
     settings, given: of the party.
     partition: what every party has of the partition.
@@ -65,7 +67,9 @@ class ActivePartition:
         self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.aggregation.rounds_in_flight)
         several = len(settings.federation.actives) > 1
-        self.shared = SharedModel(settings, given.sign, partition, self.model, self.rounds) if several else None
+        self.shared = (
+            SharedModel(settings, given.sign, partition, self.model, self.rounds) if several else None
+        )
         self._predicts = settings.predicts
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
         self._sends: list[Send] = []
@@ -89,8 +93,8 @@ class ActivePartition:
     # ---- what comes in
 
     def take_sample(self, entity: str, late: bool, offset: int, now: float) -> None:
-        """Take the party's own columns of an entity, which is to be predicted, from the record at ``offset``. late: the entity was
-        asked for before, with other columns or without."""
+        """Take the party's own columns of an entity, which is to be predicted, from the record at ``offset``.
+        late: the entity was asked for before, with other columns or without."""
         if late:
             self.predicting.revised(entity)
         if late and entity in self.labelled:
@@ -115,7 +119,9 @@ class ActivePartition:
         self.catch_up.rest -= 1
         label = self._label_of(label)
         found = self.forecasts.get(entity)
-        if found is None and (entity in self.labelled or (not self._predicts and self._partition.columns.knows(entity))):
+        if found is None and (
+            entity in self.labelled or (not self._predicts and self._partition.columns.knows(entity))
+        ):
             self.labelled.add(entity, label)
         elif found is None or found.awaited or not found.revision:
             self.forecasts.keep_label(entity, label, now)
@@ -132,7 +138,8 @@ class ActivePartition:
         return True
 
     def take_turn(self, message: Turn) -> bool:
-        """Take the next message in the log of several active parties. Returns False for one that came before."""
+        """Take the next message in the log of several active parties. Returns False for one that came
+        before."""
         assert self.shared is not None
         return self.shared.take_turn(message)
 
@@ -142,7 +149,12 @@ class ActivePartition:
         self.predicting.revised(entity)
         if self._iteration is not None:
             self._iteration.revised(entity)
-        if (found := self.forecasts.get(entity)) and self._predicts and self._settings.alignment.revise and found.label is None:
+        if (
+            (found := self.forecasts.get(entity))
+            and self._predicts
+            and self._settings.alignment.revise
+            and found.label is None
+        ):
             self.predicting.want(entity, now)
 
     def pass_time(self, now: float) -> None:
@@ -276,7 +288,8 @@ class ActivePartition:
             self._iteration = None
         if self._iteration is not None or not self._partition.standardisation.frozen or not self._may_begin():
             return False
-        # With several active parties features are dropped only at the end of a turn, because its message tells the others.
+        # With several active parties features are dropped only at the end of a turn, because its message
+        # tells the others.
         if self.shared is None and self.model.keep_to_limit():
             self.labelled.forget_outputs_but([])
         self._iteration = self._next_iteration()

@@ -1,7 +1,7 @@
 """What a party has answered in a partition's life, and which rounds ask for more than learning needs.
 
-This does not keep the columns from a party that may ask for phases. It makes asking slower, and shows it to the party's operator.
-"""
+This does not keep the columns from a party that may ask for phases. It makes asking slower, and shows it to
+the party's operator."""
 
 from __future__ import annotations
 
@@ -15,28 +15,36 @@ from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Answered"]
 
-# Largest factor between bandwidths. An active party that begins anew measures about the same again on the same columns.
+# Largest factor between bandwidths. An active party that begins anew measures about the same again on the
+# same columns.
 FARTHEST = 4.0
-# Rounds of distances that a federation may need: one, and repetitions of those abandoned, or lost with the active party's state.
+# Rounds of distances that a federation may need: one, and repetitions of those abandoned, or lost with the
+# active party's state.
 MANY_DISTANCES = 16
 
 
 class Answered:
-    """The answers in one partition, which the peers remember. ``rescaled`` is remembered once features of a second bandwidth were
-    drawn anew.
+    """The answers in one partition, which the peers remember. ``rescaled`` is remembered once features of a
+    second bandwidth were drawn anew.
 
-    A release before 0.2 would draw those like the first ones, and no model is of such features. It refuses this record because it
-    does not know it. It ignores everything else here.
+    A release before 0.2 would draw those like the first ones, and no model is of such features. It refuses
+    this record because it does not know it. It ignores everything else here.
 
     parts: where it is remembered.
     peers: of the partition.
     draws_anew: whether features of another bandwidth are drawn anew, as private ones are.
-    refuses: whether too much is refused; False: it is only reported, because without keys a stranger may have asked first.
-    metrics, notices: for the operator.
+    refuses: whether too much is refused; False: it is only reported, because without keys a stranger may have
+    asked first. metrics, notices: for the operator.
     """
 
     def __init__(
-        self, parts: ChangedParts, peers: Peers, draws_anew: bool, refuses: bool, metrics: PartyMetrics, notices: Notices
+        self,
+        parts: ChangedParts,
+        peers: Peers,
+        draws_anew: bool,
+        refuses: bool,
+        metrics: PartyMetrics,
+        notices: Notices,
     ) -> None:
         self._remember = parts.single(RESCALED, bool, self._restore)
         self._peers = peers
@@ -57,9 +65,9 @@ class Answered:
         if asked.purpose != PHASES or not first or first / FARTHEST <= asked.bandwidth <= first * FARTHEST:
             return
         text = (
-            f"a round with the bandwidth {asked.bandwidth:g}, but features were first requested with {first:g}: at such a "
-            "different scale their phases reveal projections of this party's columns. If the model starts over with this "
-            "bandwidth, start over at this party too (streamfl reset)"
+            f"a round with the bandwidth {asked.bandwidth:g}, but features were first requested with "
+            f"{first:g}: at such a different scale their phases reveal projections of this party's columns. "
+            "If the model starts over with this bandwidth, start over at this party too (streamfl reset)"
         )
         self._metrics.implausible_bandwidths += 1
         self._notices.say("implausible_bandwidth", text)
@@ -75,13 +83,18 @@ class Answered:
             if answers.distances > MANY_DISTANCES:
                 self._notices.say(
                     "many_distances",
-                    f"{answers.distances} rounds of distances were answered in a partition, but a federation needs one: ask the "
-                    "active party why it keeps asking",
+                    f"{answers.distances} rounds of distances were answered in a partition, but a federation "
+                    "needs one: ask the active party why it keeps asking",
                 )
         elif asked.purpose == PHASES and not answers.bandwidth:
             answers.bandwidth = asked.bandwidth
             self._peers.answered()
-        elif asked.purpose == PHASES and asked.bandwidth != answers.bandwidth and self._draws_anew and not self._rescaled:
+        elif (
+            asked.purpose == PHASES
+            and asked.bandwidth != answers.bandwidth
+            and self._draws_anew
+            and not self._rescaled
+        ):
             self._rescaled = True
             self._remember(self._rescaled)
 

@@ -46,12 +46,18 @@ class ActiveFigures(ActiveCounts):
         self._scored = []
 
     def measure(
-        self, totals: Iterable[PrequentialTotals], awaited: int, labelled: int, features: int, version: int, dropped: int
+        self,
+        totals: Iterable[PrequentialTotals],
+        awaited: int,
+        labelled: int,
+        features: int,
+        version: int,
+        dropped: int,
     ) -> Iterable[Measurement]:
         """The counters, and gauges of all partitions together.
 
-        totals: of the partitions. awaited: predictions to be made. labelled: entities that are learnt from. features: kept.
-        version: the largest. dropped: features that were dropped.
+        totals: of the partitions. awaited: predictions to be made. labelled: entities that are learnt from.
+        features: kept. version: the largest. dropped: features that were dropped.
         """
         assert self._what is not None
         yield from self.measure_counts()

@@ -45,7 +45,12 @@ class WorkerPartition:
     """
 
     def __init__(
-        self, settings: FdsklSettings, given: PartyGiven, partition: int, metrics: PartyMetrics, notices: Notices
+        self,
+        settings: FdsklSettings,
+        given: PartyGiven,
+        partition: int,
+        metrics: PartyMetrics,
+        notices: Notices,
     ) -> None:
         aggregated, alignment = settings.aggregation, settings.alignment
         self._settings = settings
@@ -58,10 +63,14 @@ class WorkerPartition:
         count = len(settings.columns)
         self.peers = Peers(self.parts, self._parties, self._own, given.entropy)
         most, limit = settings.answered_features, alignment.limit
-        self.columns = OwnColumns(self.parts, count, alignment.expiry_seconds, limit, metrics.forgotten_entities, most)
+        self.columns = OwnColumns(
+            self.parts, count, alignment.expiry_seconds, limit, metrics.forgotten_entities, most
+        )
         draws_anew = aggregated.frequencies == "private"
         self.answered = Answered(self.parts, self.peers, draws_anew, not settings.is_open, metrics, notices)
-        self.standardisation = Standardisation(self.parts, count, settings.standardisation, alignment.reply_seconds)
+        self.standardisation = Standardisation(
+            self.parts, count, settings.standardisation, alignment.reply_seconds
+        )
         self.secret = Secret(self.parts, given.secret, aggregated.secret_file is not None)
         # One more: a sample's headers are kept before the oldest forecast is forgotten for its own.
         self.pending_headers = PendingHeaders(self.parts, given.carry, limit + 1)
@@ -72,7 +81,16 @@ class WorkerPartition:
             settings,
             partition,
             self.peers,
-            OwnPart(settings, given, partition, self.columns, self.standardisation, self.secret, self.answered, metrics),
+            OwnPart(
+                settings,
+                given,
+                partition,
+                self.columns,
+                self.standardisation,
+                self.secret,
+                self.answered,
+                metrics,
+            ),
             self.standardisation,
             self._sends,
             metrics,
@@ -85,15 +103,20 @@ class WorkerPartition:
         seen, wanted = self.standardisation.seen, self._settings.standardisation.first_entities
         if self.standardisation.frozen:
             return None
-        return f"knows {seen:,} of {wanted:,} entities whose columns give their scale (standardisation.first_entities)"
+        return (
+            f"knows {seen:,} of {wanted:,} entities whose columns give their scale "
+            "(standardisation.first_entities)"
+        )
 
     # ---- what comes in
 
     def begin(self, now: float) -> None:
-        """Set the time of the messages that follow, and announce this life to the others unless that was done."""
+        """Set the time of the messages that follow, and announce this life to the others unless that was
+        done."""
         self.sums.begin(now)
         self.standardisation.begin(now)
-        # In one commit with the announcement that others need before they ask: no answer uses a secret that is not remembered.
+        # In one commit with the announcement that others need before they ask: no answer uses a secret that
+        # is not remembered.
         self.secret.remember()
         self.tell_of_this_life()
 
@@ -121,14 +144,17 @@ class WorkerPartition:
         life.sequence += 1
         self._remember_life(life)
         self._metrics.revisions_sent += 1
-        message = Revision(VERSION, settings.fingerprint, self._parties[self._own], life.epoch, life.sequence, entity)
+        message = Revision(
+            VERSION, settings.fingerprint, self._parties[self._own], life.epoch, life.sequence, entity
+        )
         self._send(f"revisions/{settings.federation.active_party}", REVISION.encode(message))
 
     def take_incarnation(self, message: Incarnation) -> None:
         """Take a party's announcement of its life. Rounds that name another life of it are given up.
 
-        This party answers if the life is new, or if the other party knows another life of this one. So a party that has lost its
-        state learns the lives of all others, and a false announcement, in anybody's name, is corrected.
+        This party answers if the life is new, or if the other party knows another life of this one. So a
+        party that has lost its state learns the lives of all others, and a false announcement, in anybody's
+        name, is corrected.
         """
         party = self.sums.party_of(message.sender)
         if self.peers.was_heard(party, message):
@@ -136,7 +162,8 @@ class WorkerPartition:
             return
         known = self.peers.knows(party, message.number)
         began = self.peers.hear(party, message)
-        # A party that announces rounds takes a known life that comes again for the current one. Others accept any known life.
+        # A party that announces rounds takes a known life that comes again for the current one. Others accept
+        # any known life.
         if began and (not known or self._settings.is_active):
             self.sums.party_began(party, message.number)
         if began or message.known != self.peers.incarnation.number:

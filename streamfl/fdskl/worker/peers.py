@@ -1,4 +1,5 @@
-"""What a party knows about the others in a partition: the current life of each, and its key to agree on masks."""
+"""What a party knows about the others in a partition: the current life of each, and its key to agree on
+masks."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from streamfl.state.changelog import ChangedParts
 __all__ = ["PUBLIC_BYTES", "GivenAnswers", "Peers"]
 
 PUBLIC_BYTES = 32
-# Lives of a party that are remembered. Its messages may be written twice, or by a process that has lost the partition, so the last
-# one received need not be the current life.
+# Lives of a party that are remembered. Its messages may be written twice, or by a process that has lost the
+# partition, so the last one received need not be the current life.
 MOST_LIVES = 8
 
 
@@ -31,7 +32,8 @@ class _Life(msgspec.Struct, array_like=True):
 
 
 class _Peer(msgspec.Struct, array_like=True):
-    """lives: the last one received at the end. revisions, tellings: numbers of those received, tellings by life."""
+    """lives: the last one received at the end. revisions, tellings: numbers of those received, tellings by
+    life."""
 
     lives: list[_Life] = []
     revisions: list[NumberRange] = []
@@ -39,34 +41,39 @@ class _Peer(msgspec.Struct, array_like=True):
 
 
 class GivenAnswers(msgspec.Struct, array_like=True):
-    """bandwidth: of the first answer with features, 0: there was none. distances: rounds of distances that were answered."""
+    """bandwidth: of the first answer with features, 0: there was none. distances: rounds of distances that
+    were answered."""
 
     bandwidth: Amount = 0.0
     distances: Count = 0
 
 
 class _Told(msgspec.Struct, array_like=True):
-    """number: of the own life that was announced to the others. telling: how often it was announced to anybody."""
+    """number: of the own life that was announced to the others. telling: how often it was announced to
+    anybody."""
 
     number: Count = 0
     telling: Count = 0
-    # Last, so that a release without this field can read the rest. Such a release writes the record without it before it sends
-    # anything. So the answers are forgotten where it may have drawn features of any bandwidth alike.
+    # Last, so that a release without this field can read the rest. Such a release writes the record without
+    # it before it sends anything. So the answers are forgotten where it may have drawn features of any
+    # bandwidth alike.
     answers: GivenAnswers = msgspec.field(default_factory=GivenAnswers)
 
 
 class Peers:
     """The parties of a federation as one of them knows them in a partition.
 
-    The party's own incarnation begins with the object and is never remembered: after a restart nobody, not even the party itself,
-    can compute the earlier masks.
+    The party's own incarnation begins with the object and is never remembered: after a restart nobody, not
+    even the party itself, can compute the earlier masks.
 
     names: of all parties, in order.
     own: this party's place among them.
     entropy: gives 32 secret bytes that were never given before.
     """
 
-    def __init__(self, parts: ChangedParts, names: Sequence[str], own: int, entropy: Callable[[], bytes]) -> None:
+    def __init__(
+        self, parts: ChangedParts, names: Sequence[str], own: int, entropy: Callable[[], bytes]
+    ) -> None:
         self._kept_peers = parts.named(PEER, int, _Peer, self.restore)
         self._remember_told = parts.single(TOLD, _Told, self._restore_told)
         self._names = names
@@ -84,7 +91,8 @@ class Peers:
 
     @property
     def complete(self) -> bool:
-        """Whether every other party has announced its life, and no two announced the same: then one of them would be false."""
+        """Whether every other party has announced its life, and no two announced the same: then one of them
+        would be false."""
         if self._is_complete is None:
             self._is_complete = not self.missing and len(set(self.numbers)) == len(self._names)
         return self._is_complete
@@ -92,7 +100,11 @@ class Peers:
     @property
     def missing(self) -> list[str]:
         """The parties that have not announced their life."""
-        return [name for number, name in enumerate(self._names) if number != self._own and not self.knows_of(number)]
+        return [
+            name
+            for number, name in enumerate(self._names)
+            if number != self._own and not self.knows_of(number)
+        ]
 
     @property
     def numbers(self) -> list[int]:
@@ -131,13 +143,16 @@ class Peers:
         return known is not None and was_heard(known.tellings, message.number, message.telling)
 
     def hear(self, party: int, message: Incarnation) -> bool:
-        """Take a party's announcement of its life. Returns whether another was its latest. PeerError for a key of another number.
+        """Take a party's announcement of its life. Returns whether another was its latest. PeerError for a
+        key of another number.
 
-        Nothing proves that the party wrote it. The party's next announcement corrects a false one, and every message to it that
-        names a wrong life makes it announce again.
+        Nothing proves that the party wrote it. The party's next announcement corrects a false one, and every
+        message to it that names a wrong life makes it announce again.
         """
         if len(message.public) != PUBLIC_BYTES or life_number(message.public) != message.number:
-            raise PeerError("malformed", f"incarnation {message.number} of {message.sender!r} has a key of another number")
+            raise PeerError(
+                "malformed", f"incarnation {message.number} of {message.sender!r} has a key of another number"
+            )
         known = self._peers.get(party)
         if known is not None and known.lives and known.lives[-1].number == message.number:
             note(known.tellings, message.number, message.telling)
@@ -146,7 +161,9 @@ class Peers:
         try:
             secret = self.incarnation.pair_secret(message.public)
         except ValueError as error:
-            raise PeerError("malformed", f"incarnation {message.number} of {message.sender!r}: {error}") from None
+            raise PeerError(
+                "malformed", f"incarnation {message.number} of {message.sender!r}: {error}"
+            ) from None
         self._secrets[party, message.number] = secret
         peer = self._peers.setdefault(party, _Peer())
         peer.lives = [life for life in peer.lives if life.number != message.number]
@@ -160,8 +177,13 @@ class Peers:
         return True
 
     def pair_secrets(self, numbers: Sequence[int]) -> Mapping[int, bytes]:
-        """By party, the secret that only this party's current life and that incarnation can compute. All have to be known."""
-        return {party: self._pair_secret(party, number) for party, number in enumerate(numbers) if party != self._own}
+        """By party, the secret that only this party's current life and that incarnation can compute. All have
+        to be known."""
+        return {
+            party: self._pair_secret(party, number)
+            for party, number in enumerate(numbers)
+            if party != self._own
+        }
 
     def _pair_secret(self, party: int, number: int) -> bytes:
         if (party, number) not in self._secrets:
@@ -170,7 +192,8 @@ class Peers:
         return self._secrets[party, number]
 
     def note_revision(self, party: int, epoch: int, sequence: int, at: float) -> bool:
-        """Whether a revision with these numbers is new. PeerError for numbers that no party can have reached."""
+        """Whether a revision with these numbers is new. PeerError for numbers that no party can have
+        reached."""
         check_numbers(epoch, sequence, at)
         # It may come before the party's first announcement, which is in another topic.
         peer = self._peers.setdefault(party, _Peer())
@@ -214,7 +237,9 @@ class Peers:
 
     def restore(self, party: int, peer: _Peer) -> None:
         if not 0 <= party < len(self._names) or party == self._own:
-            raise PeerError("malformed", f"peer {party} is remembered, there are {len(self._names)} parties, from 0")
+            raise PeerError(
+                "malformed", f"peer {party} is remembered, there are {len(self._names)} parties, from 0"
+            )
         if any(len(life.public) != PUBLIC_BYTES for life in peer.lives):
             raise PeerError("malformed", f"peer {party} is remembered with a key that is none")
         self._peers[party] = peer

@@ -1,14 +1,24 @@
-"""FDSKL's one role: a party that adds its part to masked sums, and if it is an active one, predicts and learns from them.
+"""FDSKL's one role: a party that adds its part to masked sums, and if it is an active one, predicts and
+learns from them.
 
-Gu et al. 2020. The role orders the owners of its state: :class:`~streamfl.fdskl.worker.partition.WorkerPartition` has what every
-party does, :class:`~streamfl.fdskl.worker.active.ActivePartition` what only an active one does.
+Gu et al. 2020. The role orders the owners of its state:
+:class:`~streamfl.fdskl.worker.partition.WorkerPartition` has what every party does,
+:class:`~streamfl.fdskl.worker.active.ActivePartition` what only an active one does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.fdskl import SYSTEM
 from streamfl.fdskl.config import WORKER, FdsklSettings
@@ -27,8 +37,8 @@ from streamfl.state.clock_guard import ClockGuard, time_written
 __all__ = ["FdsklWorker"]
 
 NOBODY_ANSWERS = (
-    "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log says about abandoned "
-    "rounds"
+    "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log "
+    "says about abandoned rounds"
 )
 
 
@@ -52,7 +62,9 @@ class FdsklWorker:
         self._metrics = PartyMetrics()
         self._active_figures = ActiveFigures(None)
         if settings.is_active:
-            self._active_figures = ActiveFigures(settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0))
+            self._active_figures = ActiveFigures(
+                settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0)
+            )
         self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
         self._tasks: dict[int, WorkerPartition] = {}
         self._actives: dict[int, ActivePartition] = {}
@@ -116,7 +128,9 @@ class FdsklWorker:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        task = self._tasks[partition] = WorkerPartition(self.settings, self.given, partition, self._metrics, self._notices)
+        task = self._tasks[partition] = WorkerPartition(
+            self.settings, self.given, partition, self._metrics, self._notices
+        )
         if self.settings.is_active:
             self._actives[partition] = ActivePartition(self.settings, self.given, task, self._active_figures)
 
@@ -266,4 +280,3 @@ class FdsklWorker:
             self._reply_deadline.asked(now)
         if tick:
             self._reply_deadline.look(now)
-

@@ -22,7 +22,12 @@ class Admission:
     """
 
     def __init__(
-        self, registry: ClientRegistry, uploads: Uploads, labels: LabelSource, means: RunningMeans, watch: InputWatch
+        self,
+        registry: ClientRegistry,
+        uploads: Uploads,
+        labels: LabelSource,
+        means: RunningMeans,
+        watch: InputWatch,
     ) -> None:
         self._registry = registry
         self._uploads = uploads
@@ -31,7 +36,8 @@ class Admission:
         self.watch = watch
 
     def admit(self, key: ClientKey, written_at: float, now: float) -> Client:
-        """Register a client whose first sample was written at ``written_at``. PeerError if there is no place for it."""
+        """Register a client whose first sample was written at ``written_at``. PeerError if there is no place
+        for it."""
         if len(self._registry) >= self._registry.limit:
             self._make_room(key, self._registry.reached(key[0], written_at))
         client = self._registry.register(key, now)
@@ -46,16 +52,21 @@ class Admission:
 
     def _make_room(self, newcomer: ClientKey, at: float) -> None:
         waiting = self._labels.pending.waiting
-        longest = self._registry.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
+        longest = self._registry.longest_idle(
+            at, lambda client: self._uploads.is_open(client) or waiting(client) > 0
+        )
         if longest is None:
             elsewhere = self._registry.elsewhere(newcomer[1])
             reason = "not_keyed_by_client" if elsewhere or self.watch.disorder else "too_many_clients"
             if elsewhere:
-                remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
+                remedy = (
+                    f"its samples come in the partitions {elsewhere} too: write the topic with the client as "
+                    "the key"
+                )
             else:
                 remedy = self.watch.disorder or (
-                    "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
-                    f"{self._registry.expiry:g}"
+                    "raise federation.clients, or wait until one has been without a sample for "
+                    f"federation.client_expiry_seconds = {self._registry.expiry:g}"
                 )
             raise PeerError(reason, f"{newcomer[1]!r} would be client {self._registry.limit + 1}: {remedy}")
         self._registry.expired += 1

@@ -36,15 +36,19 @@ class UpdateCost:
     seal_bytes: int = 0
 
     def bytes_for(self, kernels: int) -> int:
-        """Upper bound for an upload of ``kernels`` kernels, framing included, measured by encoding the largest such message."""
+        """Upper bound for an upload of ``kernels`` kernels, framing included, measured by encoding the
+        largest such message."""
         messages = self.shards if self.notify_all else min(kernels, self.shards)
         # A kernel number takes at most 5 bytes.
         return messages * self._empty_bytes + kernels * (self.row_bytes + 5)
 
     @cached_property
     def _empty_bytes(self) -> int:
-        """Bytes of the largest message without a kernel. Cached for each client, since every upload needs the cost."""
-        largest = Update(VERSION, _LARGEST, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b"")
+        """Bytes of the largest message without a kernel. Cached for each client, since every upload needs the
+        cost."""
+        largest = Update(
+            VERSION, _LARGEST, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b""
+        )
         # The length of an array or of bytes takes at most 5 bytes.
         return encoded_size(self.client.encode(), UPDATE.encode(largest), AWAITED) + 10 + self.seal_bytes
 
@@ -60,8 +64,9 @@ class UpdateCost:
 class TokenBucket:
     """Bytes that may be sent: at most ``depth + rate * seconds`` in any span, never overdrawn.
 
-    When the clock jumps ahead, the bucket fills at once: at most one ``depth`` more each time. When the clock was set back, the
-    caller has to set ``filled_at`` to now; otherwise the bucket does not fill until that time comes again.
+    When the clock jumps ahead, the bucket fills at once: at most one ``depth`` more each time. When the clock
+    was set back, the caller has to set ``filled_at`` to now; otherwise the bucket does not fill until that
+    time comes again.
 
     >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
     >>> bucket.take(150.0, now=0.0), bucket.take(150.0, now=0.5), bucket.take(150.0, now=1.0)
@@ -74,7 +79,8 @@ class TokenBucket:
         self.rate, self.depth, self.tokens, self.filled_at = rate, depth, tokens, filled_at
 
     def available(self, now: float) -> float:
-        """Bytes that may be sent at ``now``. Does not change the bucket: its state changes only when bytes are taken or sent."""
+        """Bytes that may be sent at ``now``. Does not change the bucket: its state changes only when bytes
+        are taken or sent."""
         # A clock that steps back takes nothing away.
         return min(self.depth, self.tokens + self.rate * max(0.0, now - self.filled_at))
 
@@ -86,7 +92,8 @@ class TokenBucket:
         return True
 
     def sent(self, amount: float, now: float) -> None:
-        """Note that bytes taken earlier are sent now. Tokens that came in between must not come on top of a full bucket.
+        """Note that bytes taken earlier are sent now. Tokens that came in between must not come on top of a
+        full bucket.
 
         >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
         >>> bucket.take(200.0, now=0.0), bucket.sent(200.0, now=2.0), bucket.available(now=2.0)
@@ -100,7 +107,8 @@ class TokenBucket:
 
 
 class Budgets:
-    """The byte budgets of a worker's clients: makes their buckets, and counts the bytes that they have allowed.
+    """The byte budgets of a worker's clients: makes their buckets, and counts the bytes that they have
+    allowed.
 
     row_bytes, seal_bytes: as :class:`UpdateCost` has them.
     """
@@ -119,7 +127,8 @@ class Budgets:
         cost = UpdateCost(record.name, self._row_bytes, self._shards, self._notify_all, self._seal_bytes)
         if self._rate is None:
             return None, cost
-        # A second of budget, or one kernel's update if that is more: a smaller bucket could never send anything.
+        # A second of budget, or one kernel's update if that is more: a smaller bucket could never send
+        # anything.
         depth = max(self._rate, float(cost.bytes_for(1)))
         self._allowed += depth
         return TokenBucket(self._rate, depth, min(record.tokens, depth), record.filled_at), cost

@@ -1,14 +1,17 @@
 """Lets a client with a backlog learn in step with the model.
 
-A client is *behind* while more of its labels are in hand than it may learn on one version of the model, or more than that for each
-client of its partition lie unread in the topic. It then learns up to n labels on one version, sends its updates, and goes on when
-the model holds them. A client that is not behind never waits. No client waits for another client.
+A client is *behind* while more of its labels are in hand than it may learn on one version of the model, or
+more than that for each client of its partition lie unread in the topic. It then learns up to n labels on one
+version, sends its updates, and goes on when the model holds them. A client that is not behind never waits. No
+client waits for another client.
 
-A model that has seen little changes much with each version. So a client begins with one label a version, and gets one more after
-every 8 uploads (labels, with the default learner), up to n. A client that is behind may also learn its share of the records that
-came meanwhile, so that its backlog shrinks with each version, however fast the records come.
+A model that has seen little changes much with each version. So a client begins with one label a version, and
+gets one more after every 8 uploads (labels, with the default learner), up to n. A client that is behind may
+also learn its share of the records that came meanwhile, so that its backlog shrinks with each version,
+however fast the records come.
 
-When no server answers for the patience, no client waits any longer (:mod:`streamfl.pofmkl.client.server_silence`).
+When no server answers for the patience, no client waits any longer
+(:mod:`streamfl.pofmkl.client.server_silence`).
 """
 
 from __future__ import annotations
@@ -27,20 +30,22 @@ from streamfl.pofmkl.metrics import UplinkMetrics
 
 __all__ = ["CatchUp"]
 
-# How many samples to read ahead: few if they serve every client, more if only few clients find something to learn.
+# How many samples to read ahead: few if they serve every client, more if only few clients find something to
+# learn.
 LEAST_IN_HAND, MOST_IN_HAND = 64, 4096
-# A model that has seen little changes fast: a client begins with one label a version, and gets one more after this many uploads.
+# A model that has seen little changes fast: a client begins with one label a version, and gets one more after
+# this many uploads.
 LABELS_A_GRANT = 8
-# The server publishes at once what it has read. An update that is in no version this long after the last one was refused, or comes
-# later.
+# The server publishes at once what it has read. An update that is in no version this long after the last one
+# was refused, or comes later.
 PAUSE_SECONDS = 0.25
 BEHIND = (
     "partition {} holds {} unread records: its clients learn the backlog in step with the model, {} labels a "
     "client on each version"
 )
 BACKLOG = (
-    "a backlog is learnt in step with the model: {} records are unread, and {} {} of {} clients wait for a version of the model "
-    "after {}"
+    "a backlog is learnt in step with the model: {} records are unread, and {} {} of {} clients wait for a "
+    "version of the model after {}"
 )
 
 
@@ -65,8 +70,8 @@ class _Shard:
     """The versions of a shard of the model that hold this worker's updates.
 
     since: when its newest version came; infinite if an update was sent after it.
-    full: the version that holds all of this worker's updates, if the server refuses none and no other worker sends any: a version
-        counts updates.
+    full: the version that holds all of this worker's updates, if the server refuses none and no other worker
+        sends any: a version counts updates.
     """
 
     since: float = math.inf
@@ -74,7 +79,8 @@ class _Shard:
 
 
 class CatchUp:
-    """Decides which clients are behind, what a client may learn before the model has advanced, and how much to read ahead.
+    """Decides which clients are behind, what a client may learn before the model has advanced, and how much
+    to read ahead.
 
     samples: n, the most labels of a client on one version while it is behind; 0: no client ever waits.
     silence: of the server. Clients that are alone do not wait.
@@ -89,7 +95,8 @@ class CatchUp:
         self._registry = registry
         self._partitions: dict[int, _Partition] = {}
         self._notices: list[OperatorNotice] = []
-        # The model's versions at the last step; below, ``_learnt_on``: those on which a label was learnt last.
+        # The model's versions at the last step; below, ``_learnt_on``: those on which a label was learnt
+        # last.
         self._versions: tuple[int, ...] = ()
         self._shards = [_Shard() for _ in range(settings.federation.shards)]
         self._learnt_on: tuple[int, ...] | None = None
@@ -115,7 +122,8 @@ class CatchUp:
             if partition.unread is not None:
                 partition.arrived += max(0, unread - partition.unread + received.get(number, 0))
             partition.unread = unread
-            # Before the partition's clients are known, the records of all of them look like the backlog of one.
+            # Before the partition's clients are known, the records of all of them look like the backlog of
+            # one.
             if not partition.told and self._registry.count(number) and self._is_behind(number):
                 partition.told = True
                 self._notices.append(OperatorNotice("behind", BEHIND.format(number, unread, self.samples)))
@@ -130,7 +138,8 @@ class CatchUp:
         return max(self._partitions[number].in_hand, 2 * self.samples * self._registry.count(number))
 
     def most_records(self, waiting: Mapping[int, int]) -> int | None:
-        """The most records to read at a time; None: no limit, no partition is behind. waiting: samples in hand, by partition."""
+        """The most records to read at a time; None: no limit, no partition is behind. waiting: samples in
+        hand, by partition."""
         unknown = any(one.unread is None for one in self._partitions.values())
         if not self.samples or not (unknown or self._behind):
             return None
@@ -150,7 +159,8 @@ class CatchUp:
         return min(versions) < YOUNG_LABELS * self._registry.limit
 
     def begin_step(self, versions: tuple[int, ...], waiting: Mapping[int, int], now: float) -> bool:
-        """Note the versions of the model. Returns whether the pause ended in which clients wait for updates that are in no version.
+        """Note the versions of the model. Returns whether the pause ended in which clients wait for updates
+        that are in no version.
 
         waiting: labels in hand, by partition.
         """
@@ -171,7 +181,11 @@ class CatchUp:
     @property
     def wake_at(self) -> float | None:
         """When clients stop waiting for updates that are in no version."""
-        missing = (shard for shard, version in zip(self._shards, self._versions, strict=False) if version < shard.full)
+        missing = (
+            shard
+            for shard, version in zip(self._shards, self._versions, strict=False)
+            if version < shard.full
+        )
         return min((shard.since + PAUSE_SECONDS for shard in missing if shard.since < math.inf), default=None)
 
     def set_back(self, now: float) -> None:
@@ -185,7 +199,8 @@ class CatchUp:
         if learnt:
             self._learnt_on = self._versions
         if 4 * self._granted < self._registry.limit:
-            # If a topic holds one client's records after another's, few clients have samples in hand: read further ahead.
+            # If a topic holds one client's records after another's, few clients have samples in hand: read
+            # further ahead.
             for partition in self._enough:
                 partition.in_hand = min(MOST_IN_HAND, 2 * partition.in_hand)
         self._enough, self._granted = [], 0
@@ -201,15 +216,17 @@ class CatchUp:
     def limit(self, client: Client, in_hand: int, waiting: Mapping[int, int], *, waited: bool) -> None:
         """Note whether the client is behind.
 
-        in_hand: its labels that could be learnt. waiting: those of all clients, by partition. waited: some of its own had to wait
-        before.
+        in_hand: its labels that could be learnt. waiting: those of all clients, by partition. waited: some of
+        its own had to wait before.
         """
         number = client.key[0]
         client.share = in_hand / max(1, in_hand, waiting[number])
         behind = waited or in_hand > self._grant(client.record) or self._is_behind(number)
         # A client that was behind stays behind until the model holds its last updates.
         behind = behind or (client.record.behind and not self._is_answered(client))
-        client.limited = client.record.behind = self.samples > 0 and behind and not self._silence.is_alone(number)
+        client.limited = client.record.behind = (
+            self.samples > 0 and behind and not self._silence.is_alone(number)
+        )
 
     def _grant(self, record: ClientRecord) -> int:
         """The labels that a client may learn on one version."""
@@ -254,7 +271,8 @@ class CatchUp:
         return client.limited and client.record.labels_learnt >= client.record.granted
 
     def _is_answered(self, client: Client) -> bool:
-        """Whether every shard that the client's last updates went to holds them. True if no updates are under way.
+        """Whether every shard that the client's last updates went to holds them. True if no updates are under
+        way.
 
         After a restart the version that holds them is not known: then any other version of the shard counts.
         """
@@ -272,8 +290,8 @@ class CatchUp:
     def backlog(self, kind: str, waiting: int, clients: int) -> str | None:
         """A text on the backlog and what clients wait for; None: no backlog.
 
-        kind: "samples" or "labels". waiting: how many of these wait in hand. clients: how many clients they belong to.
-        """
+        kind: "samples" or "labels". waiting: how many of these wait in hand. clients: how many clients they
+        belong to."""
         if self._silence.alone:
             return ALONE.format(self._silence.patience)
         if not (self._behind or (self.samples and waiting)):

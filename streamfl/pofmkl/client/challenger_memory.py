@@ -23,8 +23,8 @@ _ClientKey = tuple[int, str]
 class ChallengerMemory:
     """The remembered states of each client's challengers.
 
-    models: the names of the challengers that have a state to remember. The state of any other is forgotten: it no longer runs.
-    failures: counts states that cannot be remembered or taken back.
+    models: the names of the challengers that have a state to remember. The state of any other is forgotten:
+    it no longer runs. failures: counts states that cannot be remembered or taken back.
     """
 
     def __init__(self, models: Collection[str] = (), failures: ModelFailures | None = None) -> None:
@@ -34,7 +34,8 @@ class ChallengerMemory:
         self._changed: dict[tuple[int, bytes], bytes | None] = {}
 
     def take_back(self, client: _ClientKey, fresh: Mapping[str, Challenger]) -> list[str]:
-        """Give a client's new challengers their last remembered state; returns the names of those that failed."""
+        """Give a client's new challengers their last remembered state; returns the names of those that
+        failed."""
         failed = []
         for name, remembered in self._restored.pop(client, {}).items():
             model = fresh.get(name)
@@ -49,8 +50,13 @@ class ChallengerMemory:
         return failed
 
     def learnt(self, client: _ClientKey, name: str, model: Challenger) -> None:
-        """Note that a challenger learnt a label. Remembers its state after every ``REMEMBERED_EVERY`` labels."""
-        if name not in self._models or not isinstance(model, OwnChallenger) or model.labels % REMEMBERED_EVERY:
+        """Note that a challenger learnt a label. Remembers its state after every ``REMEMBERED_EVERY``
+        labels."""
+        if (
+            name not in self._models
+            or not isinstance(model, OwnChallenger)
+            or model.labels % REMEMBERED_EVERY
+        ):
             return
         try:
             self._changed[client[0], _key(client[1], name)] = model.remembered(model.labels)
@@ -73,7 +79,9 @@ class ChallengerMemory:
 
     def close(self, partition: int) -> None:
         """Drop a partition's challengers, since another worker takes them over."""
-        self._restored = {client: states for client, states in self._restored.items() if client[0] != partition}
+        self._restored = {
+            client: states for client, states in self._restored.items() if client[0] != partition
+        }
         self._changed = {key: content for key, content in self._changed.items() if key[0] != partition}
 
     def changed_state(self) -> Iterable[StateChange]:

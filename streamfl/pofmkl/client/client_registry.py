@@ -22,7 +22,8 @@ from streamfl.state.table import named_key, split_name
 
 __all__ = ["Client", "ClientKey", "ClientRegistry"]
 
-# Steps per expiry in which a client's ``seen_at`` moves. Coarse, since each step writes a record to the changelog.
+# Steps per expiry in which a client's ``seen_at`` moves. Coarse, since each step writes a record to the
+# changelog.
 STEPS_OF_EXPIRY = 64
 
 ClientKey = tuple[int, str]
@@ -57,10 +58,11 @@ class Client:
 
 
 class ClientRegistry:
-    """At most K clients. A client without a sample for ``federation.client_expiry_seconds`` makes room for another.
+    """At most K clients. A client without a sample for ``federation.client_expiry_seconds`` makes room for
+    another.
 
-    Idleness is measured by the newest time of the samples of any partition, and not by the clock: no client becomes idle because
-    the worker was away, and clients of a silent partition become idle too.
+    Idleness is measured by the newest time of the samples of any partition, and not by the clock: no client
+    becomes idle because the worker was away, and clients of a silent partition become idle too.
 
     learner: keeps each client's personal numbers in a row.
     budgets: keeps each client's byte budget.
@@ -78,7 +80,8 @@ class ClientRegistry:
         self._counts: Counter[int] = Counter()
         # The newest time of each partition's samples, in coarse steps.
         self._reached: dict[int, float] = {}
-        # Times at which no client was idle enough in this batch. Saves a search for every sample of unknown clients.
+        # Times at which no client was idle enough in this batch. Saves a search for every sample of unknown
+        # clients.
         self._full: set[float] = set()
         self._touched: dict[ClientKey, Client] = {}
         self._forgotten: dict[tuple[int, bytes], None] = {}
@@ -137,7 +140,8 @@ class ClientRegistry:
         self._touched[client.key] = client
 
     def observe(self, key: ClientKey, written_at: float) -> Client | None:
-        """Note that a client's sample was written at ``written_at``; returns the client. None, and no change, if unregistered."""
+        """Note that a client's sample was written at ``written_at``; returns the client. None, and no change,
+        if unregistered."""
         client = self._clients.get(key)
         if client is not None:
             reached = self._reached[key[0]] = self.reached(key[0], written_at)
@@ -152,7 +156,8 @@ class ClientRegistry:
             self._touched[client.key] = client
 
     def hear_label(self, client: Client, written_at: float, now: float) -> None:
-        """Add a label to the client's rhythm. Only for a label that found its sample, and only the first time."""
+        """Add a label to the client's rhythm. Only for a label that found its sample, and only the first
+        time."""
         if client.record.label_rhythm.came(written_at, now):
             self._touched[client.key] = client
 
@@ -177,15 +182,20 @@ class ClientRegistry:
 
     def register(self, key: ClientKey, now: float) -> Client:
         """Register a new client."""
-        # The epoch is the time at which the state begins: it differs from that of an earlier life whose state was lost.
-        client = self._entered(key, ClientRecord(key[1], epoch=epoch_at(now), tokens=float("inf"), filled_at=now))
+        # The epoch is the time at which the state begins: it differs from that of an earlier life whose state
+        # was lost.
+        client = self._entered(
+            key, ClientRecord(key[1], epoch=epoch_at(now), tokens=float("inf"), filled_at=now)
+        )
         # Remember it even if its first sample has to wait: the epoch must be the same after a restart.
         self._touched[key] = client
         return client
 
     def _entered(self, key: ClientKey, record: ClientRecord) -> Client:
         bucket, cost = self._budgets.give(record)
-        client = Client(record, key, self._learner.borrow(), UniformSequence(self._seed, "bin", record.name), bucket, cost)
+        client = Client(
+            record, key, self._learner.borrow(), UniformSequence(self._seed, "bin", record.name), bucket, cost
+        )
         self._clients[key] = client
         self._counts[key[0]] += 1
         return client
@@ -193,8 +203,8 @@ class ClientRegistry:
     def longest_idle(self, at: float, busy: Callable[[Client], bool]) -> Client | None:
         """The client that has been idle for longest, and at least for the expiry; None if there is none.
 
-        at: the newest time of the new client's partition. busy: whether a client has waiting samples or labels, or an open upload.
-        """
+        at: the newest time of the new client's partition. busy: whether a client has waiting samples or
+        labels, or an open upload."""
         longest, idle = None, self.expiry
         reached = max(at, *self._reached.values())
         for key, client in self._clients.items() if reached not in self._full else ():
@@ -213,10 +223,15 @@ class ClientRegistry:
         self._full = set()
 
     def forget(self, client: Client, more: Iterable[bytes]) -> None:
-        """Remove the client and all its keys of the changelog. more: keys that other owners of its state use."""
+        """Remove the client and all its keys of the changelog. more: keys that other owners of its state
+        use."""
         key, name = client.key, client.record.name.encode()
         parts = self._learner.part_keys(client.row)
-        for remembered in (CLIENT_RECORD.prefix + name, *(named_key(CLIENT_PART.prefix, name, part) for part in parts), *more):
+        for remembered in (
+            CLIENT_RECORD.prefix + name,
+            *(named_key(CLIENT_PART.prefix, name, part) for part in parts),
+            *more,
+        ):
             self._forgotten[key[0], remembered] = None
         self._learner.give_back(client.row)
         del self._clients[key]
@@ -225,14 +240,18 @@ class ClientRegistry:
 
     def begin_own_steps(self, unanswered: Callable[[int], bool]) -> None:
         """Let clients of partitions without an answer from the server take steps of their own."""
-        own_steps, partitions = self._learner.own_steps, {partition for partition in self._reached if unanswered(partition)}
+        own_steps, partitions = (
+            self._learner.own_steps,
+            {partition for partition in self._reached if unanswered(partition)},
+        )
         if own_steps is not None and partitions:
             for client in self._clients.values():
                 if client.key[0] in partitions:
                     own_steps.begin(client.row)
 
     def end_own_steps(self, partitions: Collection[int]) -> None:
-        """Drop the own steps of these partitions' clients: a new version holds their updates, or will hold them."""
+        """Drop the own steps of these partitions' clients: a new version holds their updates, or will hold
+        them."""
         own_steps = self._learner.own_steps
         if own_steps is not None and own_steps:
             for client in self._clients.values():
@@ -253,10 +272,13 @@ class ClientRegistry:
                 if rhythm.set_back(now):
                     self._touched[key] = client
             self.renew_epoch(client, now)
-        self._reached.update({partition: now for partition, reached in self._reached.items() if reached > now})
+        self._reached.update(
+            {partition: now for partition, reached in self._reached.items() if reached > now}
+        )
 
     def renew_epoch(self, client: Client, now: float) -> None:
-        """Replace an epoch from a clock that was far ahead: the server would refuse it until that time comes."""
+        """Replace an epoch from a clock that was far ahead: the server would refuse it until that time
+        comes."""
         if is_to_come(client.record.epoch, now):
             client.record.epoch = epoch_at(now)
             self._touched[client.key] = client
@@ -272,13 +294,15 @@ class ClientRegistry:
                 self._touched[client.key] = client
 
     def forgotten(self) -> Iterable[StateChange]:
-        """The keys to forget since the last call. Write these before ``changed_state``: a forgotten client may have come back."""
+        """The keys to forget since the last call. Write these before ``changed_state``: a forgotten client
+        may have come back."""
         for partition, key in self._forgotten:
             yield StateChange("state", partition, key, None)
         self._forgotten = {}
 
     def changed_state(self, upload_of: Callable[[Client], UploadRecord | None]) -> Iterable[StateChange]:
-        """The clients that have changed since the last call. upload_of: gives a client's open upload, with its steps."""
+        """The clients that have changed since the last call. upload_of: gives a client's open upload, with
+        its steps."""
         encode, part_prefix = msgspec.msgpack.Encoder().encode, CLIENT_PART.prefix
         remembered = self._learner.remember([client.row for client in self._touched.values()])
         for (key, client), numbers in zip(self._touched.items(), remembered, strict=True):
@@ -294,7 +318,8 @@ class ClientRegistry:
         self._touched = {}
 
     def known(self, key: ClientKey) -> Client:
-        """The client that is being restored, registered if necessary: the records of its state come in any order."""
+        """The client that is being restored, registered if necessary: the records of its state come in any
+        order."""
         return self._clients.get(key) or self._entered(key, ClientRecord(key[1], epoch=0))
 
     def restore(self, key: ClientKey, record: ClientRecord) -> Client:
@@ -306,7 +331,10 @@ class ClientRegistry:
         self._learner.restore(client.row, record.numbers)
         client.record = record
         if client.bucket is not None:
-            client.bucket.tokens, client.bucket.filled_at = min(record.tokens, client.bucket.depth), record.filled_at
+            client.bucket.tokens, client.bucket.filled_at = (
+                min(record.tokens, client.bucket.depth),
+                record.filled_at,
+            )
         record.numbers = b""
         return client
 

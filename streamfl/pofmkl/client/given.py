@@ -20,12 +20,13 @@ class ClientGiven:
     """learner: the mathematics.
 
     fingerprint: of the settings that all members need alike.
-    encode: encodes a prediction for users. original: converts a prediction or label back to the label's own unit.
+    encode: encodes a prediction for users. original: converts a prediction or label back to the label's own
+    unit.
     carry: which headers of a sample's record its prediction gets.
     means: fills in missing inputs.
     challengers: models that learn beside the learner and are only measured.
-    signing: if members have keys, checks that the server signed a version of the model. seal_bytes: added to a message by its seal.
-    """
+    signing: if members have keys, checks that the server signed a version of the model. seal_bytes: added to
+    a message by its seal."""
 
     learner: Learner
     fingerprint: int

@@ -14,7 +14,8 @@ from streamfl.records.samples import Sample
 __all__ = ["LabelSource", "Restore"]
 
 Restore = Callable[[int, bytes, bytes], None]
-"""Takes a partition, a changelog key without its prefix, and a value. PeerError if they cannot have been written."""
+"""Takes a partition, a changelog key without its prefix, and a value. PeerError if they cannot have been
+written."""
 
 
 class LabelSource(Protocol):
@@ -33,7 +34,8 @@ class LabelSource(Protocol):
     def arrive(
         self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
-        """Take a sample or a label. client: None if it is not registered. PeerError if there is no room for it.
+        """Take a sample or a label. client: None if it is not registered. PeerError if there is no room for
+        it.
 
         record: the record of the message. headers: for a sample, the headers of its prediction.
         """

@@ -1,4 +1,5 @@
-"""Labels that come with their samples: a sample is predicted and learnt in one step, so its prediction waits for the model too."""
+"""Labels that come with their samples: a sample is predicted and learnt in one step, so its prediction waits
+for the model too."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class StepTrace:
 
 
 class LabelsWithSamples:
-    """Processes each client's samples in order. A sample that has to wait for the model is stored, with those behind it.
+    """Processes each client's samples in order. A sample that has to wait for the model is stored, with those
+    behind it.
 
     trace: called with every labelled sample.
     challengers: learn the same samples. Nothing else depends on them.
@@ -112,9 +114,14 @@ class LabelsWithSamples:
         return self._learn(clients, samples, starts, uploads, now) if samples else []
 
     def _admit(
-        self, queue: ClientQueue[PendingSample], samples: list[PendingSample], uploads: dict[int, Upload], now: float
+        self,
+        queue: ClientQueue[PendingSample],
+        samples: list[PendingSample],
+        uploads: dict[int, Upload],
+        now: float,
     ) -> None:
-        """Add the samples that a client may learn now to ``samples``, and by place the uploads of labelled ones to ``uploads``."""
+        """Add the samples that a client may learn now to ``samples``, and by place the uploads of labelled
+        ones to ``uploads``."""
         items, start = queue.items, len(samples)
         self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
         while items:
@@ -127,7 +134,12 @@ class LabelsWithSamples:
         self.pending.left(queue, len(samples) - start)
 
     def _learn(
-        self, clients: list[Client], samples: list[PendingSample], starts: list[int], uploads: dict[int, Upload], now: float
+        self,
+        clients: list[Client],
+        samples: list[PendingSample],
+        starts: list[int],
+        uploads: dict[int, Upload],
+        now: float,
     ) -> list[Send]:
         given = [sample.label for sample, _, _ in samples]
         batch = Batch(
@@ -147,7 +159,9 @@ class LabelsWithSamples:
                 self._scores.count_on_version_zero(client, count)
         self._scores.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled], now)
         if self._challengers is not None:
-            self._challengers.run(((upload.client.key, samples[place][0]) for place, upload in uploads.items()), now)
+            self._challengers.run(
+                ((upload.client.key, samples[place][0]) for place, upload in uploads.items()), now
+            )
         for client in clients:
             self._registry.touch(client)
         if self.trace is not None:

@@ -1,4 +1,5 @@
-"""Labels that come later, on a topic of their own: a sample is predicted at once, and its label waits for the model."""
+"""Labels that come later, on a topic of their own: a sample is predicted at once, and its label waits for the
+model."""
 
 from __future__ import annotations
 
@@ -92,7 +93,9 @@ class LateLabels:
                 if isinstance(message, Label)
             ]
             samples = [
-                (key, (message, record.key, headers)) for key, message, record, headers in wave if isinstance(message, Sample)
+                (key, (message, record.key, headers))
+                for key, message, record, headers in wave
+                if isinstance(message, Sample)
             ]
             if samples:
                 pairs += self._predict(samples, sends, now)
@@ -100,12 +103,16 @@ class LateLabels:
             for pair in pairs:
                 if pair is not None:
                     client = self._registry[pair.key[:2]]
-                    self._registry.hear_label(client, time_written_by(now, records[client.key].timestamp), now)
+                    self._registry.hear_label(
+                        client, time_written_by(now, records[client.key].timestamp), now
+                    )
                     self._put(client, pair)
             sends += self._learn_pairs(now)
         return sends
 
-    def _limit(self, arrived: Iterable[tuple[ClientKey, Sequence[tuple[Sample | Label, Record, Headers]]]]) -> None:
+    def _limit(
+        self, arrived: Iterable[tuple[ClientKey, Sequence[tuple[Sample | Label, Record, Headers]]]]
+    ) -> None:
         """Note which clients are behind with their labels."""
         labels = {key: sum(isinstance(message, Label) for message, _, _ in own) for key, own in arrived}
         for key in {*labels, *self.pending.ready}:
@@ -115,11 +122,16 @@ class LateLabels:
                 in_hand = len(queue.items) + labels.get(key, 0)
                 self._catch_up.limit(client, in_hand, self.pending.counts, waited=queue.held)
 
-    def _predict(self, samples: list[tuple[ClientKey, PendingSample]], sends: list[Send], now: float) -> list[Pair | None]:
-        """Predict one sample of each of these clients. Returns a pair where the label came before its sample, else None."""
+    def _predict(
+        self, samples: list[tuple[ClientKey, PendingSample]], sends: list[Send], now: float
+    ) -> list[Pair | None]:
+        """Predict one sample of each of these clients. Returns a pair where the label came before its sample,
+        else None."""
         clients = [self._registry[key] for key, _ in samples]
         inputs = np.array([sample.features for _, (sample, _, _) in samples], dtype=self._learner.input_dtype)
-        forecast = self._learner.predict(np.array([client.row for client in clients]), inputs, self._model.parameters)
+        forecast = self._learner.predict(
+            np.array([client.row for client in clients]), inputs, self._model.parameters
+        )
         sends += self._predictions.records([sample for _, sample in samples], forecast.predictions)
         self._scores.count(len(samples))
         if not self._model.published:
@@ -139,8 +151,14 @@ class LateLabels:
         """Learn every label whose client may learn now, one of each client at a time."""
         sends: list[Send] = []
         while True:
-            admitted = [(queue, self._uploads.for_label(queue.client, now)) for queue in self.pending.ready.values() if queue.items]
-            learning = [(queue, queue.items.popleft(), upload) for queue, upload in admitted if upload is not None]
+            admitted = [
+                (queue, self._uploads.for_label(queue.client, now))
+                for queue in self.pending.ready.values()
+                if queue.items
+            ]
+            learning = [
+                (queue, queue.items.popleft(), upload) for queue, upload in admitted if upload is not None
+            ]
             if not learning:
                 self.pending.rest(self._uploads, self._budgeted)
                 return sends

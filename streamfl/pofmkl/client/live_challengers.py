@@ -30,9 +30,10 @@ _ClientKey = tuple[int, str]
 class LiveChallengers:
     """Predicts each labelled sample with every challenger of its client, then lets them learn it.
 
-    models: known to :func:`challenger`, others raise ConfigurationError. A challenger is held for each client and model until the
-    client's partition is closed. One that raises, or whose prediction is not finite, is dropped for that client and counted. It
-    begins anew after ``OFF_LABELS`` further labels. The first failure of each model and reason is logged.
+    models: known to :func:`challenger`, others raise ConfigurationError. A challenger is held for each client
+    and model until the client's partition is closed. One that raises, or whose prediction is not finite, is
+    dropped for that client and counted. It begins anew after ``OFF_LABELS`` further labels. The first failure
+    of each model and reason is logged.
     label_unit: units of the label for 1 on the learning scale. Metrics are in the label's own unit.
     """
 
@@ -47,7 +48,9 @@ class LiveChallengers:
         own = {name: model.stateful for name, model in made.items() if isinstance(model, OwnChallenger)}
         for name, stateful in own.items():
             if not stateful:
-                log.info("challenger %s has no state() and restore(): it starts over when this worker starts", name)
+                log.info(
+                    "challenger %s has no state() and restore(): it starts over when this worker starts", name
+                )
         self._states = ModelFailures("challenger", self._models)
         self.memory = ChallengerMemory([name for name, stateful in own.items() if stateful], self._states)
         self._stateful = any(own.values())
@@ -84,7 +87,8 @@ class LiveChallengers:
                 self._recent[name].extend([(prediction, label)], now)
 
     def _own(self, key: _ClientKey) -> dict[str, Challenger]:
-        """The challengers of a client. They are created with its first label, and again when their time off is over."""
+        """The challengers of a client. They are created with its first label, and again when their time off
+        is over."""
         own = self._challengers.get(key)
         if own is None:
             own = self._challengers[key] = {}
@@ -115,7 +119,8 @@ class LiveChallengers:
         self._failures[name] += 1
 
     def forget(self, key: _ClientKey) -> Iterable[bytes]:
-        """Forget a client's challengers; their metrics stay. Returns the keys that their state may be stored under."""
+        """Forget a client's challengers; their metrics stay. Returns the keys that their state may be stored
+        under."""
         self._challengers.pop(key, None)
         self._off.pop(key, None)
         return self.memory.forget(key)
@@ -135,7 +140,8 @@ class LiveChallengers:
         return {name: total / max(self._labels[name], 1) for name, total in self._absolute_errors.items()}
 
     def measure(self) -> Iterable[Measurement]:
-        """Each model's metrics over all clients. Means have no number before the first label, as the federation's."""
+        """Each model's metrics over all clients. Means have no number before the first label, as the
+        federation's."""
         for name, mse in self.mean_squared_errors().items():
             count = self._labels[name]
             until = self._recent[name].until
@@ -149,7 +155,9 @@ class LiveChallengers:
             yield ChallengerMetrics.challenger_labels(count, name)
             yield ChallengerMetrics.challenger_failures(self._failures[name], name)
             if self._loss == "logistic":
-                yield from classification_measurements(predictions, labels, until, ChallengerClassification, name)
+                yield from classification_measurements(
+                    predictions, labels, until, ChallengerClassification, name
+                )
         if self._stateful:
             failures = OwnModelMetrics.challenger_state_failures
             yield from self._states.measure(failures, ("state", "too_large", "restore"))
@@ -168,7 +176,9 @@ class RecentErrors(NamedTuple):
     mae: float
 
 
-def recent_errors(predictions: NDArray[np.float64], labels: NDArray[np.float64], label_unit: float) -> RecentErrors:
+def recent_errors(
+    predictions: NDArray[np.float64], labels: NDArray[np.float64], label_unit: float
+) -> RecentErrors:
     """The errors of predictions (n,) of labels (n,), both on the learning scale."""
     if not len(labels):
         return RecentErrors(0.0, 0.0)
@@ -181,7 +191,9 @@ def classification_measurements(
 ) -> Iterable[Measurement]:
     """Log loss, accuracy and AUC as gauges.
 
-    until: the time up to which they describe the present. group: the class that declares them. model: the challenger's name.
-    """
-    for metric, value in zip(declared(group), classification_figures(predictions, labels).values(), strict=True):
+    until: the time up to which they describe the present. group: the class that declares them. model: the
+    challenger's name."""
+    for metric, value in zip(
+        declared(group), classification_figures(predictions, labels).values(), strict=True
+    ):
         yield metric(value, *model, until=until)

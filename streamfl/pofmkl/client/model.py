@@ -15,19 +15,21 @@ from streamfl.roles.received_numbers import LARGEST_COUNT
 
 __all__ = ["LARGEST_PARAMETERS", "ModelTable"]
 
-# A kernel predicts theta . z with |z| = 1. Labels are between 0 and 1, and a thousand at most. The default server_step keeps
-# |theta| <= 3 sqrt(10 n) after n rows (see server_steps), so only more than 10^10 updates could reach this bound.
+# A kernel predicts theta . z with |z| = 1. Labels are between 0 and 1, and a thousand at most. The default
+# server_step keeps |theta| <= 3 sqrt(10 n) after n rows (see server_steps), so only more than 10^10 updates
+# could reach this bound.
 LARGEST_PARAMETERS = 1e6
-# Most versions between two that a client reads: one commit of the server has many updates, and compaction removes old versions.
+# Most versions between two that a client reads: one commit of the server has many updates, and compaction
+# removes old versions.
 LARGEST_JUMP = 100_000
 
 
 class ModelTable:
     """Parameters of every kernel, (kernels, row_length), and the version of each shard.
 
-    Version 0 is all zeros and needs no server. A version lower than the last is accepted: the server repairs its topic that way.
-    With ``signing``, only versions that the server signed are accepted. lockstep: for each shard, whether its server counts rounds
-    instead of updates, as far as its numbers show.
+    Version 0 is all zeros and needs no server. A version lower than the last is accepted: the server repairs
+    its topic that way. With ``signing``, only versions that the server signed are accepted. lockstep: for
+    each shard, whether its server counts rounds instead of updates, as far as its numbers show.
     """
 
     def __init__(
@@ -50,8 +52,11 @@ class ModelTable:
         self._signed: dict[int, StagedShard] = {}
         if signing is not None:
             empty = empty_row(row_length, dtype)
-            self._signed = {shard: StagedShard(signing, range(shard, kernels, shards), empty) for shard in range(shards)}
-        # By shard: why its newest marker was refused. By kernel: why it was refused. By shard: the version of a refused jump.
+            self._signed = {
+                shard: StagedShard(signing, range(shard, kernels, shards), empty) for shard in range(shards)
+            }
+        # By shard: why its newest marker was refused. By kernel: why it was refused. By shard: the version of
+        # a refused jump.
         self._refused: dict[int, str] = {}
         self._implausible: dict[int, str] = {}
         self._jumped_to: dict[int, int] = {}
@@ -79,14 +84,19 @@ class ModelTable:
         return reasons[0] if reasons else None
 
     def apply(self, message: KernelParameters | ShardVersion | SignedVersion, shard: int) -> None:
-        """Applies a record of the model topic. PeerError if it does not fit this federation or is implausible."""
+        """Applies a record of the model topic. PeerError if it does not fit this federation or is
+        implausible."""
         if shard not in self._staged:
-            raise PeerError("shard", f"the model has partition {shard}, federation.shards is {len(self.versions)}")
+            raise PeerError(
+                "shard", f"the model has partition {shard}, federation.shards is {len(self.versions)}"
+            )
         signed = self._signed.get(shard)
         if isinstance(message, KernelParameters):
             if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
                 raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
-            parameters: NDArray[Any] = decode_array(message.parameters, self._dtype, self.parameters.shape[1:], "parameters")
+            parameters: NDArray[Any] = decode_array(
+                message.parameters, self._dtype, self.parameters.shape[1:], "parameters"
+            )
             if signed is not None:
                 # The next signed version shows whether the server wrote them.
                 signed.add(message.kernel, message.parameters, parameters)
@@ -95,7 +105,10 @@ class ModelTable:
             with np.errstate(over="ignore"):
                 norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
             if not norm <= LARGEST_PARAMETERS:
-                text = f"parameters of kernel {message.kernel} have a norm of {norm:g}, at most {LARGEST_PARAMETERS:g} is plausible"
+                text = (
+                    f"parameters of kernel {message.kernel} have a norm of {norm:g}, at most "
+                    f"{LARGEST_PARAMETERS:g} is plausible"
+                )
                 self._implausible[message.kernel] = text
                 raise PeerError("implausible", text)
             self._implausible.pop(message.kernel, None)
@@ -108,8 +121,8 @@ class ModelTable:
             if signed is None and isinstance(version, SignedVersion):
                 raise PeerError(
                     "configuration",
-                    "the server signs the model: this federation's members have keys, and nothing that is sent here without one "
-                    "counts. Set federation.members and identity.key_file here as well",
+                    "the server signs the model: this federation's members have keys, and nothing that is "
+                    "sent here without one counts. Set federation.members and identity.key_file here as well",
                 )
             if signed is None:
                 self._check(message, shard)
@@ -119,7 +132,9 @@ class ModelTable:
                 self._check(message, shard)
                 staged = signed.take(version, digests)
             else:
-                raise PeerError("unsigned", f"version {message.model_version} of the model comes without a signature")
+                raise PeerError(
+                    "unsigned", f"version {message.model_version} of the model comes without a signature"
+                )
         except PeerError as error:
             self._refused[shard] = error.text
             raise
@@ -136,21 +151,28 @@ class ModelTable:
         if marker.fingerprint != self._fingerprint or marker.shard != shard:
             raise PeerError(
                 "configuration",
-                "the server has another federation name, seed, federation.features (names or their order), loss, dictionary, "
-                "features_per_kernel, precision or shards: make [federation], [learning] and [kernels] here what they are there",
+                "the server has another federation name, seed, federation.features (names or their order), "
+                "loss, dictionary, features_per_kernel, precision or shards: make [federation], [learning] "
+                "and [kernels] here what they are there",
             )
         if marker.dimension != self._dimension:
             raise PeerError(
-                "configuration", f"the federation's samples have {marker.dimension} features, this client's {self._dimension}"
+                "configuration",
+                f"the federation's samples have {marker.dimension} features, this client's {self._dimension}",
             )
 
     def _check_plausible(self, marker: ShardVersion, shard: int) -> None:
         version, updates = marker.model_version, marker.updates
         # A version has at least one update.
         if not 0 <= version <= updates <= LARGEST_COUNT:
-            raise PeerError("implausible", f"the model's version is {version}, of {updates} updates: that cannot be")
+            raise PeerError(
+                "implausible", f"the model's version is {version}, of {updates} updates: that cannot be"
+            )
         known = self.versions[shard]
         if known and version > max(known, self._jumped_to.get(shard, 0)) + LARGEST_JUMP:
             # A true jump is accepted with the next version.
             self._jumped_to[shard] = version
-            raise PeerError("implausible", f"the model's version is {version} after {known}: who else writes into the model topic?")
+            raise PeerError(
+                "implausible",
+                f"the model's version is {version} after {known}: who else writes into the model topic?",
+            )

@@ -1,4 +1,5 @@
-"""Watches the server's model at a client: whether it can be used, and whether the server owes a new version."""
+"""Watches the server's model at a client: whether it can be used, and whether the server owes a new
+version."""
 
 from __future__ import annotations
 
@@ -17,23 +18,28 @@ __all__ = ["ModelWatch"]
 # Seconds, and rounds that time out, without a new model after which a server that owes one counts as silent.
 SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 NO_MODEL = (
-    "no server answers: updates are sent, but no model newer than version {} has come for {:g} s. Start the pofmkl-server, or "
-    "check what its log says about this client's updates"
+    "no server answers: updates are sent, but no model newer than version {} has come for {:g} s. Start the "
+    "pofmkl-server, or check what its log says about this client's updates"
 )
 
 
 class ModelWatch:
-    """Applies the model's records to its table, and watches whether the model is usable and new versions come.
+    """Applies the model's records to its table, and watches whether the model is usable and new versions
+    come.
 
     table: the model.
     settings_check: checks whether the model is made with this client's settings.
     """
 
-    def __init__(self, table: ModelTable, settings_check: ServerSettingsCheck, learning: LearningSection) -> None:
+    def __init__(
+        self, table: ModelTable, settings_check: ServerSettingsCheck, learning: LearningSection
+    ) -> None:
         self._table = table
         self.settings_check = settings_check
         self._lockstep = learning.lockstep
-        self._reply_deadline = ReplyDeadline(max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds))
+        self._reply_deadline = ReplyDeadline(
+            max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds)
+        )
         self._versions = table.versions
         self._sent = 0.0
         # Uploads sent when the model last changed.
@@ -50,12 +56,19 @@ class ModelWatch:
             return f"the published model cannot be used: {self._table.trouble}"
         if not self._lockstep and any(self._table.lockstep):
             return (
-                'learning.staleness = "lockstep" at the server but not here: most updates from here come too late and are '
+                'learning.staleness = "lockstep" at the server but not here: most updates from here come too '
+                "late and are "
                 "ignored; set the same at both"
             )
-        return NO_MODEL.format(max(self._table.versions), self._reply_deadline.patience) if self._reply_deadline.overdue else None
+        return (
+            NO_MODEL.format(max(self._table.versions), self._reply_deadline.patience)
+            if self._reply_deadline.overdue
+            else None
+        )
 
-    def hear(self, message: KernelParameters | ShardVersion | SignedVersion | PublishedSettings, shard: int) -> None:
+    def hear(
+        self, message: KernelParameters | ShardVersion | SignedVersion | PublishedSettings, shard: int
+    ) -> None:
         """Take a record of the model's topic; PeerError if it does not fit."""
         if isinstance(message, PublishedSettings):
             self.settings_check.told(message.values)
@@ -69,12 +82,15 @@ class ModelWatch:
         if not isinstance(message, KernelParameters):
             self.settings_check.fits(shard)
 
-    def look(self, sent: float, waiting: bool, wait_for_model: Callable[[], bool], now: float, *, tick: bool) -> None:
+    def look(
+        self, sent: float, waiting: bool, wait_for_model: Callable[[], bool], now: float, *, tick: bool
+    ) -> None:
         """Note what the server owes: a new version after updates, and for clients that wait for one.
 
         sent: uploads sent so far.
         waiting: whether samples or labels wait to be learnt.
-        wait_for_model: whether any of these wait for the model and not for a byte budget. Called only when needed.
+        wait_for_model: whether any of these wait for the model and not for a byte budget. Called only when
+        needed.
         """
         deadline = self._reply_deadline
         if self._table.versions != self._versions:

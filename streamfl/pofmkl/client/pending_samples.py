@@ -1,4 +1,5 @@
-"""Queues of items that wait until their client may learn them: samples, or pairs of a sample and its label."""
+"""Queues of items that wait until their client may learn them: samples, or pairs of a sample and its
+label."""
 
 from __future__ import annotations
 
@@ -106,11 +107,14 @@ class PendingQueues(Generic[Item]):
                 self.ready[client.key] = queue
 
     def rest(self, uploads: Uploads, budgeted: bool) -> None:
-        """Keep as ready only clients that wait for their byte budget. A new version of the model makes the others ready again."""
+        """Keep as ready only clients that wait for their byte budget. A new version of the model makes the
+        others ready again."""
         for queue in self.ready.values():
             queue.held = bool(queue.items)
         if budgeted:
-            self.ready = {key: queue for key, queue in self.ready.items() if self._waits_for_bytes(queue, uploads)}
+            self.ready = {
+                key: queue for key, queue in self.ready.items() if self._waits_for_bytes(queue, uploads)
+            }
         else:
             self.ready = {}
 
@@ -148,7 +152,8 @@ class PendingQueues(Generic[Item]):
 
 
 class PendingSamples(PendingQueues[PendingSample]):
-    """A queue of samples for each client. Each sample that has to wait is stored in its own slot: one write a pending sample.
+    """A queue of samples for each client. Each sample that has to wait is stored in its own slot: one write a
+    pending sample.
 
     dimension: of the samples that may be restored. logistic: whether their labels are for the logistic loss.
     """
@@ -164,7 +169,8 @@ class PendingSamples(PendingQueues[PendingSample]):
         self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
 
     def remember(self, queue: ClientQueue[PendingSample], left: int) -> None:
-        """Note that ``left`` samples have left a queue. Their slots are deleted, and each sample that stays gets one."""
+        """Note that ``left`` samples have left a queue. Their slots are deleted, and each sample that stays
+        gets one."""
         if queue.items or queue.slots_written:
             partition, name = queue.client.key[0], queue.client.record.name.encode()
             for slot in range(queue.first_slot, queue.first_slot + min(left, queue.slots_written)):
@@ -186,7 +192,10 @@ class PendingSamples(PendingQueues[PendingSample]):
         if queue is None:
             return []
         name = client.record.name.encode()
-        slots = [_slot_key(name, number) for number in range(queue.first_slot, queue.first_slot + queue.slots_written)]
+        slots = [
+            _slot_key(name, number)
+            for number in range(queue.first_slot, queue.first_slot + queue.slots_written)
+        ]
         for slot in slots:
             self._changed.pop((client.key[0], slot), None)
         return slots
@@ -208,13 +217,15 @@ class PendingSamples(PendingQueues[PendingSample]):
     def restore(self, client: Client, slot: int, sample: PendingSample) -> None:
         """Restore a slot. PeerError if it is not the next one.
 
-        A compacted topic keeps the last record of each slot, in the order written: slots come and go first in, first out.
-        """
+        A compacted topic keeps the last record of each slot, in the order written: slots come and go first
+        in, first out."""
         queue = self.queue(client)
         if not queue.items:
             queue.first_slot = slot
         if slot != queue.first_slot + len(queue.items):
-            raise PeerError("malformed", f"a sample waits as number {slot}, those before it begin at {queue.first_slot}")
+            raise PeerError(
+                "malformed", f"a sample waits as number {slot}, those before it begin at {queue.first_slot}"
+            )
         self.put(client, sample)
         queue.slots_written += 1
         queue.held = True

@@ -23,13 +23,16 @@ class PredictionWriter:
     model: gives the version that each prediction names.
     """
 
-    def __init__(self, encode: Callable[[Prediction], bytes], original: Callable[[float], float], model: ModelTable) -> None:
+    def __init__(
+        self, encode: Callable[[Prediction], bytes], original: Callable[[float], float], model: ModelTable
+    ) -> None:
         self._encode = encode
         self._original = original
         self._model = model
 
     def records(self, samples: Iterable[PendingSample], predictions: NDArray[np.float64]) -> list[Send]:
-        """A record for each sample, with the key of the sample's record and the headers to carry on. predictions: (samples,)."""
+        """A record for each sample, with the key of the sample's record and the headers to carry on.
+        predictions: (samples,)."""
         original, encode, version = self._original, self._encode, self._model.name
         return [
             Send(

@@ -21,22 +21,23 @@ __all__ = ["PrequentialScores"]
 # Predictions between two checks whether most had to be clipped to the range that labels can have.
 JUDGED_AT_ONCE = 50
 USELESS = (
-    "most of the last predictions were more than a label range beyond samples.label_range and were limited to that: the model "
-    "diverged, or somebody else wrote updates. Check samples.label_range and learning.learning_rate, and who may write updates; "
-    "if the model does not recover, start over with another federation.name"
+    "most of the last predictions were more than a label range beyond samples.label_range and were limited "
+    "to that: the model diverged, or somebody else wrote updates. Check samples.label_range and "
+    "learning.learning_rate, and who may write updates; if the model does not recover, start over with "
+    "another federation.name"
 )
 
 
 class PrequentialScores:
     """Counts predictions, labels and errors since it was created. These counts are not stored.
 
-    Each client's labels, errors and losses over its whole life are stored, by the learner. Metrics are sums of both: counters give
-    a mean over any time, and gauges a mean over all time, restarts included.
+    Each client's labels, errors and losses over its whole life are stored, by the learner. Metrics are sums
+    of both: counters give a mean over any time, and gauges a mean over all time, restarts included.
 
     learner: gives each client's sums and losses.
     registry: the clients.
-    label_unit: units of the label for 1 on the learning scale. Errors are published in the label's own unit. Losses and regret
-        are published on the learning scale, where the theorem bounds them.
+    label_unit: units of the label for 1 on the learning scale. Errors are published in the label's own unit.
+        Losses and regret are published on the learning scale, where the theorem bounds them.
     """
 
     def __init__(self, learner: Learner, registry: ClientRegistry, label_unit: float = 1.0) -> None:
@@ -66,7 +67,9 @@ class PrequentialScores:
         self._labels += len(labels)
         self._squared_error += float(np.square(predictions - labels).sum())
         self._loss += float(self._learner.loss.value(predictions, labels).sum())
-        self._recent.extend(list(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True)), now)
+        self._recent.extend(
+            list(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True)), now
+        )
 
     @property
     def labels(self) -> int:
@@ -90,8 +93,9 @@ class PrequentialScores:
         if bounded:
             yield OperatorNotice(
                 "bounded_predictions",
-                f"{bounded} predictions were more than a label range beyond samples.label_range and were limited to that: the "
-                "model diverged, the labels are not in that range, or somebody else writes into the model topic",
+                f"{bounded} predictions were more than a label range beyond samples.label_range and were "
+                "limited to that: the model diverged, the labels are not in that range, or somebody else "
+                "writes into the model topic",
             )
 
     def ever_learnt(self) -> bool:

@@ -1,7 +1,7 @@
 """The client of POF-MKL: Algorithm 1 as a role, which calls the parts in order.
 
-Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022. For a sample x with label y, and
-the parameters theta_i of every kernel i that the server published:
+Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022. For a sample x
+with label y, and the parameters theta_i of every kernel i that the server published:
 
     f_i = theta_i . z_i(x)                                  (4), (6)   paper_learner.py, streamfl.kernels
     f = sum_i w_bar_i f_i,  w_bar_i = w_i / sum_j w_j       (6)        paper_learner.py
@@ -12,12 +12,14 @@ the parameters theta_i of every kernel i that the server published:
     send (eta / p_i) grad l_i for each kernel i of the bin  (9)        paper_learner.py, uploads.py
     theta_i <- theta_i - (1/K) sum_k delta_ik               (10)       server/role.py, server_steps.py
 
-This is ``preset = "paper"``. With the default preset clients send target rows instead, and default_learner.py is the learner.
+This is ``preset = "paper"``. With the default preset clients send target rows instead, and default_learner.py
+is the learner.
 
-Each part bounds, remembers and restores its own state: the registered clients (client_registry.py) and their admission
-(admission.py), samples and labels that wait for the model (labels_with_samples.py and late_labels.py, on pending_samples.py),
-clients with a backlog (catch_up.py), open uploads (uploads.py), whether the server answers (model_watch.py), errors and regret (11)
-(prequential.py), and the means that replace missing inputs (records/imputation.py).
+Each part bounds, remembers and restores its own state: the registered clients (client_registry.py) and their
+admission (admission.py), samples and labels that wait for the model (labels_with_samples.py and
+late_labels.py, on pending_samples.py), clients with a backlog (catch_up.py), open uploads (uploads.py),
+whether the server answers (model_watch.py), errors and regret (11) (prequential.py), and the means that
+replace missing inputs (records/imputation.py).
 """
 
 from __future__ import annotations
@@ -29,7 +31,15 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.encoding.changelog_checks import UNDECODABLE, check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.admission import Admission
@@ -67,14 +77,19 @@ WAITING_LIMIT = 10_000
 class PofmklClient:
     """Predicts every sample, learns from its label, and sends updates within the uplink's limits.
 
-    One object serves all clients of its partitions: the samples of a poll go to the learner together. The role reports trouble
-    if it sends updates, or samples wait for the model, and no new version comes.
+    One object serves all clients of its partitions: the samples of a poll go to the learner together. The
+    role reports trouble if it sends updates, or samples wait for the model, and no new version comes.
 
     waiting_limit: the most samples or labels of a partition that may wait, plus one poll.
     """
 
     def __init__(self, settings: PofmklSettings, given: ClientGiven) -> None:
-        learner, learning, samples, labels = given.learner, settings.learning, settings.samples, settings.labels
+        learner, learning, samples, labels = (
+            given.learner,
+            settings.learning,
+            settings.samples,
+            settings.labels,
+        )
         assert samples is not None
         clients, shards = settings.federation.clients, settings.federation.shards
         self._carry = given.carry
@@ -84,13 +99,24 @@ class PofmklClient:
         self.waiting_limit = WAITING_LIMIT
         self.challengers = given.challengers
         self.model = ModelTable(
-            learner.kernels, learner.row_length, learner.dimension, shards, given.fingerprint, learner.dtype, given.signing
+            learner.kernels,
+            learner.row_length,
+            learner.dimension,
+            shards,
+            given.fingerprint,
+            learner.dtype,
+            given.signing,
         )
         self.settings_check = ServerSettingsCheck(federation_settings(settings), pace_settings(settings))
-        # In an unkeyed topic each client appears in every partition. Names for twice the possible clients are enough to see that.
-        self.watch = InputWatch(samples.label, LABEL_RANGE, samples.label_range, labels is not None, 2 * clients)
+        # In an unkeyed topic each client appears in every partition. Names for twice the possible clients are
+        # enough to see that.
+        self.watch = InputWatch(
+            samples.label, LABEL_RANGE, samples.label_range, labels is not None, 2 * clients
+        )
         self._model_watch = ModelWatch(self.model, self.settings_check, learning)
-        self._budgets = Budgets(settings, learner.row_length * np.dtype(learner.dtype).itemsize, given.seal_bytes)
+        self._budgets = Budgets(
+            settings, learner.row_length * np.dtype(learner.dtype).itemsize, given.seal_bytes
+        )
         self._registry = ClientRegistry(learner, self._budgets, settings.federation)
         self.silence = ServerSilence(learning)
         self.catch_up = CatchUp(settings, self.silence, self._registry)
@@ -115,7 +141,13 @@ class PofmklClient:
     @property
     def wake_at(self) -> float | None:
         catch_up = self.catch_up.wake_at if self._labels.pending.total else None
-        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self.silence.wake_at, catch_up)
+        due = (
+            self._labels.wake_at,
+            self._uploads.next_due,
+            self._model_watch.wake_at,
+            self.silence.wake_at,
+            catch_up,
+        )
         return min([when for when in due if when is not None], default=None)
 
     @property
@@ -194,7 +226,9 @@ class PofmklClient:
         self._budgets.pass_to(now, len(self._registry))
         before = self.model.versions
         replies: list[Send | Rejection] = []
-        self.catch_up.note_unread(self._unread, Counter(received.partition for received in batch if received.channel != "model"))
+        self.catch_up.note_unread(
+            self._unread, Counter(received.partition for received in batch if received.channel != "model")
+        )
         self._unread = {}
         self._hear(batch, now, replies)
         pending = self._labels.pending
@@ -213,9 +247,13 @@ class PofmklClient:
             replies += self._uploads.send_due(now)
         replies += self._labels.advance(now, tick=not batch)
         self.catch_up.end_step(self._scores.labels - learnt)
-        for partition in self._uploads.take_sent_from() | {number for number, count in pending.counts.items() if count}:
+        for partition in self._uploads.take_sent_from() | {
+            number for number, count in pending.counts.items() if count
+        }:
             self.silence.ask(partition, now)
-        self._model_watch.look(self._uploads.sent, pending.total > 0, self._anybody_waits_for_model, now, tick=not batch)
+        self._model_watch.look(
+            self._uploads.sent, pending.total > 0, self._anybody_waits_for_model, now, tick=not batch
+        )
         self._scores.judge()
         return replies
 
@@ -224,7 +262,13 @@ class PofmklClient:
 
     def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
         """Process the messages one by one; add a rejection to ``replies`` for each that is refused."""
-        logistic, watch, labels, known, carry = self.learner.loss is LOGISTIC, self.watch, self._labels, self._registry, self._carry
+        logistic, watch, labels, known, carry = (
+            self.learner.loss is LOGISTIC,
+            self.watch,
+            self._labels,
+            self._registry,
+            self._carry,
+        )
         for received in batch:
             channel, message = received.channel, received.message
             try:
@@ -243,8 +287,11 @@ class PofmklClient:
                 if channel == "samples":
                     client = known.observe(key, written_at) or self._admission.admit(key, written_at, now)
                     if self._means:
-                        # Now, in the order of the records: a sample that waits for the model gets the mean from when it came.
-                        message = msgspec.structs.replace(message, features=self._means.fill(key, message.features))
+                        # Now, in the order of the records: a sample that waits for the model gets the mean
+                        # from when it came.
+                        message = msgspec.structs.replace(
+                            message, features=self._means.fill(key, message.features)
+                        )
                 labels.arrive(key, client, message, received.record, carry(received.record))
                 if client is not None and channel == "samples":
                     known.hear_sample(client, written_at, now)
@@ -298,7 +345,9 @@ class PofmklClient:
         key, record = (partition, check_name(name)), msgspec.msgpack.decode(value, type=ClientRecord)
         self._uploads.check_versions(record.learnt_on)
         if any(shard >= len(self.model.versions) for shard in record.awaited):
-            raise PeerError("malformed", f"a client waits for the shards {record.awaited} of {len(self.model.versions)}")
+            raise PeerError(
+                "malformed", f"a client waits for the shards {record.awaited} of {len(self.model.versions)}"
+            )
         upload, record.upload = record.upload, None
         client = self._registry.restore(key, record)
         if upload is not None:
@@ -320,7 +369,8 @@ class PofmklClient:
         return self._scores.predicted
 
     def regret(self) -> dict[ClientKey, float]:
-        """Each client's regret, by partition and name   (POF-MKL, eq. 11), without the regularisation term."""
+        """Each client's regret, by partition and name   (POF-MKL, eq. 11), without the regularisation
+        term."""
         return self._scores.regret()
 
     def snapshot(self) -> dict[ClientKey, ClientSnapshot]:
@@ -346,4 +396,6 @@ class PofmklClient:
 
 def _check_class(label: float | None) -> None:
     if label not in (None, 0.0, 1.0):
-        raise PeerError("label", f"label {label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")
+        raise PeerError(
+            "label", f"label {label}, 0 or 1 is expected with the logistic loss (after samples.label_range)"
+        )

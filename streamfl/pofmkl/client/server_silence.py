@@ -1,8 +1,9 @@
 """Detects a silent server: updates were sent or labels wait, and no new version of the model comes.
 
-After a tenth of the patience clients take steps of their own on a copy of the model (:mod:`streamfl.pofmkl.learning.own_steps`).
-Before the first version they do so at once. After the whole patience, clients no longer wait. A new version ends both. A version
-that was known when the silence began is not new, however often it is read again.
+After a tenth of the patience clients take steps of their own on a copy of the model
+(:mod:`streamfl.pofmkl.learning.own_steps`). Before the first version they do so at once. After the whole
+patience, clients no longer wait. A new version ends both. A version that was known when the silence began is
+not new, however often it is read again.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ __all__ = ["ALONE", "ServerSilence"]
 # The share of the patience after which clients take steps of their own.
 UNANSWERED = 0.1
 ALONE = (
-    "no new version of the model has come for learning.catch_up_patience_seconds = {:g}: clients learn alone until one comes, and "
-    "no backlog waits for one. Start the pofmkl-server, or check what its log says about this client's updates"
+    "no new version of the model has come for learning.catch_up_patience_seconds = {:g}: clients learn alone "
+    "until one comes, and no backlog waits for one. Start the pofmkl-server, or check what its log says "
+    "about this client's updates"
 )
 
 
@@ -44,7 +46,8 @@ class _Silence(msgspec.Struct, array_like=True):
 
 
 class ServerSilence:
-    """Tracks for each partition since when the server owes an answer. patience: seconds; infinite: clients never learn alone."""
+    """Tracks for each partition since when the server owes an answer. patience: seconds; infinite: clients
+    never learn alone."""
 
     def __init__(self, learning: LearningSection) -> None:
         self.patience = learning.catch_up_patience_seconds if learning.staleness == "async" else math.inf
@@ -67,10 +70,13 @@ class ServerSilence:
 
     def is_unanswered(self, partition: int) -> bool:
         """Whether the partition's clients take steps of their own."""
-        return self.patience < math.inf and (self._partitions[partition].unanswered or not any(self._versions))
+        return self.patience < math.inf and (
+            self._partitions[partition].unanswered or not any(self._versions)
+        )
 
     def hear(self, versions: tuple[int, ...]) -> list[int]:
-        """Take the model's current versions. Returns the partitions whose clients took own steps on other versions."""
+        """Take the model's current versions. Returns the partitions whose clients took own steps on other
+        versions."""
         if versions != self._versions:
             self._versions = versions
         before_any = (0,) * len(versions)
@@ -93,7 +99,11 @@ class ServerSilence:
     def look(self, now: float) -> bool:
         """Let time pass. Returns whether a partition became unanswered or alone by that."""
         alone = self.alone
-        due = [number for number, silence in self._partitions.items() if (at := self._due_at(silence)) is not None and at <= now]
+        due = [
+            number
+            for number, silence in self._partitions.items()
+            if (at := self._due_at(silence)) is not None and at <= now
+        ]
         for number in due:
             silence = self._partitions[number]
             silence.unanswered, silence.alone = True, now >= silence.since + self.patience
@@ -121,7 +131,8 @@ class ServerSilence:
 
     @property
     def alone_since(self) -> float | None:
-        """When the first unanswered request of the partitions that learn alone was made; None: no partition is alone."""
+        """When the first unanswered request of the partitions that learn alone was made; None: no partition
+        is alone."""
         return min((silence.since for silence in self._partitions.values() if silence.alone), default=None)
 
     def set_back(self, now: float) -> None:
@@ -133,7 +144,9 @@ class ServerSilence:
 
     def changed_state(self) -> Iterable[StateChange]:
         for number in sorted(self._changed):
-            yield StateChange("state", number, SILENCE.prefix, msgspec.msgpack.encode(self._partitions[number]))
+            yield StateChange(
+                "state", number, SILENCE.prefix, msgspec.msgpack.encode(self._partitions[number])
+            )
         self._changed = set()
 
     def restore(self, partition: int, _: bytes, value: bytes) -> None:

@@ -1,4 +1,5 @@
-"""Checks, from the records of the model topic, whether the server's model is made with this client's settings."""
+"""Checks, from the records of the model topic, whether the server's model is made with this client's
+settings."""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ __all__ = ["ServerSettingsCheck"]
 
 
 class ServerSettingsCheck:
-    """Compares the settings in the server's records with the client's. Nothing is stored: the topic is read whole at every start.
+    """Compares the settings in the server's records with the client's. Nothing is stored: the topic is read
+    whole at every start.
 
-    A marker with the right fingerprint decides for its shard, whatever the record of settings contains. The record only names the
-    keys that differ. The last marker of a shard counts: a marker from another writer is believed until the server's next.
+    A marker with the right fingerprint decides for its shard, whatever the record of settings contains. The
+    record only names the keys that differ. The last marker of a shard counts: a marker from another writer is
+    believed until the server's next.
 
     own: this client's values of the settings that all members need alike.
-    pace: its values of settings that the server needs alike too, but that the model does not depend on. Only the record has them,
-        so a difference is logged and is no trouble.
+    pace: its values of settings that the server needs alike too, but that the model does not depend on. Only
+        the record has them, so a difference is logged and is no trouble.
     """
 
     def __init__(self, own: Mapping[str, Any], pace: Mapping[str, Any] | None = None) -> None:
@@ -51,10 +54,13 @@ class ServerSettingsCheck:
         if not refused and (self._refused or not self._differences):
             return None
         if not self._differences:
-            return f"the server's model cannot be used: {refused[0]}; use the same settings at client and server"
+            return (
+                f"the server's model cannot be used: {refused[0]}; use the same settings at client and server"
+            )
         keys = _listed(self._differences)
         return (
-            f"the server's model is made with other settings, so nothing is learnt together: {keys}. Use the same settings at both"
+            f"the server's model is made with other settings, so nothing is learnt together: {keys}. Use the "
+            "same settings at both"
         )
 
     def notices(self) -> Iterable[OperatorNotice]:
@@ -66,7 +72,10 @@ class ServerSettingsCheck:
         if self._other_pace != self._said_pace:
             self._said_pace = self._other_pace
             if self._said_pace:
-                text = f"the server has other settings, but both need the same: {_listed(self._said_pace)}. Give both the same"
+                text = (
+                    f"the server has other settings, but both need the same: {_listed(self._said_pace)}. "
+                    "Give both the same"
+                )
                 yield OperatorNotice("other_settings", text, of_records=True)
 
 
@@ -76,7 +85,8 @@ def _differences(own: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Di
 
 
 def _go_together(one: Difference) -> bool:
-    """Whether the two values fit together: a server that counts updates serves bounded and async clients alike."""
+    """Whether the two values fit together: a server that counts updates serves bounded and async clients
+    alike."""
     return one.key == "learning.staleness" and "lockstep" not in (one.old, one.new)
 
 

@@ -7,7 +7,8 @@ from streamfl.pofmkl.config import LearningSection
 
 __all__ = ["YOUNG_LABELS", "StalenessPolicy"]
 
-# A model is young below this many labels a client. It then changes much between versions, and an old version costs accuracy.
+# A model is young below this many labels a client. It then changes much between versions, and an old version
+# costs accuracy.
 YOUNG_LABELS = 16
 
 
@@ -15,8 +16,8 @@ class StalenessPolicy:
     """When a client may learn another label.
 
     lockstep: clients go in rounds. A round is one version of every shard of the model.
-    samples_per_version: labels that a client may learn on one version: 1 in lockstep, n when bounded, None when asynchronous.
-    upload_interval: seconds after which an upload is sent although no new model came.
+    samples_per_version: labels that a client may learn on one version: 1 in lockstep, n when bounded, None
+    when asynchronous. upload_interval: seconds after which an upload is sent although no new model came.
     """
 
     def __init__(self, learning: LearningSection) -> None:

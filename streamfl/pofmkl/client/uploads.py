@@ -53,8 +53,8 @@ class Upload:
 class Uploads:
     """Begins, gathers and sends uploads. An open upload is stored in its client's record.
 
-    If the learner's steps may be added up, an upload gathers all labels that its client learns while it is open. Otherwise it has
-    one label.
+    If the learner's steps may be added up, an upload gathers all labels that its client learns while it is
+    open. Otherwise it has one label.
 
     given: has the learner, which computes the steps.
     model: gives the versions that uploads are made on.
@@ -100,7 +100,9 @@ class Uploads:
 
     def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label on this version of the model."""
-        return self._staleness_policy.may_learn(client.record, self._model.versions) and self._catch_up.may_learn(client)
+        return self._staleness_policy.may_learn(
+            client.record, self._model.versions
+        ) and self._catch_up.may_learn(client)
 
     def for_label(self, client: Client, now: float) -> Upload | None:
         """The upload that gathers the client's next label; None: the label has to wait."""
@@ -115,22 +117,25 @@ class Uploads:
         return upload
 
     def affordable_at(self, client: Client) -> float | None:
-        """When a client that waits only for its byte budget can go on; None: it does not wait for its budget."""
+        """When a client that waits only for its byte budget can go on; None: it does not wait for its
+        budget."""
         bucket = client.bucket
         if bucket is None or self._staleness_policy.samples_per_version is None or client.key in self._open:
             return None
-        # The client is checked again with the next version. A time in the past would only wake the worker again and again.
+        # The client is checked again with the next version. A time in the past would only wake the worker
+        # again and again.
         if not self.may_learn(client):
             return None
         lacking = client.cost.bytes_for(1) - bucket.tokens
-        # A microsecond is added: times are rounded, and a tick that comes too early would ask for another at the same time.
+        # A microsecond is added: times are rounded, and a tick that comes too early would ask for another at
+        # the same time.
         return bucket.filled_at + lacking / bucket.rate + 1e-6 if lacking > 0 else None
 
     def _begin(self, client: Client, now: float) -> Upload | None:
         """A new upload; None: the client has to wait for bytes in its budget.
 
-        In lockstep and bounded, a client goes on only when it can send a kernel. An update without kernels would cost bytes and
-        teach nothing, and the bucket would never fill.
+        In lockstep and bounded, a client goes on only when it can send a kernel. An update without kernels
+        would cost bytes and teach nothing, and the bucket would never fill.
         """
         bucket, allowed = client.bucket, self._most_kernels
         if bucket is not None:
@@ -143,7 +148,9 @@ class Uploads:
             else:
                 self._skipped += 1
         record = client.record
-        upload = Upload(client, UploadRecord(now, self._model.versions), allowed, client.draws[record.uploads_drawn])
+        upload = Upload(
+            client, UploadRecord(now, self._model.versions), allowed, client.draws[record.uploads_drawn]
+        )
         record.uploads_drawn += 1
         if self._learner.summed:
             self._keep_open(upload)
@@ -151,7 +158,9 @@ class Uploads:
 
     def _keep_open(self, upload: Upload) -> None:
         self._open[upload.client.key] = upload
-        heapq.heappush(self._due, (upload.record.opened_at + self._staleness_policy.upload_interval, upload.client.key))
+        heapq.heappush(
+            self._due, (upload.record.opened_at + self._staleness_policy.upload_interval, upload.client.key)
+        )
 
     # ---- gather
 
@@ -164,8 +173,11 @@ class Uploads:
         self._add_steps(uploads, learnt)
         return orders
 
-    def _draw_bins(self, uploads: dict[int, Upload], log_weights: NDArray[np.float64]) -> dict[int, NDArray[Any]]:
-        """Draw the bin of every upload that begins, from the weights before its first label   (Algorithm 1)."""
+    def _draw_bins(
+        self, uploads: dict[int, Upload], log_weights: NDArray[np.float64]
+    ) -> dict[int, NDArray[Any]]:
+        """Draw the bin of every upload that begins, from the weights before its first label   (Algorithm
+        1)."""
         beginning: dict[int, Upload] = {}
         for place, upload in uploads.items():
             if upload.record.samples == 0:
@@ -199,7 +211,9 @@ class Uploads:
             block = slice(start, start + BLOCK_STEPS)
             rows = np.array(row_of[block])
             with np.errstate(over="ignore", invalid="ignore"):
-                steps = learnt.steps(np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block]))
+                steps = learnt.steps(
+                    np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block])
+                )
             if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:
                 # Gathered steps are stored, and numbers that are not finite could not be restored.
                 steps = np.clip(np.nan_to_num(steps), -LARGEST_STEP, LARGEST_STEP)
@@ -211,12 +225,15 @@ class Uploads:
     # ---- send
 
     def send_complete(self, uploads: Iterable[Upload], now: float) -> list[Send]:
-        """Send the uploads that can gather nothing more before the model changes: the model may wait for them."""
+        """Send the uploads that can gather nothing more before the model changes: the model may wait for
+        them."""
         return self._send([upload for upload in dict.fromkeys(uploads) if self._is_complete(upload)], now)
 
     def send_outdated(self, now: float) -> list[Send]:
         """Send the open uploads that were begun on another version of the model."""
-        return self._send([upload for upload in self._open.values() if upload.record.versions != self._model.versions], now)
+        return self._send(
+            [upload for upload in self._open.values() if upload.record.versions != self._model.versions], now
+        )
 
     def send_due(self, now: float) -> list[Send]:
         """Send the uploads that have been open for the upload interval."""
@@ -239,14 +256,21 @@ class Uploads:
         while self._due:
             due_at, key = self._due[0]
             upload = self._open.get(key)
-            if upload is not None and upload.record.opened_at + self._staleness_policy.upload_interval == due_at:
+            if (
+                upload is not None
+                and upload.record.opened_at + self._staleness_policy.upload_interval == due_at
+            ):
                 return due_at
             heapq.heappop(self._due)
         return None
 
     def _is_complete(self, upload: Upload) -> bool:
         client = upload.client
-        return not self._learner.summed or self._staleness_policy.is_used_up(client.record) or self._catch_up.is_used_up(client)
+        return (
+            not self._learner.summed
+            or self._staleness_policy.is_used_up(client.record)
+            or self._catch_up.is_used_up(client)
+        )
 
     def _send(self, uploads: Sequence[Upload], now: float) -> list[Send]:
         """End these uploads and send what they gathered."""
@@ -255,7 +279,9 @@ class Uploads:
         rows: list[int] = []
         for upload in uploads:
             rows += upload.step_rows
-        content = encode_array(np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self._learner.dtype))
+        content = encode_array(
+            np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self._learner.dtype)
+        )
         sends: list[Send] = []
         start = 0
         for upload in uploads:
@@ -280,7 +306,8 @@ class Uploads:
         return sends
 
     def _add_updates(self, upload: Upload, steps: bytes, sends: list[Send]) -> None:
-        """Add a message for each shard with kernels in the upload, in lockstep for every shard. steps: of its kernels."""
+        """Add a message for each shard with kernels in the upload, in lockstep for every shard. steps: of its
+        kernels."""
         record, made = upload.client.record, upload.record
         name, shards, size = record.name.encode(), len(self._model.versions), self._row_bytes
         for shard in range(shards):
@@ -324,7 +351,10 @@ class Uploads:
         self.check_versions(record.versions)
         kernels = record.kernels
         if list(kernels) != sorted(set(kernels)) or not set(kernels) <= set(range(self._learner.kernels)):
-            raise PeerError("kernel", f"an upload of kernels {kernels[:5]} is remembered, there are {self._learner.kernels}")
+            raise PeerError(
+                "kernel",
+                f"an upload of kernels {kernels[:5]} is remembered, there are {self._learner.kernels}",
+            )
         shape = (len(kernels), self._learner.row_length)
         steps = decode_array(record.steps, np.float64, shape, "the steps of a client")
         rows = self._steps.borrow(len(kernels))
@@ -336,7 +366,10 @@ class Uploads:
         """Raises PeerError for versions of a model with another number of shards."""
         shards = len(self._model.versions)
         if versions is not None and len(versions) != shards:
-            raise PeerError("malformed", f"versions {versions[:5]} of the model are remembered, federation.shards is {shards}")
+            raise PeerError(
+                "malformed",
+                f"versions {versions[:5]} of the model are remembered, federation.shards is {shards}",
+            )
 
     def forget(self, client: Client) -> None:
         """Drop a client's open upload."""

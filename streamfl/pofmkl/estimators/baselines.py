@@ -1,9 +1,11 @@
-"""Methods related to POF-MKL, as baselines for comparison: whole streams at once, all clients of a round in one operation.
+"""Methods related to POF-MKL, as baselines for comparison: whole streams at once, all clients of a round in
+one operation.
 
-All are lockstep: round t is sample t of each of K clients, then one step of the server. A client without further samples has
-NaN for labels. It does not take part, and K is the number of the others. Labels are on the learning scale. Features have the
-precision of the feature map (float32 as deployed); parameters and weights are float64. If a method diverges, its predictions grow
-without bound and may become infinite or NaN; no error is raised.
+All are lockstep: round t is sample t of each of K clients, then one step of the server. A client without
+further samples has NaN for labels. It does not take part, and K is the number of the others. Labels are on
+the learning scale. Features have the precision of the feature map (float32 as deployed); parameters and
+weights are float64. If a method diverges, its predictions grow without bound and may become infinite or NaN;
+no error is raised.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class Baseline:
     """What one method did with the streams.
 
     predictions: (T, K), each made before its label was used.
-    uplink_bytes: total of all clients. Each upload is encoded as the update of a POF-MKL client in lockstep, framing included.
-        Numbers are counted as float32, but not rounded to it.
+    uplink_bytes: total of all clients. Each upload is encoded as the update of a POF-MKL client in lockstep,
+        framing included. Numbers are counted as float32, but not rounded to it.
     """
 
     predictions: NDArray[np.float64]
@@ -40,11 +42,18 @@ class Baseline:
 
 
 def ofskl(
-    inputs: Any, labels: NDArray[Any], *, features_per_kernel: int, learning_rate: float, regularisation: float, seed: int
+    inputs: Any,
+    labels: NDArray[Any],
+    *,
+    features_per_kernel: int,
+    learning_rate: float,
+    regularisation: float,
+    seed: int,
 ) -> Baseline:
     """All clients together learn one Gaussian kernel of bandwidth 1: Fed-OMD on its random features.
 
-    f = theta . z(x);  theta <- theta - (eta / K) sum_k grad l_k   (Mitra et al. 2021; l as in :func:`ofmkl_avg`)
+    f = theta . z(x);  theta <- theta - (eta / K) sum_k grad l_k   (Mitra et al. 2021; l as in
+    :func:`ofmkl_avg`)
 
     inputs: (T, K, d), read only where there are labels.
     labels: (T, K).
@@ -56,7 +65,9 @@ def ofskl(
     Raises ValueError if the shapes do not fit.
     """
     drawn = frequencies([Kernel("gaussian", 1.0)], features_per_kernel, inputs.shape[-1], seed)
-    return ofmkl_avg(inputs, labels, FeatureMap(drawn), learning_rate=learning_rate, regularisation=regularisation)
+    return ofmkl_avg(
+        inputs, labels, FeatureMap(drawn), learning_rate=learning_rate, regularisation=regularisation
+    )
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -66,7 +77,8 @@ def ofmkl_avg(
     """Every kernel is learnt as in :func:`ofskl`; the prediction is their plain average.
 
     f = (1/N) sum_i f_i with f_i = theta_i . z_i(x);  theta_i <- theta_i - (eta / K) sum_k grad l_ik,
-    l_ik = (f_i - y_k)^2 + lambda ||theta_i||^2   (Mitra et al. 2021, as in the comparison of Ghari and Shen, NeurIPS 2022)
+    l_ik = (f_i - y_k)^2 + lambda ||theta_i||^2   (Mitra et al. 2021, as in the comparison of Ghari and Shen,
+    NeurIPS 2022)
 
     inputs: (T, K, d), read only where there are labels.
     labels: (T, K).
@@ -80,9 +92,14 @@ def ofmkl_avg(
     kernels = _Kernels(features, learning_rate, regularisation)
     predictions = np.full(labels.shape, np.nan)
     for number, clients in _rounds(labels):
-        predictions[number, clients] = kernels.step(inputs[number, clients], labels[number, clients])[0].mean(axis=0)
+        predictions[number, clients] = kernels.step(inputs[number, clients], labels[number, clients])[0].mean(
+            axis=0
+        )
     everything = tuple(range(features.kernels))
-    return Baseline(predictions, _uplink_bytes(inputs, labels, [everything] * len(labels), 2 * features.count * features.kernels))
+    return Baseline(
+        predictions,
+        _uplink_bytes(inputs, labels, [everything] * len(labels), 2 * features.count * features.kernels),
+    )
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -95,9 +112,11 @@ def vm_kofl(
     regularisation: float,
     hedge: Literal["sum", "mean"],
 ) -> Baseline:
-    """All clients together learn every kernel. Weights that all clients share mix the kernels: Hedge at the server.
+    """All clients together learn every kernel. Weights that all clients share mix the kernels: Hedge at the
+    server.
 
-    f = sum_i w_i f_i / sum_i w_i;  w_i <- w_i exp(-eta sum_k l_ik), or with the mean over k for ``hedge="mean"``;
+    f = sum_i w_i f_i / sum_i w_i;  w_i <- w_i exp(-eta sum_k l_ik), or with the mean over k for
+    ``hedge="mean"``;
     theta_i and l_ik as in :func:`ofmkl_avg`   (vM-KOFL, Hong and Chae 2021)
 
     inputs: (T, K, d), read only where there are labels.
@@ -133,10 +152,12 @@ def em_kofl(
     hedge: Literal["sum", "mean"],
     seed: int,
 ) -> Baseline:
-    """vM-KOFL with one kernel a round, which the server draws by its weights. Only this kernel predicts and learns.
+    """vM-KOFL with one kernel a round, which the server draws by its weights. Only this kernel predicts and
+    learns.
 
-    i ~ w / sum_j w_j;  f = f_i;  theta_i <- theta_i - (eta / K) sum_k grad l_ik;  every w_j as in :func:`vm_kofl`
-    (eM-KOFL, Hong and Chae 2021). Round t draws the first kernel whose cumulated weight exceeds uniform t of (seed, "em-kofl").
+    i ~ w / sum_j w_j;  f = f_i;  theta_i <- theta_i - (eta / K) sum_k grad l_ik;  every w_j as in
+    :func:`vm_kofl` (eM-KOFL, Hong and Chae 2021). Round t draws the first kernel whose cumulated weight
+    exceeds uniform t of (seed, "em-kofl").
 
     inputs: (T, K, d), read only where there are labels.
     labels: (T, K).
@@ -167,17 +188,20 @@ def em_kofl(
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def per_fed_avg(inputs: Any, labels: NDArray[Any], *, seed: int, learning_rate: float, hidden_units: int = 32) -> Baseline:
+def per_fed_avg(
+    inputs: Any, labels: NDArray[Any], *, seed: int, learning_rate: float, hidden_units: int = 32
+) -> Baseline:
     """One-step MAML over all clients, on a fully connected network of one hidden layer.
 
     phi_k = w - eta grad L(w; x_k(t-1), y_k(t-1));  prediction net(phi_k; x_k(t));
     w <- w - (eta / K) sum_k [I - eta H(w; x_k(t-1), y_k(t-1))] grad L(phi_k; x_k(t), y_k(t))
     (Per-FedAvg, Fallah et al. 2020, one local step a round; L = (net - y)^2, H its Hessian, exact)
 
-    The sources leave the following open. The network is net(x) = b . relu(A x + a) + c, where A has ``hidden_units`` rows. At
-    first A ~ N(0, 2/d), b ~ N(0, 2/hidden_units) (He et al. 2015), and a = c = 0. A and b are drawn from the streams
-    (seed, "per-fed-avg", 0) and (seed, "per-fed-avg", 1). Both step sizes are eta, as in the other methods. A client adapts to its
-    last labelled sample, and does not adapt before its first. There is no regularisation.
+    The sources leave the following open. The network is net(x) = b . relu(A x + a) + c, where A has
+    ``hidden_units`` rows. At first A ~ N(0, 2/d), b ~ N(0, 2/hidden_units) (He et al. 2015), and a = c = 0. A
+    and b are drawn from the streams (seed, "per-fed-avg", 0) and (seed, "per-fed-avg", 1). Both step sizes
+    are eta, as in the other methods. A client adapts to its last labelled sample, and does not adapt before
+    its first. There is no regularisation.
 
     inputs: (T, K, d), read only where there are labels.
     labels: (T, K). Every client sends one row of hidden_units (d + 2) + 1 numbers a round.
@@ -196,9 +220,12 @@ def per_fed_avg(inputs: Any, labels: NDArray[Any], *, seed: int, learning_rate: 
     predictions = np.full(labels.shape, np.nan)
     for number, clients in _rounds(labels):
         adaptation, before = (learning_rate, number - 1) if number else (0.0, 0)
-        x, x_before = (np.column_stack([inputs[at, clients], np.ones(len(clients))]) for at in (number, before))
+        x, x_before = (
+            np.column_stack([inputs[at, clients], np.ones(len(clients))]) for at in (number, before)
+        )
         y, y_before = labels[number, clients], labels[before, clients]
-        # The first layer's gradient is an outer product with the input: only its left factor is kept for each client, no matrix.
+        # The first layer's gradient is an outer product with the input: only its left factor is kept for each
+        # client, no matrix.
         output, active_before, left_before, hidden_before = _network(x_before @ first.T, last)
         error_before = 2 * (output - y_before)[:, None]
         inner = (x * x_before).sum(axis=-1, keepdims=True)
@@ -207,8 +234,14 @@ def per_fed_avg(inputs: Any, labels: NDArray[Any], *, seed: int, learning_rate: 
         predictions[number, clients] = predicted
         error = 2 * (predicted - y)[:, None]
         left, hidden = error * left, error * hidden
-        # H v = 2 (grad net . v) grad net + 2 (net - y) (Hessian of net) v, with v the gradient (left x', hidden).
-        along = 2 * (inner[:, 0] * (left_before * left).sum(axis=-1) + (hidden_before * hidden).sum(axis=-1))[:, None]
+        # H v = 2 (grad net . v) grad net + 2 (net - y) (Hessian of net) v, with v the gradient (left x',
+        # hidden).
+        along = (
+            2
+            * (inner[:, 0] * (left_before * left).sum(axis=-1) + (hidden_before * hidden).sum(axis=-1))[
+                :, None
+            ]
+        )
         curved_left = along * left_before + error_before * active_before * hidden[:, :-1]
         curved_hidden = along * hidden_before
         curved_hidden[:, :-1] += error_before * active_before * left * inner
@@ -218,7 +251,8 @@ def per_fed_avg(inputs: Any, labels: NDArray[Any], *, seed: int, learning_rate: 
 
 
 class _Kernels:
-    """Parameters theta_i of every kernel, shared by all clients and learnt by the average of their gradient steps."""
+    """Parameters theta_i of every kernel, shared by all clients and learnt by the average of their gradient
+    steps."""
 
     def __init__(self, features: FeatureMap, learning_rate: float, regularisation: float) -> None:
         self._frequencies = features.frequencies
@@ -228,21 +262,25 @@ class _Kernels:
     def step(
         self, inputs: NDArray[Any], labels: NDArray[np.float64], learnt: slice = slice(None)
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predictions (N, K) and losses (N,) of every kernel, losses summed over the clients. Then the ``learnt`` kernels step."""
+        """Predictions (N, K) and losses (N,) of every kernel, losses summed over the clients. Then the
+        ``learnt`` kernels step."""
         features = random_features(inputs, self._frequencies).swapaxes(0, 1).astype(np.float64)
         predictions = (features @ self._parameters[..., None])[..., 0]
         errors = predictions - labels
         penalties = self._regularisation * np.square(self._parameters).sum(axis=-1)
         losses = np.square(errors).sum(axis=-1) + len(labels) * penalties
         mean = (errors[learnt, None] @ features[learnt])[:, 0] / len(labels)
-        self._parameters[learnt] -= self._learning_rate * 2 * (mean + self._regularisation * self._parameters[learnt])
+        self._parameters[learnt] -= (
+            self._learning_rate * 2 * (mean + self._regularisation * self._parameters[learnt])
+        )
         return predictions, losses
 
 
 def _network(
     before_relu: NDArray[np.float64], last: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
-    """Output (K,), active units (K, H), and its gradients by ``before_relu`` (K, H) and ``last`` (K, H + 1)."""
+    """Output (K,), active units (K, H), and its gradients by ``before_relu`` (K, H) and ``last`` (K, H +
+    1)."""
     active = before_relu > 0
     hidden = np.concatenate([np.maximum(before_relu, 0.0), np.ones((len(before_relu), 1))], axis=-1)
     return (last * hidden).sum(axis=-1), active, active * last[..., :-1], hidden
@@ -254,7 +292,9 @@ def _hedge_rate(learning_rate: float, hedge: Literal["sum", "mean"], clients: in
 
 def _checked(inputs: Any, labels: NDArray[Any]) -> NDArray[np.float64]:
     if len(inputs.shape) != 3 or labels.shape != inputs.shape[:2]:
-        raise ValueError(f"inputs of shape {inputs.shape} and labels of shape {labels.shape} are not (T, K, d) and (T, K)")
+        raise ValueError(
+            f"inputs of shape {inputs.shape} and labels of shape {labels.shape} are not (T, K, d) and (T, K)"
+        )
     return np.asarray(labels, dtype=np.float64)
 
 
@@ -273,7 +313,16 @@ def _uplink_bytes(
     for number, clients in _rounds(labels):
         for name in [f"client-{client}" for client in clients]:
             update = Update(
-                VERSION, _FINGERPRINT, inputs.shape[2], name, 0, number + 1, number, 1, kernels_of_rounds[number], content
+                VERSION,
+                _FINGERPRINT,
+                inputs.shape[2],
+                name,
+                0,
+                number + 1,
+                number,
+                1,
+                kernels_of_rounds[number],
+                content,
             )
             total += encoded_size(name.encode(), UPDATE.encode(update))
     return float(total)

@@ -1,7 +1,8 @@
-"""The default learner as River estimators: what the service runs by default, with one client and no federation.
+"""The default learner as River estimators: what the service runs by default, with one client and no
+federation.
 
-The client's learner and the server's step are those of the service. Every sample updates every kernel at once, as for the client
-alone that ``streamfl simulate`` shows beside the federation.
+The client's learner and the server's step are those of the service. Every sample updates every kernel at
+once, as for the client alone that ``streamfl simulate`` shows beside the federation.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ __all__ = ["Classifier", "Regressor"]
 
 PRECISIONS: dict[str, type[np.float32] | type[np.float64]] = {"float32": np.float32, "float64": np.float64}
 DETECTORS = ("adwin", "none")
-# As many samples as a client keeps for its neighbours. They are learnt again when new features need more room than there is.
+# As many samples as a client keeps for its neighbours. They are learnt again when new features need more room
+# than there is.
 KEPT = 256
-# The largest label, and the largest one in units of the distance between the first two: squares in float32 end at 3e38.
+# The largest label, and the largest one in units of the distance between the first two: squares in float32
+# end at 3e38.
 LARGEST_LABEL, LARGEST_SCALED = 1e18, 1e36
-# The learner of each class holds 5 MB. More classes than this are more likely numbers, for Regressor, or identifiers.
+# The learner of each class holds 5 MB. More classes than this are more likely numbers, for Regressor, or
+# identifiers.
 MOST_CLASSES = 100
 
 Floats = NDArray[np.float64]
@@ -43,7 +47,8 @@ _Sample = dict[Hashable, float]
 class _Columns:
     """Maps features to columns. Room for new features is doubled, so that it rarely has to grow.
 
-    A column that is added later holds differences from its first value: all samples before that value have 0 there.
+    A column that is added later holds differences from its first value: all samples before that value have 0
+    there.
     """
 
     def __init__(self) -> None:
@@ -114,17 +119,19 @@ class _Alone(base.Estimator):  # type: ignore[misc]
 
     @property
     def kernel_weights(self) -> Floats:
-        """The weight of each kernel among the kernels, shape (kernels,), summing to one; empty before any sample.
+        """The weight of each kernel among the kernels, shape (kernels,), summing to one; empty before any
+        sample.
 
         With one learner per class, these are the weights of the first class.
         """
         return normalised(self._clients[0].log_weights) if self._clients else np.zeros(0)
 
     def learn_many(self, X: Any, y: Any) -> None:
-        """Learn from the rows in order, as ``learn_one`` does. ValueError at a broken row; the rows before it stay learnt.
+        """Learn from the rows in order, as ``learn_one`` does. ValueError at a broken row; the rows before it
+        stay learnt.
 
-        X is a DataFrame of pandas or polars, or a NumPy array, whose columns are called 0, 1, 2 …; y a series, an array or a list.
-        """
+        X is a DataFrame of pandas or polars, or a NumPy array, whose columns are called 0, 1, 2 …; y a
+        series, an array or a list."""
         rows, labels = rows_of(X), numbers_or_labels(y)
         if len(X) != len(labels):
             raise ValueError(f"{len(X)} rows of features come with {len(labels)} labels")
@@ -163,7 +170,12 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         for name in self.river or ():
             challenger(name, "logistic" if self._loss is LOGISTIC else "square")
         features = ViewedFeatures(
-            VIEWS, BANDWIDTHS, self.features_per_kernel, self._columns.room, self.seed, PRECISIONS[self.precision]
+            VIEWS,
+            BANDWIDTHS,
+            self.features_per_kernel,
+            self._columns.room,
+            self.seed,
+            PRECISIONS[self.precision],
         )
         client = LoneClient(features, self._loss, self.seed, self.river or (), self.detector)
         for x, label in self._latest:
@@ -183,23 +195,24 @@ class _Alone(base.Estimator):  # type: ignore[misc]
 class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     """Regression with streamfl's default learner, on one stream and without a federation.
 
-    The experts are kernels on scaled views of the sample, the running mean, the last label and two kinds of nearest neighbours. A
-    mixture weighs them by their recent errors. Inputs and labels are scaled as they come, so there is nothing to tune, and no
-    scaler is needed. The last two labels are inputs too: if labels come much later than their samples, errors are larger than
-    here.
+    The experts are kernels on scaled views of the sample, the running mean, the last label and two kinds of
+    nearest neighbours. A mixture weighs them by their recent errors. Inputs and labels are scaled as they
+    come, so there is nothing to tune, and no scaler is needed. The last two labels are inputs too: if labels
+    come much later than their samples, errors are larger than here.
 
-    A feature that is missing, None, NaN or NA is replaced by its mean so far. A feature that first appears in a later sample is
-    learnt from then on. Text is refused: put ``preprocessing.OneHotEncoder`` in front of it.
+    A feature that is missing, None, NaN or NA is replaced by its mean so far. A feature that first appears in
+    a later sample is learnt from then on. Text is refused: put ``preprocessing.OneHotEncoder`` in front of
+    it.
 
     Parameters
     ----------
     features_per_kernel
         Random frequencies D of each of the 24 kernels; a kernel has 2 D parameters.
     river
-        More experts: any that ``[experts] river`` may name, such as ``"linear"`` or ``"package.module:function"``.
-    detector
-        ``"adwin"``: when errors rise, samples from before are no longer neighbours. ``"none"``: they stay neighbours.
-    precision
+        More experts: any that ``[experts] river`` may name, such as ``"linear"`` or
+    ``"package.module:function"``. detector
+        ``"adwin"``: when errors rise, samples from before are no longer neighbours. ``"none"``: they stay
+    neighbours. precision
         ``"float32"`` or ``"float64"``: number type of the kernels.
     seed
         Seed of the random frequencies.
@@ -214,17 +227,19 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
 
     References
     ----------
-    [^1]: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022, from which it was developed.
-    """
+    [^1]: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022, from
+    which it was developed."""
 
     _loss = SQUARE
 
-    # Labels are learnt as their difference from the first one, in units of the first difference, so any range of labels will do.
+    # Labels are learnt as their difference from the first one, in units of the first difference, so any range
+    # of labels will do.
     _origin: float | None = None
     _unit: float | None = None
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
-        """Learn from one sample. ValueError, and nothing learnt, if a feature is text or infinite, or the label not finite."""
+        """Learn from one sample. ValueError, and nothing learnt, if a feature is text or infinite, or the
+        label not finite."""
         self._learn(_sample(x), self._scaled(y))
 
     def predict_one(self, x: Mapping[Hashable, Any]) -> float:
@@ -235,7 +250,8 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
         return self._origin + predicted[0] * (self._unit or 1.0)
 
     def predict_many(self, X: Any) -> Any:
-        """The prediction for each row: a series of pandas with the frame's index, a series of polars, or an array."""
+        """The prediction for each row: a series of pandas with the frame's index, a series of polars, or an
+        array."""
         return values_like(X, [self.predict_one(x) for x in rows_of(X)], self._label_name, np.float64)
 
     def _targets(self, label: float) -> list[float]:
@@ -246,12 +262,16 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
         if label is None:
             raise ValueError(f"the label is missing: it is {_shown(y)}, and a number is expected")
         if abs(label) > LARGEST_LABEL:
-            raise ValueError(f"the label is {label:g}: at most {LARGEST_LABEL:g} in size is expected; change its unit")
+            raise ValueError(
+                f"the label is {label:g}: at most {LARGEST_LABEL:g} in size is expected; change its unit"
+            )
         origin = label if self._origin is None else self._origin
         unit = self._unit or abs(label - origin)
         scaled = (label - origin) / (unit or 1.0)
         if abs(scaled) > LARGEST_SCALED:
-            raise ValueError(f"the label is {label:g}: that is too far from the first ones, which are {unit:g} apart")
+            raise ValueError(
+                f"the label is {label:g}: that is too far from the first ones, which are {unit:g} apart"
+            )
         self._origin, self._unit = origin, unit or None
         return scaled
 
@@ -259,20 +279,20 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
 class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
     """Classification with streamfl's default learner, on one stream and without a federation.
 
-    As :class:`Regressor`, with ``learning.loss = "logistic"``: every expert gives a probability. Labels are texts, whole numbers,
-    True and False, or anything else that is hashable. Two classes share one learner. With more, each class has a learner of its
-    own, against the rest: three classes take three times the time and the memory. The learner of a class that appears late begins
-    with the latest samples.
+    As :class:`Regressor`, with ``learning.loss = "logistic"``: every expert gives a probability. Labels are
+    texts, whole numbers, True and False, or anything else that is hashable. Two classes share one learner.
+    With more, each class has a learner of its own, against the rest: three classes take three times the time
+    and the memory. The learner of a class that appears late begins with the latest samples.
 
     Parameters
     ----------
     features_per_kernel
         Random frequencies D of each of the 24 kernels; a kernel has 2 D parameters.
     river
-        More experts: any that ``[experts] river`` may name, such as ``"linear"`` or ``"package.module:function"``.
-    detector
-        ``"adwin"``: when errors rise, samples from before are no longer neighbours. ``"none"``: they stay neighbours.
-    precision
+        More experts: any that ``[experts] river`` may name, such as ``"linear"`` or
+    ``"package.module:function"``. detector
+        ``"adwin"``: when errors rise, samples from before are no longer neighbours. ``"none"``: they stay
+    neighbours. precision
         ``"float32"`` or ``"float64"``: number type of the kernels.
     seed
         Seed of the random frequencies.
@@ -287,8 +307,8 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
 
     References
     ----------
-    [^1]: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022, from which it was developed.
-    """
+    [^1]: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022, from
+    which it was developed."""
 
     _loss = LOGISTIC
 
@@ -299,13 +319,17 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         return True
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
-        """Learn from one sample. ValueError, and nothing learnt, if a feature is text or infinite, or the label is no class."""
+        """Learn from one sample. ValueError, and nothing learnt, if a feature is text or infinite, or the
+        label is no class."""
         sample, label = _sample(x), self._class(y)
         if not self._classes and isinstance(label, bool):
             self._classes = (False, True)
         elif label not in self._classes:
             if len(self._classes) == MOST_CLASSES:
-                raise ValueError(f"the label is {_shown(y)}: more than {MOST_CLASSES} classes came; Regressor learns numbers")
+                raise ValueError(
+                    f"the label is {_shown(y)}: more than {MOST_CLASSES} classes came; Regressor learns "
+                    "numbers"
+                )
             self._classes = (*self._classes, label)
         self._learn(sample, label)
 
@@ -322,15 +346,18 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         return {known: one / sum(likely) for one, known in zip(likely, self._classes, strict=True)}
 
     def predict_proba_many(self, X: Any) -> Any:
-        """The probabilities for each row: a column for each class, in a frame with its index or in an array."""
+        """The probabilities for each row: a column for each class, in a frame with its index or in an
+        array."""
         return columns_like(X, [self.predict_proba_one(x) for x in rows_of(X)], self._classes)
 
     def predict_many(self, X: Any) -> Any:
-        """The likeliest class of each row, the first of equally likely ones; a series of pandas or polars, or an array."""
+        """The likeliest class of each row, the first of equally likely ones; a series of pandas or polars, or
+        an array."""
         return values_like(X, [self.predict_one(x) for x in rows_of(X)], self._label_name)
 
     def _targets(self, label: Any) -> list[float]:
-        """For each learner, 1 if the label is its class and 0 if not. For False and 0 the reverse, as in the service."""
+        """For each learner, 1 if the label is its class and 0 if not. For False and 0 the reverse, as in the
+        service."""
         learnt = self._classes if len(self._classes) > 2 else self._classes[:1]
         return [float((label == one) == bool(one)) for one in learnt]
 
@@ -340,7 +367,8 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         # A NaN and an infinity are no whole numbers either.
         if gap or not isinstance(label, Hashable) or (isinstance(label, float) and not label.is_integer()):
             raise ValueError(
-                f"the label is {_shown(y)}: a text, a whole number, or True or False is expected; Regressor learns numbers"
+                f"the label is {_shown(y)}: a text, a whole number, or True or False is expected; Regressor "
+                "learns numbers"
             )
         return label
 
@@ -350,7 +378,11 @@ def _sample(x: Mapping[Hashable, Any]) -> _Sample:
     sample = {}
     for name, value in x.items():
         # A fast path, as most are plain numbers. A NaN fails the comparison.
-        number = value if type(value) is float and -math.inf < value < math.inf else _number(value, f"the feature {name!r}")
+        number = (
+            value
+            if type(value) is float and -math.inf < value < math.inf
+            else _number(value, f"the feature {name!r}")
+        )
         if number is not None:
             sample[name] = number
     return sample
@@ -367,7 +399,9 @@ def _number(value: Any, what: str) -> float | None:
     except OverflowError:
         raise ValueError(f"{what} is {_shown(value)}…, too large: change its unit") from None
     except (TypeError, ValueError):
-        raise ValueError(f"{what} is {_shown(value)}, a {type(value).__name__}: a number is expected") from None
+        raise ValueError(
+            f"{what} is {_shown(value)}, a {type(value).__name__}: a number is expected"
+        ) from None
     if math.isinf(number):
         raise ValueError(f"{what} is infinite: a finite number is expected")
     return None if math.isnan(number) else number

@@ -1,7 +1,9 @@
-"""One client of the default preset with the server's step beside it: no federation, no journal, and no array longer than a sample.
+"""One client of the default preset with the server's step beside it: no federation, no journal, and no array
+longer than a sample.
 
-It does what :class:`~streamfl.pofmkl.learning.default_learner.DefaultLearner` does for one labelled sample, with the same owners of
-state and in the same order. Then it does what the server does with the client's rows. It keeps no sums for regret.
+It does what :class:`~streamfl.pofmkl.learning.default_learner.DefaultLearner` does for one labelled sample,
+with the same owners of state and in the same order. Then it does what the server does with the client's rows.
+It keeps no sums for regret.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from streamfl.pofmkl.learning.views import ViewedFeatures
 
 __all__ = ["LoneClient"]
 
-# Up to this many learnt samples, a copy holds the samples instead of the step's matrices, and learns them again.
+# Up to this many learnt samples, a copy holds the samples instead of the step's matrices, and learns them
+# again.
 LOG_ROWS = 512
 
 Floats = NDArray[np.float64]
@@ -65,18 +68,23 @@ class LoneClient:
         self._mixtures = ClientMixtures(features.kernels, len(LOCAL_EXPERTS) + len(river), MIXTURES, loss)
         other_bytes = self._scales.layout.itemsize + self._mixtures.layout.itemsize
         kind: Literal["square", "logistic"] = "logistic" if logistic else "square"
-        self._local = LocalExperts(LOCAL_EXPERTS, project.width, other_bytes, river, kind, detector != "none", _NothingRemembered())
+        self._local = LocalExperts(
+            LOCAL_EXPERTS, project.width, other_bytes, river, kind, detector != "none", _NothingRemembered()
+        )
         for owner in (self._scales, self._mixtures, self._local):
             owner.grow(1)
         self._step = self._new_step()
         self._parameters: NDArray[Any] = np.zeros((features.kernels, 2 * features.count), features.dtype)
-        # Views and target of each sample that the step has learnt: all, or at least those since its present blocks began.
+        # Views and target of each sample that the step has learnt: all, or at least those since its present
+        # blocks began.
         self._log: list[NDArray[Any]] = []
         self._looked_at: _LookedAt | None = None
 
     def _new_step(self) -> RecursiveLeastSquares:
         features = self._features
-        return RecursiveLeastSquares(features.kernels, 2 * features.count, dtype=features.dtype.type, remembered=False)
+        return RecursiveLeastSquares(
+            features.kernels, 2 * features.count, dtype=features.dtype.type, remembered=False
+        )
 
     @property
     def log_weights(self) -> Floats:
@@ -84,7 +92,8 @@ class LoneClient:
         return np.asarray(self._mixtures.log_weights(*self._mixtures.kernel_weights(_ROW))[0])
 
     def predict(self, inputs: Floats) -> float:
-        """The prediction of a sample, inputs (1, d). Nothing is learnt. Results are cached to save :meth:`learn` the same work."""
+        """The prediction of a sample, inputs (1, d). Nothing is learnt. Results are cached to save
+        :meth:`learn` the same work."""
         return float(self._look_at(inputs).forecast.predictions[0])
 
     def learn(self, inputs: Floats, label: float) -> None:
@@ -128,7 +137,9 @@ class LoneClient:
         if len(self._log) > LOG_ROWS:
             del self._log[: len(self._log) - self._step.rows_in_block]
 
-    def _stepped(self, parameters: NDArray[Any], rows: NDArray[Any], target: Floats | NDArray[Any]) -> NDArray[Any]:
+    def _stepped(
+        self, parameters: NDArray[Any], rows: NDArray[Any], target: Floats | NDArray[Any]
+    ) -> NDArray[Any]:
         return self._step.apply_to_all(parameters, rows * target.astype(rows.dtype)).astype(rows.dtype)
 
     def _react(self) -> None:
@@ -142,8 +153,8 @@ class LoneClient:
     def __getstate__(self) -> dict[str, Any]:
         """The state without the cache, and with samples instead of the step's matrices: a tenth of the bytes.
 
-        Few samples replace all matrices. Later the matrices are from the start of the present block, and its samples follow.
-        """
+        Few samples replace all matrices. Later the matrices are from the start of the present block, and its
+        samples follow."""
         step, log = None, self._log
         if len(log) < self._step.rows_learnt:
             step, log = self._step.at_block_begin(), log[len(log) - self._step.rows_in_block :]
@@ -177,5 +188,13 @@ class _LookedAt:
 
     __slots__ = ("content", "forecast", "moments", "rows", "scale")
 
-    def __init__(self, content: bytes, moments: Any, scale: Scale, rows: NDArray[Any], forecast: Forecast) -> None:
-        self.content, self.moments, self.scale, self.rows, self.forecast = content, moments, scale, rows, forecast
+    def __init__(
+        self, content: bytes, moments: Any, scale: Scale, rows: NDArray[Any], forecast: Forecast
+    ) -> None:
+        self.content, self.moments, self.scale, self.rows, self.forecast = (
+            content,
+            moments,
+            scale,
+            rows,
+            forecast,
+        )

@@ -1,8 +1,8 @@
 """River estimators: POF-MKL without a federation, the learner that a federation has to beat to be worth it.
 
-One client has parameters of its own. It uses the random features and kernel weights of :mod:`streamfl.kernels`, and
-equations (4) and (6) to (10) with K = 1. Every sample updates every kernel, so there is one bin, of probability 1, and
-the server's step (10) is the client's own.
+One client has parameters of its own. It uses the random features and kernel weights of
+:mod:`streamfl.kernels`, and equations (4) and (6) to (10) with K = 1. Every sample updates every kernel, so
+there is one bin, of probability 1, and the server's step (10) is the client's own.
 
 Source: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022.
 """
@@ -37,12 +37,14 @@ __all__ = ["POFMKLClassifier", "POFMKLRegressor"]
 
 PRECISIONS = ("float32", "float64")
 
-# Features of this many rows are held at once while learning: 51 kernels of 100 float64 features are 82 kB a row.
+# Features of this many rows are held at once while learning: 51 kernels of 100 float64 features are 82 kB a
+# row.
 BLOCK_ROWS = 32
 
 
 class _LocalLearner(base.Estimator):  # type: ignore[misc]
-    """What the regressor and the classifier share: everything but the loss and the meaning of a prediction."""
+    """What the regressor and the classifier share: everything but the loss and the meaning of a
+    prediction."""
 
     _loss: Loss
 
@@ -70,18 +72,21 @@ class _LocalLearner(base.Estimator):  # type: ignore[misc]
 
     @property
     def kernel_weights(self) -> NDArray[np.float64]:
-        """The weight of each kernel in the prediction, shape (kernels,), summing to one; empty before any sample."""
+        """The weight of each kernel in the prediction, shape (kernels,), summing to one; empty before any
+        sample."""
         return normalised(self._log_weights) if len(self._log_weights) else self._log_weights.copy()
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
-        """Learn from one sample. ValueError, and nothing learnt, if a feature or the label is not a finite number."""
+        """Learn from one sample. ValueError, and nothing learnt, if a feature or the label is not a finite
+        number."""
         new = self._new_names(x)
         inputs = self._row(x, [*self._columns, *new])
         labels = _finite(np.array([y], dtype=np.float64), "the label")
         self._learn(new, inputs, labels)
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series[Any]) -> None:
-        """Learn from the rows in order, as ``learn_one`` does, to rounding. ValueError as there, and no row is learnt."""
+        """Learn from the rows in order, as ``learn_one`` does, to rounding. ValueError as there, and no row
+        is learnt."""
         new = self._new_names(X.columns)
         inputs = self._rows(X, [*self._columns, *new])
         labels = _finite(y.to_numpy(dtype=np.float64), "the label")
@@ -95,13 +100,17 @@ class _LocalLearner(base.Estimator):  # type: ignore[misc]
         features_of = self._grown(new).frequencies
         for start in range(0, len(inputs), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
-            for features, label in zip(random_features(inputs[block], features_of), labels[block], strict=True):
+            for features, label in zip(
+                random_features(inputs[block], features_of), labels[block], strict=True
+            ):
                 self._step(features.astype(np.float64, copy=False), label)
 
     def _step(self, features: NDArray[np.float64], label: np.float64) -> None:
         predictions = np.einsum("nd,nd->n", self._parameters, features)
         squared_norms = np.einsum("nd,nd->n", self._parameters, self._parameters)
-        self._log_weights -= self.learning_rate * (self._loss.value(predictions, label) + self.regularisation * squared_norms)
+        self._log_weights -= self.learning_rate * (
+            self._loss.value(predictions, label) + self.regularisation * squared_norms
+        )
         # Only differences of log-weights matter. Without this they would lose digits as the stream grows.
         self._log_weights -= self._log_weights.max()
         gradient = self._loss.gradient(predictions, label)
@@ -129,7 +138,8 @@ class _LocalLearner(base.Estimator):  # type: ignore[misc]
         if self.precision not in PRECISIONS:
             raise ConfigurationError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         kernels = paper_dictionary() if self.kernels is None else self.kernels
-        # The first block has the same frequencies as a federation with this seed; later blocks must not repeat them.
+        # The first block has the same frequencies as a federation with this seed; later blocks must not
+        # repeat them.
         seed = self.seed
         if self._feature_blocks:
             seed = int(philox_key(self.seed, "feature block", self._feature_blocks).view(np.int64)[0])
@@ -163,23 +173,25 @@ class _LocalLearner(base.Estimator):  # type: ignore[misc]
 class POFMKLRegressor(_LocalLearner, base.MiniBatchRegressor):  # type: ignore[misc]
     """Regression with a personal mixture of kernels, online.
 
-    Each kernel learns by gradient steps on the square loss over random Fourier features; the kernels' predictions are
-    averaged by weights that fall exponentially with each kernel's own losses. Scale the features and the target to the
-    order of one, for instance with ``preprocessing.StandardScaler`` and ``preprocessing.TargetStandardScaler``: the
-    bandwidths are in the unit of the features, and the learning rate depends on the unit of the squared target.
+    Each kernel learns by gradient steps on the square loss over random Fourier features; the kernels'
+    predictions are averaged by weights that fall exponentially with each kernel's own losses. Scale the
+    features and the target to the order of one, for instance with ``preprocessing.StandardScaler`` and
+    ``preprocessing.TargetStandardScaler``: the bandwidths are in the unit of the features, and the learning
+    rate depends on the unit of the squared target.
 
-    A missing feature counts as 0. A feature that first appears in a later sample gets its own frequencies then. A
+    A missing feature counts as 0. A feature that first appears in a later sample gets its own frequencies
+    then. A
     feature that appears only in a prediction is ignored.
 
     Parameters
     ----------
     kernels
-        The dictionary, see ``streamfl.kernels.grid``; None: 51 Gaussian kernels with bandwidths from 0.01 to 100.
-    features_per_kernel
+        The dictionary, see ``streamfl.kernels.grid``; None: 51 Gaussian kernels with bandwidths from 0.01 to
+    100. features_per_kernel
         Random frequencies D of each kernel; a kernel has 2 D parameters.
     learning_rate
-        eta, for the parameters and for the weights. Theory gives 1 / sqrt(T) for T samples; above 1 the square loss
-        diverges.
+        eta, for the parameters and for the weights. Theory gives 1 / sqrt(T) for T samples; above 1 the
+        square loss diverges.
     regularisation
         The factor lambda of the squared norm of a kernel's parameters in its loss.
     precision
@@ -215,14 +227,14 @@ class POFMKLRegressor(_LocalLearner, base.MiniBatchRegressor):  # type: ignore[m
 class POFMKLClassifier(_LocalLearner, base.MiniBatchClassifier):  # type: ignore[misc]
     """Classification of True and False with a personal mixture of kernels, online.
 
-    As :class:`POFMKLRegressor`, with the logistic loss: each kernel predicts log-odds, and their weighted average gives
-    the probability. Scale the features to the order of one.
+    As :class:`POFMKLRegressor`, with the logistic loss: each kernel predicts log-odds, and their weighted
+    average gives the probability. Scale the features to the order of one.
 
     Parameters
     ----------
     kernels
-        The dictionary, see ``streamfl.kernels.grid``; None: 51 Gaussian kernels with bandwidths from 0.01 to 100.
-    features_per_kernel
+        The dictionary, see ``streamfl.kernels.grid``; None: 51 Gaussian kernels with bandwidths from 0.01 to
+    100. features_per_kernel
         Random frequencies D of each kernel; a kernel has 2 D parameters.
     learning_rate
         eta, for the parameters and for the weights.
@@ -265,7 +277,8 @@ class POFMKLClassifier(_LocalLearner, base.MiniBatchClassifier):  # type: ignore
 
 
 def _finite(numbers: NDArray[np.float64], what: str) -> NDArray[np.float64]:
-    # A NaN would make every later prediction NaN. A finite sum means that all are finite; otherwise each is checked.
+    # A NaN would make every later prediction NaN. A finite sum means that all are finite; otherwise each is
+    # checked.
     if not math.isfinite(numbers.sum()) and not np.isfinite(numbers).all():
         raise ValueError(f"{what} is a NaN or an infinity")
     return numbers

@@ -13,12 +13,17 @@ EXPECTED = "a DataFrame of pandas or polars or a NumPy array with a row for each
 
 
 def rows_of(table: Any) -> Iterator[dict[Hashable, Any]]:
-    """The samples of a table, in order. The columns of an array are 0, 1, 2 …, as with ``river.stream.iter_array``."""
+    """The samples of a table, in order. The columns of an array are 0, 1, 2 …, as with
+    ``river.stream.iter_array``."""
     names = _names(table)
     if isinstance(table, np.ndarray):
         return (dict(zip(names, row, strict=True)) for row in table.tolist())
     columns = [table[name].to_list() for name in names]
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)) if names else ({} for _ in range(len(table)))
+    return (
+        (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+        if names
+        else ({} for _ in range(len(table)))
+    )
 
 
 def numbers_or_labels(values: Any) -> list[Any]:
@@ -48,14 +53,18 @@ def values_like(table: Any, values: Sequence[Any], name: Hashable, dtype: Any = 
 
 
 def columns_like(table: Any, rows: Sequence[dict[Any, float]], names: Sequence[Hashable]) -> Any:
-    """Several numbers a row as a frame like ``table``, with a column for each name; an array's columns are in the names' order."""
+    """Several numbers a row as a frame like ``table``, with a column for each name; an array's columns are in
+    the names' order."""
     if isinstance(table, np.ndarray):
-        return np.array([[row[name] for name in names] for row in rows], np.float64).reshape(len(rows), len(names))
+        return np.array([[row[name] for name in names] for row in rows], np.float64).reshape(
+            len(rows), len(names)
+        )
     if _is_polars(table):
         import polars as pl
 
         return pl.DataFrame(
-            {str(name): [row[name] for row in rows] for name in names}, schema=dict.fromkeys(map(str, names), pl.Float64)
+            {str(name): [row[name] for row in rows] for name in names},
+            schema=dict.fromkeys(map(str, names), pl.Float64),
         )
     import pandas as pd
 

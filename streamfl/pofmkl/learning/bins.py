@@ -1,4 +1,5 @@
-"""The bins of Algorithm 1: kernels are sorted by weight and cut into bins of M; one bin is drawn for each upload."""
+"""The bins of Algorithm 1: kernels are sorted by weight and cut into bins of M; one bin is drawn for each
+upload."""
 
 from __future__ import annotations
 
@@ -13,11 +14,15 @@ __all__ = ["DrawnBin", "draw_bins"]
 
 
 DrawnBin = tuple[int, float, tuple[int, ...]]
-"""Number of the bin, 0 for the heaviest kernels; the probability that it was drawn with; its kernels, ascending."""
+"""Number of the bin, 0 for the heaviest kernels; the probability that it was drawn with; its kernels,
+ascending."""
 
 
 def draw_bins(
-    log_weights: NDArray[np.float64], sizes: NDArray[np.intp], uniforms: NDArray[np.float64], exploration: float
+    log_weights: NDArray[np.float64],
+    sizes: NDArray[np.intp],
+    uniforms: NDArray[np.float64],
+    exploration: float,
 ) -> tuple[list[DrawnBin], NDArray[Any]]:
     """Draw a bin for each upload   (POF-MKL, Algorithm 1 and eq. 8).
 

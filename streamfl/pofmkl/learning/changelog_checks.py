@@ -1,7 +1,8 @@
-"""Checks the state that a POF-MKL client restores: numbers that it cannot have written would spoil its predictions and updates.
+"""Checks the state that a POF-MKL client restores: numbers that it cannot have written would spoil its
+predictions and updates.
 
-The bounds follow from those of the inputs: samples below ``LARGEST_NUMBER``, labels within ``LARGEST_LABEL`` of the learning scale.
-"""
+The bounds follow from those of the inputs: samples below ``LARGEST_NUMBER``, labels within ``LARGEST_LABEL``
+of the learning scale."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LARGEST_EXPERT = 3.001 * LARGEST_LABEL
 LARGEST_LOSS = np.square(2 * LARGEST_EXPERT)
 # The projection of an input onto random directions is not much longer than the input.
 LARGEST_PROJECTION = 100 * LARGEST_NUMBER
-# Bound on a client's own steps, by kernel: normalised steps do not lead further from parameters that the model may have.
+# Bound on a client's own steps, by kernel: normalised steps do not lead further from parameters that the
+# model may have.
 LARGEST_OWN_STEP = 1e7
 # Bound on the ridge's weights: its step never makes a weight nearly as large.
 LARGEST_WEIGHT = 1e6
@@ -34,7 +36,9 @@ def check_label(label: float, logistic: bool) -> None:
     """PeerError for a label that every reader of samples would refuse."""
     check_within(label, -LARGEST_LABEL, LARGEST_LABEL, "a label")
     if logistic and label not in (0.0, 1.0):
-        raise PeerError("label", f"a label of {label:g} is remembered, 0 or 1 is expected with the logistic loss")
+        raise PeerError(
+            "label", f"a label of {label:g} is remembered, 0 or 1 is expected with the logistic loss"
+        )
 
 
 def check_inputs(inputs: NDArray[Any], dimension: int) -> None:
@@ -48,22 +52,37 @@ def check_inputs(inputs: NDArray[Any], dimension: int) -> None:
 
 
 def check_snapshot(moments: Any, mixture: Any, ridge: float, logistic: bool) -> None:
-    """PeerError for a snapshot with malformed moments or mixture, or with moments and mixture of different journal entries."""
+    """PeerError for a snapshot with malformed moments or mixture, or with moments and mixture of different
+    journal entries."""
     entries = int(moments["entries"])
     counts = [int(moments[name]) for name in ("samples", "labels", "kept")]
     samples, labels = float(mixture["sums"][0]), float(mixture["sums"][1])
     if not 0 <= entries <= MOST or int(mixture["entries"]) != entries:
-        raise PeerError("malformed", f"of a client's moments and mixture one has {entries} entries, one {mixture['entries']}")
-    if not all(0 <= count <= entries for count in counts) or samples != counts[0] or not max(counts[1:]) <= labels <= samples:
-        raise PeerError("malformed", f"{counts} samples, labels and kept do not go with {entries} entries, {labels:g} labels")
+        raise PeerError(
+            "malformed",
+            f"of a client's moments and mixture one has {entries} entries, one {mixture['entries']}",
+        )
+    if (
+        not all(0 <= count <= entries for count in counts)
+        or samples != counts[0]
+        or not max(counts[1:]) <= labels <= samples
+    ):
+        raise PeerError(
+            "malformed",
+            f"{counts} samples, labels and kept do not go with {entries} entries, {labels:g} labels",
+        )
     largest = LARGEST_LABEL + 1e-3
     check_within(moments["origin"], -LARGEST_PROJECTION, LARGEST_PROJECTION, "the first sample")
     check_within(moments["input_mean"], -LARGEST_NUMBER, LARGEST_NUMBER, "means of inputs")
-    check_within(moments["input_squares"], 0.0, 4 * np.square(LARGEST_NUMBER) * max(1, samples), "deviations of inputs")
+    check_within(
+        moments["input_squares"], 0.0, 4 * np.square(LARGEST_NUMBER) * max(1, samples), "deviations of inputs"
+    )
     for name in ("label_mean", "low", "high"):
         check_within(moments[name], -largest, largest, f"{name} of the labels")
     check_within(moments["high"] - moments["low"], 0.0, 2 * largest, "the range of the labels")
-    check_within(moments["label_squares"], 0.0, np.square(2 * largest) * max(1.0, labels), "deviations of labels")
+    check_within(
+        moments["label_squares"], 0.0, np.square(2 * largest) * max(1.0, labels), "deviations of labels"
+    )
     _check_lags(moments["lags"])
     check_within(mixture["losses"], 0.0, 40 * LARGEST_LOSS, "losses")
     check_within(mixture["count"], 0.0, 40.0, "the count of losses")
@@ -72,12 +91,16 @@ def check_snapshot(moments: Any, mixture: Any, ridge: float, logistic: bool) -> 
     check_within(mixture["ridge_weights"], -LARGEST_WEIGHT, LARGEST_WEIGHT, "weights of the ridge")
     covariance = mixture["ridge_covariance"]
     check_within(covariance, -1.001 / ridge, 1.001 / ridge, "the covariance of the ridge")
-    if not np.allclose(covariance, covariance.T, rtol=0, atol=1e-9) or np.linalg.eigvalsh(covariance)[0] < -1e-9:
+    if (
+        not np.allclose(covariance, covariance.T, rtol=0, atol=1e-9)
+        or np.linalg.eigvalsh(covariance)[0] < -1e-9
+    ):
         raise PeerError("malformed", "the covariance of the ridge is none")
 
 
 def check_entry(entry: Any, dimension: int, logistic: bool) -> None:
-    """PeerError for a malformed entry of the journal, or forecast that waits for its label. Checks the fields that it has."""
+    """PeerError for a malformed entry of the journal, or forecast that waits for its label. Checks the fields
+    that it has."""
     names = entry.dtype.names or ()
     check_inputs(entry["inputs"], dimension)
     for name, low, high in (("number", 1, MOST), ("known", 0, MOST)):
@@ -96,7 +119,8 @@ def check_entry(entry: Any, dimension: int, logistic: bool) -> None:
 
 
 def check_kept(kept: NDArray[np.float32], width: int, label: int) -> None:
-    """PeerError for a malformed kept sample: ``width`` projected inputs, the labels before it, its own at ``label``, its error."""
+    """PeerError for a malformed kept sample: ``width`` projected inputs, the labels before it, its own at
+    ``label``, its error."""
     check_within(kept[:width], -LARGEST_PROJECTION, LARGEST_PROJECTION, "a kept sample")
     _check_lags(kept[width:label])
     check_within(kept[label], -LARGEST_LABEL, LARGEST_LABEL, "the label of a kept sample")
@@ -104,7 +128,8 @@ def check_kept(kept: NDArray[np.float32], width: int, label: int) -> None:
 
 
 def _check_lags(lags: NDArray[Any]) -> None:
-    """PeerError for malformed labels before a sample. NaN stands for no label; a signalling NaN would warn wherever it is used."""
+    """PeerError for malformed labels before a sample. NaN stands for no label; a signalling NaN would warn
+    wherever it is used."""
     words = lags.astype(lags.dtype.newbyteorder("=")).view(f"u{lags.dtype.itemsize}")
     absent = np.isnan(lags)
     if (absent & (words & QUIET[lags.dtype.itemsize] == 0)).any():
@@ -115,4 +140,7 @@ def _check_lags(lags: NDArray[Any]) -> None:
 def check_size(content: bytes, expected: int) -> None:
     """PeerError if a part of a client's state has another length."""
     if len(content) != expected:
-        raise PeerError("shape", f"a part of a client's state has {len(content)} bytes, not {expected}: it is of other settings")
+        raise PeerError(
+            "shape",
+            f"a part of a client's state has {len(content)} bytes, not {expected}: it is of other settings",
+        )

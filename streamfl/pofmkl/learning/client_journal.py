@@ -1,8 +1,9 @@
-"""The default learner's journal of a client: an entry for each sample and each late label since the last snapshot.
+"""The default learner's journal of a client: an entry for each sample and each late label since the last
+snapshot.
 
-A snapshot holds all running numbers of a client. It is large, so it is written every 64 entries. An entry holds what the client
-learnt from, in a slot that is overwritten 64 entries later. After a restart the entries since the snapshot are learnt again.
-"""
+A snapshot holds all running numbers of a client. It is large, so it is written every 64 entries. An entry
+holds what the client learnt from, in a slot that is overwritten 64 entries later. After a restart the entries
+since the snapshot are learnt again."""
 
 from __future__ import annotations
 
@@ -109,7 +110,9 @@ class ClientJournal:
     changed: collects the entries and snapshots.
     """
 
-    def __init__(self, dimension: int, experts: int, dtype: Any, logistic: bool, changed: ChangedClientParts) -> None:
+    def __init__(
+        self, dimension: int, experts: int, dtype: Any, logistic: bool, changed: ChangedClientParts
+    ) -> None:
         self._dimension = dimension
         self._logistic = logistic
         self._changed = changed
@@ -117,7 +120,13 @@ class ClientJournal:
         number = np.dtype("<f8")
         seen: list[Any] = [("inputs", number, (dimension,))]
         asked: list[Any] = [*seen, ("experts", np.dtype(dtype).newbyteorder("<"), (experts,))]
-        said: list[Any] = [*asked, ("predictions", number), ("pivot", number), ("known", "<i8"), ("lags", number, (LAGS,))]
+        said: list[Any] = [
+            *asked,
+            ("predictions", number),
+            ("pivot", number),
+            ("known", "<i8"),
+            ("lags", number, (LAGS,)),
+        ]
         self.forecast_layout = np.dtype(said)
         self._layouts = {
             SAMPLE: np.dtype([("number", "<i8"), *seen]),
@@ -135,9 +144,15 @@ class ClientJournal:
         self._unread.pop(row, None)
 
     def samples(
-        self, rows: NDArray[np.intp], numbers: NDArray[np.int64], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast
+        self,
+        rows: NDArray[np.intp],
+        numbers: NDArray[np.int64],
+        labels: Floats,
+        labelled: NDArray[np.bool_],
+        forecast: Forecast,
     ) -> None:
-        """Write an entry for a sample of each of these clients, some with labels. numbers (rows,): of the entries, from 1."""
+        """Write an entry for a sample of each of these clients, some with labels. numbers (rows,): of the
+        entries, from 1."""
         with_label, without = np.flatnonzero(labelled), np.flatnonzero(~labelled)
         inputs, experts = forecast.inputs, forecast.experts
         self._write(
@@ -150,18 +165,25 @@ class ClientJournal:
         )
         self._write(SAMPLE, rows[without], numbers[without], inputs=inputs[without])
 
-    def late_labels(self, rows: NDArray[np.intp], numbers: NDArray[np.int64], labels: Floats, forecast: Forecast) -> None:
-        """Write an entry for the label of an earlier sample of each of these clients, with that sample's forecast."""
+    def late_labels(
+        self, rows: NDArray[np.intp], numbers: NDArray[np.int64], labels: Floats, forecast: Forecast
+    ) -> None:
+        """Write an entry for the label of an earlier sample of each of these clients, with that sample's
+        forecast."""
         content = {name: getattr(forecast, name) for name in self.forecast_layout.names or ()}
         self._write(LATE_LABEL, rows, numbers, label=labels, **content)
 
-    def _write(self, kind: bytes, rows: NDArray[np.intp], numbers: NDArray[np.int64], **columns: NDArray[Any]) -> None:
+    def _write(
+        self, kind: bytes, rows: NDArray[np.intp], numbers: NDArray[np.int64], **columns: NDArray[Any]
+    ) -> None:
         entries = np.empty(len(rows), self._layouts[kind])
         entries["number"] = numbers
         for name, column in columns.items():
             entries[name] = column
         slots = entries["number"] % SNAPSHOT_EVERY
-        for row, slot, content in zip(rows.tolist(), slots.tolist(), cut(entries, entries.itemsize), strict=True):
+        for row, slot, content in zip(
+            rows.tolist(), slots.tolist(), cut(entries, entries.itemsize), strict=True
+        ):
             self._changed.put(row, part_key(kind, slot), content)
 
     @staticmethod
@@ -203,7 +225,9 @@ class ClientJournal:
 
     def in_order(self, unread: UnappliedState) -> list[tuple[bytes, NDArray[Any]]]:
         """Kind and content (1,) of the restored entries, by number."""
-        entries = [(key[:1], np.frombuffer(value, self._layouts[key[:1]])) for key, value in unread.entries.items()]
+        entries = [
+            (key[:1], np.frombuffer(value, self._layouts[key[:1]])) for key, value in unread.entries.items()
+        ]
         return sorted(entries, key=lambda one: int(one[1]["number"][0]))
 
 

@@ -1,6 +1,7 @@
 """The weights of each client's experts in the default learner.
 
-An expert's recent losses decide its weight. A ridge regression on the experts' deviations corrects their mixture.
+An expert's recent losses decide its weight. A ridge regression on the experts' deviations corrects their
+mixture.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Floats = NDArray[np.float64]
 
 
 class ClientMixtures:
-    """The weights of all experts, a row of ``layout`` a client, and the sums that regret and error are computed from.
+    """The weights of all experts, a row of ``layout`` a client, and the sums that regret and error are
+    computed from.
 
     kernels: how many of the experts are kernels; they come first.
     personal: how many are the client's own.
@@ -80,7 +82,8 @@ class ClientMixtures:
         return log_posterior(losses, counts, np.zeros(self._kernels), self._noisy)
 
     def mix(self, rows: NDArray[np.intp], experts: Floats, scale: Scale) -> tuple[Floats, Floats]:
-        """The prediction (rows,) and the pivot (rows,), which mixes all experts without the ridge. experts (rows, experts)."""
+        """The prediction (rows,) and the pivot (rows,), which mixes all experts without the ridge. experts
+        (rows, experts)."""
         numbers = self._numbers
         losses, counts = numbers["losses"][rows], numbers["count"][rows]
         by_kernels = mixed(experts[:, : self._kernels], self.log_weights(losses[:, : self._kernels], counts))
@@ -88,21 +91,31 @@ class ClientMixtures:
         made = {"kernels": by_kernels, "all": pivot}
         if "ridge" in self._mixtures:
             change, _, _ = corrected(
-                _deviations(experts, pivot, scale.deviation), numbers["ridge_weights"][rows], numbers["ridge_covariance"][rows]
+                _deviations(experts, pivot, scale.deviation),
+                numbers["ridge_weights"][rows],
+                numbers["ridge_covariance"][rows],
             )
             made["ridge"] = clipped(pivot + scale.deviation * change, scale.low, scale.high)
         total = np.add.reduce([made[name] for name in self._mixtures], axis=0)
         return total / len(self._mixtures), pivot
 
     def learn(self, rows: NDArray[np.intp], forecast: Forecast, deviation: Floats, labels: Floats) -> None:
-        """Add the experts' losses and fit the ridge where the forecast knew a label. deviation (rows,): of the labels."""
+        """Add the experts' losses and fit the ridge where the forecast knew a label. deviation (rows,): of
+        the labels."""
         able = np.flatnonzero(forecast.known)
         if not len(able):
             return
         if len(able) < len(rows):
-            rows, forecast, deviation, labels = rows[able], forecast.where(able), deviation[able], labels[able]
+            rows, forecast, deviation, labels = (
+                rows[able],
+                forecast.where(able),
+                deviation[able],
+                labels[able],
+            )
         numbers = self._numbers
-        numbers["losses"][rows] = MEMORY * numbers["losses"][rows] + self.losses(forecast.experts, labels[:, None])
+        numbers["losses"][rows] = MEMORY * numbers["losses"][rows] + self.losses(
+            forecast.experts, labels[:, None]
+        )
         numbers["count"][rows] = MEMORY * numbers["count"][rows] + 1.0
         if "ridge" in self._mixtures:
             numbers["ridge_weights"][rows], numbers["ridge_covariance"][rows] = ridge_step(
@@ -124,7 +137,9 @@ class ClientMixtures:
         self._numbers["entries"][rows] += 1
         self.judge(rows, labels, np.ones(len(rows), np.bool_), forecast)
 
-    def judge(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
+    def judge(
+        self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast
+    ) -> None:
         """Add up the losses of predictions and kernels where ``labelled`` (rows,), for regret and error."""
         errors = np.where(labelled, np.square(forecast.predictions - labels), 0.0)
         own = np.where(labelled, self.losses(forecast.predictions, labels), 0.0)
@@ -140,7 +155,8 @@ class ClientMixtures:
         return np.square(predictions - labels)
 
     def errors(self, predictions: Floats, labels: Floats, deviation: Floats) -> Floats:
-        """Losses for the change detector, 1 at most: 1 is the loss of predicting the mean, or with the logistic loss 1/2."""
+        """Losses for the change detector, 1 at most: 1 is the loss of predicting the mean, or with the
+        logistic loss 1/2."""
         unit = np.log(2.0) if self._loss is LOGISTIC else np.square(deviation)
         return np.minimum(self.losses(predictions, labels) / unit, 1.0)
 
@@ -171,7 +187,9 @@ class ClientMixtures:
     def weights(self, row: int) -> Floats:
         """Normalised weights of a client's experts, (experts,), computed from its numbers."""
         numbers = self._numbers[[row]]
-        return np.asarray(normalised(log_posterior(numbers["losses"], numbers["count"], self._log_prior, self._noisy))[0])
+        return np.asarray(
+            normalised(log_posterior(numbers["losses"], numbers["count"], self._log_prior, self._noisy))[0]
+        )
 
 
 def _deviations(experts: Floats, pivot: Floats, deviation: Floats) -> Floats:

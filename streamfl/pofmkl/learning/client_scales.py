@@ -1,4 +1,5 @@
-"""The scale of each client's inputs and labels in the default learner: running moments, and the range of the labels."""
+"""The scale of each client's inputs and labels in the default learner: running moments, and the range of the
+labels."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ __all__ = ["LARGEST_TARGET", "ClientScales", "Scale"]
 # Standardised labels and deviations are clipped here: one outlier must not undo what was learnt.
 LARGEST_TARGET = 3.0
 LEAST_DEVIATION = 1e-3
-# Labels before and after a change hardly overlap if their means are this many deviations apart. From 1 to 2 it hardly matters.
+# Labels before and after a change hardly overlap if their means are this many deviations apart. From 1 to 2
+# it hardly matters.
 ANOTHER_LEVEL = 2.0
 
 Floats = NDArray[np.float64]
@@ -63,7 +65,10 @@ class Scale:
         """The samples of several scales, concatenated."""
         names = [name for name in vars(scales[0]) if name != "views"]
         parts = {name: np.concatenate([getattr(scale, name) for scale in scales]) for name in names}
-        return Scale(views=[np.concatenate(views) for views in zip(*(scale.views for scale in scales), strict=True)], **parts)
+        return Scale(
+            views=[np.concatenate(views) for views in zip(*(scale.views for scale in scales), strict=True)],
+            **parts,
+        )
 
     def bounded(self, labels: Floats) -> Floats:
         """Labels as they are learnt, clipped to the reach of the scale: (samples,)."""
@@ -126,12 +131,14 @@ class ClientScales:
         return int(self._moments["kept"][row])
 
     def see(self, rows: NDArray[np.intp], inputs: Floats) -> Floats:
-        """Learn the inputs of a sample of each of these clients. Returns the inputs clipped to the reach of their means."""
+        """Learn the inputs of a sample of each of these clients. Returns the inputs clipped to the reach of
+        their means."""
         self._moments[rows], near = self.seen(rows, inputs)
         return near
 
     def seen(self, rows: NDArray[np.intp], inputs: Floats) -> tuple[NDArray[Any], Floats]:
-        """What ``see`` would make of these clients, rows of ``layout``, and of their inputs. Changes no state."""
+        """What ``see`` would make of these clients, rows of ``layout``, and of their inputs. Changes no
+        state."""
         moments = self._moments[rows]
         counts = moments["samples"] + 1
         first = counts == 1
@@ -145,7 +152,8 @@ class ClientScales:
         return moments, near
 
     def learn(self, rows: NDArray[np.intp], labels: Floats, *, late: bool = False) -> None:
-        """Learn a label of each of these clients, clipped by ``Scale.bounded``. late: its sample had a journal entry of its own."""
+        """Learn a label of each of these clients, clipped by ``Scale.bounded``. late: its sample had a
+        journal entry of its own."""
         moments = self._moments[rows]
         if late:
             moments["entries"] += 1
@@ -162,7 +170,8 @@ class ClientScales:
         self._moments[rows] = moments
 
     def scale(self, rows: NDArray[np.intp], inputs: Floats, lags: Floats | None = None) -> Scale:
-        """The scale of a sample of each of these clients. lags: the labels before it; None: the client's latest."""
+        """The scale of a sample of each of these clients. lags: the labels before it; None: the client's
+        latest."""
         return self.scale_by(self._moments[rows], inputs, lags)
 
     def scale_by(self, moments: NDArray[Any], inputs: Floats, lags: Floats | None = None) -> Scale:
@@ -192,17 +201,20 @@ class ClientScales:
             lags=lags,
             scaled_lags=scaled_lags,
             views=self._features.inputs(inputs, moments["input_mean"], variances, scaled_lags),
-            # Differences from the first sample: they are kept in single precision, which loses digits far from zero.
+            # Differences from the first sample: they are kept in single precision, which loses digits far
+            # from zero.
             queries=self._project(inputs) - moments["origin"],
             variances=self._project.variances(variances),
         )
 
     def begin_anew(self, row: int, labels: Floats) -> None:
-        """Note that only the client's latest samples, with these labels, are kept. If the scale of labels is far off, refit it."""
+        """Note that only the client's latest samples, with these labels, are kept. If the scale of labels is
+        far off, refit it."""
         moments = self._moments[row : row + 1]
         since = len(labels)
         deviation = predictive_deviation(moments["labels"], moments["label_squares"], LEAST_DEVIATION)
-        # The kernels were trained on the scale as it is. It changes only where it has little to do with the labels.
+        # The kernels were trained on the scale as it is. It changes only where it has little to do with the
+        # labels.
         if (np.abs(np.median(labels) - moments["label_mean"]) > ANOTHER_LEVEL * deviation)[0]:
             moments["labels"], moments["label_mean"] = since, labels.mean()
             moments["label_squares"] = np.square(labels - labels.mean()).sum()

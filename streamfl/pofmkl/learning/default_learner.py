@@ -1,8 +1,10 @@
-"""The default learner of a client: kernels that all clients train, experts of its own, and mixtures weighted by recent errors.
+"""The default learner of a client: kernels that all clients train, experts of its own, and mixtures weighted
+by recent errors.
 
-Each part with state of its own is a module beside this one: the scale of inputs and labels (``client_scales``), the experts'
-weights (``client_mixtures``), the client's own experts and their samples (``local_experts``), and the journal of all this
-(``client_journal``). This module calls them in order. The equations without state are in ``views``, ``neighbours``, ``mixture`` and
+Each part with state of its own is a module beside this one: the scale of inputs and labels
+(``client_scales``), the experts' weights (``client_mixtures``), the client's own experts and their samples
+(``local_experts``), and the journal of all this (``client_journal``). This module calls them in order. The
+equations without state are in ``views``, ``neighbours``, ``mixture`` and
 :mod:`streamfl.learning.online_scaling`; the server's side is ``server_steps``.
 """
 
@@ -20,7 +22,14 @@ from streamfl.contract.role import PeerError
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.learning.own_models import OwnModel
 from streamfl.pofmkl.learning.changelog_checks import check_entry, check_size, check_snapshot
-from streamfl.pofmkl.learning.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedClientParts, ClientJournal, Forecast
+from streamfl.pofmkl.learning.client_journal import (
+    LATE_LABEL,
+    SAMPLE,
+    SNAPSHOT,
+    ChangedClientParts,
+    ClientJournal,
+    Forecast,
+)
 from streamfl.pofmkl.learning.client_mixtures import MIXTURES, RIDGE, ClientMixtures
 from streamfl.pofmkl.learning.client_scales import ClientScales, Scale
 from streamfl.pofmkl.learning.learner import Batch, Learnt, waves
@@ -36,31 +45,36 @@ Floats = NDArray[np.float64]
 
 
 class DefaultLearner:
-    """Predicts with kernels on scaled views of the sample, the client's own simple experts, and three mixtures of all of these.
+    """Predicts with kernels on scaled views of the sample, the client's own simple experts, and three
+    mixtures of all of these.
 
-    Inputs and labels far from their mean are clipped (``reach`` in :mod:`streamfl.learning.online_scaling`). Errors and regret
-    use the label as it came.
+    Inputs and labels far from their mean are clipped (``reach`` in :mod:`streamfl.learning.online_scaling`).
+    Errors and regret use the label as it came.
 
     The label is predicted in units of its running mean m and deviation s, so no range is assumed:
-        f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s, +-3).
-    The mixtures are Bayes' rule on the kernels, Bayes' rule on kernels and local experts (prior half and half), and the latter
-    corrected by a ridge regression on the experts' deviations. The prediction is the mean of the three. With the logistic loss
-    every expert predicts a probability, kept away from 0 and 1 by 1 / (2 n + 2) after n labels.
+        f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s,
+        +-3).
+    The mixtures are Bayes' rule on the kernels, Bayes' rule on kernels and local experts (prior half and
+    half), and the latter corrected by a ridge regression on the experts' deviations. The prediction is the
+    mean of the three. With the logistic loss every expert predicts a probability, kept away from 0 and 1 by 1
+    / (2 n + 2) after n labels.
 
-    River's ADWIN watches each client's errors. When it finds a rise, the client drops its samples from before: neighbours and
-    River's models use those since. m, s and the range of labels are computed anew from these too if their labels' median is more
-    than 2 s from m. The error of a prediction p is min(1, ((y - p) / s)^2), with the logistic loss min(1, log loss / log 2): about
-    1 for a constant prediction of the mean, or of 1/2.
+    River's ADWIN watches each client's errors. When it finds a rise, the client drops its samples from
+    before: neighbours and River's models use those since. m, s and the range of labels are computed anew from
+    these too if their labels' median is more than 2 s from m. The error of a prediction p is min(1, ((y - p)
+    / s)^2), with the logistic loss min(1, log loss / log 2): about 1 for a constant prediction of the mean,
+    or of 1/2.
 
-    A client's moments, the E^2 numbers of the ridge and its latest samples may take 64 KB: it keeps 16 to 256 samples, as many as
-    fit. One object serves one thread. ``drifts`` counts the changes found since the object was made.
+    A client's moments, the E^2 numbers of the ridge and its latest samples may take 64 KB: it keeps 16 to 256
+    samples, as many as fit. One object serves one thread. ``drifts`` counts the changes found since the
+    object was made.
 
     features: the kernels.
     loss: of predictions and labels.
     seed: of the federation.
     experts: names of ``LOCAL_EXPERTS``.
-    river: more experts, made by :func:`streamfl.learning.challengers.challenger`. They learn the same columns as the neighbours.
-    mixtures: names of ``MIXTURES``; "ridge" corrects "all".
+    river: more experts, made by :func:`streamfl.learning.challengers.challenger`. They learn the same columns
+    as the neighbours. mixtures: names of ``MIXTURES``; "ridge" corrects "all".
     detector: "none" never forgets.
     """
 
@@ -84,9 +98,12 @@ class DefaultLearner:
         self.kernels = features.kernels
         self.row_length = 2 * features.count
         self.dimension = features.dimension
-        self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
+        self.dtype: type[np.float32] | type[np.float64] = (
+            np.float64 if features.dtype == np.float64 else np.float32
+        )
         self.drifts = 0
-        # Stays 0: experts are clipped to their client's labels and a margin, and what is clipped loses its weight to others.
+        # Stays 0: experts are clipped to their client's labels and a margin, and what is clipped loses its
+        # weight to others.
         self.bounded = 0
         logistic = loss is LOGISTIC
         project = Projection(self.dimension, seed)
@@ -94,10 +111,14 @@ class DefaultLearner:
         self._scales = ClientScales(features, project, logistic)
         personal = len({*experts} & {*LOCAL_EXPERTS}) + len(river)
         self._mixtures = ClientMixtures(self.kernels, personal, mixtures, loss)
-        self._journal = ClientJournal(self.dimension, self._mixtures.experts, self.dtype, logistic, self._changed)
+        self._journal = ClientJournal(
+            self.dimension, self._mixtures.experts, self.dtype, logistic, self._changed
+        )
         kind: Literal["square", "logistic"] = "logistic" if logistic else "square"
         other_bytes = self._snapshot_bytes
-        self._local = LocalExperts(experts, project.width, other_bytes, river, kind, detector != "none", self._changed)
+        self._local = LocalExperts(
+            experts, project.width, other_bytes, river, kind, detector != "none", self._changed
+        )
         self.measure = self._local.measure
         self.own_steps = OwnSteps(features, self._changed)
         self._free: list[int] = []
@@ -117,7 +138,9 @@ class DefaultLearner:
         self.own_steps.forget(row)
         self._free.append(row)
 
-    def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
+    def predict_and_learn(
+        self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]
+    ) -> Learnt:
         self._put_together(batch.rows.tolist())
         inputs, labels, labelled = np.array(batch.inputs, np.float64), batch.labels, batch.labelled
         parted = list(waves(batch))
@@ -128,9 +151,9 @@ class DefaultLearner:
         bounded = np.empty(len(labels))
         one_by_one = self._local.finds_changes or len(self.own_steps) > 0
         for group in [[wave] for wave in parted] if one_by_one else [parted]:
-            # A sample's scale depends on the samples before it and not on the model. So all waves are scaled first, and the kernels
-            # of the whole group are one product. A change that is found, or a client's own steps, affect the next wave: then each
-            # wave is a group.
+            # A sample's scale depends on the samples before it and not on the model. So all waves are scaled
+            # first, and the kernels of the whole group are one product. A change that is found, or a client's
+            # own steps, affect the next wave: then each wave is a group.
             moments: dict[tuple[int, int], bytes] = {}
             own_scales: list[Scale] = []
             for rows, index in group:
@@ -144,13 +167,17 @@ class DefaultLearner:
             scales += own_scales
             raw = np.empty((len(labels), self.kernels))
             of_group = np.concatenate([batch.rows[:0], *(rows for rows, _ in group)])
-            raw[np.concatenate([index for _, index in group])] = self._raw(of_group, Scale.joined(own_scales).views, parameters)
+            raw[np.concatenate([index for _, index in group])] = self._raw(
+                of_group, Scale.joined(own_scales).views, parameters
+            )
             for (rows, index), own in zip(group, own_scales, strict=True):
                 forecast = self._forecast(rows, inputs[index], own, raw[index])
                 predictions[index], experts[index] = forecast.predictions, forecast.experts
                 losses[index], counts[index] = self._mixtures.kernel_weights(rows)
                 self._count(rows, labels[index], labelled[index], forecast)
-                self._journal.samples(rows, self._mixtures.entries(rows), labels[index], labelled[index], forecast)
+                self._journal.samples(
+                    rows, self._mixtures.entries(rows), labels[index], labelled[index], forecast
+                )
                 learning = np.flatnonzero(labelled[index])
                 if len(learning):
                     learnt, some, then = bounded[index[learning]], forecast.where(learning), own.at(learning)
@@ -196,8 +223,8 @@ class DefaultLearner:
     ) -> Learnt:
         """Judges experts by what they predicted when the sample came.
 
-        If no label was known then, their predictions say nothing. If one is known by now, the experts predict again, with the
-        labels before the sample as they were then.
+        If no label was known then, their predictions say nothing. If one is known by now, the experts predict
+        again, with the labels before the sample as they were then.
         """
         self._put_together(rows.tolist())
         layout = self._journal.forecast_layout
@@ -208,7 +235,9 @@ class DefaultLearner:
         forecast, again = given, np.flatnonzero((given.known == 0) & (scale.known > 0))
         if len(again):
             some = scale.at(again)
-            asked = self._forecast(rows[again], given.inputs[again], some, self._raw(rows[again], some.views, parameters))
+            asked = self._forecast(
+                rows[again], given.inputs[again], some, self._raw(rows[again], some.views, parameters)
+            )
             forecast = given.where(np.arange(len(rows)))
             for name in ("experts", "pivot", "known"):
                 getattr(forecast, name)[again] = getattr(asked, name)
@@ -245,7 +274,12 @@ class DefaultLearner:
 
     @property
     def part_bytes(self) -> int:
-        parts = (self._snapshot_bytes, self._local.sample_bytes, self._local.state_bytes, self._journal.entry_bytes)
+        parts = (
+            self._snapshot_bytes,
+            self._local.sample_bytes,
+            self._local.state_bytes,
+            self._journal.entry_bytes,
+        )
         return max(*parts, self.own_steps.state_bytes)
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
@@ -271,11 +305,15 @@ class DefaultLearner:
         elif key == OWN_STEPS:
             self.own_steps.restore(row, value)
         elif not self._journal.restore_entry(row, key, value) and not self._local.restore(row, key, value):
-            raise PeerError("malformed", f"a client's state has a part {key!r} that this preset does not know")
+            raise PeerError(
+                "malformed", f"a client's state has a part {key!r} that this preset does not know"
+            )
 
     def _of_snapshot(self, content: bytes) -> tuple[Any, Any]:
         moments, mixture = content[: self._scales.layout.itemsize], content[self._scales.layout.itemsize :]
-        return np.frombuffer(moments, self._scales.layout)[0], np.frombuffer(mixture, self._mixtures.layout)[0]
+        return np.frombuffer(moments, self._scales.layout)[0], np.frombuffer(mixture, self._mixtures.layout)[
+            0
+        ]
 
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
         self._put_together(rows)
@@ -299,12 +337,18 @@ class DefaultLearner:
             kept_labels=self._local.snapshot(row)[:, self._local.label_column],
         )
 
-    def _raw(self, rows: NDArray[np.intp], views: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
+    def _raw(
+        self, rows: NDArray[np.intp], views: Sequence[NDArray[Any]], parameters: NDArray[Any]
+    ) -> NDArray[Any]:
         """theta_i . z_i, corrected by the own steps of clients that have taken some: (samples, kernels)."""
         return self.own_steps.correct(self.features.predict(views, parameters), rows, views)
 
-    def _take_own_steps(self, rows: NDArray[np.intp], scale: Scale, labels: Floats, parameters: NDArray[Any]) -> None:
-        self.own_steps.learn(rows, scale.views, parameters, np.where(scale.known >= 2, scale.target(labels), np.nan))
+    def _take_own_steps(
+        self, rows: NDArray[np.intp], scale: Scale, labels: Floats, parameters: NDArray[Any]
+    ) -> None:
+        self.own_steps.learn(
+            rows, scale.views, parameters, np.where(scale.known >= 2, scale.target(labels), np.nan)
+        )
 
     def _forecast(self, rows: NDArray[np.intp], inputs: Floats, scale: Scale, raw: NDArray[Any]) -> Forecast:
         """The predictions of all experts and of their mixtures. raw (rows, kernels): theta_i . z_i."""
@@ -317,13 +361,19 @@ class DefaultLearner:
 
     def _mixed(self, rows: NDArray[np.intp], inputs: Floats, scale: Scale, experts: Floats) -> Forecast:
         predictions, pivot = self._mixtures.mix(rows, experts, scale)
-        return Forecast(predictions, experts, pivot, scale.known, inputs, scale.lags, self._journal.forecast_layout)
+        return Forecast(
+            predictions, experts, pivot, scale.known, inputs, scale.lags, self._journal.forecast_layout
+        )
 
-    def _count(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
+    def _count(
+        self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast
+    ) -> None:
         self._mixtures.count_samples(rows)
         self._mixtures.judge(rows, labels, labelled, forecast)
 
-    def _learn_late(self, rows: NDArray[np.intp], forecast: Forecast, scale: Scale, labels: Floats, bounded: Floats) -> None:
+    def _learn_late(
+        self, rows: NDArray[np.intp], forecast: Forecast, scale: Scale, labels: Floats, bounded: Floats
+    ) -> None:
         self._mixtures.count_late_labels(rows, labels, forecast)
         self._mixtures.learn(rows, forecast, scale.deviation, bounded)
         self._scales.learn(rows, bounded, late=True)

@@ -20,10 +20,11 @@ __all__ = ["AdaGradStep", "StochasticGradientStep"]
 
 
 class _GradientStep:
-    """Applies target rows one by one: an optimiser follows the gradient g = z (z' theta) - h of each row's squared error.
+    """Applies target rows one by one: an optimiser follows the gradient g = z (z' theta) - h of each row's
+    squared error.
 
-    The optimiser may hold arrays of (2 D,) numbers per kernel. Each commit remembers those of the kernels that changed.
-    """
+    The optimiser may hold arrays of (2 D,) numbers per kernel. Each commit remembers those of the kernels
+    that changed."""
 
     largest_norm: float | None = LARGEST_TARGET_NORM
     shortened = 0
@@ -32,7 +33,9 @@ class _GradientStep:
         self._optimiser = optimiser
         self._changed: set[int] = set()
 
-    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+    def apply(
+        self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]
+    ) -> NDArray[np.float64]:
         theta = parameters.astype(np.float64)
         kernels, rows, units, targets = samples_of(kernels, rows)
         for turn in _turns(kernels):
@@ -58,7 +61,10 @@ class _GradientStep:
         remembered = decode_restored(value, _Remembered, f"step state {key!r}")
         kernels, row_length = array.shape
         if not 0 <= remembered.kernel < kernels or key != b"%s/%d" % (name.encode(), remembered.kernel):
-            raise PeerError("malformed", f"step state {key!r} is of kernel {remembered.kernel}, there are 0 to {kernels - 1}")
+            raise PeerError(
+                "malformed",
+                f"step state {key!r} is of kernel {remembered.kernel}, there are 0 to {kernels - 1}",
+            )
         numbers = decode_array(remembered.numbers, np.float64, (row_length,), name)
         self._optimiser.check(name, numbers)
         array[remembered.kernel] = numbers
@@ -75,7 +81,8 @@ class StochasticGradientStep(_GradientStep):
 
 
 class AdaGradStep(_GradientStep):
-    """The same gradients, with each coordinate divided by the root of its sum of squares so far; see the optimiser."""
+    """The same gradients, with each coordinate divided by the root of its sum of squares so far; see the
+    optimiser."""
 
     def __init__(self, kernels: int, row_length: int, learning_rate: float) -> None:
         super().__init__(optimisers.AdaGrad(learning_rate, (kernels, row_length)))
@@ -95,7 +102,8 @@ def _gradients(theta: NDArray[np.float64], units: NDArray[Any], targets: NDArray
 
 
 def _turns(kernels: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Row numbers in groups that hold each kernel at most once; a kernel's rows keep their order from group to group."""
+    """Row numbers in groups that hold each kernel at most once; a kernel's rows keep their order from group
+    to group."""
     order = np.argsort(kernels, kind="stable")
     grouped = kernels[order]
     turn = np.arange(len(grouped)) - np.searchsorted(grouped, grouped)

@@ -20,8 +20,9 @@ __all__ = ["Batch", "Learner", "Learnt", "PendingPredictions", "waves"]
 class Batch:
     """The samples of a poll, grouped by client, each client's in order.
 
-    rows (clients,): each client's row in the learner. starts, counts (clients,): the place of its first sample, and their number.
-    inputs (samples, d). labels (samples,): 0 where ``labelled`` (samples,) is False.
+    rows (clients,): each client's row in the learner. starts, counts (clients,): the place of its first
+    sample, and their number. inputs (samples, d). labels (samples,): 0 where ``labelled`` (samples,) is
+    False.
     """
 
     rows: NDArray[np.intp]
@@ -33,7 +34,8 @@ class Batch:
 
 
 def waves(batch: Batch) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Cuts the batch into waves with at most one sample a client. Yields the clients' rows and the places of their samples."""
+    """Cuts the batch into waves with at most one sample a client. Yields the clients' rows and the places of
+    their samples."""
     for number in range(int(batch.counts.max())):
         clients = np.flatnonzero(batch.counts > number)
         yield batch.rows[clients], batch.starts[clients] + number
@@ -48,7 +50,8 @@ class Learnt(Protocol):
 
     @property
     def scores(self) -> NDArray[np.float64]:
-        """The kernels' combined predictions, (samples,): log-odds with the logistic loss   (POF-MKL, eq. 6)."""
+        """The kernels' combined predictions, (samples,): log-odds with the logistic loss   (POF-MKL, eq.
+        6)."""
 
     @property
     def kernel_predictions(self) -> NDArray[Any]:
@@ -56,7 +59,8 @@ class Learnt(Protocol):
 
     @property
     def log_weights(self) -> NDArray[np.float64]:
-        """The log-weights before each sample's label was learnt, (samples, kernels): bins are drawn from them (Algorithm 1)."""
+        """The log-weights before each sample's label was learnt, (samples, kernels): bins are drawn from them
+        (Algorithm 1)."""
 
     @property
     def log_weights_after(self) -> NDArray[np.float64]:
@@ -65,8 +69,8 @@ class Learnt(Protocol):
     def steps(
         self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]
     ) -> NDArray[Any]:
-        """The rows to send to the server, (r, 2 D): row r is for sample samples[r] and kernel kernels[r], drawn with
-        probabilities[r]."""
+        """The rows to send to the server, (r, 2 D): row r is for sample samples[r] and kernel kernels[r],
+        drawn with probabilities[r]."""
 
 
 class PendingPredictions(Protocol):
@@ -81,7 +85,8 @@ class PendingPredictions(Protocol):
 
 
 class Learner(Protocol):
-    """Predicts and learns for many clients at once. Keeps each client's personal state in a row that the client borrows."""
+    """Predicts and learns for many clients at once. Keeps each client's personal state in a row that the
+    client borrows."""
 
     loss: Loss
     kernels: int
@@ -92,12 +97,13 @@ class Learner(Protocol):
     """Type of the inputs: double if they are scaled first, otherwise the type of the features."""
     dimension: int
     summed: bool
-    """Whether the steps of several samples may be added up; otherwise each labelled sample is an upload of its own."""
+    """Whether the steps of several samples may be added up; otherwise each labelled sample is an upload of
+    its own."""
     drifts: int
     """Changes found in the clients' errors since the learner was created."""
     bounded: int
-    """Predictions far beyond samples.label_range that were clipped, since the learner was created. 0 if the learner assumes no
-    range."""
+    """Predictions far beyond samples.label_range that were clipped, since the learner was created. 0 if the
+    learner assumes no range."""
 
     @property
     def own_steps(self) -> OwnSteps | None:
@@ -109,11 +115,17 @@ class Learner(Protocol):
     def give_back(self, row: int) -> None:
         """Forget a client."""
 
-    def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
-        """Predict and learn every sample. The server's parameters are (kernels, 2 D), their squared norms (kernels,)."""
+    def predict_and_learn(
+        self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]
+    ) -> Learnt:
+        """Predict and learn every sample. The server's parameters are (kernels, 2 D), their squared norms
+        (kernels,)."""
 
-    def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> PendingPredictions:
-        """Predict one sample of each of these clients, inputs (clients, d). Only the inputs are learnt from."""
+    def predict(
+        self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]
+    ) -> PendingPredictions:
+        """Predict one sample of each of these clients, inputs (clients, d). Only the inputs are learnt
+        from."""
 
     def learn(
         self,
@@ -123,7 +135,8 @@ class Learner(Protocol):
         parameters: NDArray[Any],
         squared_norms: NDArray[np.float64],
     ) -> Learnt:
-        """Learn the labels, (clients,), of one sample of each of these clients that :meth:`predict` predicted earlier."""
+        """Learn the labels, (clients,), of one sample of each of these clients that :meth:`predict` predicted
+        earlier."""
 
     @property
     def forecast_bytes(self) -> int:

@@ -1,4 +1,5 @@
-"""The local experts of a client of the default learner, and its latest samples, which they are computed from."""
+"""The local experts of a client of the default learner, and its latest samples, which they are computed
+from."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement
 from streamfl.learning.challengers import model_name, own_model
-from streamfl.learning.own_models import REMEMBERED_BYTES, ModelFailures, OwnModel, decode_remembered, is_own_model
+from streamfl.learning.own_models import (
+    REMEMBERED_BYTES,
+    ModelFailures,
+    OwnModel,
+    decode_remembered,
+    is_own_model,
+)
 from streamfl.pofmkl.learning.changelog_checks import check_kept, check_size
 from streamfl.pofmkl.learning.client_journal import ChangedClientParts, cut, part_key
 from streamfl.pofmkl.learning.client_scales import LARGEST_TARGET, Scale
@@ -27,7 +34,8 @@ __all__ = ["LOCAL_EXPERTS", "LocalExperts"]
 LOCAL_EXPERTS = ("running-mean", "last-label", "neighbours", "scaled-neighbours")
 
 KIND = b"k"
-# Bytes of a client's state, and limits of kept samples. Within the limits, the samples fill what the rest of the state leaves.
+# Bytes of a client's state, and limits of kept samples. Within the limits, the samples fill what the rest of
+# the state leaves.
 STATE_BYTES, MOST_KEPT, LEAST_KEPT = 65_536, 256, 16
 # The latest samples of this many clients stay in the processor's caches.
 BLOCK_ROWS = 32
@@ -38,8 +46,8 @@ Floats = NDArray[np.float64]
 class LocalExperts:
     """The local experts, and a ring of each client's latest samples, one slot of the changelog a sample.
 
-    River's models and the change detector are computed from the ring too. A kept sample is ``width`` projected inputs, the labels
-    before it, its own label, and, with a detector, the error of its prediction.
+    River's models and the change detector are computed from the ring too. A kept sample is ``width``
+    projected inputs, the labels before it, its own label, and, with a detector, the error of its prediction.
 
     names: of ``LOCAL_EXPERTS``.
     width: columns of the projected inputs.
@@ -71,18 +79,22 @@ class LocalExperts:
         own = {place: own_model(model) for place, model in enumerate(self._river) if is_own_model(model)}
         lasts = {place: model for place, model in own.items() if is_stateful(model, loss)}
         brief = {place: model for place, model in enumerate(self._river) if place not in lasts}
-        # Every own model has a key, even without state: a state that an earlier release of the model stored is deleted too.
+        # Every own model has a key, even without state: a state that an earlier release of the model stored
+        # is deleted too.
         self._own_keys = [part_key(MODEL, place) for place in own]
         self.state_bytes = max((own[place].state_bytes + REMEMBERED_BYTES for place in lasts), default=0)
         self._stateful = self._river_models = self._detectors = None
         if lasts:
-            self._stateful = StatefulExperts(lasts, loss, width, self._label, self.size, changed, self._failures)
+            self._stateful = StatefulExperts(
+                lasts, loss, width, self._label, self.size, changed, self._failures
+            )
         if brief:
             make = partial(RiverExperts, brief, loss, width, self._label, self._failures)
             self._river_models = Windowed(make, self.size)
         if detector:
             self._detectors = Windowed(partial(ChangeDetector, self._label + 1), self.size)
-            # River takes long to load. It is loaded here, not in the first step, while samples come and the model is missing.
+            # River takes long to load. It is loaded here, not in the first step, while samples come and the
+            # model is missing.
             ChangeDetector(self._label + 1)
         self._kept = np.empty((0, self.size, self._columns), np.float32)
 
@@ -110,21 +122,27 @@ class LocalExperts:
             self._stateful.forget(row)
 
     def keep(self, rows: NDArray[np.intp], scale: Scale, labels: Floats, errors: Floats) -> None:
-        """Put one sample of each of these clients into its ring. errors (rows,): of their predictions, between 0 and 1."""
+        """Put one sample of each of these clients into its ring. errors (rows,): of their predictions,
+        between 0 and 1."""
         columns = [scale.queries, scale.lags, labels[:, None]]
         if self._detectors is not None:
             columns.append(errors[:, None])
         kept = np.concatenate(columns, axis=1).astype("<f4")
         slots = scale.kept % self.size
         self._kept[rows, slots] = kept
-        for row, slot, content in zip(rows.tolist(), slots.tolist(), cut(kept, self.sample_bytes), strict=True):
+        for row, slot, content in zip(
+            rows.tolist(), slots.tolist(), cut(kept, self.sample_bytes), strict=True
+        ):
             self._changed.put(row, part_key(KIND, slot), content)
         if self._stateful is not None:
             self._stateful.keep(rows.tolist(), self._kept, (scale.kept + 1).tolist())
 
     def predict(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
         """Each local expert's prediction, (rows, count); the running mean until it can predict."""
-        by_name = {"running-mean": scale.mean, "last-label": np.where(np.isnan(scale.lags[:, 0]), scale.mean, scale.lags[:, 0])}
+        by_name = {
+            "running-mean": scale.mean,
+            "last-label": np.where(np.isnan(scale.lags[:, 0]), scale.mean, scale.lags[:, 0]),
+        }
         if self._has_neighbours:
             if scale.known.all():
                 plain, scaled = self._neighbours(rows, scale).T
@@ -142,7 +160,8 @@ class LocalExperts:
         return chosen
 
     def _neighbours(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
-        """(rows, 2): predictions from the nearest samples by plain and by scaled distance. Each client has one sample at least."""
+        """(rows, 2): predictions from the nearest samples by plain and by scaled distance. Each client has
+        one sample at least."""
         filled = np.minimum(scale.kept, self.size)
         result = np.empty((len(rows), 2))
         for start in range(0, len(rows), BLOCK_ROWS):
@@ -183,11 +202,13 @@ class LocalExperts:
         return np.where(np.isnan(result), scale.mean[:, None], result)
 
     def samples_since_change(self, row: int, kept: int) -> int:
-        """How many samples there are since the client's errors rose, if its latest sample showed it; otherwise 0."""
+        """How many samples there are since the client's errors rose, if its latest sample showed it;
+        otherwise 0."""
         return 0 if self._detectors is None else self._detectors.at(row, self._kept[row], kept).samples_since
 
     def begin_anew(self, row: int, kept: int, since: int) -> Floats:
-        """Forget all but the latest ``since`` of ``kept`` samples; returns the labels of these, oldest first."""
+        """Forget all but the latest ``since`` of ``kept`` samples; returns the labels of these, oldest
+        first."""
         latest = self._kept[row, np.arange(kept - since, kept) % self.size]
         self._kept[row, :since] = latest
         for slot, content in enumerate(cut(latest.astype("<f4"), self.sample_bytes)):
@@ -208,7 +229,8 @@ class LocalExperts:
         yield from self._own_keys
 
     def restore(self, row: int, key: bytes, value: bytes) -> bool:
-        """Restore a slot or a model; False if the key belongs to neither. PeerError if the value is malformed."""
+        """Restore a slot or a model; False if the key belongs to neither. PeerError if the value is
+        malformed."""
         if key in self._own_keys:
             remembered = decode_remembered(value)
             if self._stateful is not None:

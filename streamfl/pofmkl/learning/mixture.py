@@ -1,4 +1,5 @@
-"""Personal weights of many experts from their losses so far, and a ridge regression that corrects their mixture."""
+"""Personal weights of many experts from their losses so far, and a ridge regression that corrects their
+mixture."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def mixed(predictions: Floats, log_weights: Floats) -> Floats:
 
 
 def corrected(deviations: Floats, weights: Floats, covariances: Floats) -> tuple[Floats, Floats, Floats]:
-    """The correction by a ridge regression on the experts' deviations from their mixture. It is shrunk where little was learnt yet.
+    """The correction by a ridge regression on the experts' deviations from their mixture. It is shrunk where
+    little was learnt yet.
 
     (w . u) / (1 + u' Q u)
 
@@ -71,7 +73,8 @@ def ridge_step(
 
     k = Q u / (1 + u'Qu);  w <- w + k (t - w . u);  Q <- (1 - leak) (Q - k u'Q) + leak I / ridge
 
-    The leak forgets old samples. Unlike with an exponential window, Q cannot grow without bound: it stays between 0 and I / ridge.
+    The leak forgets old samples. Unlike with an exponential window, Q cannot grow without bound: it stays
+    between 0 and I / ridge.
 
     deviations: u, (rows, experts).
     targets: t, (rows,).

@@ -15,14 +15,16 @@ LAG_WEIGHT = np.float32(0.25)
 LEAST_VARIANCE = np.finfo(np.float32).tiny
 # Indices of the kept samples, and of the metrics.
 PLACES, METRICS = np.arange(256, dtype=np.uint32), np.arange(2)[:, None]
-# With this many random directions, distances are within a fifth of the true ones, and a client's state stays below 64 KB.
+# With this many random directions, distances are within a fifth of the true ones, and a client's state stays
+# below 64 KB.
 WIDEST = 56
 
 Floats = NDArray[np.float64]
 
 
 class Projection:
-    """Projects inputs of more than 56 columns onto 56 random directions. This keeps distances (Johnson and Lindenstrauss 1984)."""
+    """Projects inputs of more than 56 columns onto 56 random directions. This keeps distances (Johnson and
+    Lindenstrauss 1984)."""
 
     def __init__(self, dimension: int, seed: int) -> None:
         self.width = min(dimension, WIDEST)
@@ -36,7 +38,8 @@ class Projection:
         return inputs if self._directions is None else inputs @ self._directions
 
     def variances(self, variances: Floats) -> Floats:
-        """Variances of the projected columns: (samples, d) to (samples, width). All random directions have the same."""
+        """Variances of the projected columns: (samples, d) to (samples, width). All random directions have
+        the same."""
         if self._directions is None:
             return variances
         return np.repeat(variances.sum(axis=1, keepdims=True) / self.width, self.width, axis=1)
@@ -51,14 +54,16 @@ def neighbour_predictions(
     filled: NDArray[np.intp],
     variances: NDArray[np.float32],
 ) -> Floats:
-    """Two predictions for each query, from the labels of its three nearest samples: by plain distance and by scaled distance.
+    """Two predictions for each query, from the labels of its three nearest samples: by plain distance and by
+    scaled distance.
 
-    p = sum_j v_j y_j / sum_j v_j,  v_j = 1 / (d_j / mean of the d_j + .1) over the three nearest. The scaled distance divides each
-    column by its deviation. The two labels before each sample, already standardised, enter it by half. Of equally near samples, the
-    first in ``kept`` is taken.
+    p = sum_j v_j y_j / sum_j v_j,  v_j = 1 / (d_j / mean of the d_j + .1) over the three nearest. The scaled
+    distance divides each column by its deviation. The two labels before each sample, already standardised,
+    enter it by half. Of equally near samples, the first in ``kept`` is taken.
 
-    Parameters: queries (rows, p); lags (rows, 2); kept (rows, n, p); kept_lags (rows, 2, n); labels (rows, n), n at most 256;
-    filled (rows,): how many of the n are in use, one at least; variances (rows, p). Returns (rows, 2).
+    Parameters: queries (rows, p); lags (rows, 2); kept (rows, n, p); kept_lags (rows, 2, n); labels (rows,
+    n), n at most 256; filled (rows,): how many of the n are in use, one at least; variances (rows, p).
+    Returns (rows, 2).
     """
     rows, size = labels.shape
     by_deviation = np.zeros_like(variances)
@@ -67,7 +72,8 @@ def neighbour_predictions(
     distances = np.empty((rows, 2, size), np.float32)
     differences = kept - queries[:, None, :]
     np.square(differences, out=differences)
-    # All numbers are finite. BLAS has been seen to raise the flag all the same, for lanes of a register that it does not use.
+    # All numbers are finite. BLAS has been seen to raise the flag all the same, for lanes of a register that
+    # it does not use.
     with np.errstate(invalid="ignore"):
         np.matmul(differences, np.ones(queries.shape[1], np.float32), out=distances[:, 0])
         np.matmul(differences, by_deviation[:, :, None], out=distances[:, 1, :, None])
@@ -79,7 +85,8 @@ def neighbour_predictions(
         unused = PLACES[:size] >= filled[:, None]
         np.copyto(distances, np.inf, where=unused[:, None, :])
     count = min(NEIGHBOURS, size)
-    # Positive floats are ordered like their bits. The last 8 bits carry the place: partitioning numbers beats finding places.
+    # Positive floats are ordered like their bits. The last 8 bits carry the place: partitioning numbers beats
+    # finding places.
     marked = distances.view(np.uint32) & np.uint32(0xFFFFFF00) | PLACES[:size]
     marked.partition(count - 1, axis=2)
     nearest = (marked[..., :count] & np.uint32(0xFF)).astype(np.intp)

@@ -2,9 +2,10 @@
 
     delta_i <- delta_i + rate (y_n - (theta_i + delta_i) . z_i) z_i        for every kernel i
 
-This is normalised least mean squares (Widrow and Hoff 1960), for |z_i| = 1: equation (10) of Ghari and Shen (NeurIPS 2022) for a
-federation of one client. The copy theta_i + delta_i is used until the server publishes a new version. Then delta is dropped whole.
-The server has or will read the same samples in the client's updates, so no step counts twice.
+This is normalised least mean squares (Widrow and Hoff 1960), for |z_i| = 1: equation (10) of Ghari and Shen
+(NeurIPS 2022) for a federation of one client. The copy theta_i + delta_i is used until the server publishes a
+new version. Then delta is dropped whole. The server has or will read the same samples in the client's
+updates, so no step counts twice.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ __all__ = ["OWN_STEPS", "OwnSteps"]
 OWN_STEPS = b"o"
 # Between the best rate of sets that change and of sets that do not; see docs/pofmkl.md.
 RATE = 0.6
-# In memory: enough for 13,000 clients with 24 kernels of 100 frequencies. Further clients use the model as it is.
+# In memory: enough for 13,000 clients with 24 kernels of 100 frequencies. Further clients use the model as it
+# is.
 MOST_BYTES = 256_000_000
 
 
@@ -71,8 +73,11 @@ class OwnSteps:
         """Forget a client."""
         self._steps.pop(row, None)
 
-    def correct(self, raw: NDArray[Any], rows: NDArray[np.intp], views: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Add delta_ik . z_i for one sample of each client to theta_i . z_i, raw (clients, kernels), in place; returns raw.
+    def correct(
+        self, raw: NDArray[Any], rows: NDArray[np.intp], views: Sequence[NDArray[Any]]
+    ) -> NDArray[Any]:
+        """Add delta_ik . z_i for one sample of each client to theta_i . z_i, raw (clients, kernels), in
+        place; returns raw.
 
         rows: (clients,). views: of the samples.
         """
@@ -83,9 +88,14 @@ class OwnSteps:
         return raw
 
     def learn(
-        self, rows: NDArray[np.intp], views: Sequence[NDArray[Any]], parameters: NDArray[Any], targets: NDArray[np.float64]
+        self,
+        rows: NDArray[np.intp],
+        views: Sequence[NDArray[Any]],
+        parameters: NDArray[Any],
+        targets: NDArray[np.float64],
     ) -> None:
-        """Take a step for one sample of each client that has begun. targets: y_n, (clients,); NaN where there is none."""
+        """Take a step for one sample of each client that has begun. targets: y_n, (clients,); NaN where there
+        is none."""
         own = self._begun(rows)
         own = own[~np.isnan(targets[own])]
         if not len(own):
@@ -108,7 +118,9 @@ class OwnSteps:
     def _rows(self, views: Sequence[NDArray[Any]], samples: NDArray[np.intp]) -> NDArray[Any]:
         """z of every kernel for each of these samples: (samples, kernels, 2 D)."""
         kernels = self._shape[0]
-        rows = self._features.rows(views, np.repeat(samples, kernels), np.tile(np.arange(kernels), len(samples)))
+        rows = self._features.rows(
+            views, np.repeat(samples, kernels), np.tile(np.arange(kernels), len(samples))
+        )
         return rows.reshape(len(samples), *self._shape)
 
     def restore(self, row: int, content: bytes) -> None:
@@ -117,7 +129,12 @@ class OwnSteps:
             self._steps.pop(row, None)
             return
         steps = decode_array(content, self._features.dtype.type, self._shape, "a client's own steps")
-        check_within(np.linalg.norm(steps.astype(np.float64), axis=1), 0.0, LARGEST_OWN_STEP, "the length of a client's own steps")
+        check_within(
+            np.linalg.norm(steps.astype(np.float64), axis=1),
+            0.0,
+            LARGEST_OWN_STEP,
+            "the length of a client's own steps",
+        )
         if len(self._steps) >= self._most and row not in self._steps:
             raise PeerError("too_large", f"{len(self._steps)} clients take steps of their own already")
         self._steps[row] = np.array(steps)

@@ -30,14 +30,15 @@ __all__ = ["PaperLearner"]
 LARGEST_SCORE = 1.001 * LARGEST_NUMBER
 # The largest sum of losses, each of them the square of such a number.
 LARGEST_SUM = 1e60
-# Predictions are published at most one label range beyond either end of the range: a model that diverged or that somebody else
-# wrote could predict anything. A label that is farther away is learnt as the bound, too: the paper's labels are within the range,
-# and the operator of such a client has to correct label_range.
+# Predictions are published at most one label range beyond either end of the range: a model that diverged or
+# that somebody else wrote could predict anything. A label that is farther away is learnt as the bound, too:
+# the paper's labels are within the range, and the operator of such a client has to correct label_range.
 LOWEST, HIGHEST = -1.0, 2.0
 
 
 class PaperLearner:
-    """Each client weighs the kernels by their losses on its own samples. All clients share the kernels' parameters.
+    """Each client weighs the kernels by their losses on its own samples. All clients share the kernels'
+    parameters.
 
     learning_rate eta, regularisation lambda, loss L. One object serves one thread, as its ``features`` do.
     """
@@ -47,7 +48,9 @@ class PaperLearner:
     drifts = 0
     part_bytes = 0
 
-    def __init__(self, *, features: FeatureMap, learning_rate: float, regularisation: float, loss: Loss) -> None:
+    def __init__(
+        self, *, features: FeatureMap, learning_rate: float, regularisation: float, loss: Loss
+    ) -> None:
         self.features = features
         self.learning_rate = learning_rate
         self.regularisation = regularisation
@@ -55,11 +58,17 @@ class PaperLearner:
         self.kernels: int = features.kernels
         self.row_length: int = 2 * features.count
         self.dimension: int = features.dimension
-        self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
+        self.dtype: type[np.float32] | type[np.float64] = (
+            np.float64 if features.dtype == np.float64 else np.float32
+        )
         self.input_dtype = self.dtype
         number = np.dtype(self.dtype).newbyteorder("<")
         self._forecast_type = np.dtype(
-            [("score", "<f8"), ("inputs", number, (self.dimension,)), ("kernel_predictions", number, (self.kernels,))]
+            [
+                ("score", "<f8"),
+                ("inputs", number, (self.dimension,)),
+                ("kernel_predictions", number, (self.kernels,)),
+            ]
         )
         # A row a client: its log-weights, its loss with each kernel alone, then the four sums.
         self._personal = RowPool(2 * self.kernels + 4)
@@ -71,14 +80,17 @@ class PaperLearner:
     def give_back(self, row: int) -> None:
         self._personal.give_back([row])
 
-    def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> _Learnt:
+    def predict_and_learn(
+        self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]
+    ) -> _Learnt:
         kernels, starts, labelled = self.kernels, batch.starts, batch.labelled
         labels = np.clip(batch.labels, LOWEST, HIGHEST)
         kernel_predictions = self._kernel_predictions(batch.inputs, parameters)
         # l_i = L(f_i, y) + lambda ||theta_i||^2
         plain_losses = self.loss.value(kernel_predictions, labels[:, None]) * labelled[:, None]
         losses = plain_losses + self.regularisation * np.outer(labelled, squared_norms)
-        # (7): log w_i <- log w_i - eta l_i after each sample, so that sample s of a client is predicted with the losses before it.
+        # (7): log w_i <- log w_i - eta l_i after each sample, so that sample s of a client is predicted with
+        # the losses before it.
         changes = -self.learning_rate * losses
         personal = self._personal.numbers[batch.rows]
         log_weights = np.empty_like(changes)
@@ -103,7 +115,8 @@ class PaperLearner:
         return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
     def _published(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        # With the logistic loss f is the log-odds of label 1, and the published prediction is its probability.
+        # With the logistic loss f is the log-odds of label 1, and the published prediction is its
+        # probability.
         return np.asarray(expit(scores) if self.loss is LOGISTIC else np.clip(scores, LOWEST, HIGHEST))
 
     def _count_bounded(self, scores: NDArray[np.float64]) -> None:
@@ -114,7 +127,8 @@ class PaperLearner:
         # (4), (6): f_i = theta_i . z_i(x)
         kernel_predictions = self.features.predict(inputs, parameters)
         if not np.abs(kernel_predictions).max(initial=0.0) < LARGEST_NUMBER:
-            # Steps that were far too long have made the model useless. Only finite numbers may be stored or sent.
+            # Steps that were far too long have made the model useless. Only finite numbers may be stored or
+            # sent.
             kernel_predictions = np.clip(np.nan_to_num(kernel_predictions), -LARGEST_NUMBER, LARGEST_NUMBER)
         return kernel_predictions
 
@@ -136,7 +150,8 @@ class PaperLearner:
         parameters: NDArray[Any],
         squared_norms: NDArray[np.float64],
     ) -> _Learnt:
-        """Equations (7) and (9) with the f_i of the forecast. Today's parameters enter the regularisation only."""
+        """Equations (7) and (9) with the f_i of the forecast. Today's parameters enter the regularisation
+        only."""
         then = np.frombuffer(b"".join(forecasts), self._forecast_type)
         scores, kernel_predictions = then["score"].copy(), then["kernel_predictions"].astype(self.dtype)
         predictions = self._published(scores)
@@ -151,7 +166,9 @@ class PaperLearner:
         personal[:, -3:] += np.stack(sums, axis=1)
         self._personal.numbers[rows] = personal
         one = np.ones(len(rows), np.intp)
-        batch = Batch(rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), learnt, one.astype(np.bool_))
+        batch = Batch(
+            rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), learnt, one.astype(np.bool_)
+        )
         return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
     @property
@@ -182,17 +199,23 @@ class PaperLearner:
         return ()
 
     def restore(self, row: int, remembered: bytes) -> None:
-        numbers = decode_array(remembered, np.float64, self._personal.numbers.shape[1:], "the numbers of a client")
+        numbers = decode_array(
+            remembered, np.float64, self._personal.numbers.shape[1:], "the numbers of a client"
+        )
         samples, labels = numbers[-4], numbers[-3]
         if not 0 <= labels <= samples <= 2**53 or samples % 1 or labels % 1:
-            raise PeerError("malformed", f"{samples:g} samples and {labels:g} labels of a client are remembered")
+            raise PeerError(
+                "malformed", f"{samples:g} samples and {labels:g} labels of a client are remembered"
+            )
         check_within(numbers[: self.kernels], -LARGEST_SUM, LARGEST_SUM, "weights of kernels")
         check_within(numbers[self.kernels : -4], 0.0, LARGEST_SUM, "losses of kernels")
         check_within(numbers[-2:], 0.0, LARGEST_SUM, "losses")
         self._personal.numbers[row] = numbers
 
     def restore_part(self, row: int, key: bytes, value: bytes) -> None:
-        raise PeerError("malformed", "a client's state has parts that preset paper does not know: it is of another preset")
+        raise PeerError(
+            "malformed", "a client's state has parts that preset paper does not know: it is of another preset"
+        )
 
     def measure(self) -> Iterable[Measurement]:
         """This learner has only the metrics of every learner."""
@@ -223,7 +246,8 @@ class _Forecast:
 
 @dataclass(frozen=True)
 class _Learnt:
-    """A learnt batch. ``changes``: of its log-weights, (samples, kernels). The rest is as in :class:`Learnt`."""
+    """A learnt batch. ``changes``: of its log-weights, (samples, kernels). The rest is as in
+    :class:`Learnt`."""
 
     learner: PaperLearner
     batch: Batch
@@ -238,7 +262,9 @@ class _Learnt:
     def log_weights_after(self) -> NDArray[np.float64]:
         return self.log_weights + self.changes
 
-    def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]) -> NDArray[Any]:
+    def steps(
+        self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]
+    ) -> NDArray[Any]:
         """(eta / p_i) grad l_i with grad l_i = L'(f_i, y) z_i(x) + 2 lambda theta_i   (POF-MKL, eq. 9)."""
         learner, batch = self.learner, self.batch
         slopes = learner.loss.gradient(self.kernel_predictions[samples, kernels], batch.labels[samples])

@@ -10,7 +10,8 @@ __all__ = ["RowPool"]
 
 
 class RowPool:
-    """Lends rows of ``width`` float64 numbers. ``numbers`` is (rows, width), and another array after it has grown."""
+    """Lends rows of ``width`` float64 numbers. ``numbers`` is (rows, width), and another array after it has
+    grown."""
 
     def __init__(self, width: int) -> None:
         self.numbers = np.zeros((0, width))

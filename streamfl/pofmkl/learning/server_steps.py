@@ -1,15 +1,16 @@
-"""The server's steps on its clients' rows: the averaged gradients of equation (10), or learning from target rows.
+"""The server's steps on its clients' rows: the averaged gradients of equation (10), or learning from target
+rows.
 
-A *target row* h = y z belongs to one sample and one kernel: z, 2 D numbers of norm 1, are the sample's random features, y its
-label, standardised by its client and clipped to +-LARGEST_TARGET. A gradient depends on the parameters that its client knew; h does
-not. Since |z| = 1,
+A *target row* h = y z belongs to one sample and one kernel: z, 2 D numbers of norm 1, are the sample's random
+features, y its label, standardised by its client and clipped to +-LARGEST_TARGET. A gradient depends on the
+parameters that its client knew; h does not. Since |z| = 1,
 
         z z' = h h' / |h|^2    and    z y = h,
 
-each step computes what it needs from h at its own newest parameters. So no row is stale, and no step corrects for staleness.
-z and y are known up to a common sign, which changes neither z z' nor z y. The rows of several samples must not be added up: neither
-equation holds for a sum. h is 0 where the label is its client's mean. Such a row does not show its sample, so it is skipped.
-"""
+each step computes what it needs from h at its own newest parameters. So no row is stale, and no step corrects
+for staleness. z and y are known up to a common sign, which changes neither z z' nor z y. The rows of several
+samples must not be added up: neither equation holds for a sum. h is 0 where the label is its client's mean.
+Such a row does not show its sample, so it is skipped."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ __all__ = ["AdaGradStep", "AveragedStep", "RecursiveLeastSquares", "ServerStep",
 
 # Defaults of recursive least squares.
 RIDGE, LEAK, BLOCK = 0.1, 3e-6, 64
-# The largest label that a client of the paper's preset learns, and the tolerance for the rounding of its rows.
+# The largest label that a client of the paper's preset learns, and the tolerance for the rounding of its
+# rows.
 LARGEST_LABEL, LARGEST_ROUNDING = 2.0, 1.001
 
 
@@ -43,13 +45,16 @@ class ServerStep(Protocol):
 
     @property
     def largest_norm(self) -> float | None:
-        """The Euclidean norm above which a row is refused; None: its numbers are bounded by ``LARGEST_STEP`` alone."""
+        """The Euclidean norm above which a row is refused; None: its numbers are bounded by ``LARGEST_STEP``
+        alone."""
 
     @property
     def shortened(self) -> int:
         """Rows since the step was created that were longer than an honest client's and were shortened."""
 
-    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+    def apply(
+        self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]
+    ) -> NDArray[np.float64]:
         """The parameters after these rows, taken in order.
 
         parameters: of the shard's n kernels, (n, 2 D); not changed here.
@@ -60,19 +65,21 @@ class ServerStep(Protocol):
         """
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """Keys and values that changed since the last call, in the order in which to write them; None deletes the key."""
+        """Keys and values that changed since the last call, in the order in which to write them; None deletes
+        the key."""
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Restore what ``changed_state`` gave, in any order of the keys; PeerError if it is malformed."""
 
 
 class AveragedStep:
-    """Gradients, of one or several samples each, added up and divided by the size K of the federation (POF-MKL, eq. 10):
+    """Gradients, of one or several samples each, added up and divided by the size K of the federation
+    (POF-MKL, eq. 10):
 
     theta_i <- theta_i - (1/K) sum over the rows delta_ik of kernel i.
 
-    A client's row is the sum over its samples of (eta / p) (L'(theta_i . z, y) z + 2 lambda theta_i), equation (9). |z| = 1, and y
-    is clipped to -1 to 2, so the norm of a row of one sample is at most
+    A client's row is the sum over its samples of (eta / p) (L'(theta_i . z, y) z + 2 lambda theta_i),
+    equation (9). |z| = 1, and y is clipped to -1 to 2, so the norm of a row of one sample is at most
 
         eta / p (2 (|theta_i| + 2) + 2 lambda |theta_i|).
 
@@ -91,15 +98,21 @@ class AveragedStep:
         self._regularisation = regularisation
         self.shortened = 0
 
-    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+    def apply(
+        self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]
+    ) -> NDArray[np.float64]:
         lengths = np.linalg.norm(parameters.astype(np.float64), axis=1)
-        longest = self._factor * (2.0 * (lengths + LARGEST_LABEL) + 2.0 * self._regularisation * lengths)[kernels]
+        longest = (
+            self._factor * (2.0 * (lengths + LARGEST_LABEL) + 2.0 * self._regularisation * lengths)[kernels]
+        )
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
         too_long = norms > LARGEST_ROUNDING * longest
         if too_long.any():
             self.shortened += int(too_long.sum())
             rows = rows * np.where(too_long, longest / np.maximum(norms, longest), 1.0)[:, np.newaxis]
-        selection = csr_array((np.ones(len(rows)), (kernels, np.arange(len(rows)))), shape=(len(parameters), len(rows)))
+        selection = csr_array(
+            (np.ones(len(rows)), (kernels, np.arange(len(rows)))), shape=(len(parameters), len(rows))
+        )
         averaged: NDArray[np.float64] = parameters - selection @ rows.astype(np.float64) / self._clients
         return averaged
 
@@ -113,27 +126,32 @@ class AveragedStep:
 class RecursiveLeastSquares:
     """The ridge solution of all target rows so far, for each kernel, with a leak that keeps it able to learn.
 
-    At first theta = 0 and P = I / ridge. Rows Z that are learnt together have residuals r = Z theta - y at the newest theta:
+    At first theta = 0 and P = I / ridge. Rows Z that are learnt together have residuals r = Z theta - y at
+    the newest theta:
 
         G = (I + Z P Z')^-1 Z P;    theta <- theta - r' G;    P <- P - (Z P)' G.
 
-    By Woodbury's identity theta and P are as if the rows had come one by one, however they are cut into groups.
+    By Woodbury's identity theta and P are as if the rows had come one by one, however they are cut into
+    groups.
 
     After every ``block`` rows of a kernel, counted from its first row,
 
         P <- (1 - leak)^block P + (1 - (1 - leak)^block) I / ridge,
 
-    This forgets old rows. P does not wind up in directions where no rows come, and its smallest eigenvalue stays far above rounding
-    in single precision. P never exceeds I / ridge. A step adds at most y^2 to theta' P^-1 theta, and the leak lowers that. So after
-    n rows |theta| <= LARGEST_TARGET sqrt(n / ridge), whatever clients send.
+    This forgets old rows. P does not wind up in directions where no rows come, and its smallest eigenvalue
+    stays far above rounding in single precision. P never exceeds I / ridge. A step adds at most y^2 to theta'
+    P^-1 theta, and the leak lowers that. So after n rows |theta| <= LARGEST_TARGET sqrt(n / ridge), whatever
+    clients send.
 
-    Within a block P itself stays as it was. With L L' = I + Z P Z' and U = L^-1 Z P, (Z P)' G = U' U. The rows of U so far,
-    (rows, 2 D), are kept beside P. When the block is full, U' U is subtracted: one product, symmetric to the last bit.
+    Within a block P itself stays as it was. With L L' = I + Z P Z' and U = L^-1 Z P, (Z P)' G = U' U. The
+    rows of U so far, (rows, 2 D), are kept beside P. When the block is full, U' U is subtracted: one product,
+    symmetric to the last bit.
 
-    theta is stored with the model. P is written only after every ``blocks_per_snapshot`` blocks: its upper triangle,
-    D (2 D + 1) numbers. Each row is written into a slot as well. Slots are overwritten in turn: a kernel has at most
-    ``block * blocks_per_snapshot``. A restored P is the snapshot and the rows after it, learnt in the same groups as before, so it
-    is the same to the last bit.
+    theta is stored with the model. P is written only after every ``blocks_per_snapshot`` blocks: its upper
+    triangle,
+    D (2 D + 1) numbers. Each row is written into a slot as well. Slots are overwritten in turn: a kernel has
+    at most ``block * blocks_per_snapshot``. A restored P is the snapshot and the rows after it, learnt in the
+    same groups as before, so it is the same to the last bit.
 
     kernels: how many the shard has.
     row_length: 2 D.
@@ -181,7 +199,9 @@ class RecursiveLeastSquares:
         """Bytes of the upper triangle of a kernel's P, which is stored in one record."""
         return row_length * (row_length + 1) // 2 * int(np.dtype(dtype).itemsize)
 
-    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+    def apply(
+        self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]
+    ) -> NDArray[np.float64]:
         theta = parameters.astype(np.float64)
         order = np.argsort(kernels, kind="stable")
         kernels, rows, units, targets = samples_of(kernels[order], rows[order])
@@ -191,7 +211,11 @@ class RecursiveLeastSquares:
         for run, start, end in self._runs(kernels):
             kernel = run.start
             while start < end:
-                stop = min(end, start + self._block - self._counts[kernel] % self._block) if run.stop == kernel + 1 else end
+                stop = (
+                    min(end, start + self._block - self._counts[kernel] % self._block)
+                    if run.stop == kernel + 1
+                    else end
+                )
                 if self._remembered:
                     self._note(run, rows[start:stop])
                 theta[run] -= self._learn(run, units[start:stop], targets[start:stop], theta[run])
@@ -199,14 +223,16 @@ class RecursiveLeastSquares:
         return theta
 
     def apply_to_all(self, parameters: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
-        """As :meth:`apply`, for one row of each kernel in order, none of norm 0, in a step never used otherwise. Stores nothing."""
+        """As :meth:`apply`, for one row of each kernel in order, none of norm 0, in a step never used
+        otherwise. Stores nothing."""
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         theta = parameters.astype(np.float64)
         theta -= self._learn(slice(0, len(theta)), rows / norms[:, np.newaxis], norms, theta)
         return theta
 
     def _runs(self, kernels: NDArray[np.intp]) -> Iterable[tuple[slice, int, int]]:
-        """Cut sorted rows into runs: all rows of one kernel, or one row each of neighbouring kernels at the same row of a block.
+        """Cut sorted rows into runs: all rows of one kernel, or one row each of neighbouring kernels at the
+        same row of a block.
 
         Yields the kernels, and the first row and the end.
         """
@@ -230,18 +256,21 @@ class RecursiveLeastSquares:
         return self.rows_learnt % self._block
 
     def at_block_begin(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The upper triangles of P as every kernel's present block began, (kernels, D (2 D + 1)), and the rows until then."""
+        """The upper triangles of P as every kernel's present block began, (kernels, D (2 D + 1)), and the
+        rows until then."""
         return self._inverses[:, *self._triangle], self._counts - self._counts % self._block
 
     def begin_at(self, triangles: NDArray[Any], rows: NDArray[np.int64]) -> None:
-        """Restore what :meth:`at_block_begin` gave. It is not checked: it must come from this or a trusted process."""
+        """Restore what :meth:`at_block_begin` gave. It is not checked: it must come from this or a trusted
+        process."""
         self._inverses[:, *self._triangle] = triangles
         self._inverses.transpose(0, 2, 1)[:, *self._triangle] = triangles
         self._counts[:] = rows
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
         encode = msgspec.msgpack.encode
-        # Snapshots first: a slot that is overwritten holds a row from before the snapshot that makes room for it.
+        # Snapshots first: a slot that is overwritten holds a row from before the snapshot that makes room for
+        # it.
         for kernel, snapshot in self._changed_snapshots.items():
             yield b"snapshot/%d" % kernel, encode(snapshot)
         for key, slot in self._changed_slots.items():
@@ -251,9 +280,17 @@ class RecursiveLeastSquares:
     def restore(self, key: bytes, value: bytes) -> None:
         if key.startswith(b"slot/"):
             slot = decode_restored(value, _StoredTargetRow, f"step state {key!r}")
-            one_block = 0 < slot.first <= slot.number and (slot.first - 1) // self._block == (slot.number - 1) // self._block
-            if not (one_block and 0 <= slot.kernel < len(self._counts)) or key != self._slot_key(slot.kernel, slot.number):
-                raise PeerError("malformed", f"step state {key!r}: kernel {slot.kernel}, rows {slot.first} to {slot.number}")
+            one_block = (
+                0 < slot.first <= slot.number
+                and (slot.first - 1) // self._block == (slot.number - 1) // self._block
+            )
+            if not (one_block and 0 <= slot.kernel < len(self._counts)) or key != self._slot_key(
+                slot.kernel, slot.number
+            ):
+                raise PeerError(
+                    "malformed",
+                    f"step state {key!r}: kernel {slot.kernel}, rows {slot.first} to {slot.number}",
+                )
             row = decode_array(slot.row, self._dtype, (self._row_length,), "row")
             check_within(row, -LARGEST_TARGET_NORM, LARGEST_TARGET_NORM, f"step state {key!r}")
             self._restored.setdefault(slot.kernel, {})[slot.number] = slot
@@ -262,7 +299,9 @@ class RecursiveLeastSquares:
             kernel = snapshot.kernel
             whole_blocks = snapshot.rows >= 1 and snapshot.rows % self._slots == 0
             if not (0 <= kernel < len(self._counts) and whole_blocks) or key != b"snapshot/%d" % kernel:
-                raise PeerError("malformed", f"step state {key!r}: kernel {kernel} after {snapshot.rows} rows")
+                raise PeerError(
+                    "malformed", f"step state {key!r}: kernel {kernel} after {snapshot.rows} rows"
+                )
             self._inverses[kernel] = self._restored_inverse(snapshot.triangle)
             self._counts[kernel] = snapshot.rows
         else:
@@ -295,8 +334,11 @@ class RecursiveLeastSquares:
             slot = _StoredTargetRow(kernel, number, first, content[place * size : (place + 1) * size])
             self._changed_slots[self._slot_key(kernel, number)] = slot
 
-    def _learn(self, run: slice, units: NDArray[Any], targets: NDArray[Any], theta: NDArray[np.float64]) -> NDArray[Any]:
-        """Learn rows of one kernel that belong to its present block, or one row each of several; returns r' G, (kernels, 2 D)."""
+    def _learn(
+        self, run: slice, units: NDArray[Any], targets: NDArray[Any], theta: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Learn rows of one kernel that belong to its present block, or one row each of several; returns r'
+        G, (kernels, 2 D)."""
         rows = len(units) // (run.stop - run.start)
         begun = int(self._counts[run.start]) % self._block
         inverses, factors = self._inverses[run], self._factors[run]
@@ -336,7 +378,8 @@ class RecursiveLeastSquares:
             self._changed_snapshots[kernel] = _Snapshot(kernel, int(self._counts[kernel]), triangle)
 
     def _replay(self, kernel: int) -> None:
-        """Bring a restored P up to the last stored row. Slots may be restored before the snapshot or after it."""
+        """Bring a restored P up to the last stored row. Slots may be restored before the snapshot or after
+        it."""
         slots = self._restored.pop(kernel, {})
         while (slot := slots.get(int(self._counts[kernel]) + 1)) is not None:
             together = []
@@ -371,6 +414,6 @@ class _StoredTargetRow(msgspec.Struct, array_like=True):
 
 @functools.cache
 def _triangular_solver(dtype: Any) -> Any:
-    # LAPACK directly: for a single row, scipy's checks would take longer than everything else here. As an attribute it would keep
-    # the step from being pickled.
+    # LAPACK directly: for a single row, scipy's checks would take longer than everything else here. As an
+    # attribute it would keep the step from being pickled.
     return get_lapack_funcs("trtrs", dtype=dtype)

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from streamfl.learning.challengers import own_model
 from streamfl.learning.model_state import ModelSnapshot, StateRefused
-from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, OwnModel, decode_remembered
+from streamfl.learning.own_models import (
+    GUESTS_ERRORS,
+    ModelFailures,
+    OwnChallenger,
+    OwnModel,
+    decode_remembered,
+)
 from streamfl.pofmkl.learning.client_journal import ChangedClientParts, part_key
 from streamfl.pofmkl.learning.windowed import by_column
 
@@ -37,11 +43,12 @@ def is_stateful(model: str | OwnModel, loss: Literal["square", "logistic"]) -> b
 
 
 class StatefulExperts:
-    """Models that are stored at every multiple of ``period`` samples, and learn the samples since from the client's ring.
+    """Models that are stored at every multiple of ``period`` samples, and learn the samples since from the
+    client's ring.
 
-    At each multiple a model is created again from its own state, whether or not the worker stops. What the state lacks is lost in
-    either case, so a restart changes nothing. A model whose state cannot be stored, or that failed, begins anew with the latest
-    ``period`` samples.
+    At each multiple a model is created again from its own state, whether or not the worker stops. What the
+    state lacks is lost in either case, so a restart changes nothing. A model whose state cannot be stored, or
+    that failed, begins anew with the latest ``period`` samples.
 
     models: by their place in ``experts.river``.
     loss, inputs, label, ring: as in :class:`streamfl.pofmkl.learning.windowed.RiverExperts` and ``Windowed``.
@@ -70,7 +77,8 @@ class StatefulExperts:
         self._restored: dict[int, dict[int, ModelSnapshot]] = {}
 
     def keep(self, rows: Sequence[int], kept: NDArray[np.float32], counts: Sequence[int]) -> None:
-        """Note that a sample of each client was kept, ``counts`` so far. Stores models before their samples leave the ring."""
+        """Note that a sample of each client was kept, ``counts`` so far. Stores models before their samples
+        leave the ring."""
         for row, count in zip(rows, counts, strict=True):
             if count % self._period == 0:
                 # The restored state is from before this sample.
@@ -78,7 +86,8 @@ class StatefulExperts:
                 self._at(row, kept[row], count)
 
     def predict(self, row: int, kept: _Rows, count: int, inputs: _Rows) -> dict[int, float]:
-        """By place, each model's prediction for ``inputs`` (columns,), NaN if there is none. kept, count: as in ``Windowed``."""
+        """By place, each model's prediction for ``inputs`` (columns,), NaN if there is none. kept, count: as
+        in ``Windowed``."""
         found = {}
         for place, model in zip(self._places, self._at(row, kept, count).models, strict=True):
             found[place] = math.nan
@@ -87,7 +96,9 @@ class StatefulExperts:
                     found[place] = model.predict(by_column(inputs))
                 # The operator's own code may raise anything. The client goes on without it.
                 except GUESTS_ERRORS as error:
-                    self._failures.note(self._models[place].name, "predict", error, "the running mean replaces it")
+                    self._failures.note(
+                        self._models[place].name, "predict", error, "the running mean replaces it"
+                    )
         return found
 
     def forget(self, row: int) -> None:
@@ -110,19 +121,30 @@ class StatefulExperts:
         if held is None or held.known > count:
             held = self._held[row] = self._taken_back(row, kept, count)
         for number in range(held.known, count):
-            held.models = [self._learnt(*one, kept[number % self._ring]) for one in zip(self._places, held.models, strict=True)]
+            held.models = [
+                self._learnt(*one, kept[number % self._ring])
+                for one in zip(self._places, held.models, strict=True)
+            ]
             held.known = number + 1
             if held.known % self._period == 0:
-                held.models = [self._made_again(row, *one, kept, held.known) for one in zip(self._places, held.models, strict=True)]
+                held.models = [
+                    self._made_again(row, *one, kept, held.known)
+                    for one in zip(self._places, held.models, strict=True)
+                ]
         return held
 
     def _taken_back(self, row: int, kept: _Rows, count: int) -> _Held:
         """The models as they were at the last multiple of the period."""
         number = count - count % self._period
         remembered = self._restored.pop(row, {})
-        return _Held([self._restored_or_new(place, remembered.get(place), kept, number) for place in self._places], number)
+        return _Held(
+            [self._restored_or_new(place, remembered.get(place), kept, number) for place in self._places],
+            number,
+        )
 
-    def _restored_or_new(self, place: int, remembered: ModelSnapshot | None, kept: _Rows, number: int) -> OwnChallenger | None:
+    def _restored_or_new(
+        self, place: int, remembered: ModelSnapshot | None, kept: _Rows, number: int
+    ) -> OwnChallenger | None:
         if number and remembered is not None and remembered.state:
             try:
                 if remembered.number != number:
@@ -132,7 +154,9 @@ class StatefulExperts:
                 self._note(place, "restore", error)
         return self._new(place, kept, number)
 
-    def _made_again(self, row: int, place: int, model: OwnChallenger | None, kept: _Rows, number: int) -> OwnChallenger | None:
+    def _made_again(
+        self, row: int, place: int, model: OwnChallenger | None, kept: _Rows, number: int
+    ) -> OwnChallenger | None:
         """The model created again from its own state, which is stored."""
         content, again = ModelSnapshot(number).encoded(), None
         if model is not None:
@@ -151,7 +175,8 @@ class StatefulExperts:
         return model
 
     def _new(self, place: int, kept: _Rows, number: int) -> OwnChallenger | None:
-        """A model without stored state that has learnt the latest ``period`` samples before sample ``number``."""
+        """A model without stored state that has learnt the latest ``period`` samples before sample
+        ``number``."""
         model: OwnChallenger | None
         try:
             model = OwnChallenger(self._models[place], self._loss)

@@ -15,6 +15,7 @@ __all__ = ["LARGEST_TARGET_NORM", "SMALLEST_TARGET_NORM", "samples_of"]
 LARGEST_TARGET_NORM = LARGEST_TARGET * 1.001
 SMALLEST_TARGET_NORM = 1e-12
 
+
 def samples_of(
     kernels: NDArray[np.intp], rows: NDArray[Any]
 ) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[Any], NDArray[Any]]:

@@ -28,7 +28,10 @@ class TargetRows:
     log_weights: Floats
     log_weights_after: Floats
 
-    def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: Floats) -> NDArray[Any]:
-        """Target rows y_n z_i. The server's step decides how much each counts, so rows are not divided by their probability."""
+    def steps(
+        self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: Floats
+    ) -> NDArray[Any]:
+        """Target rows y_n z_i. The server's step decides how much each counts, so rows are not divided by
+        their probability."""
         rows = self.features.rows(self.views, samples, kernels)
         return np.asarray(rows * self.targets[samples, None].astype(rows.dtype))

@@ -1,7 +1,8 @@
-"""Views scale a sample so that one set of bandwidths suits every data set. This module also has the kernels on them.
+"""Views scale a sample so that one set of bandwidths suits every data set. This module also has the kernels
+on them.
 
-A view uses running statistics, so nobody has to know the data beforehand. A bandwidth of 1 then means the same everywhere.
-"""
+A view uses running statistics, so nobody has to know the data beforehand. A bandwidth of 1 then means the
+same everywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ Floats = NDArray[np.float64]
 
 
 def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:
-    """Scales all columns alike, so that they keep their proportions: (x - mean) / sqrt(sum of the variances), norm 3 at most.
+    """Scales all columns alike, so that they keep their proportions: (x - mean) / sqrt(sum of the variances),
+    norm 3 at most.
 
     inputs, means, variances: (samples, d).
 
@@ -39,10 +41,11 @@ def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:
 
 
 class ViewedFeatures:
-    """Random features of a Gaussian kernel of every bandwidth on every view. Kernels are numbered view by view.
+    """Random features of a Gaussian kernel of every bandwidth on every view. Kernels are numbered view by
+    view.
 
-    views: names of ``VIEWS``. Those that end in "-lags" also have the last two labels as inputs, standardised and halved.
-    bandwidths: of the kernels of each view.
+    views: names of ``VIEWS``. Those that end in "-lags" also have the last two labels as inputs, standardised
+    and halved. bandwidths: of the kernels of each view.
     count: D, frequencies of a kernel.
     dimension: d, of the samples.
     seed: of the frequencies.
@@ -50,7 +53,13 @@ class ViewedFeatures:
     """
 
     def __init__(
-        self, views: Sequence[str], bandwidths: Sequence[float], count: int, dimension: int, seed: int, dtype: Any = np.float32
+        self,
+        views: Sequence[str],
+        bandwidths: Sequence[float],
+        count: int,
+        dimension: int,
+        seed: int,
+        dtype: Any = np.float32,
     ) -> None:
         self.views = tuple(views)
         self.dimension = dimension
@@ -114,8 +123,11 @@ class ViewedFeatures:
         return self.dimension + LAGS * view.endswith("-lags")
 
     def rows_of_all(self, inputs: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """z of every kernel for one sample: (kernels, 2 D), each of unit norm. inputs: as :meth:`inputs` gives them."""
-        phases = np.concatenate([features.phases(view) for features, view in zip(self._maps, inputs, strict=True)], axis=1)
+        """z of every kernel for one sample: (kernels, 2 D), each of unit norm. inputs: as :meth:`inputs`
+        gives them."""
+        phases = np.concatenate(
+            [features.phases(view) for features, view in zip(self._maps, inputs, strict=True)], axis=1
+        )
         phases = phases.reshape(self.kernels, self.count)
         result = np.empty((self.kernels, 2 * self.count), self.dtype)
         np.sin(phases, out=result[:, : self.count])
@@ -123,7 +135,9 @@ class ViewedFeatures:
         result *= self._scale
         return result
 
-    def rows(self, inputs: Sequence[NDArray[Any]], samples: NDArray[np.intp], kernels: NDArray[np.intp]) -> NDArray[Any]:
+    def rows(
+        self, inputs: Sequence[NDArray[Any]], samples: NDArray[np.intp], kernels: NDArray[np.intp]
+    ) -> NDArray[Any]:
         """z of one kernel for one sample in each row: (rows, 2 D), each of unit norm.
 
         inputs: as :meth:`inputs` gives them.

@@ -1,4 +1,5 @@
-"""River's objects as functions of a client's latest samples. They cannot be stored, so they are created again from these."""
+"""River's objects as functions of a client's latest samples. They cannot be stored, so they are created again
+from these."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber,
 
 __all__ = ["ChangeDetector", "RiverExperts", "Windowed", "by_column", "risen_since"]
 
-# Samples between two checks. A check takes a few microseconds; until the next one, an old model goes on predicting.
+# Samples between two checks. A check takes a few microseconds; until the next one, an old model goes on
+# predicting.
 CHECK_EVERY = 8
 # Fewest labels with a mean and a deviation worth using. ADWIN does not use fewer either.
 LEAST_SINCE = 5
@@ -31,10 +33,12 @@ _Learner = TypeVar("_Learner", bound=_Learns)
 
 
 class Windowed(Generic[_Learner]):
-    """One object for each client. It knows the client's latest ``period`` to 2 ``period`` samples and nothing else.
+    """One object for each client. It knows the client's latest ``period`` to 2 ``period`` samples and nothing
+    else.
 
-    At every multiple of ``period`` samples it begins anew: it learns the latest ``period`` in their order, then each sample that
-    comes. So it depends only on the number of samples and on a ring of the latest 2 ``period``, and a restart changes nothing.
+    At every multiple of ``period`` samples it begins anew: it learns the latest ``period`` in their order,
+    then each sample that comes. So it depends only on the number of samples and on a ring of the latest 2
+    ``period``, and a restart changes nothing.
 
     make: creates an object that has learnt nothing.
     ring: how many samples are kept; sample number n lies in slot n modulo ``ring``.
@@ -70,8 +74,8 @@ class Windowed(Generic[_Learner]):
 class RiverExperts:
     """Models of :func:`streamfl.learning.challengers.challenger`, each of which predicts a client's labels.
 
-    A model that raises while it learns is off, and predicts NaN, until the window begins anew. Any model predicts NaN where its
-    prediction raises or is not finite.
+    A model that raises while it learns is off, and predicts NaN, until the window begins anew. Any model
+    predicts NaN where its prediction raises or is not finite.
 
     models: by their place in ``experts.river``.
     loss: of the labels.
@@ -95,7 +99,8 @@ class RiverExperts:
         for place, model in models.items():
             try:
                 self._models[place] = challenger(model, loss)
-            # The model could be created when the worker started. But another library's model may raise anything, at any time.
+            # The model could be created when the worker started. But another library's model may raise
+            # anything, at any time.
             except GUESTS_ERRORS as error:
                 self._note(place, "make", error, "it is off for a while")
 
@@ -132,12 +137,12 @@ class RiverExperts:
 class ChangeDetector:
     """ADWIN (Bifet and Gavalda 2007) on a client's errors between 0 and 1: have they risen, and when?
 
-    ADWIN detects a change. Its buckets double in size, so it cannot give the time. The split of least squares gives it: the place
-    where n0 n1 (mean1 - mean0)^2 of the errors before and after it is largest.
+    ADWIN detects a change. Its buckets double in size, so it cannot give the time. The split of least squares
+    gives it: the place where n0 n1 (mean1 - mean0)^2 of the errors before and after it is largest.
 
     error: which column of a kept sample is the error of its prediction.
-    samples_since: how many samples came since the errors rose. It is set by the sample that shows the rise, and 0 after any other.
-    """
+    samples_since: how many samples came since the errors rose. It is set by the sample that shows the rise,
+    and 0 after any other."""
 
     def __init__(self, error: int) -> None:
         from river import drift

@@ -1,4 +1,5 @@
-"""The clients of a shard of the server: seats, received update numbers, and the clients that a lockstep round waits for."""
+"""The clients of a shard of the server: seats, received update numbers, and the clients that a lockstep round
+waits for."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class ShardMembers:
         self.awaited: set[str] = set()
         self._members: dict[str, MemberState] = {}
         self._changed: dict[str, None] = {}
-        # By whether the newcomer sends kernels: until when no seat becomes free. A batch may ask for a seat thousands of times.
+        # By whether the newcomer sends kernels: until when no seat becomes free. A batch may ask for a seat
+        # thousands of times.
         self._full_until: dict[bool, float] = {}
 
     def __len__(self) -> int:
@@ -95,7 +97,8 @@ class ShardMembers:
         self._full_until = {}
 
     def make_room(self, newcomer: str, at: float, teaches: bool) -> str | None:
-        """The client to forget for the newcomer; None: there is a free seat. PeerError if no seat can be freed.
+        """The client to forget for the newcomer; None: there is a free seat. PeerError if no seat can be
+        freed.
 
         A newcomer that sends kernels takes the seat of a client that never did.
         """
@@ -103,7 +106,10 @@ class ShardMembers:
             return None
         if at < self._full_until.get(teaches, at):
             raise self._too_many(newcomer)
-        longest = min(self._members, key=lambda name: (not teaches or self._members[name].taught, self._members[name].seen_at))
+        longest = min(
+            self._members,
+            key=lambda name: (not teaches or self._members[name].taught, self._members[name].seen_at),
+        )
         given_up = teaches and not self._members[longest].taught
         if not given_up and at - self._members[longest].seen_at < self.expiry:
             self._full_until[teaches] = self._members[longest].seen_at + self.expiry
@@ -113,8 +119,8 @@ class ShardMembers:
     def _too_many(self, newcomer: str) -> PeerError:
         return PeerError(
             "too_many_clients",
-            f"{newcomer!r} would be client {self.limit + 1}: raise federation.clients, or wait until one has been idle for "
-            f"federation.client_expiry_seconds = {self.expiry:g}",
+            f"{newcomer!r} would be client {self.limit + 1}: raise federation.clients, or wait until one has "
+            f"been idle for federation.client_expiry_seconds = {self.expiry:g}",
         )
 
     def silent_from(self, name: str) -> float | None:
@@ -122,7 +128,8 @@ class ShardMembers:
         return None if name not in self else self._members[name].rhythm.overdue_at
 
     def note(self, name: str, epoch: int, sequence: int, at: float, now: float, taught: bool) -> bool:
-        """Note an update that was written ``at`` and received ``now``. True if a later number of the client came just before."""
+        """Note an update that was written ``at`` and received ``now``. True if a later number of the client
+        came just before."""
         member = self._members.get(name)
         if member is None:
             member = self._members[name] = MemberState(epoch, sequence, at, False, taught=taught)
@@ -134,7 +141,8 @@ class ShardMembers:
         return behind
 
     def takes_part(self, name: str, version: int) -> None:
-        """Note a client's update for this round or the one before. Rounds wait for it again after 2^misses of these."""
+        """Note a client's update for this round or the one before. Rounds wait for it again after 2^misses of
+        these."""
         member = self._members[name]
         if member.awaited or version <= member.tried_on:
             return
@@ -173,7 +181,8 @@ class ShardMembers:
         return True
 
     def changed_state(self) -> Iterable[tuple[str, bytes | None]]:
-        """Names and records of the clients that changed since the last call; None: the client was forgotten."""
+        """Names and records of the clients that changed since the last call; None: the client was
+        forgotten."""
         changed, self._changed = self._changed, {}
         for name in changed:
             member = self._members.get(name)

@@ -1,12 +1,13 @@
-"""Records what a shard of the server published last, to find and repair what others write into the model topic.
+"""Records what a shard of the server published last, to find and repair what others write into the model
+topic.
 
-Anyone with the right to write into the model topic may write a version or parameters into it. The server therefore keeps a *book*
-in its own changelog: its version, and a digest of each kernel as it was published last. It keeps a *copy* of each kernel there too.
-After a restart the server uses the parameters with the book's digest, wherever they lie among what others wrote. Where they are
-gone, it uses the copy.
+Anyone with the right to write into the model topic may write a version or parameters into it. The server
+therefore keeps a *book* in its own changelog: its version, and a digest of each kernel as it was published
+last. It keeps a *copy* of each kernel there too. After a restart the server uses the parameters with the
+book's digest, wherever they lie among what others wrote. Where they are gone, it uses the copy.
 
-With every fourth version the server publishes and copies one kernel in turn, changed or not. So each of n kernels is published and
-copied at least once in 4 n versions.
+With every fourth version the server publishes and copies one kernel in turn, changed or not. So each of n
+kernels is published and copied at least once in 4 n versions.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class Publication:
         # All of these are needed only until ``settle`` is called.
         self._book: _Book | None = None
         self._copies: dict[int, NDArray[Any]] = {}
-        # By kernel: the last parameters in the topic, and those with the book's digest. Others may have written after these.
+        # By kernel: the last parameters in the topic, and those with the book's digest. Others may have
+        # written after these.
         self._found: dict[int, NDArray[Any]] = {}
         self._own: dict[int, NDArray[Any]] = {}
         self._marker: ShardVersion | None = None
@@ -116,7 +118,9 @@ class Publication:
     @property
     def published(self) -> list[int]:
         """The kernels that were ever published."""
-        return [kernel for kernel, digest in zip(self._kernels, self._digests, strict=True) if digest != NEVER]
+        return [
+            kernel for kernel, digest in zip(self._kernels, self._digests, strict=True) if digest != NEVER
+        ]
 
     # ---- restore
 
@@ -125,9 +129,14 @@ class Publication:
         book = msgspec.msgpack.decode(value, type=_Book)
         self.check_fingerprint(book.fingerprint)
         if len(book.digests) != DIGEST_BYTES * len(self._kernels):
-            raise PeerError("shape", f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels")
+            raise PeerError(
+                "shape",
+                f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels",
+            )
         self._book, self._turn = book, book.turn
-        self._digests = [book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)]
+        self._digests = [
+            book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)
+        ]
 
     def restore_copy(self, kernel: bytes, value: bytes) -> None:
         self._copies[int(kernel)] = self._row(value)
@@ -148,7 +157,9 @@ class Publication:
             return
         message = KERNEL_PARAMETERS.decode(value)
         if message.kernel not in self._kernels or key != kernel_key(message.kernel):
-            raise PeerError("kernel", f"kernel {message.kernel} does not belong to the key {key!r} of this shard")
+            raise PeerError(
+                "kernel", f"kernel {message.kernel} does not belong to the key {key!r} of this shard"
+            )
         row = self._found[message.kernel] = self._row(message.parameters)
         self._spoilt.discard(key)
         if self._book is not None and _digest(row) == self._digests[self._kernels.index(message.kernel)]:
@@ -163,16 +174,20 @@ class Publication:
         if fingerprint not in self._fingerprints:
             raise PeerError(
                 "configuration",
-                "another federation name, seed, federation.features (names or their order), preset, loss, kernel dictionary (an "
-                "uplink.kernels_per_upload of 1 or 2 has its own), features_per_kernel or precision was used to make it",
+                "another federation name, seed, federation.features (names or their order), preset, loss, "
+                "kernel dictionary (an uplink.kernels_per_upload of 1 or 2 has its own), features_per_kernel "
+                "or precision was used to make it",
             )
 
     def settle(self, remembered: bool, shard: int, dimension: int) -> Settled:
-        """Decide the shard's state from all that was restored. To be called once, before anything is published.
+        """Decide the shard's state from all that was restored. To be called once, before anything is
+        published.
 
         remembered: whether the server had a state before.
         """
-        settled = self._as_found() if self._book is None and remembered else self._by_the_book(shard, dimension)
+        settled = (
+            self._as_found() if self._book is None and remembered else self._by_the_book(shard, dimension)
+        )
         if settled.marker_again:
             # All kernels: readers refused those that came before a marker of another federation.
             settled.again |= settled.parameters.keys()
@@ -185,7 +200,14 @@ class Publication:
         if self._other_marker is not None:
             # Deleted, or every later reader would find and refuse it.
             self._foreign.append(SIGNED_KEY if self._signed is None else MARKER_KEY)
-        self._book, self._copies, self._found, self._own, self._marker, self._spoilt = None, {}, {}, {}, None, set()
+        self._book, self._copies, self._found, self._own, self._marker, self._spoilt = (
+            None,
+            {},
+            {},
+            {},
+            None,
+            set(),
+        )
         self._other_marker = None
         return settled
 
@@ -198,12 +220,15 @@ class Publication:
         return settled
 
     def _by_the_book(self, shard: int, dimension: int) -> Settled:
-        """The state that the book says, with what has to be published again. Without a book: that of a new server."""
+        """The state that the book says, with what has to be published again. Without a book: that of a new
+        server."""
         book, marker, settled = self._book, self._marker, Settled(again=self._spoilt_kernels)
         if book is not None:
             settled.model_version, settled.updates = book.model_version, book.updates
             settled.taken_over = book.fingerprint != self._fingerprints[0]
-        expected = ShardVersion(VERSION, self._fingerprints[0], dimension, shard, settled.model_version, settled.updates)
+        expected = ShardVersion(
+            VERSION, self._fingerprints[0], dimension, shard, settled.model_version, settled.updates
+        )
         for kernel, digest in zip(self._kernels, self._digests, strict=True):
             if digest != NEVER:
                 self._find(kernel, digest, settled)
@@ -235,7 +260,9 @@ class Publication:
 
     # ---- write
 
-    def changes(self, partition: int, changed: set[int], parameters: NDArray[Any], marker: ShardVersion) -> Iterator[StateChange]:
+    def changes(
+        self, partition: int, changed: set[int], parameters: NDArray[Any], marker: ShardVersion
+    ) -> Iterator[StateChange]:
         """The records of a version: the book, copies, kernels, and the marker.
 
         changed: the kernels to publish; one more is published in turn.
@@ -284,8 +311,8 @@ def _mended(shard: int, settled: Settled) -> str:
     doubtful = sorted(settled.again)
     without = [kernel for kernel in doubtful if kernel not in settled.parameters]
     return (
-        f"shard {shard}: the model topic does not hold what this server published last, of kernels {doubtful[:5]} ({len(doubtful)} "
-        f"in all): it is published again as version {settled.model_version}"
+        f"shard {shard}: the model topic does not hold what this server published last, of kernels "
+        f"{doubtful[:5]} ({len(doubtful)} in all): it is published again as version {settled.model_version}"
         + (f", without a copy of {without[:5]}, which start over" if without else "")
         + ". Let only the server write into it."
     )

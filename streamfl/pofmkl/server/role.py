@@ -9,7 +9,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.pofmkl.client.staleness import YOUNG_LABELS
 from streamfl.pofmkl.config import PofmklSettings
@@ -41,14 +49,16 @@ class ShardSnapshot:
 
 
 class PofmklServer:
-    """Applies the clients' updates to the global parameters. Partition p of the updates is shard p: kernels p, p + shards, …
+    """Applies the clients' updates to the global parameters. Partition p of the updates is shard p: kernels
+    p, p + shards, …
 
-    In lockstep the server makes one step a round, from the round's rows in order of the clients' names. It does so when every
-    client's update is there, or ``round_timeout`` seconds after the first. It does not wait for a client that missed a round until
-    that takes part again. Otherwise the server applies every update as it comes.
+    In lockstep the server makes one step a round, from the round's rows in order of the clients' names. It
+    does so when every client's update is there, or ``round_timeout`` seconds after the first. It does not
+    wait for a client that missed a round until that takes part again. Otherwise the server applies every
+    update as it comes.
 
-    Without federation.features the number of inputs is the restored one. A server that has neither raises ConfigurationError at its
-    first batch: the first client to send must not decide it.
+    Without federation.features the number of inputs is the restored one. A server that has neither raises
+    ConfigurationError at its first batch: the first client to send must not decide it.
     """
 
     def __init__(self, settings: PofmklSettings, given: ServerGiven) -> None:
@@ -82,8 +92,13 @@ class PofmklServer:
 
     @property
     def prompt(self) -> bool:
-        # A client that catches up waits for the version with its updates, and a young model changes much with each update.
-        return self._lockstep or self._awaited or any(shard.model.updates < self._young for shard in self._shards.values())
+        # A client that catches up waits for the version with its updates, and a young model changes much with
+        # each update.
+        return (
+            self._lockstep
+            or self._awaited
+            or any(shard.model.updates < self._young for shard in self._shards.values())
+        )
 
     @property
     def trouble(self) -> str | None:
@@ -118,8 +133,8 @@ class PofmklServer:
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         """A tick closes the rounds that have timed out.
 
-        Messages are judged by their own time in the topic. A message written before a round was over belongs to that round, even
-        if the server was away and reads it late.
+        Messages are judged by their own time in the topic. A message written before a round was over belongs
+        to that round, even if the server was away and reads it late.
         """
         shards = self._shards
         for shard in shards.values():
@@ -169,7 +184,9 @@ class PofmklServer:
         yield ServerMetrics.clients(clients)
         names = frozenset[str]().union(*(shard.members.names for shard in shards))
         # A client sends to different shards at different times.
-        times = [[at for shard in shards if (at := shard.members.silent_from(name)) is not None] for name in names]
+        times = [
+            [at for shard in shards if (at := shard.members.silent_from(name)) is not None] for name in names
+        ]
         silent = tuple((max(known), math.inf) for known in times if known)
         yield ServerMetrics.silent_clients(0.0, during=silent)
         yield ServerMetrics.round_waiting(self._heard)

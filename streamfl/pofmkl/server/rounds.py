@@ -76,7 +76,8 @@ class OpenRound:
             self._pending_changed[name] = None
 
     def is_complete(self, clients: int) -> bool:
-        """Whether all awaited clients are there. Until a round has timed out these are all ``clients`` of the federation."""
+        """Whether all awaited clients are there. Until a round has timed out these are all ``clients`` of the
+        federation."""
         complete = not self.missing if self.record.ever_timed_out else len(self.pending) >= clients
         return bool(self.pending) and complete
 
@@ -85,7 +86,8 @@ class OpenRound:
         self.record.ever_timed_out = True
 
     def in_order(self) -> list[Update]:
-        """The updates in order of the clients' names, so that their sum does not depend on the order of arrival."""
+        """The updates in order of the clients' names, so that their sum does not depend on the order of
+        arrival."""
         return [self.pending[name] for name in sorted(self.pending)]
 
     def begin_anew(self, awaited: Collection[str]) -> None:

@@ -32,7 +32,9 @@ class Shard:
     problems: counts and logs what happens to updates.
     """
 
-    def __init__(self, settings: PofmklSettings, given: ServerGiven, number: int, problems: UpdateProblems) -> None:
+    def __init__(
+        self, settings: PofmklSettings, given: ServerGiven, number: int, problems: UpdateProblems
+    ) -> None:
         federation, learning = settings.federation, settings.learning
         self.members = ShardMembers(federation.clients, federation.client_expiry_seconds)
         self.round = OpenRound(learning.round_timeout_seconds)
@@ -51,22 +53,26 @@ class Shard:
         }
 
     def settle(self) -> None:
-        """Check the restored state, once, after all of it is there. ConfigurationError if it does not fit the settings."""
+        """Check the restored state, once, after all of it is there. ConfigurationError if it does not fit the
+        settings."""
         if self._settled:
             return
         self._settled = True
         dimension, remembered = self._federation.dimension, self.round.dimension
         if dimension is None and not remembered:
             raise ConfigurationError(
-                "federation.features is missing: a new federation has to name the features of its samples, such as "
-                'features = ["t1", "t2"] in [federation], the same at every member; or their number, such as features = 16, '
+                "federation.features is missing: a new federation has to name the features of its samples, "
+                "such as "
+                'features = ["t1", "t2"] in [federation], the same at every member; or their number, such as '
+                "features = 16, "
                 "if they come as one list"
             )
         if dimension is not None:
             if remembered not in (0, dimension):
                 raise ConfigurationError(
-                    f"federation.features: {dimension} are given, but the model was learnt from {remembered}. Give the features "
-                    "that it was learnt from, or set another federation.name to start over"
+                    f"federation.features: {dimension} are given, but the model was learnt from "
+                    f"{remembered}. Give the features that it was learnt from, or set another "
+                    "federation.name to start over"
                 )
             if not remembered:
                 self.round.dimension = dimension
@@ -107,9 +113,13 @@ class Shard:
             rows = slice(row, row := row + len(update.kernels))
             try:
                 if not (all_sound or bounded[rows].all()):
-                    raise PeerError("not_finite", f"a step holds a NaN, an infinity or a number above {LARGEST_STEP:g}")
+                    raise PeerError(
+                        "not_finite", f"a step holds a NaN, an infinity or a number above {LARGEST_STEP:g}"
+                    )
                 if not (all_sound or short[rows].all()):
-                    raise PeerError("too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?")
+                    raise PeerError(
+                        "too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?"
+                    )
                 # The clock that wrote the record's time may be ahead.
                 if self._hear(update, time_written_by(now, received.record.timestamp), now):
                     applied.append(update)
@@ -119,11 +129,14 @@ class Shard:
             self.model.apply(applied)
 
     def _check(self, received: Received, now: float) -> None:
-        """Raises PeerError for an update that no client of this federation writes, whatever its earlier updates."""
+        """Raises PeerError for an update that no client of this federation writes, whatever its earlier
+        updates."""
         update: Update = received.message
         model = self.model
         if received.record.key != update.client.encode():
-            raise PeerError("forged", f"update of client {update.client!r} under the key {received.record.key!r}")
+            raise PeerError(
+                "forged", f"update of client {update.client!r} under the key {received.record.key!r}"
+            )
         model.check_fingerprint(update.fingerprint)
         check_numbers(update.epoch, update.sequence, time_written(received.record.timestamp, now))
         self._check_kernels(update)
@@ -131,32 +144,44 @@ class Shard:
     def _check_kernels(self, update: Update) -> None:
         """Raises PeerError for kernels that this shard does not have, and for steps that do not fit them."""
         model, kernels = self.model, update.kernels
-        if not model.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
-            raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {self._number}")
+        if not model.kernels.issuperset(kernels) or (
+            len(kernels) > 1 and list(kernels) != sorted(set(kernels))
+        ):
+            raise PeerError(
+                "kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {self._number}"
+            )
         expected = len(kernels) * self._row_bytes
         if len(update.steps) != expected:
-            raise PeerError("shape", f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}")
+            raise PeerError(
+                "shape",
+                f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}",
+            )
 
     def _hear(self, update: Update, at: float, now: float) -> bool:
-        """Take an update that was written ``at`` and received ``now``. Returns whether it is to be applied at once."""
+        """Take an update that was written ``at`` and received ``now``. Returns whether it is to be applied at
+        once."""
         lockstep, model, members, problems = self._lockstep, self.model, self.members, self._problems
         # Refusals come first: the time of a refused message must not close a round.
         if update.dimension != self.round.dimension:
             raise PeerError(
-                "configuration", f"made from samples of {update.dimension} features; the federation's have {self.round.dimension}"
+                "configuration",
+                f"made from samples of {update.dimension} features; the federation's have "
+                f"{self.round.dimension}",
             )
         name = update.client
         if update.model_version > model.version:
             self._hear_of_unknown_version(update)
         if members.was_heard(name, update.epoch, update.sequence) and not self._is_made_again(update):
             text = (
-                f"update {update.sequence} of client {name!r} was repeated and had no effect; if this continues, two processes "
-                "send for this client"
+                f"update {update.sequence} of client {name!r} was repeated and had no effect; if this "
+                "continues, two processes send for this client"
             )
             problems.ignore("duplicate", text)
             return False
         if not update.kernels and (not lockstep or update.model_version < model.version):
-            problems.ignore("empty", f"client {name!r} sent an empty update, on version {update.model_version}")
+            problems.ignore(
+                "empty", f"client {name!r} sent an empty update, on version {update.model_version}"
+            )
             return False
         giving_way = members.make_room(name, at, bool(update.kernels))
         if lockstep:
@@ -171,8 +196,9 @@ class Shard:
             problems.superseded += 1
             problems.say(
                 "superseded",
-                f"client {name!r} has two senders: update {update.sequence} of epoch {update.epoch} came after a later one. Are "
-                "its samples in two partitions (key them by client), or does somebody else send in its name?",
+                f"client {name!r} has two senders: update {update.sequence} of epoch {update.epoch} came "
+                "after a later one. Are its samples in two partitions (key them by client), or does somebody "
+                "else send in its name?",
             )
         problems.staleness = float(max(0, model.version - update.model_version))
         if not lockstep:
@@ -189,34 +215,41 @@ class Shard:
         return False
 
     def _hear_of_unknown_version(self, update: Update) -> None:
-        """Handle an update on a version that was never published. PeerError if its steps depend on that version."""
+        """Handle an update on a version that was never published. PeerError if its steps depend on that
+        version."""
         lockstep, model = self._lockstep, self.model
         model.publish_anew(update)
         if update.model_version == model.version + 1 and lockstep and self._federation.shards == 1:
-            # Skip the version: clients wait for one on which they have sent nothing. Several shards have to stay at one version.
+            # Skip the version: clients wait for one on which they have sent nothing. Several shards have to
+            # stay at one version.
             self.round.mislead()
         if lockstep or model.step.largest_norm is None:
             raise PeerError(
                 "unknown_version",
-                f"the update names version {update.model_version}, which was never published: {model.version} was",
+                f"the update names version {update.model_version}, which was never published: "
+                f"{model.version} was",
             )
 
     def _is_made_again(self, update: Update) -> bool:
         """Whether a client repeats a number in a round in which it has no update yet.
 
-        Under at_least_once a client may be killed after its update was sent and before its state was stored. It then sends another
-        update under the same number, on the next version. If that was ignored the round would wait for ever.
+        Under at_least_once a client may be killed after its update was sent and before its state was stored.
+        It then sends another update under the same number, on the next version. If that was ignored the round
+        would wait for ever.
         """
         current = update.model_version == self.model.version and update.client not in self.round.pending
         return self._lockstep and current and self.members.speaks_for(update.client, update.epoch)
 
     def _ignore_late(self, update: Update) -> None:
-        # Another writer may have published another version to the client. The client then waits for the version to change.
+        # Another writer may have published another version to the client. The client then waits for the
+        # version to change.
         self.model.tell_again(update.model_version)
         self._problems.ignore(
             "late",
-            f"an update of client {update.client!r} is of version {update.model_version}, the round is of {self.model.version}: "
-            'it had no effect. If most are late, is learning.staleness = "lockstep" at the clients as it is here?',
+            f"an update of client {update.client!r} is of version {update.model_version}, the round is of "
+            f"{self.model.version}: "
+            'it had no effect. If most are late, is learning.staleness = "lockstep" at the clients as it is '
+            "here?",
         )
 
     def forget(self, name: str) -> None:
@@ -237,13 +270,16 @@ class Shard:
         self._problems.timed_out_rounds += 1
         clients, heard, silent = self._federation.clients, len(self.round.pending), sorted(self.round.missing)
         unheard = 0 if self.round.record.ever_timed_out else clients - heard - len(silent)
-        names = ", ".join(map(repr, silent[:NAMED])) + (f" and {len(silent) - NAMED} more" if len(silent) > NAMED else "")
+        names = ", ".join(map(repr, silent[:NAMED])) + (
+            f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
+        )
         self._problems.say(
             "round_timed_out",
-            f"round {self.model.version} of shard {self._number} was closed after {self.round.timeout:g} s with {heard} clients, "
-            f"without {names or 'any client known before'}"
+            f"round {self.model.version} of shard {self._number} was closed after {self.round.timeout:g} s "
+            f"with {heard} clients, without {names or 'any client known before'}"
             + (f"; {unheard} of federation.clients = {clients} never sent an update" if unheard > 0 else "")
-            + '. The server does not wait for it until it takes part again; with learning.staleness = "async" it waits for nobody',
+            + ". The server does not wait for it until it takes part again; with learning.staleness = "
+            '"async" it waits for nobody',
         )
         self.members.let_time_out(silent)
         self.round.let_time_out()

@@ -21,7 +21,8 @@ from streamfl.pofmkl.state import BOOK, COPY, STEP
 
 __all__ = ["Restore", "ShardModel", "blocks", "norms"]
 
-# Raw bytes of steps processed at a time: in double precision they grow, and a poll may hold hundreds of megabytes.
+# Raw bytes of steps processed at a time: in double precision they grow, and a poll may hold hundreds of
+# megabytes.
 BLOCK_BYTES = 4_000_000
 # A little below the largest norm that clients accept, for rounding.
 LONGEST_ROW = 0.999 * LARGEST_PARAMETERS
@@ -38,7 +39,9 @@ class ShardModel:
     step: moves the parameters.
     """
 
-    def __init__(self, settings: PofmklSettings, given: ServerGiven, number: int, problems: UpdateProblems) -> None:
+    def __init__(
+        self, settings: PofmklSettings, given: ServerGiven, number: int, problems: UpdateProblems
+    ) -> None:
         learning, shards = settings.learning, settings.federation.shards
         kernels = range(number, settings.kernel_count, shards)
         self.number = number
@@ -73,8 +76,9 @@ class ShardModel:
             self._problems.bounded += shortened
             self._problems.say(
                 "update_bounded",
-                f"shard {self.number}: {shortened} kernels' updates were longer than a client's can be, and were shortened. Do "
-                "server and clients have the same [learning], or does somebody else write updates?",
+                f"shard {self.number}: {shortened} kernels' updates were longer than a client's can be, and "
+                "were shortened. Do server and clients have the same [learning], or does somebody else write "
+                "updates?",
             )
         # A learning rate that is far too large makes parameters grow without end. Clients refuse longer ones.
         parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETERS, LARGEST_PARAMETERS)
@@ -84,8 +88,9 @@ class ShardModel:
             self._problems.bounded += 1
             self._problems.say(
                 "model_bounded",
-                f"shard {self.number}: parameters reached a norm of {lengths.max():g} and were shortened to {LONGEST_ROW:g}. Is "
-                "learning.learning_rate far too large, or does somebody else write updates?",
+                f"shard {self.number}: parameters reached a norm of {lengths.max():g} and were shortened to "
+                f"{LONGEST_ROW:g}. Is learning.learning_rate far too large, or does somebody else write "
+                "updates?",
             )
         self.parameters = parameters.astype(self.parameters.dtype)
         self._published = False
@@ -102,7 +107,8 @@ class ShardModel:
         self.version = self.updates
 
     def end_round(self, updates: int, misled: bool) -> None:
-        """Count a round of ``updates`` updates: the version counts rounds. misled: skip the next version, which is taken."""
+        """Count a round of ``updates`` updates: the version counts rounds. misled: skip the next version,
+        which is taken."""
         self.version += 2 if misled else 1
         # A version has at least one update.
         self.updates = max(self.updates + updates, self.version)
@@ -112,23 +118,27 @@ class ShardModel:
         self.version, self._published = self.updates, False
 
     def tell_again(self, version: int) -> None:
-        """Publish the server's version again: another writer may have given a client this version, or kept newer ones from it."""
+        """Publish the server's version again: another writer may have given a client this version, or kept
+        newer ones from it."""
         self._published = False
         if version < self.version - 1:
             self._changed_kernels.update(self.kernels)
 
     def publish_anew(self, update: Update) -> None:
-        """Publish all kernels again, after whatever lies in the topic: a client read a version that was never published.
+        """Publish all kernels again, after whatever lies in the topic: a client read a version that was never
+        published.
 
-        At most once a commit, however many clients report it: no more than a commit of many updates publishes.
+        At most once a commit, however many clients report it: no more than a commit of many updates
+        publishes.
         """
         self._problems.mended += not self._mending
         self._changed_kernels.update(self.kernels)
         self._mending, self._published = True, False
         self._problems.say(
             "unknown_version",
-            f"client {update.client!r} names version {update.model_version} of shard {self.number}, the server has published "
-            f"{self.version}: all of it is published again. Who else may write into the model topic?",
+            f"client {update.client!r} names version {update.model_version} of shard {self.number}, the "
+            f"server has published {self.version}: all of it is published again. Who else may write into the "
+            "model topic?",
         )
 
     def check_fingerprint(self, fingerprint: int) -> None:
@@ -136,7 +146,9 @@ class ShardModel:
         if fingerprint != self._fingerprint:
             self._publication.check_fingerprint(fingerprint)
             raise PeerError(
-                "configuration", "made without federation.features, or with others: use the server's in the client's [federation]"
+                "configuration",
+                "made without federation.features, or with others: use the server's in the client's "
+                "[federation]",
             )
 
     def settle(self, dimension: int) -> None:
@@ -179,7 +191,11 @@ class ShardModel:
     def restores(self) -> Mapping[bytes, Restore]:
         """What restores the model's rows of the changelog, by prefix."""
         publication = self._publication
-        return {STEP.prefix: self.step.restore, BOOK.prefix: publication.restore_book, COPY.prefix: publication.restore_copy}
+        return {
+            STEP.prefix: self.step.restore,
+            BOOK.prefix: publication.restore_book,
+            COPY.prefix: publication.restore_copy,
+        }
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
         """Restore a record of the model topic, into which others may have written."""

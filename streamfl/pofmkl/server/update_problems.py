@@ -1,4 +1,5 @@
-"""Counts what happens to the updates of a server for the metrics, and reports the first of each kind to the operator."""
+"""Counts what happens to the updates of a server for the metrics, and reports the first of each kind to the
+operator."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ class UpdateProblems:
     """
 
     def __init__(self) -> None:
-        self.applied = self.superseded = self.timed_out_rounds = self.expired_clients = self.mended = self.bounded = 0
+        self.applied = self.superseded = self.timed_out_rounds = self.expired_clients = self.mended = (
+            self.bounded
+        ) = 0
         self.staleness = 0.0
         self.notices = Notices(SYSTEM.notices)
         self._ignored = dict.fromkeys(("late", "duplicate", "empty"), 0)

@@ -1,7 +1,13 @@
 """The alerts for POF-MKL federations."""
 
 from streamfl.monitoring.alerts import MEMBER, Alert, increased, member_sum, stopped
-from streamfl.pofmkl.metrics import ChallengerMetrics, ClientMetrics, ErrorMetrics, ServerMetrics, UplinkMetrics
+from streamfl.pofmkl.metrics import (
+    ChallengerMetrics,
+    ClientMetrics,
+    ErrorMetrics,
+    ServerMetrics,
+    UplinkMetrics,
+)
 from streamfl.runtime.metrics import WorkerMetrics
 
 __all__ = ["ALERTS"]
@@ -27,8 +33,9 @@ ERROR = (
     f" / {OF_FEDERATION} (rate({ClientMetrics.labels.where(POFMKL)}[1h]))"
 )
 RUNNING_MEAN = (
-    f"{OF_FEDERATION} (rate({ChallengerMetrics.challenger_squared_error_sum.where(model='running-mean')}[1h]))"
-    f" / {OF_FEDERATION} (rate({ChallengerMetrics.challenger_labels.where(model='running-mean')}[1h]))"
+    f"{OF_FEDERATION} "
+    f"(rate({ChallengerMetrics.challenger_squared_error_sum.where(model='running-mean')}[1h])) / "
+    f"{OF_FEDERATION} (rate({ChallengerMetrics.challenger_labels.where(model='running-mean')}[1h]))"
 )
 
 ALERTS = (
@@ -39,8 +46,9 @@ ALERTS = (
         "warning",
         "The predictions of {{ $labels.federation }} are worse than each client's running mean.",
         "The predictions are of no use at present. The alert only works if [challengers] has running-mean.",
-        "If labels have a topic of their own there are no challengers, and this alert never fires. Check whether inputs changed: "
-        "a stuck sensor, another unit, a missing field. Check samples.label_range, samples.input_norm and [drift].",
+        "If labels have a topic of their own there are no challengers, and this alert never fires. Check "
+        "whether inputs changed: a stuck sensor, another unit, a missing field. Check samples.label_range, "
+        "samples.input_norm and [drift].",
     ),
     Alert(
         "StreamflRegretRises",
@@ -48,9 +56,10 @@ ALERTS = (
         60,
         "warning",
         "The regret of {{ $labels.federation }} has risen by a tenth within a day.",
-        "The model falls behind the best single kernel of each client. The regret should fall as samples come.",
-        "Compare it with the panel of the error. If the error rises too, the stream has changed. Otherwise one kernel has become "
-        "much better than the others, and the weights follow within hours.",
+        "The model falls behind the best single kernel of each client. The regret should fall as samples "
+        "come.",
+        "Compare it with the panel of the error. If the error rises too, the stream has changed. Otherwise "
+        "one kernel has become much better than the others, and the weights follow within hours.",
     ),
     Alert(
         "StreamflRegretStays",
@@ -58,7 +67,8 @@ ALERTS = (
         60,
         "warning",
         "The regret of {{ $labels.federation }} is high, and no lower than a week ago.",
-        "The best single kernel of each client would predict much better than the model, and the difference does not shrink.",
+        "The best single kernel of each client would predict much better than the model, and the difference "
+        "does not shrink.",
         "Look at the panel of kernels' weights: if none grows, leave learning.learning_rate out, or "
         "raise it. If updates are skipped, raise uplink.budget_bytes_per_second.",
     ),
@@ -69,17 +79,20 @@ ALERTS = (
         "warning",
         "{{ $labels.group }} does not have enough bytes for its updates.",
         "The model learns less than it could: more than one update in three is left out.",
-        "Raise uplink.budget_bytes_per_second, or lower uplink's kernels an update, so that each update is smaller.",
+        "Raise uplink.budget_bytes_per_second, or lower uplink's kernels an update, so that each update is "
+        "smaller.",
     ),
     Alert(
         "StreamflBudgetNearlySpent",
-        f"{increased(UplinkMetrics.update_bytes, 60)} > 0.8 * {increased(UplinkMetrics.update_budget_bytes, 60)}"
-        f" and {increased(UplinkMetrics.update_budget_bytes, 60)} > 0",
+        f"{increased(UplinkMetrics.update_bytes, 60)} > 0.8 * "
+        f"{increased(UplinkMetrics.update_budget_bytes, 60)} and "
+        f"{increased(UplinkMetrics.update_budget_bytes, 60)} > 0",
         30,
         "warning",
         "{{ $labels.group }} sends four fifths of its byte budget.",
         "Soon updates will be left out, and other clients will not learn from them.",
-        "Raise uplink.budget_bytes_per_second, or send fewer kernels an update. If samples come faster than before, find out why.",
+        "Raise uplink.budget_bytes_per_second, or send fewer kernels an update. If samples come faster than "
+        "before, find out why.",
     ),
     Alert(
         "StreamflClientSilent",
@@ -87,10 +100,12 @@ ALERTS = (
         5,
         "warning",
         "Clients of {{ $labels.group }} are silent for longer than usual.",
-        "Nothing is predicted for them, and the federation learns nothing from them. A client counts as silent after three times "
-        "its usual longest pause, at least a minute: a client with one sample a day after three days.",
-        "streamfl inspect CONFIG marks a client worker's silent clients. Check the writer of their samples. A server counts "
-        "updates: check the workers of the clients' site. If a client never comes back: streamfl forget CONFIG --client NAME.",
+        "Nothing is predicted for them, and the federation learns nothing from them. A client counts as "
+        "silent after three times its usual longest pause, at least a minute: a client with one sample a day "
+        "after three days.",
+        "streamfl inspect CONFIG marks a client worker's silent clients. Check the writer of their samples. "
+        "A server counts updates: check the workers of the clients' site. If a client never comes back: "
+        "streamfl forget CONFIG --client NAME.",
     ),
     Alert(
         "StreamflClientUnlabelled",
@@ -98,8 +113,10 @@ ALERTS = (
         5,
         "warning",
         "Clients of {{ $labels.group }} send samples, but for longer than usual no labels.",
-        "They get predictions, but learn nothing any more. The usual pause is measured as for StreamflClientSilent.",
-        "Check the writer of their labels, and the dead letters. streamfl inspect CONFIG shows each client's number of labels.",
+        "They get predictions, but learn nothing any more. The usual pause is measured as for "
+        "StreamflClientSilent.",
+        "Check the writer of their labels, and the dead letters. streamfl inspect CONFIG shows each client's "
+        "number of labels.",
     ),
     Alert(
         "StreamflClientsSilenced",
@@ -108,8 +125,8 @@ ALERTS = (
         "warning",
         "Clients of {{ $labels.group }} learn but send nothing.",
         "The federation continues without them: their data only reach their own models.",
-        f"Check {UplinkMetrics.skipped_updates}: with reason budget not even one update fits into uplink.budget_bytes_per_second. "
-        "Check the log for refused writes.",
+        f"Check {UplinkMetrics.skipped_updates}: with reason budget not even one update fits into "
+        "uplink.budget_bytes_per_second. Check the log for refused writes.",
     ),
     Alert(
         "StreamflClientMissing",
@@ -117,19 +134,23 @@ ALERTS = (
         20,
         "warning",
         "Rounds of {{ $labels.federation }} end without every client.",
-        "In each round the server waits for some client until learning.round_timeout_seconds are over, and continues without it. "
-        "The alert only fires with learning.staleness = \"lockstep\"; otherwise the server waits for nobody.",
-        "Check whether all client workers run, and whether every client still sends samples: streamfl inspect CONFIG lists the "
-        "clients that the server knows. If a client never comes back: streamfl forget CONFIG --client NAME.",
+        "In each round the server waits for some client until learning.round_timeout_seconds are over, and "
+        "continues without it. "
+        'The alert only fires with learning.staleness = "lockstep"; otherwise the server waits for nobody.',
+        "Check whether all client workers run, and whether every client still sends samples: streamfl "
+        "inspect CONFIG lists the clients that the server knows. If a client never comes back: streamfl "
+        "forget CONFIG --client NAME.",
     ),
     Alert(
         "StreamflClientsWait",
-        f"sum by ({MEMBER}) ({ClientMetrics.waiting_clients}) > 0 and {increased(ClientMetrics.labels, 15)} == 0",
+        f"sum by ({MEMBER}) ({ClientMetrics.waiting_clients}) > 0 and {increased(ClientMetrics.labels, 15)} "
+        "== 0",
         15,
         "warning",
         "Clients of {{ $labels.group }} wait for the model, and none learns.",
         "Their samples are kept, and predicted once a new version of the model comes.",
-        "Check whether the server runs and is ready, and whether all clients that learning.staleness waits for send updates.",
+        "Check whether the server runs and is ready, and whether all clients that learning.staleness waits "
+        "for send updates.",
     ),
     Alert(
         "StreamflClientsAlone",
@@ -137,29 +158,34 @@ ALERTS = (
         5,
         "warning",
         "Clients of {{ $labels.group }} learn alone: no new version of the model comes.",
-        "Each client is about as good as without a federation. The updates stay in their topic for the server.",
-        "Start the pofmkl-server, or check what its log says about these clients' updates. The alert ends with the next version.",
+        "Each client is about as good as without a federation. The updates stay in their topic for the "
+        "server.",
+        "Start the pofmkl-server, or check what its log says about these clients' updates. The alert ends "
+        "with the next version.",
     ),
     Alert(
         "StreamflPredictedWithoutModel",
-        f"{increased(ClientMetrics.version_zero_predictions, 60)} > 0.5 * {increased(ClientMetrics.predictions, 60)}",
+        f"{increased(ClientMetrics.version_zero_predictions, 60)} > 0.5 * "
+        f"{increased(ClientMetrics.predictions, 60)}",
         15,
         "warning",
         "{{ $labels.group }} predicts without a model.",
-        "More than half of the last hour's predictions were made with version 0 of the model: no server has published one. Each "
-        "client is about as good as one without a federation.",
-        "Start the pofmkl-server. If it runs: check whether federation.name and bus.url are the same at both, and what its log "
-        "says about these clients' updates.",
+        "More than half of the last hour's predictions were made with version 0 of the model: no server has "
+        "published one. Each client is about as good as one without a federation.",
+        "Start the pofmkl-server. If it runs: check whether federation.name and bus.url are the same at "
+        "both, and what its log says about these clients' updates.",
     ),
     Alert(
         "StreamflModelStands",
-        f"{increased(UplinkMetrics.updates, 15)} > 0 and max by ({MEMBER}) (changes({UplinkMetrics.model_version}[15m])) == 0",
+        f"{increased(UplinkMetrics.updates, 15)} > 0 and max by ({MEMBER}) "
+        f"(changes({UplinkMetrics.model_version}[15m])) == 0",
         5,
         "critical",
         "{{ $labels.group }} sends updates, but the version of its model does not change.",
-        "The clients get no new model: the server does not run, refuses the updates, or its model does not arrive.",
-        f"Check whether the pofmkl-server runs and is ready, its dead letters and {ServerMetrics.ignored_updates}, and the "
-        f"clients' {WorkerMetrics.table_rejections}.",
+        "The clients get no new model: the server does not run, refuses the updates, or its model does not "
+        "arrive.",
+        "Check whether the pofmkl-server runs and is ready, its dead letters and "
+        f"{ServerMetrics.ignored_updates}, and the clients' {WorkerMetrics.table_rejections}.",
     ),
     Alert(
         "StreamflUpdatesGone",
@@ -167,32 +193,35 @@ ALERTS = (
         0,
         "critical",
         "The server of {{ $labels.federation }} applies no updates any more.",
-        "The model no longer changes. The alert fires after three times the usual interval between updates: 15 minutes, three "
-        "hours or three days.",
-        "If updates are in the topic, check the server's log and dead letters. Otherwise check the clients: their labels, "
-        f"{UplinkMetrics.skipped_updates}, and whether their workers run.",
+        "The model no longer changes. The alert fires after three times the usual interval between updates: "
+        "15 minutes, three hours or three days.",
+        "If updates are in the topic, check the server's log and dead letters. Otherwise check the clients: "
+        f"their labels, {UplinkMetrics.skipped_updates}, and whether their workers run.",
     ),
     Alert(
         "StreamflUpdatesIgnored",
-        f"{increased(ServerMetrics.ignored_updates, 60)}"
-        f" > 0.2 * ({increased(ServerMetrics.ignored_updates, 60)} + {increased(ServerMetrics.updates_applied, 60)})",
+        f"{increased(ServerMetrics.ignored_updates, 60)} > 0.2 * "
+        f"({increased(ServerMetrics.ignored_updates, 60)} + {increased(ServerMetrics.updates_applied, 60)})",
         15,
         "warning",
         "The server of {{ $labels.federation }} ignores one update in five.",
         "What these clients learnt only reaches their own models.",
-        "Reasons: late: a client is too slow for lockstep, or in another mode than the server. duplicate: two processes send for "
-        "a client, or a site was restored from a backup. empty: a client's budget does not allow a single kernel. The log names "
-        "the clients.",
+        "Reasons: late: a client is too slow for lockstep, or in another mode than the server. duplicate: "
+        "two processes send for a client, or a site was restored from a backup. empty: a client's budget "
+        "does not allow a single kernel. The log names the clients.",
     ),
     Alert(
         "StreamflSuspectModel",
-        f"{increased(ServerMetrics.model_repairs, 60)} > 0 or {increased(UplinkMetrics.unsigned_parameters, 60)} > 0"
-        f" or {increased(ServerMetrics.superseded_updates, 60)} > 0",
+        f"{increased(ServerMetrics.model_repairs, 60)} > 0 or "
+        f"{increased(UplinkMetrics.unsigned_parameters, 60)} > 0 or "
+        f"{increased(ServerMetrics.superseded_updates, 60)} > 0",
         0,
         "critical",
         "Somebody without the right writes to the topics of {{ $labels.federation }}.",
-        "The server has repaired the model, so it is as published. Two processes send for one client, or a stranger writes.",
-        "Check the rights on the topics of updates and of the model, and the log of the worker that counted it. Give members keys.",
+        "The server has repaired the model, so it is as published. Two processes send for one client, or a "
+        "stranger writes.",
+        "Check the rights on the topics of updates and of the model, and the log of the worker that counted "
+        "it. Give members keys.",
     ),
     Alert(
         "StreamflStaleUpdates",
@@ -202,7 +231,7 @@ ALERTS = (
         "warning",
         "Updates of {{ $labels.federation }} are made on a model that is more than 1000 versions old.",
         "Clients learn from a very old model.",
-        f"Check the clients' lag and {UplinkMetrics.model_version} of each: if it does not change, that client does not read the "
-        "model's topic.",
+        f"Check the clients' lag and {UplinkMetrics.model_version} of each: if it does not change, that "
+        "client does not read the model's topic.",
     ),
 )

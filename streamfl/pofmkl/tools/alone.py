@@ -1,7 +1,8 @@
 """Clients that learn alone, computed together: ``simulate`` and ``compare`` compare the federation with them.
 
-The clients are independent, so a round is one operation for all of them. Each client's kernels are computed for a stretch of rounds
-ahead: the scale of the inputs depends on the samples and not on the predictions, except where a change was found.
+The clients are independent, so a round is one operation for all of them. Each client's kernels are computed
+for a stretch of rounds ahead: the scale of the inputs depends on the samples and not on the predictions,
+except where a change was found.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ Floats = NDArray[np.float64]
 
 
 def local_predictions(
-    settings: PofmklSettings, inputs: InputArray, labels: Floats, progress: Callable[[int], None] = lambda samples: None
+    settings: PofmklSettings,
+    inputs: InputArray,
+    labels: Floats,
+    progress: Callable[[int], None] = lambda samples: None,
 ) -> Floats:
     """Predictions (T, K) of clients without a server, by the preset; arguments as :func:`alone`.
 
@@ -55,27 +59,37 @@ def alone(
     delay: int = 0,
     progress: Callable[[int], None] = lambda samples: None,
 ) -> Floats:
-    """Predictions (T, K) of clients of the default preset that each train all kernels on their own labels only.
+    """Predictions (T, K) of clients of the default preset that each train all kernels on their own labels
+    only.
 
-    Sample t of a client is predicted with the labels of its samples 0 .. t - delay - 1 at hand. The result equals that of clients
-    run one by one, up to rounding. ``progress`` is called with the number of samples done.
+    Sample t of a client is predicted with the labels of its samples 0 .. t - delay - 1 at hand. The result
+    equals that of clients run one by one, up to rounding. ``progress`` is called with the number of samples
+    done.
 
     inputs: (T, K, d), on the learning scale.
     labels: (T, K), on the learning scale; NaN where a client has no samples any more.
 
     Raises ConfigurationError for another preset.
     """
-    every = settings.model_copy(update={"kernels": settings.kernels.model_copy(update={"bandwidths": list(settings.bandwidths)})})
+    every = settings.model_copy(
+        update={"kernels": settings.kernels.model_copy(update={"bandwidths": list(settings.bandwidths)})}
+    )
     counts = samples_of(labels)
-    # Clients with many samples go together, so that a round has all clients of its group for as long as possible.
+    # Clients with many samples go together, so that a round has all clients of its group for as long as
+    # possible.
     longest = np.argsort(-counts, kind="stable")
     predictions = np.full(labels.shape, np.nan)
     learner = _learner(every, inputs.shape[2])
-    together = max(1, MOST_BYTES // OwnLeastSquares.most_bytes(learner.kernels, learner.row_length, learner.dtype))
+    together = max(
+        1, MOST_BYTES // OwnLeastSquares.most_bytes(learner.kernels, learner.row_length, learner.dtype)
+    )
     done = 0
     for start in range(0, len(longest), together):
         chosen = longest[start : start + together]
-        of_each = [inputs[:count, client] for client, count in zip(chosen.tolist(), counts[chosen].tolist(), strict=True)]
+        of_each = [
+            inputs[:count, client]
+            for client, count in zip(chosen.tolist(), counts[chosen].tolist(), strict=True)
+        ]
         group = _Group(every, of_each, labels[:, chosen], delay)
         for number, predicted in enumerate(group.run()):
             predictions[number, chosen[: len(predicted)]] = predicted
@@ -100,7 +114,9 @@ class _Group:
     labels: (T, clients).
     """
 
-    def __init__(self, settings: PofmklSettings, inputs: Sequence[NDArray[Any]], labels: Floats, delay: int) -> None:
+    def __init__(
+        self, settings: PofmklSettings, inputs: Sequence[NDArray[Any]], labels: Floats, delay: int
+    ) -> None:
         learner = _learner(settings, inputs[0].shape[1])
         self._learner = learner
         self._inputs = [np.array(own, np.float64) for own in inputs] if delay else list(inputs)
@@ -108,8 +124,11 @@ class _Group:
         self._counts = np.array([len(own) for own in inputs])
         self._rows = np.array([learner.borrow() for _ in inputs])
         self._kernels = [_kernels(settings, learner) for _ in inputs]
-        # The first two samples of a client teach its kernels nothing. With these lengths blocks and stretches end together.
-        self._first, self._length = (BLOCK + 2 + delay, BLOCK) if isinstance(self._kernels[0], OwnLeastSquares) else (1, 1)
+        # The first two samples of a client teach its kernels nothing. With these lengths blocks and stretches
+        # end together.
+        self._first, self._length = (
+            (BLOCK + 2 + delay, BLOCK) if isinstance(self._kernels[0], OwnLeastSquares) else (1, 1)
+        )
         # Ahead of the learner's own scales, and equal to them once the learner has come as far.
         projection = Projection(learner.dimension, settings.federation.seed)
         self._scales = ClientScales(learner.features, projection, learner.loss is LOGISTIC)
@@ -126,17 +145,28 @@ class _Group:
         ahead = _Stretch(self, 0, 0)
         for number in range(rounds):
             if number == ahead.stop:
-                ahead = _Stretch(self, number, min(rounds, number + (self._length if number else self._first)))
+                ahead = _Stretch(
+                    self, number, min(rounds, number + (self._length if number else self._first))
+                )
                 ahead.look(number, self._taking_part(number))
             clients = self._taking_part(number)
-            rows, (asked, of_learnt) = self._rows[: len(clients)], ahead.said[:, number - ahead.start, : len(clients)]
+            rows, (asked, of_learnt) = (
+                self._rows[: len(clients)],
+                ahead.said[:, number - ahead.start, : len(clients)],
+            )
             forecast = learner.predict(rows, self._at(number, clients), asked)
             yield forecast.predictions
             pending.append(forecast.encoded())
             if len(pending) <= delay:
                 continue
             drifts = learner.drifts
-            learner.learn(rows, pending.popleft()[: len(rows)], self._labels[number - delay, : len(rows)], of_learnt, no_norms)
+            learner.learn(
+                rows,
+                pending.popleft()[: len(rows)],
+                self._labels[number - delay, : len(rows)],
+                of_learnt,
+                no_norms,
+            )
             self._kept[: len(rows)] += 1
             if learner.drifts != drifts:
                 ahead.look_again(number + 1, self._begun_anew(clients))
@@ -148,7 +178,8 @@ class _Group:
         return np.array([self._inputs[client][number] for client in clients.tolist()])
 
     def _begun_anew(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The clients whose errors rose with the last learnt sample. Their scales are reset to the learner's."""
+        """The clients whose errors rose with the last learnt sample. Their scales are reset to the
+        learner's."""
         found = []
         for client in clients.tolist():
             moments = self._learner.snapshot(int(self._rows[client])).moments
@@ -165,8 +196,8 @@ class _Group:
 class _Stretch:
     """Rounds from ``start`` to ``stop``, computed ahead.
 
-    said: every kernel's prediction for the sample that a client predicts in a round, and for the one that it learns then:
-        (2, rounds, clients, N).
+    said: every kernel's prediction for the sample that a client predicts in a round, and for the one that it
+        learns then: (2, rounds, clients, N).
     """
 
     def __init__(self, group: _Group, start: int, stop: int) -> None:
@@ -187,7 +218,8 @@ class _Stretch:
             self._ask(client, first, self.stop)
 
     def look_again(self, first: int, clients: NDArray[np.intp]) -> None:
-        """Compute again from ``first`` on, where these clients' scales have changed. What they learnt before stays."""
+        """Compute again from ``first`` on, where these clients' scales have changed. What they learnt before
+        stays."""
         if first == self.stop:
             return
         for client in clients.tolist():
@@ -212,7 +244,9 @@ class _Stretch:
                 if sample != number:
                     learnt = scales.scale(rows, group._at(sample, rows), group._lags[sample, rows])
                 labels = learnt.bounded(labels)
-                self._targets[number - self.start, rows] = np.where(learnt.known >= 2, learnt.target(labels), 0.0)
+                self._targets[number - self.start, rows] = np.where(
+                    learnt.known >= 2, learnt.target(labels), 0.0
+                )
                 scales.learn(rows, labels, late=True)
             for place, one in enumerate((scale, learnt)):
                 self._note(number, rows, place, one.views)
@@ -220,7 +254,9 @@ class _Stretch:
     def _note(self, number: int, rows: NDArray[np.intp], place: int, views: Sequence[NDArray[Any]]) -> None:
         if not self._views:
             shape = self.said.shape[1:3]
-            self._views = [[np.zeros((*shape, view.shape[1]), view.dtype) for view in views] for _ in range(2)]
+            self._views = [
+                [np.zeros((*shape, view.shape[1]), view.dtype) for view in views] for _ in range(2)
+            ]
         for noted, view in zip(self._views[place], views, strict=True):
             noted[number - self.start, rows] = view
 
@@ -233,19 +269,26 @@ class _Stretch:
         if group._delay:
             features = self._features(self._views[1], client, part)
         learns = max(0, last - max(first, group._delay))
-        self.said[:, part, client] = group._kernels[client].foresee(asked, features, self._targets[part, client], learns)
+        self.said[:, part, client] = group._kernels[client].foresee(
+            asked, features, self._targets[part, client], learns
+        )
 
     def _features(self, views: Sequence[NDArray[Any]], client: int, part: slice) -> NDArray[Any]:
         """z_i of each sample, (N, samples, 2 D)."""
         drawn = self._group._learner.features.frequencies.values()
-        found = [random_features(view[part, client], frequencies) for view, frequencies in zip(views, drawn, strict=True)]
+        found = [
+            random_features(view[part, client], frequencies)
+            for view, frequencies in zip(views, drawn, strict=True)
+        ]
         return np.ascontiguousarray(np.concatenate(found, axis=1).swapaxes(0, 1))
 
 
 def _learner(settings: PofmklSettings, dimension: int) -> DefaultLearner:
     learner = learner_of(settings, dimension, _Foretold)
     if not isinstance(learner, DefaultLearner):
-        raise ConfigurationError(f'learning.preset = "{settings.learning.preset}": clients alone need preset = "default"')
+        raise ConfigurationError(
+            f'learning.preset = "{settings.learning.preset}": clients alone need preset = "default"'
+        )
     return learner
 
 
@@ -253,4 +296,6 @@ def _kernels(settings: PofmklSettings, learner: DefaultLearner) -> OwnKernels:
     step = server_step(settings)(0)
     if isinstance(step, RecursiveLeastSquares):
         return OwnLeastSquares(learner.kernels, learner.row_length, learner.dtype)
-    return OneByOne(server_step(settings)(learner.kernels), learner.kernels, learner.row_length, learner.dtype)
+    return OneByOne(
+        server_step(settings)(learner.kernels), learner.kernels, learner.row_length, learner.dtype
+    )

@@ -80,7 +80,11 @@ def compare(
     else:
         late = f", labels {delay_labels} samples late" if delay_labels else ""
         so_far = f", interrupted at {interrupted}" if interrupted else ""
-        print_table(f"Methods on {data}{late}{so_far}", columns(streams.unit, streams.record_bytes), summary_rows(summaries))
+        print_table(
+            f"Methods on {data}{late}{so_far}",
+            columns(streams.unit, streams.record_bytes),
+            summary_rows(summaries),
+        )
     if interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
@@ -88,7 +92,9 @@ def compare(
 def chosen_methods(methods: Sequence[str] | None, all_methods: bool, delay_labels: int) -> tuple[str, ...]:
     """The methods to compare. ConfigurationError if both names and all are given."""
     if methods is not None and all_methods:
-        raise ConfigurationError("--methods names what is compared, and --all asks for everything: leave one of them out")
+        raise ConfigurationError(
+            "--methods names what is compared, and --all asks for everything: leave one of them out"
+        )
     return method_names(delay_labels, all_methods) if methods is None else tuple(methods)
 
 

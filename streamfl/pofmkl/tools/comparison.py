@@ -30,9 +30,9 @@ __all__ = ["Contender", "Problem", "compare", "method_names", "settings_of"]
 class Problem:
     """Streams, and the settings of the federation that learns from them.
 
-    inputs: (T, K, d); labels: (T, K), NaN where a client has no samples any more. Both are in their own units; [samples] in the
-    settings gives the learning scale. names: the clients', which their draws depend on; None: client-0, client-1, … delay: sample
-    t's label is learnt after sample t + delay is predicted.
+    inputs: (T, K, d); labels: (T, K), NaN where a client has no samples any more. Both are in their own
+    units; [samples] in the settings gives the learning scale. names: the clients', which their draws depend
+    on; None: client-0, client-1, … delay: sample t's label is learnt after sample t + delay is predicted.
     """
 
     settings: PofmklSettings
@@ -62,10 +62,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Contender:
-    """A method and its results: predictions (T, K) and their squared errors on the learning scale; uplink_bytes of all clients.
+    """A method and its results: predictions (T, K) and their squared errors on the learning scale;
+    uplink_bytes of all clients.
 
-    uplink_bytes None: the method sends, but its bytes were not counted. label_unit: units of the label for 1 on the learning scale.
-    labels: (T, K), on the learning scale, NaN where there is no sample.
+    uplink_bytes None: the method sends, but its bytes were not counted. label_unit: units of the label for 1
+    on the learning scale. labels: (T, K), on the learning scale, NaN where there is no sample.
     """
 
     name: str
@@ -87,7 +88,8 @@ class Contender:
     def summary(self) -> dict[str, Any]:
         """The figures of the method, as ``streamfl compare --format json`` prints them.
 
-        rmse and mae are in the label's own unit, None where the method diverged; scaled_mse is on labels from 0 to 1.
+        rmse and mae are in the label's own unit, None where the method diverged; scaled_mse is on labels from
+        0 to 1.
         """
         errors = errors_of(self.squared_errors, self.labels, self.label_unit)
         there = bool(np.isfinite(errors.rmse))
@@ -109,9 +111,9 @@ class Contender:
 def method_names(delay: int = 0, every: bool = True) -> tuple[str, ...]:
     """The methods that can be compared if labels are ``delay`` samples late.
 
-    default and paper: federations of the two presets; local: the default's clients without a server; learners without a federation.
-    every: with the methods that the paper compares itself with. The paper and these methods are defined only for labels that come
-    before the next sample.
+    default and paper: federations of the two presets; local: the default's clients without a server; learners
+    without a federation. every: with the methods that the paper compares itself with. The paper and these
+    methods are defined only for labels that come before the next sample.
     """
     prompt = () if delay else ("paper", *(_BASELINES if every else ()))
     return ("default", "local", *prompt, *challenger_names())
@@ -120,29 +122,36 @@ def method_names(delay: int = 0, every: bool = True) -> tuple[str, ...]:
 def settings_of(settings: PofmklSettings, preset: Literal["default", "paper"]) -> PofmklSettings:
     """The settings converted to ``preset``. Keys with a meaning there stay, all others are as if left out.
 
-    A learning rate and a dictionary of kernels do not carry over: their units differ. M and the number of shards are cut to N.
-    """
+    A learning rate and a dictionary of kernels do not carry over: their units differ. M and the number of
+    shards are cut to N."""
     if settings.learning.preset == preset:
         return settings
     changed: dict[str, Section] = {}
     for name, foreign in FOREIGN_KEYS[preset].items():
         section: Section = getattr(settings, name)
         kept = section.model_dump(exclude_unset=True, exclude=foreign | {"learning_rate", "bandwidths"})
-        changed[name] = type(section).model_validate(kept | ({"preset": preset} if name == "learning" else {}))
+        changed[name] = type(section).model_validate(
+            kept | ({"preset": preset} if name == "learning" else {})
+        )
     settings = settings.model_copy(update=changed)
     federation, uplink = settings.federation, settings.uplink
     if uplink.kernels_per_upload is not None:
         fewer = min(uplink.kernels_per_upload, settings.kernel_count)
-        settings = settings.model_copy(update={"uplink": uplink.model_copy(update={"kernels_per_upload": fewer})})
+        settings = settings.model_copy(
+            update={"uplink": uplink.model_copy(update={"kernels_per_upload": fewer})}
+        )
     shards = min(federation.shards, settings.kernel_count)
     return settings.model_copy(update={"federation": federation.model_copy(update={"shards": shards})})
 
 
-def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], None] = lambda method: None) -> Iterator[Contender]:
-    """Run the methods one after the other on the same streams. ``progress`` is called with each method's name before it runs.
+def compare(
+    problem: Problem, methods: Sequence[str], progress: Callable[[str], None] = lambda method: None
+) -> Iterator[Contender]:
+    """Run the methods one after the other on the same streams. ``progress`` is called with each method's name
+    before it runs.
 
-    Each prediction is made before its label is used. Raises ConfigurationError, before any method runs, if a method is unknown or
-    cannot use late labels.
+    Each prediction is made before its label is used. Raises ConfigurationError, before any method runs, if a
+    method is unknown or cannot use late labels.
     """
     unknown = [name for name in methods if name not in method_names()]
     if unknown:
@@ -151,15 +160,18 @@ def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], 
     prompt = [name for name in methods if name not in late]
     if prompt:
         raise ConfigurationError(
-            f"method {prompt[0]!r}: it needs labels at once, not {problem.delay} samples late; {', '.join(late)} can wait for them"
+            f"method {prompt[0]!r}: it needs labels at once, not {problem.delay} samples late; "
+            f"{', '.join(late)} can wait for them"
         )
     if problem.delay and "default" in methods and problem.settings.uplink.budget_bytes_per_second is not None:
         raise ConfigurationError(
-            "uplink.budget_bytes_per_second: with late labels only uplink.kernels_per_upload can be compared; set it instead"
+            "uplink.budget_bytes_per_second: with late labels only uplink.kernels_per_upload can be "
+            "compared; set it instead"
         )
     if problem.settings.learning.loss != "square":
         raise ConfigurationError(
-            f'learning.loss = "{problem.settings.learning.loss}": only federations with loss = "square" can be compared'
+            f'learning.loss = "{problem.settings.learning.loss}": only federations with loss = "square" can '
+            "be compared"
         )
     for name in methods:
         progress(name)
@@ -195,7 +207,9 @@ def _baseline(method: Callable[..., Baseline], problem: Problem, **own: Any) -> 
     inputs, labels = problem.scaled()
     learning = problem.settings.learning
     features = feature_map(problem.settings, inputs.shape[2])
-    return method(inputs, labels, features, learning_rate=learning.rate, regularisation=learning.regularisation, **own)
+    return method(
+        inputs, labels, features, learning_rate=learning.rate, regularisation=learning.regularisation, **own
+    )
 
 
 def _em(problem: Problem, hedge: str) -> Baseline:

@@ -31,16 +31,24 @@ def picture(contenders: Sequence[Contender], path: Path, title: str, unit: str, 
     over_time.get_legend().remove()
     best_last = sorted(enumerate(contenders), key=lambda one: -_sortable(one[1]))
     errors = np.array([_sortable(contender) for _, contender in best_last])
-    longest = LONGEST_BAR * float(np.median(errors[np.isfinite(errors)])) if np.isfinite(errors).any() else 1.0
+    longest = (
+        LONGEST_BAR * float(np.median(errors[np.isfinite(errors)])) if np.isfinite(errors).any() else 1.0
+    )
     for place, ((number, contender), error) in enumerate(zip(best_last, errors.tolist(), strict=True)):
         at_the_end.barh(place, min(error, longest), color=_colour(number), height=0.7)
         sent = sent_in_words(contender.uplink_bytes_per_sample)
         text = f"{in_words(error)}; sends {sent}" + (" bytes" if sent[0].isdigit() else "")
         text += "; the bar is cut" if error > longest else ""
         at_the_end.text(min(error, longest), place, f" {text}", va="center", fontsize=8)
-    at_the_end.set_yticks(range(len(best_last)), [f"{one.name}: {one.about}" for _, one in best_last], fontsize=8)
+    at_the_end.set_yticks(
+        range(len(best_last)), [f"{one.name}: {one.about}" for _, one in best_last], fontsize=8
+    )
     at_the_end.set_xlim(0.0, 1.7 * min(longest, float(errors.max())))
-    label_axes(at_the_end, "At the end, and bytes sent a sample", f"RMSE, {unit} (a record has {record_bytes:,} bytes)")
+    label_axes(
+        at_the_end,
+        "At the end, and bytes sent a sample",
+        f"RMSE, {unit} (a record has {record_bytes:,} bytes)",
+    )
     at_the_end.grid(visible=False, axis="y")
     figure.suptitle(title)
     figure.savefig(path, dpi=140)
@@ -53,7 +61,13 @@ def draw_errors(contenders: Sequence[Contender], axes: Any, unit: str) -> None:
         width = 2.5 if contender.name == "default" else 1.3
         errors = contender.rmse_over_time()
         rounds = np.arange(1, len(errors) + 1)
-        axes.plot(rounds, errors, color=_colour(number), linewidth=width, label=f"{contender.name}: {contender.about}")
+        axes.plot(
+            rounds,
+            errors,
+            color=_colour(number),
+            linewidth=width,
+            label=f"{contender.name}: {contender.about}",
+        )
     label_axes(axes, "Error so far", "samples a client", f"RMSE, {unit}")
     logarithmic(axes)
     axes.legend(frameon=False, fontsize=8)

@@ -20,17 +20,22 @@ __all__ = ["federated"]
 
 
 def federated(
-    settings: PofmklSettings, inputs: InputArray, labels: NDArray[np.float64], names: list[str], delay: int = 0
+    settings: PofmklSettings,
+    inputs: InputArray,
+    labels: NDArray[np.float64],
+    names: list[str],
+    delay: int = 0,
 ) -> NDArray[np.float64]:
     """Predictions (T, K) of a federation whose labels come ``delay`` samples late.
 
-    Sample t is predicted with the labels of samples 0 .. t - delay - 1 at hand. Without delay the predictions equal those of
-    :func:`streamfl.pofmkl.tools.federation.simulate` up to rounding: the draws are the same for the same ``names``. The server's
-    step follows each round of labels, clients in order of name. inputs (T, K, d) and labels (T, K) are on the learning scale.
-    Labels and predictions are NaN where a client has no samples any more.
+    Sample t is predicted with the labels of samples 0 .. t - delay - 1 at hand. Without delay the predictions
+    equal those of :func:`streamfl.pofmkl.tools.federation.simulate` up to rounding: the draws are the same
+    for the same ``names``. The server's step follows each round of labels, clients in order of name. inputs
+    (T, K, d) and labels (T, K) are on the learning scale. Labels and predictions are NaN where a client has
+    no samples any more.
 
-    Raises ConfigurationError for any preset but "default": updates of others belong to the model that they were made on.
-    """
+    Raises ConfigurationError for any preset but "default": updates of others belong to the model that they
+    were made on."""
     learner = _default_learner(settings, inputs.shape[2])
     step = server_step(settings)(learner.kernels)
     parameters = np.zeros((learner.kernels, learner.row_length), learner.dtype)
@@ -50,11 +55,15 @@ def federated(
             continue
         clients = here[learnt]
         forecasts = pending.popleft()
-        taken = learner.learn(rows[clients], forecasts, labels[learnt, clients], parameters, np.zeros(learner.kernels))
+        taken = learner.learn(
+            rows[clients], forecasts, labels[learnt, clients], parameters, np.zeros(learner.kernels)
+        )
         uniforms = np.array([draws[k][learnt] for k in clients.tolist()])
         orders = heaviest_first(taken.log_weights)
         weights = np.take_along_axis(normalised(taken.log_weights), orders, axis=1)
-        cumulated = np.cumsum(bin_probabilities(weights, sent, settings.learning.effective_exploration), axis=1)
+        cumulated = np.cumsum(
+            bin_probabilities(weights, sent, settings.learning.effective_exploration), axis=1
+        )
         bins = np.minimum((cumulated <= uniforms[:, None]).sum(axis=1), cumulated.shape[1] - 1)
         places = {client: place for place, client in enumerate(clients.tolist())}
         speaking = [places[client] for client in by_name if client in places]
@@ -69,5 +78,7 @@ def federated(
 def _default_learner(settings: PofmklSettings, dimension: int) -> DefaultLearner:
     learner = learner_of(settings, dimension)
     if not isinstance(learner, DefaultLearner):
-        raise ConfigurationError(f'learning.preset = "{settings.learning.preset}": late labels need preset = "default"')
+        raise ConfigurationError(
+            f'learning.preset = "{settings.learning.preset}": late labels need preset = "default"'
+        )
     return learner

@@ -1,4 +1,5 @@
-"""The inputs of ``[[samples.inputs]]`` from a table's rows: the numbers that a worker computes from the same rows as records."""
+"""The inputs of ``[[samples.inputs]]`` from a table's rows: the numbers that a worker computes from the same
+rows as records."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ __all__ = ["EncodedInputs", "encoded_inputs"]
 class EncodedInputs:
     """The encoded inputs of a table's rows.
 
-    numbers: (rows, d), divided by samples.input_norm where records' are; NaN where the client's own mean or last value fills a gap.
-    accepted: (rows,), whether a worker accepts the row. refused: how many rows it refuses, by reason.
+    numbers: (rows, d), divided by samples.input_norm where records' are; NaN where the client's own mean or
+    last value fills a gap. accepted: (rows,), whether a worker accepts the row. refused: how many rows it
+    refuses, by reason.
     means, lasts: the columns of d with such gaps, and those of them filled with the last value.
     """
 
@@ -47,12 +49,14 @@ class EncodedInputs:
 
 
 def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSource) -> EncodedInputs:
-    """Each row's inputs as a worker reads them; DataError if the table lacks a column, or a worker refuses every row."""
+    """Each row's inputs as a worker reads them; DataError if the table lacks a column, or a worker refuses
+    every row."""
     assert section.inputs is not None
     names, rows = input_fields(section.inputs, table, location)
     # The table is already decoded, so the records' format is not needed.
     reader = SampleReader(
-        SamplesSection(topic=section.topic, inputs=section.inputs, input_norm=section.input_norm), fills_means=True
+        SamplesSection(topic=section.topic, inputs=section.inputs, input_norm=section.input_norm),
+        fills_means=True,
     )
     encode = msgspec.json.Encoder().encode
     numbers = np.zeros((table.rows, reader.dimension))
@@ -61,7 +65,9 @@ def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSour
     example: PeerError | None = None
     for number, values in enumerate(rows):
         try:
-            numbers[number] = reader.decode(Record("table", 0, 0, b"row", encode(placed(names, values)))).features
+            numbers[number] = reader.decode(
+                Record("table", 0, 0, b"row", encode(placed(names, values)))
+            ).features
         except PeerError as error:
             refused[error.reason] += 1
             example = example or error

@@ -33,7 +33,8 @@ def errors_of(squared: Floats, labels: Floats, label_unit: float) -> Errors:
     """
     there = ~np.isnan(labels)
     return Errors(
-        label_unit * float(np.sqrt(squared.mean(where=there))), label_unit * float(np.sqrt(squared).mean(where=there))
+        label_unit * float(np.sqrt(squared.mean(where=there))),
+        label_unit * float(np.sqrt(squared).mean(where=there)),
     )
 
 
@@ -54,7 +55,8 @@ def errors_of_challengers(challengers: LiveChallengers | None) -> dict[str, Erro
 
 
 def without_regret(rmse: float, regret: float, label_unit: float, loss: str) -> float | None:
-    """The RMSE of each client's best kernel in hindsight: the squared error minus the regret   (POF-MKL, eq. 11).
+    """The RMSE of each client's best kernel in hindsight: the squared error minus the regret   (POF-MKL, eq.
+    11).
 
     regret: per sample, on the learning scale. Returns None if the loss is not the squared error.
     """

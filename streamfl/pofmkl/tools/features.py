@@ -25,17 +25,20 @@ def features(
     out: Annotated[Path, typer.Option("--out", help="The .npz file to write.")],
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Write the frequencies that every client draws, one array for each set of kernels that see the same inputs.
+    """Write the frequencies that every client draws, one array for each set of kernels that see the same
+    inputs.
 
-    preset = "paper": 'frequencies', shape (kernels, features_per_kernel, dimension). "default": 'frequencies_VIEW' for each
-    of kernels.views, shape (bandwidths, features_per_kernel, dimension), two wider where the view has the last labels as inputs.
-    """
+    preset = "paper": 'frequencies', shape (kernels, features_per_kernel, dimension). "default":
+    'frequencies_VIEW' for each of kernels.views, shape (bandwidths, features_per_kernel, dimension), two
+    wider where the view has the last labels as inputs."""
     kind = load_kind(config)
     if kind not in SYSTEM.kinds:
         raise ConfigurationError(f"{config}: role.kind = {kind!r} draws no random features")
     settings = load_settings(config, PofmklSettings)
     if settings.samples is None:
-        raise ConfigurationError(f"{config}: the section [samples] is missing: the inputs' dimension follows from it")
+        raise ConfigurationError(
+            f"{config}: the section [samples] is missing: the inputs' dimension follows from it"
+        )
     drawn = drawn_frequencies(learner(settings, SampleReader(settings.samples, fills_means=True).dimension))
     try:
         with out.open("wb") as file:
@@ -43,7 +46,12 @@ def features(
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     if format is OutputFormat.JSON:
-        arrays = {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in drawn.items()}
+        arrays = {
+            name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in drawn.items()
+        }
         print_json({"path": str(out), "arrays": arrays})
     else:
-        say(f"wrote {out}: " + ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in drawn.items()))
+        say(
+            f"wrote {out}: "
+            + ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in drawn.items())
+        )

@@ -33,11 +33,12 @@ ALONE = "each client on its own"
 class Outcome:
     """The results of a run. K clients, T rounds, N kernels.
 
-    predictions, labels: (T, K) on the learning scale. All (T, K) arrays are NaN where a client has no samples any more. scale: one
-    unit of the learning scale in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation
-    and of each client's running mean. downlink_bytes: the model as published, once for every client that takes part.
-    regret_per_client: in the order of the clients. challengers: errors on the learning scale of the settings' challengers. course:
-    of a traced run, by name, (T,) each: values after every round. interrupted: where the run ended early.
+    predictions, labels: (T, K) on the learning scale. All (T, K) arrays are NaN where a client has no samples
+    any more. scale: one unit of the learning scale in the label's own unit. local, mean: (T, K), the squared
+    errors of a learner without a federation and of each client's running mean. downlink_bytes: the model as
+    published, once for every client that takes part. regret_per_client: in the order of the clients.
+    challengers: errors on the learning scale of the settings' challengers. course: of a traced run, by name,
+    (T,) each: values after every round. interrupted: where the run ended early.
     """
 
     settings: PofmklSettings
@@ -65,9 +66,9 @@ class Outcome:
     def summary(self) -> dict[str, Any]:
         """The figures of the run, as ``streamfl simulate --format json`` prints them.
 
-        rmse and mae are in the label's own unit. Names that begin with scaled are for labels from 0 to 1. rmse_best_kernel: of each
-        client's best kernel in hindsight. log_loss, accuracy and auc are over all samples together, and None with the square loss.
-        With the logistic loss scaled_mse is the Brier score.
+        rmse and mae are in the label's own unit. Names that begin with scaled are for labels from 0 to 1.
+        rmse_best_kernel: of each client's best kernel in hindsight. log_loss, accuracy and auc are over all
+        samples together, and None with the square loss. With the logistic loss scaled_mse is the Brier score.
         """
         rounds, clients = self.labels.shape
         samples = int(samples_of(self.labels).sum())
@@ -85,9 +86,12 @@ class Outcome:
             "exploration_rate": learning.effective_exploration,
             **{f"rmse{name}": errors.rmse for name, errors in found.items()},
             **{f"mae{name}": errors.mae for name, errors in found.items()},
-            "rmse_best_kernel": without_regret(found[""].rmse, sum(regrets) / samples, self.scale, learning.loss),
+            "rmse_best_kernel": without_regret(
+                found[""].rmse, sum(regrets) / samples, self.scale, learning.loss
+            ),
             "challengers": {
-                name: {"rmse": self.scale * one.rmse, "mae": self.scale * one.mae} for name, one in self.challengers.items()
+                name: {"rmse": self.scale * one.rmse, "mae": self.scale * one.mae}
+                for name, one in self.challengers.items()
             },
             **self._classification(),
             "scaled_mse": (found[""].rmse / self.scale) ** 2,
@@ -111,9 +115,9 @@ class Outcome:
 
         All errors and labels are on the learning scale; 1 on it is label_unit in the label's own unit.
         Where a client has no samples any more, floats are NaN, integers -1 and booleans False.
-        A report also shows: published, predictions as users read them, and local_squared_errors, (T, K); after each round, (T,)
-        each: uplink_bytes, budget_bytes, staleness, challengers/NAME; and as texts kernels (N,), clients (K,), loss and preset.
-        """
+        A report also shows: published, predictions as users read them, and local_squared_errors, (T, K);
+        after each round, (T,) each: uplink_bytes, budget_bytes, staleness, challengers/NAME; and as texts
+        kernels (N,), clients (K,), loss and preset."""
         by_client = [self.steps[name] for name in self.regret_per_client]
         names = {
             "inputs": "inputs",
@@ -152,13 +156,15 @@ def simulate(
     local_only: bool = True,
     watch: Callable[[str, int], bool] = lambda of, samples: False,
 ) -> Outcome:
-    """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and measure it.
+    """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and measure
+    it.
 
-    Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment. A client that has fewer
-    samples than others has NaN for labels from there on, and takes no part in further rounds: the server forgets it. ``names`` are
-    the clients' (client-0, … if left out). ``watch`` is called with the current work and the number of predictions. If it returns
-    True, the run ends with the rounds so far. Under a byte budget the token buckets see one second a round, and more if a round
-    waits for them. DataError if the federation diverges or refuses a sample, ConfigurationError if it cannot go on.
+    Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment. A
+    client that has fewer samples than others has NaN for labels from there on, and takes no part in further
+    rounds: the server forgets it. ``names`` are the clients' (client-0, … if left out). ``watch`` is called
+    with the current work and the number of predictions. If it returns True, the run ends with the rounds so
+    far. Under a byte budget the token buckets see one second a round, and more if a round waits for them.
+    DataError if the federation diverges or refuses a sample, ConfigurationError if it cannot go on.
     """
     clients, dimension = inputs.shape[1:]
     settings = _in_this_process(settings, clients, dimension)
@@ -166,7 +172,9 @@ def simulate(
     low, high = settings.samples.label_range
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
     started, interrupted = time.perf_counter(), ""
-    run = SimulatedFederation(settings, names or [f"client-{index}" for index in range(clients)], len(labels), trace)
+    run = SimulatedFederation(
+        settings, names or [f"client-{index}" for index in range(clients)], len(labels), trace
+    )
     for number in range(len(labels)):
         run.round(number, inputs[number], labels[number])
         if watch("federation", run.done):
@@ -217,7 +225,9 @@ def _in_this_process(settings: PofmklSettings, clients: int, dimension: int) -> 
         label_range=scales.label_range,
     )
     federation = settings.federation.model_copy(update={"clients": clients, "features": dimension})
-    return settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).in_one_process()
+    return settings.model_copy(
+        update={"samples": section, "federation": federation, "labels": None}
+    ).in_one_process()
 
 
 class _Interrupted(Exception):
@@ -225,7 +235,10 @@ class _Interrupted(Exception):
 
 
 def _local_errors(
-    settings: PofmklSettings, inputs: InputArray, labels: NDArray[np.float64], watch: Callable[[str, int], bool]
+    settings: PofmklSettings,
+    inputs: InputArray,
+    labels: NDArray[np.float64],
+    watch: Callable[[str, int], bool],
 ) -> NDArray[np.float64] | None:
     """Squared errors (T, K) of each client on its own; None: interrupted."""
 

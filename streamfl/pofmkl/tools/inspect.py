@@ -27,8 +27,9 @@ NAMED = 3
 def client_report(role: PofmklClient, settings: PofmklSettings, client: str | None) -> Report:
     """Each client: its samples and labels, its errors, and the weights of its kernels and experts.
 
-    The error is the RMSE of all predictions whose label came, in the label's own unit, next to the RMSE of the client's best kernel
-    in hindsight. With loss = "logistic" it is the log loss. Names that begin with scaled are for labels from 0 to 1.
+    The error is the RMSE of all predictions whose label came, in the label's own unit, next to the RMSE of
+    the client's best kernel in hindsight. With loss = "logistic" it is the log loss. Names that begin with
+    scaled are for labels from 0 to 1.
     """
     assert settings.samples is not None
     found = {key: one for key, one in sorted(role.snapshot().items()) if client in (None, key[1])}
@@ -45,7 +46,9 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
         weights = _named(names, role.learner.weights(one.row).tolist())
         rmse = (high - low) * math.sqrt(squared / labels) if labels else None
         rmse_best = (high - low) * math.sqrt(best_loss / labels) if labels and square else None
-        errors = (rmse, rmse_best) if square else (loss / labels, best_loss / labels) if labels else (None, None)
+        errors = (
+            (rmse, rmse_best) if square else (loss / labels, best_loss / labels) if labels else (None, None)
+        )
         best = sorted(weights, key=lambda expert: -weights[expert])
         figures.append(
             {
@@ -74,11 +77,23 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
                 *("" if error is None else in_words(error) for error in errors),
                 str(one.uploads_sent),
                 _when(one.seen_at) + (", silent" if _is_silent(one.silent_from) else ""),
-                ("\n" if client is not None else ", ").join(f"{expert} {weights[expert]:.2f}" for expert in shown),
+                ("\n" if client is not None else ", ").join(
+                    f"{expert} {weights[expert]:.2f}" for expert in shown
+                ),
             )
         )
     error = f"RMSE, units of {label}" if square else "log loss, nats"
-    columns = ("client", "partition", "samples", "labels", error, "its best kernel's", "updates", "last seen", "weights")
+    columns = (
+        "client",
+        "partition",
+        "samples",
+        "labels",
+        error,
+        "its best kernel's",
+        "updates",
+        "last seen",
+        "weights",
+    )
     return Report("Clients", rows, {"clients": figures}, columns)
 
 

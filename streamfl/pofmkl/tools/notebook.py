@@ -44,23 +44,31 @@ def compare(
     label
         The column with the label; left out: the one that ``config`` names, or y.
     clients, rounds
-        Number of clients, and of samples of each; left out: federation.clients, or all clients in client_column, and all samples.
-    seed
+        Number of clients, and of samples of each; left out: federation.clients, or all clients in
+    client_column, and all samples. seed
         Left out: federation.seed.
     client_column
-        The column with the client; left out: the one that ``config`` names, or else rows are dealt to the clients in turn.
-    methods
-        Names of methods; left out: all but the paper's rivals. "default" is what streamfl runs, "local" the same without a server.
-    all_methods
+        The column with the client; left out: the one that ``config`` names, or else rows are dealt to the
+    clients in turn. methods
+        Names of methods; left out: all but the paper's rivals. "default" is what streamfl runs, "local" the
+    same without a server. all_methods
         With the methods that the paper of this learner compares it with.
     delay_labels
         Samples of a client by which each label comes late.
     """
-    options: dict[str, Any] = {"label": label, "clients": clients, "rounds": rounds, "seed": seed, "client_column": client_column}
+    options: dict[str, Any] = {
+        "label": label,
+        "clients": clients,
+        "rounds": rounds,
+        "seed": seed,
+        "client_column": client_column,
+    }
     options = options_given(command, {**options, "delay_labels": delay_labels, "all_methods": all_methods})
     delay_labels, all_methods = options.pop("delay_labels"), options.pop("all_methods")
     if methods is not None and (isinstance(methods, str) or not isinstance(methods, Sequence) or not methods):
-        raise ConfigurationError(f'methods = {methods!r}: a list of names is expected, such as ["default", "local"]; left out: all')
+        raise ConfigurationError(
+            f'methods = {methods!r}: a list of names is expected, such as ["default", "local"]; left out: all'
+        )
     settings, streams = read_streams(settings_given(config), table_given(data), **options)
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
     with threadpool_limits(1):

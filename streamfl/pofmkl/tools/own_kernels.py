@@ -1,4 +1,5 @@
-"""The kernels that one client trains for itself: many samples at a time, each predicted only from those before it.
+"""The kernels that one client trains for itself: many samples at a time, each predicted only from those
+before it.
 
 A simulation knows a client's samples beforehand, so a stretch of samples takes a few matrix products.
 """
@@ -27,11 +28,12 @@ class OwnKernels(Protocol):
         """Learn some samples in order. Returns every kernel's prediction of each sample before it is learnt.
 
         asked: features of the predicted samples, (N, samples, 2 D).
-        features: of the samples learnt after each prediction, (N, samples, 2 D); ``asked`` itself if they are the same.
-        targets: of the learnt samples, (samples,).
+        features: of the samples learnt after each prediction, (N, samples, 2 D); ``asked`` itself if they are
+        the same. targets: of the learnt samples, (samples,).
         learns: how many samples at the end are learnt; the others are only predicted.
 
-        Returns theta_i . z_i of ``asked`` and of ``features``, (samples, N) each, at the parameters of their turn.
+        Returns theta_i . z_i of ``asked`` and of ``features``, (samples, N) each, at the parameters of their
+        turn.
         """
 
     def take_back(self) -> None:
@@ -66,9 +68,11 @@ class OneByOne:
 class OwnLeastSquares:
     """``server_steps.RecursiveLeastSquares`` of a lone client, whose rows reach all its kernels alike.
 
-    Rows Z with targets y are learnt from theta_0 and P at once. With L L' = I + Z P Z' and U = L^-1 Z P, as there, and
-    v = L^-1 (Z theta_0 - y), the parameters after the first j rows are theta_j = theta_0 - sum_{i <= j} v_i U_i. So the prediction
-    of any z after j rows is z . theta_0 - sum_{i <= j} v_i (U_i . z). No row depends on later ones.
+    Rows Z with targets y are learnt from theta_0 and P at once. With L L' = I + Z P Z' and U = L^-1 Z P, as
+    there, and
+    v = L^-1 (Z theta_0 - y), the parameters after the first j rows are theta_j = theta_0 - sum_{i <= j} v_i
+    U_i. So the prediction of any z after j rows is z . theta_0 - sum_{i <= j} v_i (U_i . z). No row depends
+    on later ones.
     """
 
     def __init__(self, kernels: int, row_length: int, dtype: Any) -> None:
@@ -108,7 +112,9 @@ class OwnLeastSquares:
             part = slice(start, stop)
             given = features[:, part]
             queries = given if asked is features else asked[:, part]
-            said[part], said_of_learnt[part] = self._learn(queries, given, targets[part].astype(self._dtype), learnt[part])
+            said[part], said_of_learnt[part] = self._learn(
+                queries, given, targets[part].astype(self._dtype), learnt[part]
+            )
             start = stop
             if start < count:
                 self._end_block(in_place=False)
@@ -117,7 +123,9 @@ class OwnLeastSquares:
     def take_back(self) -> None:
         self._inverse, self._factors, self._parameters, self._begun = self._before
 
-    def _learn(self, asked: Array, features: Array, targets: Array, learnt: NDArray[np.bool_]) -> tuple[Array, Array]:
+    def _learn(
+        self, asked: Array, features: Array, targets: Array, learnt: NDArray[np.bool_]
+    ) -> tuple[Array, Array]:
         """As :meth:`foresee`, for rows that all belong to the present block."""
         begun, parameters = self._begun, self._parameters
         rows = features if learnt.all() else features[:, learnt]
@@ -148,7 +156,9 @@ class OwnLeastSquares:
         cross = lower if count == len(targets) else features @ added.swapaxes(1, 2)
         said = said_of_learnt = in_turn(features, plain, cross)
         if asked is not features:
-            said = in_turn(asked, np.matmul(asked, parameters[:, :, None])[..., 0], asked @ added.swapaxes(1, 2))
+            said = in_turn(
+                asked, np.matmul(asked, parameters[:, :, None])[..., 0], asked @ added.swapaxes(1, 2)
+            )
         self._parameters = parameters - np.matmul(gains[:, None], added)[:, 0]
         self._begun += count
         return said, said_of_learnt

@@ -22,11 +22,15 @@ Floats = NDArray[np.float64]
 
 @np.errstate(over="ignore", invalid="ignore")
 def paper_alone(
-    settings: PofmklSettings, inputs: InputArray, labels: Floats, progress: Callable[[int], None] = lambda samples: None
+    settings: PofmklSettings,
+    inputs: InputArray,
+    labels: Floats,
+    progress: Callable[[int], None] = lambda samples: None,
 ) -> Floats:
     """Predictions (T, K) of clients that each have parameters of their own. Every kernel learns every sample.
 
-    They equal those of one estimator after the other, up to rounding. Where a client diverges, its predictions are not finite.
+    They equal those of one estimator after the other, up to rounding. Where a client diverges, its
+    predictions are not finite.
 
     inputs: (T, K, d), on the learning scale.
     labels: (T, K), on the learning scale; NaN where a client has no samples any more.
@@ -49,13 +53,19 @@ def paper_alone(
         parameters, log_weights = np.zeros((len(chosen), *shape)), np.zeros((len(chosen), shape[0]))
         for number in range(int(counts[chosen].max())):
             clients = chosen[: int((counts[chosen] > number).sum())]
-            theta, weights, label = parameters[: len(clients)], log_weights[: len(clients)], labels[number, clients, None]
+            theta, weights, label = (
+                parameters[: len(clients)],
+                log_weights[: len(clients)],
+                labels[number, clients, None],
+            )
             features = random_features(inputs[number, clients][:, order], drawn)
             combined = np.einsum("knd,knd->kn", features, theta.astype(dtype)).astype(np.float64)
             score = (combined * normalised(weights)).sum(axis=1)
             predictions[number, clients] = expit(score) if loss is LOGISTIC else score
             said = np.einsum("knd,knd->kn", theta, features)
-            weights -= rate * (loss.value(said, label) + regularisation * np.einsum("knd,knd->kn", theta, theta))
+            weights -= rate * (
+                loss.value(said, label) + regularisation * np.einsum("knd,knd->kn", theta, theta)
+            )
             weights -= weights.max(axis=1, keepdims=True)
             theta *= 1.0 - 2.0 * rate * regularisation
             theta -= (rate * loss.gradient(said, label))[..., None] * features

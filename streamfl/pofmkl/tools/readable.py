@@ -9,7 +9,13 @@ import numpy as np
 
 from streamfl.contract.role import Record
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import UPDATE, KernelParameters, PublishedSettings, SignedVersion, decode_model_record
+from streamfl.pofmkl.messages import (
+    UPDATE,
+    KernelParameters,
+    PublishedSettings,
+    SignedVersion,
+    decode_model_record,
+)
 
 __all__ = ["model", "updates"]
 
@@ -37,7 +43,8 @@ def updates(settings: PofmklSettings) -> Callable[[Record], Mapping[str, Any]]:
 
 
 def model(settings: PofmklSettings) -> Callable[[Record], Mapping[str, Any]]:
-    """Shows a record of the model: a kernel's parameters, the end of a version, or the settings that it is made with."""
+    """Shows a record of the model: a kernel's parameters, the end of a version, or the settings that it is
+    made with."""
     number = np.dtype("<f8" if settings.learning.precision == "float64" else "<f4")
 
     def says(record: Record) -> Mapping[str, Any]:
@@ -50,6 +57,11 @@ def model(settings: PofmklSettings) -> Callable[[Record], Mapping[str, Any]]:
             return {"kernel": message.kernel, "length": float(np.linalg.norm(parameters.astype(np.float64)))}
         marker = message.marker if isinstance(message, SignedVersion) else message
         signed = isinstance(message, SignedVersion)
-        return {"shard": marker.shard, "model_version": marker.model_version, "updates": marker.updates, "signed": signed}
+        return {
+            "shard": marker.shard,
+            "model_version": marker.model_version,
+            "updates": marker.updates,
+            "signed": signed,
+        }
 
     return says

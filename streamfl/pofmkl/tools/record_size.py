@@ -24,4 +24,6 @@ def record_bytes(table: DataTable, fields: Sequence[str], rows: NDArray[np.intp]
     encode = msgspec.json.Encoder(enc_hook=str).encode
     chosen = rows[rows >= 0][:MEASURED]
     columns = [table.columns[column_of(table, field)][chosen].tolist() for field in fields]
-    return round(sum(len(encode(placed(fields, values))) for values in zip(*columns, strict=True)) / len(chosen))
+    return round(
+        sum(len(encode(placed(fields, values))) for values in zip(*columns, strict=True)) / len(chosen)
+    )

@@ -21,7 +21,8 @@ __all__ = ["bytes_as_text", "draw_errors", "error_columns", "picture", "regret_o
 
 
 def regret_over_time(trace: Mapping[str, NDArray[Any]], loss: Loss) -> NDArray[np.float64]:
-    """Regret (11) of the average client after each round, (T,): its loss so far minus that of its best kernel so far.
+    """Regret (11) of the average client after each round, (T,): its loss so far minus that of its best kernel
+    so far.
 
     trace: from :meth:`Outcome.trace` of a traced run.
     """
@@ -43,16 +44,24 @@ def error_columns(unit: str, record_bytes: int) -> tuple[str, str, str]:
 
 
 def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report:
-    """Every learner's errors and bytes, and what they mean. unit, record_bytes: as in :func:`error_columns`."""
+    """Every learner's errors and bytes, and what they mean. unit, record_bytes: as in
+    :func:`error_columns`."""
     summary = outcome.summary()
     a_sample = summary["uplink_bytes_per_sample"]
     rows = [
         ("federation", in_words(summary["rmse"]), in_words(summary["mae"]), f"{a_sample:,.0f}"),
         _alone(outcome, summary),
-        ("each client's running mean", in_words(summary["rmse_running_mean"]), in_words(summary["mae_running_mean"]), "nothing"),
+        (
+            "each client's running mean",
+            in_words(summary["rmse_running_mean"]),
+            in_words(summary["mae_running_mean"]),
+            "nothing",
+        ),
     ]
     if summary["rmse_best_kernel"] is not None:
-        rows.append(("each client's best kernel, known afterwards", in_words(summary["rmse_best_kernel"]), "", ""))
+        rows.append(
+            ("each client's best kernel, known afterwards", in_words(summary["rmse_best_kernel"]), "", "")
+        )
     for name, found in summary["challengers"].items():
         rows.append((_challenger(name), in_words(found["rmse"]), in_words(found["mae"]), "nothing"))
     return Report(
@@ -73,33 +82,39 @@ def _alone(outcome: Outcome, summary: Mapping[str, Any]) -> Sequence[str]:
 
 def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence[str]:
     sent, budget = summary["uplink_bytes"], summary["uplink_budget_bytes"]
-    allowed = "" if budget is None else f" of {bytes_as_text(budget)} that the budget allowed ({sent / budget:.0%})"
+    allowed = (
+        "" if budget is None else f" of {bytes_as_text(budget)} that the budget allowed ({sent / budget:.0%})"
+    )
     notes = [
         f"{summary['samples']:,} samples of {summary['clients']} clients in {summary['seconds']:.1f} s.",
-        f"The clients sent {bytes_as_text(sent)}{allowed}: {summary['uplink_bytes_per_sample']:,.0f} bytes a sample. The record "
-        f"itself, which stays with its client, has {record_bytes:,}.",
+        f"The clients sent {bytes_as_text(sent)}{allowed}: {summary['uplink_bytes_per_sample']:,.0f} bytes a "
+        f"sample. The record itself, which stays with its client, has {record_bytes:,}.",
     ]
     own, alone = summary["mae"], summary["mae_local_only"]
     if summary["log_loss"] is not None:
-        figures = f"log loss {summary['log_loss']:.4f}, accuracy {summary['accuracy']:.4f}, AUC {summary['auc']:.4f}"
+        figures = (
+            f"log loss {summary['log_loss']:.4f}, accuracy {summary['accuracy']:.4f}, AUC "
+            f"{summary['auc']:.4f}"
+        )
         notes.append(f"The federation's probabilities: {figures}.")
     elif np.isfinite(alone) and alone > 0:
         change = own / alone - 1.0
         meaning = f"the error is {abs(change):.0%} {'smaller' if change < 0 else 'larger'}"
         notes.append(
-            f"On average a prediction of the federation is {in_words(own, 3)} {unit} off, and one of a client on its own "
-            f"{in_words(alone, 3)}: by learning together {meaning}."
+            f"On average a prediction of the federation is {in_words(own, 3)} {unit} off, and one of a "
+            f"client on its own {in_words(alone, 3)}: by learning together {meaning}."
         )
     return notes
 
 
 def _note_of_history(outcome: Outcome) -> Sequence[str]:
-    """A note for async with a budget. With other staleness a history is learnt at its pace, and check counts no updates."""
+    """A note for async with a budget. With other staleness a history is learnt at its pace, and check counts
+    no updates."""
     if outcome.budget_bytes is None or outcome.settings.learning.staleness != "async":
         return ()
     return (
-        "This is with a sample a second of each client. History in a topic is learnt faster, and the budget pays for fewer updates "
-        "of it: the rest is learnt alone. streamfl check says how many it pays.",
+        "This is with a sample a second of each client. History in a topic is learnt faster, and the budget "
+        "pays for fewer updates of it: the rest is learnt alone. streamfl check says how many it pays.",
     )
 
 
@@ -119,7 +134,12 @@ def picture(outcome: Outcome, path: Path, title: str, unit: str) -> None:
     figure, (errors, regrets) = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     draw_errors(outcome, errors, unit)
     regrets.plot(rounds, outcome.scale**2 * regret / rounds, color=FEDERATION, linewidth=2.5)
-    label_axes(regrets, "Regret per sample: squared error beyond the best kernel's", "samples a client", f"squared {unit}")
+    label_axes(
+        regrets,
+        "Regret per sample: squared error beyond the best kernel's",
+        "samples a client",
+        f"squared {unit}",
+    )
     figure.suptitle(title)
     figure.savefig(path, dpi=140)
     pyplot.close(figure)
@@ -140,7 +160,13 @@ def draw_errors(outcome: Outcome, axes: Any, unit: str) -> None:
         axes.plot(rounds, errors, color=colour, linewidth=width, label=name)
     for style, (name, found) in zip(cycle(STYLES), outcome.challengers.items(), strict=False):
         text = challenger_about(name) or name
-        axes.axhline(outcome.scale * found.rmse, color="black", linewidth=1, linestyle=style, label=f"{text}, at the end")
+        axes.axhline(
+            outcome.scale * found.rmse,
+            color="black",
+            linewidth=1,
+            linestyle=style,
+            label=f"{text}, at the end",
+        )
     label_axes(axes, "Error of all samples so far", "samples a client", f"RMSE, {unit}")
     logarithmic(axes)
     axes.legend(frameon=False, fontsize=8)

@@ -1,4 +1,5 @@
-"""The server's dashboard: whether the model goes on, which clients send updates, and who writes without permission."""
+"""The server's dashboard: whether the model goes on, which clients send updates, and who writes without
+permission."""
 
 from streamfl.contract.measurement import Metric
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
@@ -40,14 +41,14 @@ TILES = (
     ),
     Panel(
         "Signs of a stranger, total",
-        "In the time range: repairs of the model's topic, updates that show two senders for one client, and parameters that "
-        "became far too large.",
+        "In the time range: repairs of the model's topic, updates that show two senders for one client, and "
+        "parameters that became far too large.",
         "none",
         (Query(" + ".join(f"sum({growth(counter, ROLE)})" for counter in STRANGE), "times"),),
         kind="stat",
         width=4,
-        remedy="If it is above 0: somebody without the right writes, two processes have one client, or the learning rate is far "
-            "too large. Signs of a stranger, below, says which.",
+        remedy="If it is above 0: somebody without the right writes, two processes have one client, or the "
+        "learning rate is far too large. Signs of a stranger, below, says which.",
         bad_from=0.5,
         nothing="0",
     ),
@@ -61,7 +62,8 @@ UPDATES = (
         "Updates that went into the model a second, by worker.",
         "ops",
         (Query(f"sum by (instance) ({rate(ServerMetrics.updates_applied, ROLE)})", "{{instance}}"),),
-        remedy="If one worker has none: its share of the kernels gets no updates. Check whether it has a partition.",
+        remedy="If one worker has none: its share of the kernels gets no updates. Check whether it has a "
+        "partition.",
     ),
     Panel(
         "Ignored updates",
@@ -72,11 +74,12 @@ UPDATES = (
     ),
     Panel(
         "Staleness of updates",
-        "Number of model versions between the one that an update was made with and the current one, for the latest update that "
-        "each worker of the server accepted.",
+        "Number of model versions between the one that an update was made with and the current one, for the "
+        "latest update that each worker of the server accepted.",
         "short",
         (Query(f"max by (instance) ({series(ServerMetrics.staleness, ROLE)})", "{{instance}}"),),
-        remedy="If it is in the thousands: clients learn from an old model. Look at their lag on the model's topic.",
+        remedy="If it is in the thousands: clients learn from an old model. Look at their lag on the model's "
+        "topic.",
     ),
 )
 
@@ -93,24 +96,28 @@ ROUNDS = (
     ),
     Panel(
         "Rounds without all clients",
-        "Rounds a second that were closed without every client, and clients that were forgotten to make room.",
+        "Rounds a second that were closed without every client, and clients that were forgotten to make "
+        "room.",
         "ops",
-        (of_all(ServerMetrics.timed_out_rounds, "closed without all"), of_all(ServerMetrics.expired_clients, "clients forgotten")),
-        remedy="If it is every round: a client is gone for good, or rounds are too short. Raise federation.clients if clients "
-        "are forgotten.",
+        (
+            of_all(ServerMetrics.timed_out_rounds, "closed without all"),
+            of_all(ServerMetrics.expired_clients, "clients forgotten"),
+        ),
+        remedy="If it is every round: a client is gone for good, or rounds are too short. Raise "
+        "federation.clients if clients are forgotten.",
     ),
     Panel(
         "Signs of a stranger",
-        "Updates a second with a number below an earlier one, so that two processes send for one client; repairs of the model's "
-        "topic; parameters that were shortened.",
+        "Updates a second with a number below an earlier one, so that two processes send for one client; "
+        "repairs of the model's topic; parameters that were shortened.",
         "ops",
         (
             of_all(ServerMetrics.superseded_updates, "two senders for one"),
             of_all(ServerMetrics.model_repairs, "model repaired"),
             of_all(ServerMetrics.bounded_parameters, "parameters shortened"),
         ),
-        remedy="If there are repairs: let only the server write to the model's topic. If there are two senders for one: stop one "
-            "of them. If parameters are shortened: lower the learning rate.",
+        remedy="If there are repairs: let only the server write to the model's topic. If there are two "
+        "senders for one: stop one of them. If parameters are shortened: lower the learning rate.",
     ),
 )
 
@@ -120,5 +127,6 @@ SERVER = Dashboard(
     title="streamfl: federation, server",
     system="pofmkl",
     rows=(TILES, UPDATES, ROUNDS, worker_panels()),
-    description="The server of a POF-MKL federation: new versions of the model, known clients, and unauthorised writers.",
+    description="The server of a POF-MKL federation: new versions of the model, known clients, and "
+    "unauthorised writers.",
 )

@@ -12,9 +12,14 @@ from streamfl.simulation.system_tools import Report, SimulationOptions
 __all__ = ["simulate"]
 
 
-def simulate(asked: SimulationOptions, clients: int | None, rounds: int | None, client_column: str | None) -> Report:
-    """Deal the rows of the data set to clients and run the federation; errors as :func:`~streamfl.pofmkl.tools.streams.deal`."""
-    settings, streams = read_streams(asked.config, asked.data, asked.label, clients, rounds, asked.seed, client_column)
+def simulate(
+    asked: SimulationOptions, clients: int | None, rounds: int | None, client_column: str | None
+) -> Report:
+    """Deal the rows of the data set to clients and run the federation; errors as
+    :func:`~streamfl.pofmkl.tools.streams.deal`."""
+    settings, streams = read_streams(
+        asked.config, asked.data, asked.label, clients, rounds, asked.seed, client_column
+    )
     outcome = run_with_progress(settings, streams, asked.trace)
     streams = streams.first(len(outcome.labels))
     low, high = streams.label_range

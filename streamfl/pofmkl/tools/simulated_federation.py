@@ -26,7 +26,8 @@ from streamfl.runtime.worker import Worker
 __all__ = ["SimulatedFederation"]
 
 _MOST_STEPS = 10_000
-# Labels are between 0 and 1 on the learning scale. A prediction this large means that the federation diverged.
+# Labels are between 0 and 1 on the learning scale. A prediction this large means that the federation
+# diverged.
 _DIVERGED = 1e6
 
 
@@ -38,9 +39,10 @@ class SimulatedFederation:
     client: the role of all clients.
     predictions: (T, K) on the learning scale; NaN where there is none.
     done: samples predicted.
-    downlink_bytes: the model as published, once for every client that takes part. budget_bytes: the bytes of updates that clients
-    were allowed; None: there is no budget.
-    steps: with a trace, the learnt samples of each client. course: with a trace, values after each round by name.
+    downlink_bytes: the model as published, once for every client that takes part. budget_bytes: the bytes of
+    updates that clients were allowed; None: there is no budget.
+    steps: with a trace, the learnt samples of each client. course: with a trace, values after each round by
+    name.
     """
 
     def __init__(self, settings: PofmklSettings, names: Sequence[str], rounds: int, trace: bool) -> None:
@@ -76,7 +78,8 @@ class SimulatedFederation:
         self._server.close()
 
     def round(self, number: int, inputs: NDArray[Any], labels: NDArray[Any]) -> None:
-        """Predict and learn a sample of each client: inputs (K, d), and labels (K,), NaN for clients without a sample.
+        """Predict and learn a sample of each client: inputs (K, d), and labels (K,), NaN for clients without
+        a sample.
 
         DataError if the federation diverges or refuses a sample, ConfigurationError if it cannot go on.
         """
@@ -117,8 +120,9 @@ class SimulatedFederation:
                 # Nothing can happen until time passes: a bucket has to fill, or a round has to time out.
                 self._clock.advance(self._clients.role.wake_at, self._server.role.wake_at)
         standing = (
-            f"the federation is stuck in round {number}: {self.client.predicted} of {self.done} samples are predicted, "
-            f"{self.done - self.client.predicted} wait, after {self._clock.now:g} simulated seconds"
+            f"the federation is stuck in round {number}: {self.client.predicted} of {self.done} samples are "
+            f"predicted, {self.done - self.client.predicted} wait, after {self._clock.now:g} simulated "
+            "seconds"
         )
         if self._rate is not None:
             standing += f"; raise uplink.budget_bytes_per_second = {self._rate:g} or leave it out"
@@ -137,7 +141,9 @@ class SimulatedFederation:
         low, high = self._label_range
         for prediction in self._observer.new_predictions():
             # JSON has no infinity: a number too large for the label's own unit arrives as null.
-            scaled = math.inf if prediction.prediction is None else (prediction.prediction - low) / (high - low)
+            scaled = (
+                math.inf if prediction.prediction is None else (prediction.prediction - low) / (high - low)
+            )
             if not abs(scaled) <= _DIVERGED:
                 raise self._diverged(f"predictions reach {abs(scaled):g} where labels are between 0 and 1")
             self.predictions[int(prediction.sample), self._places[prediction.client]] = scaled
@@ -147,15 +153,19 @@ class SimulatedFederation:
         if self.budget_bytes is not None:
             stood["budget_bytes"] = self.budget_bytes
         if self.client.challengers is not None:
-            stood |= {f"challengers/{name}": mse for name, mse in self.client.challengers.mean_squared_errors().items()}
+            stood |= {
+                f"challengers/{name}": mse
+                for name, mse in self.client.challengers.mean_squared_errors().items()
+            }
         for name, value in stood.items():
             self.course.setdefault(name, []).append(value)
 
     def _diverged(self, cause: str) -> DataError:
         learning = self._settings.learning
         return DataError(
-            f"the federation diverged: {cause}. Lower learning.learning_rate = {learning.rate:g} or learning.regularisation = "
-            f"{learning.regularisation:g}, or send more kernels an upload (section [uplink])."
+            f"the federation diverged: {cause}. Lower learning.learning_rate = {learning.rate:g} or "
+            f"learning.regularisation = {learning.regularisation:g}, or send more kernels an upload (section "
+            "[uplink])."
         )
 
 
@@ -187,7 +197,9 @@ class _Observer:
 
     def __init__(self, bus: MemoryBus, federation: str) -> None:
         self._model, self._updates = f"{federation}.model", f"{federation}.updates"
-        self._session = bus.session(Subscription("observer", (f"{federation}.predictions",), (self._model, self._updates)))
+        self._session = bus.session(
+            Subscription("observer", (f"{federation}.predictions",), (self._model, self._updates))
+        )
         self.uplink_bytes = 0
         self.model_bytes = 0
 
@@ -199,14 +211,18 @@ class _Observer:
                     self.model_bytes += record_size(record)
                 else:
                     self.uplink_bytes += record_size(record)
-            predictions += [msgspec.json.decode(record.value or b"", type=_Published) for record in polled.records]
+            predictions += [
+                msgspec.json.decode(record.value or b"", type=_Published) for record in polled.records
+            ]
         return predictions
 
 
 def _start(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -> Worker:
     """A worker of this kind, with its topics. A topic that may have any number of partitions gets one."""
     # The operator's [bus] is for another bus. Here a group from it would hold workers of both kinds.
-    own = settings.model_copy(update={"role": RoleSection(kind=kind), "bus": BusSection(commit_interval_ms=0)})
+    own = settings.model_copy(
+        update={"role": RoleSection(kind=kind), "bus": BusSection(commit_interval_ms=0)}
+    )
     wanted = {topic.name: topic for topic in find_kind(kind).topics(own)}
     missing = wanted.keys() - bus.describe(wanted).keys()
     bus.create([replace(wanted[name], partitions=wanted[name].partitions or 1) for name in sorted(missing)])

@@ -1,4 +1,5 @@
-"""Samples of clients with different numbers of samples: T rounds of K clients. A client's samples are in its first rounds."""
+"""Samples of clients with different numbers of samples: T rounds of K clients. A client's samples are in its
+first rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ __all__ = ["InputArray", "Sites", "mean", "present", "samples_of"]
 
 
 class InputArray(Protocol):
-    """Inputs of samples, (T, K, d): an array, or :class:`Sites`. They are read only where there are samples."""
+    """Inputs of samples, (T, K, d): an array, or :class:`Sites`. They are read only where there are
+    samples."""
 
     @property
     def shape(self) -> tuple[int, ...]:

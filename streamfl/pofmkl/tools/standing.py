@@ -1,4 +1,5 @@
-"""A client's state towards its server: unread records, whether versions of the model come, and updates that the budget pays."""
+"""A client's state towards its server: unread records, whether versions of the model come, and updates that
+the budget pays."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from streamfl.simulation.system_tools import Standing
 
 __all__ = ["client_standing", "updates_of"]
 
-# After the last version of a shard there may be the server's settings, and parameters of a version that is being written.
+# After the last version of a shard there may be the server's settings, and parameters of a version that is
+# being written.
 LAST_RECORDS = 64
 # Stands for a client's name while none is known, for the size of updates.
 NAME = "client-00000"
@@ -31,7 +33,8 @@ ASK_THE_SERVER = "start the pofmkl-server, or check what its log says about thes
 def client_standing(
     settings: PofmklSettings, bus: Bus, unread: Mapping[str, int], role: PofmklClient | None
 ) -> list[Standing]:
-    """The state by the topics and by the role's stored state. role: with its state restored; None: use the topics alone."""
+    """The state by the topics and by the role's stored state. role: with its state restored; None: use the
+    topics alone."""
     waiting = 0 if role is None else sum(role.waiting.values())
     found = [_backlog(settings, unread, waiting, _clients(settings, role)), *_model(settings, bus, role)]
     if role is not None and (predictions := sum(one.samples for one in role.snapshot().values())):
@@ -59,14 +62,18 @@ def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, 
     if learning.staleness != "async":
         return Standing("backlog", told)
     if not learning.catch_up_samples:
-        return Standing("backlog", f"{told}. They are learnt at once, with the current model: learning.catch_up_samples is 0")
+        return Standing(
+            "backlog",
+            f"{told}. They are learnt at once, with the current model: learning.catch_up_samples is 0",
+        )
     told += (
-        f": {each:,} {kind} of each of {clients:,} clients on average. They are learnt in step with the model, at most "
-        f"{learning.catch_up_samples} of a client on each version"
+        f": {each:,} {kind} of each of {clients:,} clients on average. They are learnt in step with the "
+        f"model, at most {learning.catch_up_samples} of a client on each version"
     )
     if budget is None:
         return Standing("backlog", told)
-    # The paper's steps are added up over the labels of a version. With the default each label has its own update.
+    # The paper's steps are added up over the labels of a version. With the default each label has its own
+    # update.
     wanted = updates_of(each, learning.catch_up_samples) if learning.preset == "paper" else each
     # The smallest update has one kernel. A bucket holds a second of the budget, or one such update.
     smallest = _smallest_update(settings)
@@ -75,14 +82,16 @@ def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, 
         return Standing("backlog", f"{told}. The byte budget pays all {wanted:,} updates of a client at once")
     return Standing(
         "backlog",
-        f"{told}. That takes {wanted:,} updates of a client. With uplink.budget_bytes_per_second = {budget:g} catch-up sends at "
-        f"most {at_once:,} of them at once, and one more every {_duration(smallest / budget)} ({smallest:,} bytes each); the rest "
-        "is learnt alone: a client without bytes does not wait",
+        f"{told}. That takes {wanted:,} updates of a client. With uplink.budget_bytes_per_second = "
+        f"{budget:g} catch-up sends at most {at_once:,} of them at once, and one more every "
+        f"{_duration(smallest / budget)} ({smallest:,} bytes each); the rest is learnt alone: a client "
+        "without bytes does not wait",
     )
 
 
 def updates_of(labels: int, most: int) -> int:
-    """Updates in which a new client sends ``labels`` labels, if each sums up the labels of a version, ``most`` at most.
+    """Updates in which a new client sends ``labels`` labels, if each sums up the labels of a version,
+    ``most`` at most.
 
     >>> updates_of(8, 16), updates_of(10, 16), updates_of(11, 16), updates_of(1000, 1)
     (8, 9, 10, 1000)
@@ -112,18 +121,27 @@ def _model(settings: PofmklSettings, bus: Bus, role: PofmklClient | None) -> lis
     versions, published = _versions(bus, topic, states[topic].partitions)
     told = "the server has published no version yet"
     if any(versions.values()):
-        told = f"version {', '.join(map(str, versions.values()))}, published {_duration(max(0.0, now - published))} ago"
+        told = (
+            f"version {', '.join(map(str, versions.values()))}, published "
+            f"{_duration(max(0.0, now - published))} ago"
+        )
     found = Standing("model", told)
     if learning.staleness != "async":
         return [found]
     if role is not None:
         # From the stored state: patience is counted by the worker's clock.
         since = role.silence.alone_since
-        how = "" if since is None else f"since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC no new version has come"
+        how = (
+            ""
+            if since is None
+            else f"since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC no new version has come"
+        )
     else:
         patience = learning.catch_up_patience_seconds
         count = _unanswered(bus, updates, published, now - patience)
-        how = f"{count:,} updates have waited for a new version for {patience:g} s and longer" if count else ""
+        how = (
+            f"{count:,} updates have waited for a new version for {patience:g} s and longer" if count else ""
+        )
     return [found, Standing("alone", f"clients learn alone: {how}", ASK_THE_SERVER)] if how else [found]
 
 
@@ -142,11 +160,20 @@ def _versions(bus: Bus, topic: str, partitions: int) -> tuple[dict[int, int], fl
 
 
 def _unanswered(bus: Bus, topic: str, published: float, before: float) -> int:
-    """Updates that are older than ``before`` and younger than the newest version, by offsets: a client may not read this topic."""
+    """Updates that are older than ``before`` and younger than the newest version, by offsets: a client may
+    not read this topic."""
     # Times are in milliseconds. Updates from the version's own millisecond are in it, or in the next.
     answered = bus.offsets(topic, published + 0.001)
-    return sum(max(0, offset - answered[partition]) for partition, offset in bus.offsets(topic, before).items())
+    return sum(
+        max(0, offset - answered[partition]) for partition, offset in bus.offsets(topic, before).items()
+    )
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return (
+        f"{seconds:.1f} s"
+        if seconds < 10
+        else f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+    )

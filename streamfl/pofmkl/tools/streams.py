@@ -43,10 +43,12 @@ NORMS_AT_ONCE = 65_536
 
 @dataclass(frozen=True)
 class Streams:
-    """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K), names: the data's own, if it has any.
+    """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K), names: the data's
+    own, if it has any.
 
-    A client with fewer than T samples has them in the first rounds. After these its labels are NaN, and there are no inputs.
-    largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T.
+    A client with fewer than T samples has them in the first rounds. After these its labels are NaN, and there
+    are no inputs. largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on
+    neither K nor T.
     dropped: rows with something missing.
     rows: (T, K), each sample's row in the data; -1 where there is none.
     unused_rows, unused_clients: usable, and not dealt.
@@ -81,7 +83,9 @@ class Streams:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Row, client and label of each sample, in the order of the data's rows."""
-        names = np.array(self.names or [f"client-{number}" for number in range(self.rows.shape[1])], dtype=object)
+        names = np.array(
+            self.names or [f"client-{number}" for number in range(self.rows.shape[1])], dtype=object
+        )
         each = np.broadcast_to(names, self.rows.shape)
         return {"row": self.by_row(self.rows), "client": self.by_row(each), "label": self.by_row(self.labels)}
 
@@ -123,14 +127,19 @@ def read_streams(
     named = features if isinstance(features, list) else None
     if settings.samples is not None and settings.samples.inputs is not None:
         relative = settings.learning.preset == "default"
-        streams = deal_encoded(settings.samples, relative, data, label, settings.federation.clients, rounds, client_column)
+        streams = deal_encoded(
+            settings.samples, relative, data, label, settings.federation.clients, rounds, client_column
+        )
     else:
         streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
     if streams.refused:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(streams.refused.items()))
         say(f"samples.inputs would turn some rows into dead letters ({reasons}); they are left out")
     if streams.dropped > streams.refused.total():
-        say(f"{streams.dropped - streams.refused.total()} rows have no number in some column, or no client, and are left out")
+        say(
+            f"{streams.dropped - streams.refused.total()} rows have no number in some column, or no client, "
+            "and are left out"
+        )
     return scaled(settings, streams), streams
 
 
@@ -142,8 +151,13 @@ def _all_clients(config: Path | GivenSettings, data: DataSource, column: str) ->
     if isinstance(config, GivenSettings) and (given := config.get("federation", {}).get("clients")):
         return int(given)
     named = len({name for name in client_names(read_data(data), column, data) if name is not None})
-    if isinstance(config, Path) and named > (written := load_settings(config, PofmklSettings).federation.clients):
-        say(f"{named} clients take part, as {column} names them; raise federation.clients = {written} of {config} before you run")
+    if isinstance(config, Path) and named > (
+        written := load_settings(config, PofmklSettings).federation.clients
+    ):
+        say(
+            f"{named} clients take part, as {column} names them; raise federation.clients = {written} of "
+            f"{config} before you run"
+        )
     return named
 
 
@@ -157,14 +171,16 @@ def deal(
 ) -> Streams:
     """Deal the rows of a data set in which every number is finite; DataError if there are too few.
 
-    With ``client_column`` the clients are the ``clients`` of its values that have the most rows, in the order of the file, each
-    with its rows in order; rows without one are left out. Without it row t K + k is sample t of client k. A client whose rows are
-    used up takes part in no further round.
+    With ``client_column`` the clients are the ``clients`` of its values that have the most rows, in the order
+    of the file, each with its rows in order; rows without one are left out. Without it row t K + k is sample
+    t of client k. A client whose rows are used up takes part in no further round.
     """
     table = read_data(location)
     names = input_names(table, features, (label, client_column), location)
     if label in names:
-        raise ConfigurationError(f"--label {label}: samples.features names it too: what is to be predicted cannot be an input")
+        raise ConfigurationError(
+            f"--label {label}: samples.features names it too: what is to be predicted cannot be an input"
+        )
     inputs = numbers(table, names, location)
     present = np.asarray(np.isfinite(inputs).all(axis=1))
     dealt = _deal(table, location, label, clients, rounds, client_column, present)
@@ -173,8 +189,8 @@ def deal(
         largest = max(float(np.linalg.norm(inputs[part], axis=1).max()) for part in parts) or 1.0
     if not math.isfinite(largest):
         raise DataError(
-            f"{location}: inputs as large as {np.abs(inputs[dealt.usable]).max():g}: the norm of a row is no finite number. "
-            "Name other columns in samples.features, or change their unit"
+            f"{location}: inputs as large as {np.abs(inputs[dealt.usable]).max():g}: the norm of a row is no "
+            "finite number. Name other columns in samples.features, or change their unit"
         )
     unread = () if features else tuple(unread_columns(table, names, (label, client_column)))
     size = _record_bytes(table, names, label, client_column, dealt)
@@ -192,11 +208,14 @@ def deal_encoded(
 ) -> Streams:
     """Deal the rows of a data set as :func:`deal`, with inputs encoded and gaps filled as a worker does it.
 
-    The inputs are on the learning scale: samples.input_norm has been applied. relative: as for the role's means.
+    The inputs are on the learning scale: samples.input_norm has been applied. relative: as for the role's
+    means.
     """
     table = read_data(location)
     if any(label in (one.field, one.since_field) for one in section.inputs or ()):
-        raise ConfigurationError(f"--label {label}: samples.inputs names it too: what is to be predicted cannot be an input")
+        raise ConfigurationError(
+            f"--label {label}: samples.inputs names it too: what is to be predicted cannot be an input"
+        )
     encoded = encoded_inputs(section, table, location)
     names = [name for one in section.inputs or () for name in (one.field, one.since_field) if name]
     dealt = _deal(table, location, label, clients, rounds, client_column, encoded.accepted)
@@ -204,14 +223,19 @@ def deal_encoded(
     return dealt.streams(encoded.filled(dealt.rows, relative), 1.0, size, refused=encoded.refused)
 
 
-def _record_bytes(table: DataTable, inputs: list[str], label: str, client_column: str | None, dealt: _Dealt) -> int:
+def _record_bytes(
+    table: DataTable, inputs: list[str], label: str, client_column: str | None, dealt: _Dealt
+) -> int:
     """Mean bytes of a record with the fields that the run reads."""
-    return record_bytes(table, [*dict.fromkeys([*inputs, label, *([client_column] if client_column else [])])], dealt.rows)
+    return record_bytes(
+        table, [*dict.fromkeys([*inputs, label, *([client_column] if client_column else [])])], dealt.rows
+    )
 
 
 @dataclass(frozen=True)
 class _Dealt:
-    """Which rows each client gets. usable: the numbers of all rows that can be dealt. The rest is as in :class:`Streams`."""
+    """Which rows each client gets. usable: the numbers of all rows that can be dealt. The rest is as in
+    :class:`Streams`."""
 
     usable: NDArray[np.intp]
     label: str
@@ -272,10 +296,16 @@ def _deal(
     # Among clients with equally many rows, the first are taken.
     most_rows = set(sorted(own, key=lambda name: -len(own[name]))[:clients])
     chosen = [name for name in own if name in most_rows] if own else None
-    of_each = [usable[number::clients] for number in range(clients)] if chosen is None else [own[name] for name in chosen]
+    of_each = (
+        [usable[number::clients] for number in range(clients)]
+        if chosen is None
+        else [own[name] for name in chosen]
+    )
     most = max(map(len, of_each))
     if most < (rounds or 1):
-        raise DataError(f"{location}: no client has more than {most} usable rows, {rounds} samples of each are asked for")
+        raise DataError(
+            f"{location}: no client has more than {most} usable rows, {rounds} samples of each are asked for"
+        )
     dealt = np.full((rounds or most, clients), -1)
     for number, rows in enumerate(of_each):
         dealt[: len(rows), number] = rows[:rounds]
@@ -283,7 +313,10 @@ def _deal(
     if low == high:
         raise DataError(f"{location}: the label {label} is {low:g} in every row: there is nothing to learn")
     if not math.isfinite(high - low):
-        raise DataError(f"{location}: the label {label} reaches from {low:g} to {high:g}, too far for a number: change its unit")
+        raise DataError(
+            f"{location}: the label {label} reaches from {low:g} to {high:g}, too far for a number: change "
+            "its unit"
+        )
     return _Dealt(
         usable,
         label,
@@ -305,7 +338,8 @@ def _rows_by_owner(owners: Sequence[str | None], rows: NDArray[np.intp]) -> dict
 
 
 def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
-    """The settings as workers would have them. Scales that are not given come from the data, a horizon from the run's length."""
+    """The settings as workers would have them. Scales that are not given come from the data, a horizon from
+    the run's length."""
     samples = settings.samples or SamplesSection(topic="samples")
     scales = {"input_norm": streams.largest_norm, "label_range": streams.label_range}
     scales = {name: scale for name, scale in scales.items() if name not in samples.model_fields_set}
@@ -327,4 +361,6 @@ def run_with_progress(settings: PofmklSettings, streams: Streams, trace: bool) -
                 work.begin(of)
             return work(samples, total)
 
-        return run_federation(settings, streams.inputs, streams.labels, names=streams.names, trace=trace, watch=watch)
+        return run_federation(
+            settings, streams.inputs, streams.labels, names=streams.names, trace=trace, watch=watch
+        )

@@ -1,9 +1,10 @@
 """Long whole numbers by gmpy2, and an error that says how to install it.
 
-Without gmpy2 everything else of the system can be loaded, because some commands look at every installed system.
+Without gmpy2 everything else of the system can be loaded, because some commands look at every installed
+system.
 
-An ``int`` of these modules may be gmpy2's ``mpz``. It mixes with Python's integers in arithmetic and comparisons. A remainder is as
-fast as GMP's if the modulus is an ``mpz``.
+An ``int`` of these modules may be gmpy2's ``mpz``. It mixes with Python's integers in arithmetic and
+comparisons. A remainder is as fast as GMP's if the modulus is an ``mpz``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ ROUNDS = 40
 
 
 def require() -> None:
-    """ConfigurationError if gmpy2 is missing. Called at the start, so that the error does not come at the first encryption."""
+    """ConfigurationError if gmpy2 is missing. Called at the start, so that the error does not come at the
+    first encryption."""
     if gmpy2 is None:
         raise ConfigurationError(NOT_INSTALLED)
 
@@ -55,13 +57,15 @@ def long(number: int) -> int:
 
 
 def power(base: int, exponent: int, modulus: int) -> int:
-    """base^exponent modulo the modulus. ZeroDivisionError for a negative exponent if the base has no inverse."""
+    """base^exponent modulo the modulus. ZeroDivisionError for a negative exponent if the base has no
+    inverse."""
     result: int = gmpy2.powmod(base, exponent, modulus)
     return result
 
 
 def secret_power(base: int, exponent: int, modulus: int) -> int:
-    """The same for an odd modulus and a secret exponent above 0. The time it takes reveals nothing about the arguments' bits."""
+    """The same for an odd modulus and a secret exponent above 0. The time it takes reveals nothing about the
+    arguments' bits."""
     result: int = gmpy2.powmod_sec(base, exponent, modulus)
     return result
 

@@ -1,4 +1,5 @@
-"""Vectors of ciphertexts as bytes. All ciphertexts have the same length, and are checked before anything is computed with them."""
+"""Vectors of ciphertexts as bytes. All ciphertexts have the same length, and are checked before anything is
+computed with them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def decode_ciphertexts(key: PaillierPublicKey, content: bytes, count: int) -> li
     - ciphertext_bare: c mod n is 1 or -1: it is not blinded, and anybody can read it;
     - ciphertext_repeated: the same one twice. Blinding never gives two equal ciphertexts.
 
-    Ciphertexts of earlier messages are not compared, because a redelivery repeats them all. The role detects it.
+    Ciphertexts of earlier messages are not compared, because a redelivery repeats them all. The role detects
+    it.
     """
     size = key.ciphertext_bytes
     if len(content) != count * size:
@@ -36,7 +38,8 @@ def decode_ciphertexts(key: PaillierPublicKey, content: bytes, count: int) -> li
     if len(set(ciphertexts)) < count:
         raise PeerError("ciphertext_repeated", "a ciphertext is there twice")
     remainders = [ciphertext % key.n for ciphertext in ciphertexts]
-    # One gcd of the product instead of one for each: a product is coprime to n if and only if all its factors are.
+    # One gcd of the product instead of one for each: a product is coprime to n if and only if all its factors
+    # are.
     if gcd(product(remainders, key.n), key.n) != 1:
         raise PeerError("ciphertext_factor", "a ciphertext is not coprime to n")
     if any(remainder in (1, key.n - 1) for remainder in remainders):

@@ -1,9 +1,9 @@
 """Seals messages between host and guest in an envelope that neither the coordinator nor a broker can open.
 
-The coordinator can decrypt everything under its key. If its organisation runs the broker, it could read inner products and
-residuals. So a payload between host and guest is sealed by AES-SIV (RFC 5297) under a secret that only these two have. AES-SIV is
-deterministic: a payload that is sent again gives the same bytes, and others see of two payloads only whether they are equal.
-"""
+The coordinator can decrypt everything under its key. If its organisation runs the broker, it could read inner
+products and residuals. So a payload between host and guest is sealed by AES-SIV (RFC 5297) under a secret
+that only these two have. AES-SIV is deterministic: a payload that is sent again gives the same bytes, and
+others see of two payloads only whether they are equal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class EncryptedLink:
         if len(secret) < SHORTEST:
             raise ValueError(f"{len(secret)} bytes are too few for a secret")
         # Two keys of 256 bits: one makes the tag, the other encrypts.
-        self._cipher = AESSIV(derive(secret, b"quasi-newton link tag") + derive(secret, b"quasi-newton link cipher"))
+        self._cipher = AESSIV(
+            derive(secret, b"quasi-newton link tag") + derive(secret, b"quasi-newton link cipher")
+        )
         self._federation = federation.encode()
         self.alignment_key = derive(secret, b"quasi-newton link names")
 
@@ -42,15 +44,17 @@ class EncryptedLink:
         """The envelope of a payload.
 
         payload: one byte or more.
-        topic: that it is sent to. Each direction has a topic of its own, so that no envelope can be sent back to its sender.
-        place: the message's header, which is outside the envelope and is authenticated with it.
+        topic: that it is sent to. Each direction has a topic of its own, so that no envelope can be sent back
+        to its sender. place: the message's header, which is outside the envelope and is authenticated with
+        it.
         """
         if not payload:
             raise ValueError("an empty payload is none")
         return self._cipher.encrypt(payload, [self._federation, topic.encode(), place])
 
     def open(self, envelope: bytes, topic: str, place: bytes) -> bytes:
-        """The payload. PeerError with reason envelope if nobody with the secret sealed it for this topic and place.
+        """The payload. PeerError with reason envelope if nobody with the secret sealed it for this topic and
+        place.
 
         topic, place: as for :meth:`seal`, as the receiver knows them.
         """
@@ -59,4 +63,6 @@ class EncryptedLink:
         try:
             return self._cipher.decrypt(envelope, [self._federation, topic.encode(), place])
         except InvalidTag:
-            raise PeerError("envelope", "not sealed with the link's secret, or for another topic or round") from None
+            raise PeerError(
+                "envelope", "not sealed with the link's secret, or for another topic or round"
+            ) from None

@@ -1,8 +1,8 @@
 """Fixed-point numbers, with an exponent and a bound that are public and the same for all values of a message.
 
-An encoder whose exponent follows the value reveals the value's size to everybody. Here each kind of number has a fixed count of
-fraction bits, and a bound from the configuration. Sums and products of kinds are kinds. So the bound of a result, and the slot that
-it needs in a packed plaintext, are derived and not guessed.
+An encoder whose exponent follows the value reveals the value's size to everybody. Here each kind of number
+has a fixed count of fraction bits, and a bound from the configuration. Sums and products of kinds are kinds.
+So the bound of a result, and the slot that it needs in a packed plaintext, are derived and not guessed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class FixedPoint:
     def bounded(cls, bound: float, fraction_bits: int) -> FixedPoint:
         """The kind of values of size ``bound`` or less. ``bound`` is above 0."""
         if not (bound > 0 and fraction_bits >= 0):
-            raise ValueError(f"bound {bound}, {fraction_bits} fraction bits: a bound is above 0, and bits are at least 0")
+            raise ValueError(
+                f"bound {bound}, {fraction_bits} fraction bits: a bound is above 0, and bits are at least 0"
+            )
         return cls(fraction_bits, int(Fraction(bound) * 2**fraction_bits))
 
     @property
@@ -71,10 +73,11 @@ class FixedPoint:
         return np.asarray(np.clip(values, -self.bound, self.bound), dtype=np.float64)
 
     def encode(self, values: NDArray[np.float64]) -> NDArray[Any]:
-        """round(v 2^fraction_bits), half to even, in the values' shape: int64, or Python integers if that is too short.
+        """round(v 2^fraction_bits), half to even, in the values' shape: int64, or Python integers if that is
+        too short.
 
-        OutOfBounds if a value is not finite or beyond the bound. Not clipped: a clipped inner product would be another model's.
-        """
+        OutOfBounds if a value is not finite or beyond the bound. Not clipped: a clipped inner product would
+        be another model's."""
         values = np.asarray(values, dtype=np.float64)
         if not np.isfinite(values).all():
             raise OutOfBounds("a value is not finite")
@@ -133,12 +136,14 @@ def kinds(
 ) -> Kinds:
     """The kinds of a federation.
 
-    parties: number of hosts and guest. batch, hessian_batch: records of S and S_H. The bounds and bits are public settings.
-    """
+    parties: number of hosts and guest. batch, hessian_batch: records of S and S_H. The bounds and bits are
+    public settings."""
     inputs = FixedPoint.bounded(input_bound, input_fraction_bits)
     # In the sum for the loss the labels are a column of inputs, so the bound has to allow 1.
     if input_bound < 1:
-        raise ValueError(f"input bound {input_bound:g}: a label is 1, and inputs are bounded by at least that")
+        raise ValueError(
+            f"input bound {input_bound:g}: a label is 1, and inputs are bounded by at least that"
+        )
     inner_products = FixedPoint.bounded(inner_bound, inner_fraction_bits)
     labels = FixedPoint.bounded(1.0, inner_fraction_bits)
     residuals = inner_products.sum_of(parties) + labels.sum_of(2)

@@ -12,7 +12,12 @@ import msgspec
 from streamfl.configuration.secrets import read_private
 from streamfl.contract.role import ConfigurationError, PeerError
 from streamfl.quasi_newton.encryption.bignum import long
-from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, PaillierPrivateKey, generate_key
+from streamfl.quasi_newton.encryption.keys import (
+    LARGEST_BITS,
+    SMALLEST_BITS,
+    PaillierPrivateKey,
+    generate_key,
+)
 
 __all__ = ["MOST_KEYS", "OTHER_KEY", "add_key", "make_key_file", "read_key_file", "remove_key"]
 
@@ -21,9 +26,14 @@ WARNING = "Keep it to yourself: whoever can read it can decrypt what the parties
 MOST_KEYS = 16
 LARGEST_FILE = 65_536
 # Why a training ends if the key changes meanwhile.
-OTHER_KEY = "encryption.key_fingerprint has changed; the next training begins under the new key once every member has it"
+OTHER_KEY = (
+    "encryption.key_fingerprint has changed; the next training begins under the new key once every member "
+    "has it"
+)
 
-_Prime = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$", min_length=SMALLEST_BITS // 8, max_length=LARGEST_BITS // 8)]
+_Prime = Annotated[
+    str, msgspec.Meta(pattern="^[0-9a-f]+$", min_length=SMALLEST_BITS // 8, max_length=LARGEST_BITS // 8)
+]
 
 
 class _Key(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,8 +54,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     keys: Annotated[list[_Key], msgspec.Meta(min_length=1, max_length=MOST_KEYS)]
 
 
-def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PaillierPrivateKey:
-    """Makes a new key in a new file that only its owner can read. ConfigurationError if there is a file already.
+def make_key_file(
+    path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom
+) -> PaillierPrivateKey:
+    """Makes a new key in a new file that only its owner can read. ConfigurationError if there is a file
+    already.
 
     bits, entropy: as for :func:`~streamfl.quasi_newton.encryption.keys.generate_key`.
     """
@@ -67,13 +80,16 @@ def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] 
 
 
 def add_key(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PaillierPrivateKey:
-    """Adds a new key at the head of an existing file. The old keys stay, so that messages under them can still be decrypted.
+    """Adds a new key at the head of an existing file. The old keys stay, so that messages under them can
+    still be decrypted.
 
     bits, entropy: as for :func:`make_key_file`.
     """
     keys = read_key_file(path)
     if len(keys) == MOST_KEYS:
-        raise ConfigurationError(f"{path}: holds {MOST_KEYS} keys already: remove old ones first, with streamfl keys remove")
+        raise ConfigurationError(
+            f"{path}: holds {MOST_KEYS} keys already: remove old ones first, with streamfl keys remove"
+        )
     key = generate_key(bits, entropy)
     try:
         key.public.check(bits, [old.public for old in keys])
@@ -96,7 +112,8 @@ def remove_key(path: Path, fingerprint: str) -> None:
 
 
 def read_key_file(path: Path) -> tuple[PaillierPrivateKey, ...]:
-    """The keys of a file, newest first. ConfigurationError if others may read it, or it holds anything but good keys.
+    """The keys of a file, newest first. ConfigurationError if others may read it, or it holds anything but
+    good keys.
 
     No error shows any of the file's content.
     """
@@ -114,11 +131,15 @@ def read_key_file(path: Path) -> tuple[PaillierPrivateKey, ...]:
             key = PaillierPrivateKey(long(int(stored.p, 16)), long(int(stored.q, 16)))
             key.public.check(stored.bits, [other.public for other in keys])
         except ValueError:
-            raise ConfigurationError(f"{path}, key {number}: its primes are none; the file is damaged") from None
+            raise ConfigurationError(
+                f"{path}, key {number}: its primes are none; the file is damaged"
+            ) from None
         except PeerError as error:
             raise ConfigurationError(f"{path}, key {number}: {error.text}") from None
         if key.public.fingerprint != stored.fingerprint:
-            raise ConfigurationError(f"{path}, key {number}: does not fit its own fingerprint; the file is damaged")
+            raise ConfigurationError(
+                f"{path}, key {number}: does not fit its own fingerprint; the file is damaged"
+            )
         if any(other.public == key.public for other in keys):
             raise ConfigurationError(f"{path}, key {number}: stands there twice")
         keys.append(key)
@@ -127,7 +148,9 @@ def read_key_file(path: Path) -> tuple[PaillierPrivateKey, ...]:
 
 def _write_beside(path: Path, keys: Sequence[PaillierPrivateKey]) -> Path:
     """Writes the keys to a new file in the same folder, and syncs it to the disk."""
-    stored = [_Key(key.public.bits, key.public.fingerprint, f"{int(key.p):x}", f"{int(key.q):x}") for key in keys]
+    stored = [
+        _Key(key.public.bits, key.public.fingerprint, f"{int(key.p):x}", f"{int(key.q):x}") for key in keys
+    ]
     content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, 1, WARNING, stored)), indent=2) + b"\n"
     beside = path.with_name(path.name + ".new")
     try:

@@ -1,8 +1,9 @@
-"""Paillier's keys. They are made so that blinding may use short exponents, and are checked before anything is encrypted with them.
+"""Paillier's keys. They are made so that blinding may use short exponents, and are checked before anything is
+encrypted with them.
 
-Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes", 1999; Damgard, Jurik and Nielsen, "A
-Generalization of Paillier's Public-Key System with Applications to Electronic Voting", 2010, section 4.2, ask for primes
-p = q = 3 mod 4 with gcd(p - 1, q - 1) = 2.
+Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes", 1999; Damgard, Jurik and
+Nielsen, "A Generalization of Paillier's Public-Key System with Applications to Electronic Voting", 2010,
+section 4.2, ask for primes p = q = 3 mod 4 with gcd(p - 1, q - 1) = 2.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ SMALLEST_BITS, LARGEST_BITS = 512, 8192
 # Bits of a key are a multiple of this, so that each prime has whole bytes.
 STEP_BITS = 16
 LARGEST_SMALL_FACTOR = 65_536
-# Primes that share this many leading bits are not drawn, because Fermat's method might find them (FIPS 186-5, A.1.3).
+# Primes that share this many leading bits are not drawn, because Fermat's method might find them (FIPS 186-5,
+# A.1.3).
 LEADING_BITS = 100
 FERMAT_STEPS = 64
 
@@ -82,7 +84,9 @@ class PaillierPublicKey:
         return to_bytes(self.n, self.bits // 8)
 
     @classmethod
-    def from_bytes(cls, content: bytes, bits: int, fingerprint: str, older: Iterable[PaillierPublicKey] = ()) -> PaillierPublicKey:
+    def from_bytes(
+        cls, content: bytes, bits: int, fingerprint: str, older: Iterable[PaillierPublicKey] = ()
+    ) -> PaillierPublicKey:
         """The key that a peer sent. PeerError with reason unpinned_key or weak_key.
 
         content: as :meth:`to_bytes` encodes it.
@@ -106,7 +110,10 @@ class PaillierPublicKey:
         """
         n = long(self.n)
         if not SMALLEST_BITS <= bits <= LARGEST_BITS or bits % STEP_BITS:
-            raise PeerError("weak_key", f"{bits} bits: keys have {SMALLEST_BITS} to {LARGEST_BITS}, a multiple of {STEP_BITS}")
+            raise PeerError(
+                "weak_key",
+                f"{bits} bits: keys have {SMALLEST_BITS} to {LARGEST_BITS}, a multiple of {STEP_BITS}",
+            )
         if n < 0 or n.bit_length() != bits:
             raise PeerError("weak_key", f"{n.bit_length()} bits, expected {bits}")
         if n % 4 != 1:
@@ -122,7 +129,10 @@ class PaillierPublicKey:
             raise PeerError("weak_key", "n has two factors that are nearly equal: anybody could decrypt")
         for key in older:
             if gcd(n, key.n) not in (1, n):
-                raise PeerError("weak_key", f"n has a factor in common with the key {key.fingerprint}: anybody could decrypt both")
+                raise PeerError(
+                    "weak_key",
+                    f"n has a factor in common with the key {key.fingerprint}: anybody could decrypt both",
+                )
 
 
 class PaillierPrivateKey:
@@ -135,16 +145,21 @@ class PaillierPrivateKey:
 
     def __init__(self, p: int, q: int) -> None:
         if not (is_prime(p) and is_prime(q) and p % 4 == q % 4 == 3 and gcd(p - 1, q - 1) == 2):
-            raise ValueError("p and q are not two primes that are 3 modulo 4, with nothing but 2 in common beneath them")
+            raise ValueError(
+                "p and q are not two primes that are 3 modulo 4, with nothing but 2 in common beneath them"
+            )
         self.p, self.q = long(min(p, q)), long(max(p, q))
         self.public = PaillierPublicKey(self.p * self.q)
-        self._factors = tuple((one, one * one, inverse(-other, one)) for one, other in ((self.p, self.q), (self.q, self.p)))
+        self._factors = tuple(
+            (one, one * one, inverse(-other, one)) for one, other in ((self.p, self.q), (self.q, self.p))
+        )
         self._inverse = inverse(self.p, self.q)
 
     def decrypt(self, ciphertexts: Sequence[int]) -> list[int]:
         """The plaintext of each ciphertext, in 0 .. n - 1.
 
-        Modulo p it is (c^(p - 1) mod p^2 - 1) / p times the inverse of -q, and likewise modulo q (Paillier, section 7).
+        Modulo p it is (c^(p - 1) mod p^2 - 1) / p times the inverse of -q, and likewise modulo q (Paillier,
+        section 7).
 
         ciphertexts: coprime to n, which was checked when they came.
         """
@@ -162,7 +177,8 @@ class PaillierPrivateKey:
 
 
 def digest_of(modulus: bytes) -> bytes:
-    """Fingerprint and length of a key as 34 bytes, by which members agree on it; empty if nothing is encrypted.
+    """Fingerprint and length of a key as 34 bytes, by which members agree on it; empty if nothing is
+    encrypted.
 
     modulus: as :meth:`PaillierPublicKey.to_bytes` encodes it; empty: there is no key.
     """
@@ -181,7 +197,9 @@ def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom)
     entropy: returns the requested number of secret bytes.
     """
     if not SMALLEST_BITS <= bits <= LARGEST_BITS or bits % STEP_BITS:
-        raise ValueError(f"{bits} bits: keys have {SMALLEST_BITS} to {LARGEST_BITS}, a multiple of {STEP_BITS}")
+        raise ValueError(
+            f"{bits} bits: keys have {SMALLEST_BITS} to {LARGEST_BITS}, a multiple of {STEP_BITS}"
+        )
     while True:
         p, q = _draw_prime(bits // 2, entropy), _draw_prime(bits // 2, entropy)
         if abs(p - q) >> (bits // 2 - LEADING_BITS) and gcd(p - 1, q - 1) == 2:
@@ -189,7 +207,8 @@ def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom)
 
 
 def _draw_prime(bits: int, entropy: Callable[[int], bytes]) -> int:
-    """A prime that is 3 modulo 4. Its two highest bits are ones, so that a product of two has exactly twice the bits."""
+    """A prime that is 3 modulo 4. Its two highest bits are ones, so that a product of two has exactly twice
+    the bits."""
     while True:
         drawn = from_bytes(entropy(bits // 8)) | 3 << (bits - 2) | 3
         if is_prime(drawn):
@@ -204,4 +223,8 @@ def _small_primes() -> int:
 def _close_factors(n: int) -> bool:
     """Whether Fermat's method divides n within a few steps."""
     root = square_root(n - 1) + 1
-    return any(square_root(rest) ** 2 == rest for step in range(FERMAT_STEPS) for rest in [(root + step) ** 2 - int(n)])
+    return any(
+        square_root(rest) ** 2 == rest
+        for step in range(FERMAT_STEPS)
+        for rest in [(root + step) ** 2 - int(n)]
+    )

@@ -1,7 +1,8 @@
-"""Masks that hide gradients from the coordinator: a party adds a number from all of Z_n, and subtracts it after decryption.
+"""Masks that hide gradients from the coordinator: a party adds a number from all of Z_n, and subtracts it
+after decryption.
 
-The mask is uniform over the whole plaintext, not over its slots. So the coordinator sees a uniform number, whatever the slots hold.
-"""
+The mask is uniform over the whole plaintext, not over its slots. So the coordinator sees a uniform number,
+whatever the slots hold."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Masks:
         self._randomness = SecretRandomness(key, secret)
 
     def mask(self, ciphertexts: Sequence[int], place: RandomnessContext) -> tuple[list[int], bytes]:
-        """[[v + r]] for each [[v]], r uniform in Z_n, and the 32 bytes by which :meth:`unmask` finds the r again.
+        """[[v + r]] for each [[v]], r uniform in Z_n, and the 32 bytes by which :meth:`unmask` finds the r
+        again.
 
         The result still has to be blinded again. The bytes reveal nothing without the secret.
 

@@ -1,4 +1,5 @@
-"""Packs several signed numbers into one plaintext, each in its own slot, for results that are only added and decrypted."""
+"""Packs several signed numbers into one plaintext, each in its own slot, for results that are only added and
+decrypted."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ __all__ = ["Packing"]
 class Packing:
     """Slots for numbers of one kind: sum_i v_i 2^(i width), the first number in the lowest slot.
 
-    A slot that is too narrow gives wrong numbers and no error. So the width follows from the kind, and cannot be chosen.
+    A slot that is too narrow gives wrong numbers and no error. So the width follows from the kind, and cannot
+    be chosen.
 
     key: the public key.
     kind: that includes every number a slot ever holds, sums too.
@@ -38,7 +40,8 @@ class Packing:
         return -(-count // self.slots)
 
     def pack(self, numbers: Sequence[int]) -> list[int]:
-        """The plaintexts of a member's own numbers, each in 0 .. n - 1. OutOfBounds if a number does not fit its slot."""
+        """The plaintexts of a member's own numbers, each in 0 .. n - 1. OutOfBounds if a number does not fit
+        its slot."""
         packed = []
         for start in range(0, len(numbers), self.slots):
             total = 0
@@ -65,12 +68,15 @@ class Packing:
         return packed
 
     def unpack(self, plaintexts: Sequence[int], count: int) -> list[int]:
-        """The numbers of packed plaintexts. PeerError with reason out_of_bounds if they cannot be numbers of the kind.
+        """The numbers of packed plaintexts. PeerError with reason out_of_bounds if they cannot be numbers of
+        the kind.
 
         plaintexts: in 0 .. n - 1, as many as ``count`` numbers take.
         """
         if len(plaintexts) != self.plaintexts(count):
-            raise PeerError("shape", f"{len(plaintexts)} plaintexts, {count} numbers take {self.plaintexts(count)}")
+            raise PeerError(
+                "shape", f"{len(plaintexts)} plaintexts, {count} numbers take {self.plaintexts(count)}"
+            )
         half, mask = 1 << (self.width - 1), (1 << self.width) - 1
         numbers: list[int] = []
         for plaintext in plaintexts:
@@ -83,7 +89,9 @@ class Packing:
                 number = ((rest + half) & mask) - half
                 rest = (rest - number) >> self.width
                 if abs(number) > self._kind.largest:
-                    raise PeerError("out_of_bounds", f"a slot of {self.width} bits holds more than {self._kind.largest}")
+                    raise PeerError(
+                        "out_of_bounds", f"a slot of {self.width} bits holds more than {self._kind.largest}"
+                    )
                 numbers.append(number)
             if rest:
                 raise PeerError("out_of_bounds", "something is left above the slots")

@@ -17,7 +17,8 @@ from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 
 __all__ = ["add", "add_plain", "transposed_product"]
 
-# Most bits of a digit. Wider digits never pay: the steps from the largest digit down grow faster than products of rows are saved.
+# Most bits of a digit. Wider digits never pay: the steps from the largest digit down grow faster than
+# products of rows are saved.
 WIDEST_WINDOW = 14
 # Larger numbers could overflow while they are cut into digits.
 LARGEST = 2**61
@@ -47,16 +48,18 @@ def add_plain(key: PaillierPublicKey, ciphertexts: Sequence[int], numbers: Seque
 def transposed_product(key: PaillierPublicKey, ciphertexts: Sequence[int], matrix: NDArray[Any]) -> list[int]:
     """[[d]]'X: for each column j the ciphertext of sum_i d_i X_ij, prod_i c_i^X_ij modulo n^2.
 
-    Pippenger's buckets: X_ij is cut into signed digits of w bits. From the largest digit down to 1, each row is multiplied into a
-    running product once, at its digit. At each step the running product is multiplied into the result, so a row counts as often
-    as its digit says. A negative digit takes the row's inverse.
+    Pippenger's buckets: X_ij is cut into signed digits of w bits. From the largest digit down to 1, each row
+    is multiplied into a running product once, at its digit. At each step the running product is multiplied
+    into the result, so a row counts as often as its digit says. A negative digit takes the row's inverse.
 
     key: that the rows are encrypted under.
     ciphertexts: of d, one for each row, coprime to n.
     matrix: (rows, columns), whole numbers of any sign, up to 2^61.
     """
     if matrix.ndim != 2 or len(matrix) != len(ciphertexts) or matrix.dtype != np.int64:
-        raise ValueError(f"{matrix.dtype} {matrix.shape}: expected int64, a row for each of {len(ciphertexts)} ciphertexts")
+        raise ValueError(
+            f"{matrix.dtype} {matrix.shape}: expected int64, a row for each of {len(ciphertexts)} ciphertexts"
+        )
     if matrix.size and max(int(matrix.max()), -int(matrix.min())) > LARGEST:
         raise ValueError(f"a number is beyond {LARGEST}")
     if not len(ciphertexts):
@@ -86,7 +89,8 @@ def _buckets_product(both: Sequence[int], digits: NDArray[np.int64], modulus: in
     sizes = np.abs(values)
     order = np.argsort(-sizes, kind="stable")
     sources, sizes = np.where(values < 0, -1 - rows, rows)[order].tolist(), sizes[order].tolist()
-    # running: product of all rows whose digit is the present one or larger. Each step down by one multiplies the result by it.
+    # running: product of all rows whose digit is the present one or larger. Each step down by one multiplies
+    # the result by it.
     running, total, at = long(1), long(1), sizes[0]
     for source, size in zip(sources, sizes, strict=True):
         if size != at:
@@ -105,7 +109,8 @@ def _descend(total: int, running: int, steps: int, modulus: int) -> int:
 
 
 def _signed_digits(column: NDArray[np.int64], bits: int, largest: int) -> Iterator[NDArray[np.int64]]:
-    """Digits d_k with column = sum_k d_k 2^(bits k), -2^(bits-1) <= d_k < 2^(bits-1), the lowest first, in the column's shape."""
+    """Digits d_k with column = sum_k d_k 2^(bits k), -2^(bits-1) <= d_k < 2^(bits-1), the lowest first, in
+    the column's shape."""
     half, rest = 1 << (bits - 1), column
     for _ in range(_digit_count(largest, bits)):
         digits = ((rest + half) & ((1 << bits) - 1)) - half
@@ -125,7 +130,8 @@ def _digit_count(largest: int, bits: int) -> int:
 
 
 def _window_bits(rows: int, largest: int) -> int:
-    """The digit's width with the fewest products: each row once a digit, the steps down from the largest digit, and the shifts."""
+    """The digit's width with the fewest products: each row once a digit, the steps down from the largest
+    digit, and the shifts."""
 
     def products(bits: int) -> float:
         count, half = _digit_count(largest, bits), 1 << (bits - 1)

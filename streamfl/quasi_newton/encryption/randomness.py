@@ -1,13 +1,15 @@
-"""Randomness for blinding and masks. It is derived from a secret, from the place of use, and from all the content that it hides.
+"""Randomness for blinding and masks. It is derived from a secret, from the place of use, and from all the
+content that it hides.
 
-A message that was sent before a crash may have been read, and is computed again afterwards. Fresh randomness on the same content
-would be harmless, but would send other bytes. Randomness from a counter alone would be used twice if the content has changed, and
-the quotient of the two ciphertexts would show the difference. So each draw is
+A message that was sent before a crash may have been read, and is computed again afterwards. Fresh randomness
+on the same content would be harmless, but would send other bytes. Randomness from a counter alone would be
+used twice if the content has changed, and the quotient of the two ciphertexts would show the difference. So
+each draw is
 
     SHAKE-256(secret, federation, run, key, role, iteration, kind, use, digest, index)
 
-with a digest of the whole vector that is hidden. The same vector gives the same bytes again. A vector that differs in one number
-gets other randomness everywhere, so that nobody sees which number it was.
+with a digest of the whole vector that is hidden. The same vector gives the same bytes again. A vector that
+differs in one number gets other randomness everywhere, so that nobody sees which number it was.
 """
 
 from __future__ import annotations
@@ -45,7 +47,13 @@ class RandomnessContext:
 
     def to_bytes(self) -> bytes:
         """An encoding in which no two places have the same bytes."""
-        parts = [self.federation.encode(), self.run.encode(), self.role.encode(), b"%d" % self.iteration, self.kind.encode()]
+        parts = [
+            self.federation.encode(),
+            self.run.encode(),
+            self.role.encode(),
+            b"%d" % self.iteration,
+            self.kind.encode(),
+        ]
         return b"".join(framed(part) for part in parts)
 
 
@@ -63,10 +71,13 @@ class SecretRandomness:
             raise ValueError(f"{len(secret)} bytes are too few for a secret")
         self._key = key
         self._secret = derive(secret, b"quasi-newton randomness")
-        self._begun = hashlib.shake_256(b"streamfl quasi-newton/1" + self._secret + bytes.fromhex(key.fingerprint))
+        self._begun = hashlib.shake_256(
+            b"streamfl quasi-newton/1" + self._secret + bytes.fromhex(key.fingerprint)
+        )
 
     def digest(self, ciphertexts: Sequence[int]) -> bytes:
-        """A 32-byte digest of a whole vector before it is hidden. The ciphertexts depend on all inputs and plaintexts behind them.
+        """A 32-byte digest of a whole vector before it is hidden. The ciphertexts depend on all inputs and
+        plaintexts behind them.
 
         The digest is keyed, so that nobody who sees it can try out vectors.
         """
@@ -76,7 +87,9 @@ class SecretRandomness:
             digest.update(to_bytes(ciphertext, size))
         return digest.digest()
 
-    def draw(self, place: RandomnessContext, use: bytes, digest: bytes, count: int, size: int) -> Iterator[bytes]:
+    def draw(
+        self, place: RandomnessContext, use: bytes, digest: bytes, count: int, size: int
+    ) -> Iterator[bytes]:
         """``count`` strings of ``size`` bytes. Each is a function of its index and of all other arguments.
 
         place: of the vector. use: purpose of the bytes. digest: from :meth:`digest`.

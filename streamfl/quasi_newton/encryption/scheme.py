@@ -1,7 +1,7 @@
 """Arithmetic on encrypted numbers: under Paillier's scheme, or for study on the whole numbers themselves.
 
-Vectors go in and out as the bytes of messages. Both schemes have the same methods, so that a role is the same for both.
-"""
+Vectors go in and out as the bytes of messages. Both schemes have the same methods, so that a role is the same
+for both."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Scheme(Protocol):
         """Encrypts the numbers, packed."""
 
     def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
-        """The sum of peers' vectors and own numbers. It has to be blinded with :meth:`hide` before it is sent."""
+        """The sum of peers' vectors and own numbers. It has to be blinded with :meth:`hide` before it is
+        sent."""
 
     def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
         """The same with packed numbers."""
@@ -64,7 +65,9 @@ class Scheme(Protocol):
     def mask(self, vector: bytes, place: RandomnessContext) -> tuple[bytes, bytes]:
         """The vector with a mask added, and the digest by which :meth:`opened` finds the mask again."""
 
-    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes) -> list[int]:
+    def opened(
+        self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes
+    ) -> list[int]:
         """The numbers of a vector that the coordinator decrypted. PeerError if they cannot be such numbers.
 
         digest: from :meth:`mask`; empty without a mask.
@@ -124,7 +127,9 @@ class Paillier:
         masked, digest = self._masks.mask(self._read(vector), place)
         return encode_ciphertexts(self._key, masked), digest
 
-    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes) -> list[int]:
+    def opened(
+        self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes
+    ) -> list[int]:
         packing, size = Packing(self._key, kind), self._key.bits // 8
         if len(residues) != (expected := packing.plaintexts(count) * size):
             raise PeerError("shape", f"{len(residues)} bytes of plaintexts, {count} numbers have {expected}")
@@ -140,7 +145,8 @@ class Paillier:
 
 
 class Plain:
-    """Hides nothing: each number takes the place of its ciphertext, and packing and masks leave it unchanged."""
+    """Hides nothing: each number takes the place of its ciphertext, and packing and masks leave it
+    unchanged."""
 
     unit_bytes = NUMBER_BYTES
 
@@ -175,7 +181,9 @@ class Plain:
     def mask(self, vector: bytes, place: RandomnessContext) -> tuple[bytes, bytes]:
         return vector, b""
 
-    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes) -> list[int]:
+    def opened(
+        self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes
+    ) -> list[int]:
         self.check(residues, count, kind)
         return to_numbers(residues)
 

@@ -21,22 +21,27 @@ class EncryptionSection(Section):
     """The encryption scheme. `plain`: the same messages without encryption, for study and for tables."""
     study: Annotated[bool, CHANGEABLE] = False
     """Whether `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
-    key_bits: Annotated[int, CHANGEABLE] = Field(default=2048, ge=SMALLEST_BITS, le=LARGEST_BITS, multiple_of=STEP_BITS)
+    key_bits: Annotated[int, CHANGEABLE] = Field(
+        default=2048, ge=SMALLEST_BITS, le=LARGEST_BITS, multiple_of=STEP_BITS
+    )
     """Length of the coordinator's key in bits."""
     # A training under the old key ends, and begins again under the new one.
-    key_fingerprint: Annotated[str | None, CHANGEABLE] = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
+    key_fingerprint: Annotated[str | None, CHANGEABLE] = Field(
+        default=None, pattern="^[0-9a-f]{64}$", max_length=64
+    )
     """SHA-256 of the coordinator's public key: 64 hexadecimal digits, as `streamfl keys` shows them."""
     key_file: Annotated[str | None, CHANGEABLE] = None
     """The file with the coordinator's private keys. Only the coordinator has it."""
     secret_file: str | None = None
-    """A file with at least 32 bytes that nobody but this party knows. All randomness that hides its numbers is drawn from it."""
-    # What was sealed with the old secret stays sealed with it. A mask that cannot be found again gives a number out of bounds.
+    """A file with at least 32 bytes that nobody but this party knows. All randomness that hides its numbers
+    is drawn from it."""
+    # What was sealed with the old secret stays sealed with it. A mask that cannot be found again gives a
+    # number out of bounds.
     link_secret_file: Annotated[str | dict[str, str] | None, CHANGEABLE] = None
-    """A file with at least 32 bytes that a host shares with the guest and with nobody else. At a guest with several hosts: a table
-    with a file for each host."""
+    """A file with at least 32 bytes that a host shares with the guest and with nobody else. At a guest with
+    several hosts: a table with a file for each host."""
     mask_gradients: bool = True
     """Whether this party hides its gradients from the coordinator. `false`: the coordinator sees them."""
-
 
     @property
     def encrypted(self) -> bool:
@@ -44,5 +49,6 @@ class EncryptionSection(Section):
 
     @cached_property
     def agreed_key(self) -> bytes:
-        """The only key that a party accepts, as :func:`digest_of` returns it; empty if nothing is encrypted."""
+        """The only key that a party accepts, as :func:`digest_of` returns it; empty if nothing is
+        encrypted."""
         return agreed_key(self.key_fingerprint or "", self.key_bits) if self.encrypted else b""

@@ -1,8 +1,9 @@
-"""Curvature pairs, and the step H g of the BFGS inverse Hessian as coefficients of vectors that the parties keep.
+"""Curvature pairs, and the step H g of the BFGS inverse Hessian as coefficients of vectors that the parties
+keep.
 
-The recursion needs only inner products of s, v and g (Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", 2014). Each party
-has its own columns of these vectors, so an inner product is a sum over the parties, and the coefficients are the same for all.
-"""
+The recursion needs only inner products of s, v and g (Chen, Wang and Zhou, "Large-scale L-BFGS using
+MapReduce", 2014). Each party has its own columns of these vectors, so an inner product is a sum over the
+parties, and the coefficients are the same for all."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class IterateMeans:
         self._sum, self._count, self._last = total, count, last
 
     def add(self, weights: Floats) -> Floats | None:
-        """Take an iterate, (columns,). Returns s after the first 2 L iterates and after each L more, else None."""
+        """Take an iterate, (columns,). Returns s after the first 2 L iterates and after each L more, else
+        None."""
         self._sum = self._sum + weights
         self._count += 1
         if self._count < self._every:
@@ -87,7 +89,8 @@ class OwnPairs:
 def is_usable(ss: float, sv: float, vv: float, least: float = 1e-4, largest: float = 1e6) -> bool:
     """Whether a pair has curvature to learn from: s'v >= least s's, v'v <= largest s'v, and all are finite.
 
-    With s'v <= 0 the update would lose positive definiteness; with s'v next to nothing its inverse would be noise.
+    With s'v <= 0 the update would lose positive definiteness; with s'v next to nothing its inverse would be
+    noise.
 
     ss, sv, vv: s's, s'v and v'v, summed over the parties.
     """
@@ -97,7 +100,8 @@ def is_usable(ss: float, sv: float, vv: float, least: float = 1e-4, largest: flo
 def two_loop(gram: Floats, scale: float) -> Floats:
     """Coefficients c with H g = sum_j c_j b_j over the basis b of :class:`OwnPairs`: (2 pairs + 1,).
 
-    H is the BFGS update (8) of scale I by each pair, oldest first, H <- (I - s v'/s'v) H (I - v s'/s'v) + s s'/s'v.
+    H is the BFGS update (8) of scale I by each pair, oldest first, H <- (I - s v'/s'v) H (I - v s'/s'v) + s
+    s'/s'v.
 
     gram: b_i'b_j, summed over the parties, (2 pairs + 1, 2 pairs + 1).
     scale: factor of the identity in the first H.

@@ -1,7 +1,8 @@
-"""The coordinator's decisions: coefficients of a step, pairs to keep, and when to end. It sees nothing but inner products.
+"""The coordinator's decisions: coefficients of a step, pairs to keep, and when to end. It sees nothing but
+inner products.
 
-The learning rate is constant and a step's length is bounded. Falling rates are not needed: the mean of an epoch's iterates has
-averaged out the batches' noise.
+The learning rate is constant and a step's length is bounded. Falling rates are not needed: the mean of an
+epoch's iterates has averaged out the batches' noise.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ __all__ = ["Descent", "DescentSettings", "DescentState"]
 
 # With fewer batches an epoch has one or two steps.
 FEW_BATCHES = 3
-# With so few batches, the bound on a step doubles after an epoch in which it shortened every step, while losses fall. It grows to
-# this many times its first value at most. Weights of columns that nearly repeat one another lie far from the start.
+# With so few batches, the bound on a step doubles after an epoch in which it shortened every step, while
+# losses fall. It grows to this many times its first value at most. Weights of columns that nearly repeat one
+# another lie far from the start.
 FARTHEST = 10.0
 # Most that rounding adds to an inner product.
 ROUNDED = 2.0**-40
@@ -36,7 +38,8 @@ class DescentState(msgspec.Struct, array_like=True):
     """The state of a :class:`Descent`.
 
     side, pairs: side and numbers of the Gram matrix of the pairs.
-    stretch: factor on the bound of a step. shortened: whether the bound shortened each step of the epoch so far.
+    stretch: factor on the bound of a step. shortened: whether the bound shortened each step of the epoch so
+    far.
     settled: whether the latest two epochs' losses agree.
     """
 
@@ -60,18 +63,19 @@ class DescentSettings:
     optimiser: "quasi-newton", or "sgd", which is the same with the curvature off (Hardy et al. 2017).
     batch: |S|, rows of a batch.
     memory: M, pairs that are kept. With at least as many as columns H can become exact.
-    curvature_every: L, iterations from pair to pair. S_H is the batch of the iteration: other rows would reveal more.
-    regularisation: lambda of lambda |w|^2 / 2, without the intercept. The reported loss does not include it.
-    learning_rate: eta, constant.
-    largest_step: the largest Euclidean length of a step; it keeps a batch with outliers from throwing the weights far away. With
-        fewer than ``FEW_BATCHES`` it may become ``FARTHEST`` times as long.
-    initial_scale: of the first H, by the newest pair: "long" s's / s'v, or the paper's "short" s'v / v'v, as Barzilai and Borwein
-        (1988) call them. With the short one, directions of little curvature wait until a pair has seen them.
-    freeze_below: once two epochs' losses differ by less, no pairs are taken until they differ by more. The steps of an epoch are
-        then the same linear map each time, and the iterates settle. With fewer than ``FEW_BATCHES`` they settle without that, and
-        freezing would leave directions that no pair has seen yet to steps that are far too short.
-    tolerance: the training ends when the losses of two epochs in a row differ by less; with so few batches, when those of three in
-        a row differ by less than a tenth of it.
+    curvature_every: L, iterations from pair to pair. S_H is the batch of the iteration: other rows would
+    reveal more. regularisation: lambda of lambda |w|^2 / 2, without the intercept. The reported loss does not
+    include it. learning_rate: eta, constant.
+    largest_step: the largest Euclidean length of a step; it keeps a batch with outliers from throwing the
+        weights far away. With fewer than ``FEW_BATCHES`` it may become ``FARTHEST`` times as long.
+    initial_scale: of the first H, by the newest pair: "long" s's / s'v, or the paper's "short" s'v / v'v, as
+        Barzilai and Borwein (1988) call them. With the short one, directions of little curvature wait until a
+        pair has seen them. freeze_below: once two epochs' losses differ by less, no pairs are taken until
+        they differ by more. The steps of an epoch are then the same linear map each time, and the iterates
+        settle. With fewer than ``FEW_BATCHES`` they settle without that, and freezing would leave directions
+        that no pair has seen yet to steps that are far too short.
+    tolerance: the training ends when the losses of two epochs in a row differ by less; with so few batches,
+        when those of three in a row differ by less than a tenth of it.
     epochs: most epochs.
     iterations: iterations that may be taken even if they need more epochs than that.
     """
@@ -149,10 +153,11 @@ class Descent:
         return len(self._pairs) // 2
 
     def check_step(self, products: Floats, outputs: float) -> None:
-        """PeerError if no vectors have such inner products (Cauchy, Schwarz), or no outputs within the bound have such a loss.
+        """PeerError if no vectors have such inner products (Cauchy, Schwarz), or no outputs within the bound
+        have such a loss.
 
-        products: inner products of g with the basis, then the argument of :func:`loss_from_products`: (2 pairs + 2,).
-        outputs: the bound on |u|.
+        products: inner products of g with the basis, then the argument of :func:`loss_from_products`: (2
+        pairs + 2,). outputs: the bound on |u|.
         """
         least, most = loss_bounds(outputs)
         _check_products(products[:-2], np.diag(self._pairs), float(products[-2]))
@@ -160,7 +165,8 @@ class Descent:
             raise PeerError("out_of_bounds", f"no outputs up to {outputs:g} have such a loss")
 
     def check_pair(self, products: Floats, outputs: float) -> None:
-        """The same check for a new pair, which has no loss. products: the two arguments of :meth:`offer`, concatenated."""
+        """The same check for a new pair, which has no loss. products: the two arguments of :meth:`offer`,
+        concatenated."""
         steps, curvatures = products.reshape(2, -1)
         kept, place, squares = self.pairs, 2 * self.pairs + 1, np.diag(self._pairs)
         squares = np.array([*squares[:kept], steps[kept], *squares[kept:], curvatures[place]])
@@ -168,10 +174,11 @@ class Descent:
         _check_products(curvatures, squares, float(curvatures[place]))
 
     def offer(self, steps: Floats, curvatures: Floats) -> bool:
-        """Decide from a new pair's inner products with the basis (without g) whether the parties keep the pair.
+        """Decide from a new pair's inner products with the basis (without g) whether the parties keep the
+        pair.
 
-        steps: products of s with each pair's s, the new one last, then with each pair's v, the new one last: (2 pairs + 2,).
-        curvatures: products of v, in the same order.
+        steps: products of s with each pair's s, the new one last, then with each pair's v, the new one last:
+        (2 pairs + 2,). curvatures: products of v, in the same order.
         """
         kept, place = self.pairs, 2 * self.pairs + 1
         if not is_usable(float(steps[kept]), float(steps[place]), float(curvatures[place])):
@@ -189,7 +196,8 @@ class Descent:
         return True
 
     def step(self, products: Floats) -> Floats:
-        """Coefficients of the basis vectors whose weighted sum the parties subtract from their weights: (2 pairs + 1,).
+        """Coefficients of the basis vectors whose weighted sum the parties subtract from their weights: (2
+        pairs + 1,).
 
         products: inner products of g with the basis, (2 pairs + 1,).
         """
@@ -214,7 +222,8 @@ class Descent:
     def end_epoch(self, loss: float, batches: int) -> bool:
         """End an epoch; returns whether the training is over.
 
-        loss: mean over the epoch's batches, each at the weights it was visited with. batches: batches of an epoch.
+        loss: mean over the epoch's batches, each at the weights it was visited with. batches: batches of an
+        epoch.
         """
         self.epochs += 1
         few = batches < FEW_BATCHES
@@ -231,18 +240,24 @@ class Descent:
         self._shortened = True
         if self._learning.optimiser == "quasi-newton":
             self.frozen = change < self._learning.freeze_below and not few
-        return self.converged or self.epochs >= max(self._learning.epochs, -(-self._learning.iterations // batches))
+        return self.converged or self.epochs >= max(
+            self._learning.epochs, -(-self._learning.iterations // batches)
+        )
 
     def _scale(self) -> float:
         if not self.pairs:
             return 1.0
         newest_s, newest_v = self.pairs - 1, 2 * self.pairs - 1
-        ss, sv, vv = (float(self._pairs[at]) for at in ((newest_s, newest_s), (newest_s, newest_v), (newest_v, newest_v)))
+        ss, sv, vv = (
+            float(self._pairs[at])
+            for at in ((newest_s, newest_s), (newest_s, newest_v), (newest_v, newest_v))
+        )
         return ss / sv if self._learning.initial_scale == "long" else sv / vv
 
 
 def _check_products(products: Floats, squares: Floats, square: float) -> None:
-    """PeerError if a vector of squared length ``square`` cannot have these products with vectors of ``squares``: (vectors,)."""
+    """PeerError if a vector of squared length ``square`` cannot have these products with vectors of
+    ``squares``: (vectors,)."""
     most = (np.maximum(squares, 0.0) + ROUNDED) * (max(square, 0.0) + ROUNDED) * (1 + 1e-6)
     if square < -ROUNDED or bool(np.any(np.square(products) > most)):
         raise PeerError("out_of_bounds", "no vectors have such inner products")

@@ -52,19 +52,27 @@ class Iterates:
         return self._own is not None
 
     def begin(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> None:
-        """Start to learn from these rows. muted: as for :class:`PartyArithmetic`. start: first weights. batch: rows of a batch."""
+        """Start to learn from these rows. muted: as for :class:`PartyArithmetic`. start: first weights.
+        batch: rows of a batch."""
         for number in self._pairs:
             self._kept_pairs.forget(number)
         self._pairs.clear()
         self._own = self._of(inputs, muted, start, batch)
         self.remember()
 
-    def go_on(self, inputs: Floats, muted: NDArray[np.bool_], batch: int, iterations: int, in_epoch: int) -> None:
-        """Continue from the remembered state after a restart. iterations, in_epoch: steps taken in all, and in this epoch."""
+    def go_on(
+        self, inputs: Floats, muted: NDArray[np.bool_], batch: int, iterations: int, in_epoch: int
+    ) -> None:
+        """Continue from the remembered state after a restart. iterations, in_epoch: steps taken in all, and
+        in this epoch."""
         columns = inputs.shape[1] + self._intercept
         vectors = self._vectors
         pairs = [self._pairs[number] for number in sorted(self._pairs)]
-        if vectors is None or vectors.shape[1] != columns or any(pair.shape != (2, columns) for pair in pairs):
+        if (
+            vectors is None
+            or vectors.shape[1] != columns
+            or any(pair.shape != (2, columns) for pair in pairs)
+        ):
             raise PeerError("malformed", f"the weights in state are not of {columns} columns")
         self._own = self._of(inputs, muted, vectors[0], batch)
         self._own.restore(vectors, np.array(pairs).reshape(-1, 2, columns), iterations, in_epoch)

@@ -1,6 +1,8 @@
-"""A party's arithmetic on its own columns, weights and pairs. Only whole numbers go in and out; everything else stays inside.
+"""A party's arithmetic on its own columns, weights and pairs. Only whole numbers go in and out; everything
+else stays inside.
 
-Weights and vectors are 64-bit floats, and sums run in a fixed order, so that two machines compute the same numbers.
+Weights and vectors are 64-bit floats, and sums run in a fixed order, so that two machines compute the same
+numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ __all__ = ["PRODUCTS", "PartyArithmetic", "check_sums", "column_sums", "inner", 
 
 Floats = NDArray[np.float64]
 PRODUCTS = FixedPoint.bounded(2.0**32, 56)
-"""Kind of inner products of vectors. It has 56 fraction bits: near the end two changes of weights have products of 1e-8 or less."""
+"""Kind of inner products of vectors. It has 56 fraction bits: near the end two changes of weights have
+products of 1e-8 or less."""
 LARGEST_STEP = 1e100
 """Largest change of one weight in one step: far above any meaningful one."""
 
@@ -32,8 +35,8 @@ class PartyArithmetic:
     kinds: fixed-point kinds of the messages' numbers.
     start: first weights, (columns,); with an intercept one more, the last.
     intercept: whether a column of ones is added as the last one, as at the guest.
-    muted: rows that add nothing to gradients, (rows,). They are replaced by zeros, in the intercept's column too. None: no row.
-    """
+    muted: rows that add nothing to gradients, (rows,). They are replaced by zeros, in the intercept's column
+    too. None: no row."""
 
     def __init__(
         self,
@@ -81,7 +84,8 @@ class PartyArithmetic:
         return PRODUCTS.encode(inner(self._pairs.basis(gradient), gradient))
 
     def is_bounded(self, gradient: Floats, coefficients: Floats) -> bool:
-        """Whether no weight changes by more than ``LARGEST_STEP`` in this step, so that weights and products stay finite."""
+        """Whether no weight changes by more than ``LARGEST_STEP`` in this step, so that weights and products
+        stay finite."""
         with np.errstate(over="ignore", invalid="ignore"):
             return bool((np.abs(inner(self._pairs.basis(gradient).T, coefficients)) <= LARGEST_STEP).all())
 
@@ -106,7 +110,8 @@ class PartyArithmetic:
         return self._mean(self._kinds.curvature, sums) + self._penalties * step
 
     def pair_products(self, step: Floats, curvature: Floats) -> NDArray[Any]:
-        """Inner products of s, then of v, with the basis that has them as its newest pair: whole numbers, (2, 2 pairs + 2)."""
+        """Inner products of s, then of v, with the basis that has them as its newest pair: whole numbers, (2,
+        2 pairs + 2)."""
         basis = self._pairs.basis(step)[:-1]
         half = len(basis) // 2
         longer = np.array([*basis[:half], step, *basis[half:], curvature])
@@ -121,7 +126,8 @@ class PartyArithmetic:
         self._pairs.keep(step, curvature)
 
     def end_epoch(self) -> Floats:
-        """Returns the mean of the epoch's iterates, which is the model. The mean removes the batches' noise."""
+        """Returns the mean of the epoch's iterates, which is the model. The mean removes the batches'
+        noise."""
         mean = self._epoch_sum / max(1, self._epoch_count)
         self._epoch_sum, self._epoch_count = np.zeros_like(mean), 0
         return mean
@@ -130,7 +136,12 @@ class PartyArithmetic:
     def vectors(self) -> Floats:
         """The state without the pairs, for :meth:`restore`: (4, columns)."""
         last = self._means.last
-        rows = [self.weights, self._means.sum, self._epoch_sum, np.zeros_like(self.weights) if last is None else last]
+        rows = [
+            self.weights,
+            self._means.sum,
+            self._epoch_sum,
+            np.zeros_like(self.weights) if last is None else last,
+        ]
         return np.array(rows)
 
     @property
@@ -154,7 +165,8 @@ class PartyArithmetic:
 
 
 def loss_product(product: float, label_residual: NDArray[Any], kind: FixedPoint, batch: int) -> int:
-    """The guest's w'g less mean(y D) / 2, as a whole number. Half of its sum with the hosts' w'g is the loss up to a constant.
+    """The guest's w'g less mean(y D) / 2, as a whole number. Half of its sum with the hosts' w'g is the loss
+    up to a constant.
 
     product: the guest's w'g. label_residual: y'D of the batch, (1,). kind: of y'D. batch: rows.
     """
@@ -165,15 +177,18 @@ def loss_product(product: float, label_residual: NDArray[Any], kind: FixedPoint,
 def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -> NDArray[Any]:
     """X'n exactly, (columns,). Under encryption a party computes the same without seeing n.
 
-    inputs: whole numbers, (rows, columns). numbers: (rows,). kind: of the sums; Python integers are used if 64 bits are too few.
-    """
+    inputs: whole numbers, (rows, columns). numbers: (rows,). kind: of the sums; Python integers are used if
+    64 bits are too few."""
     if kind.slot_bits > 63:
         inputs, numbers = inputs.astype(object), numbers.astype(object)
     return np.asarray(inputs.T @ numbers)
 
 
-def check_sums(sums: Sequence[int], inputs: NDArray[Any], own: NDArray[Any], reach: int, kind: FixedPoint) -> None:
-    """PeerError if no n within ``reach`` of the own numbers gives X'n. It checks |X'n - X'own| <= |X|'1 reach.
+def check_sums(
+    sums: Sequence[int], inputs: NDArray[Any], own: NDArray[Any], reach: int, kind: FixedPoint
+) -> None:
+    """PeerError if no n within ``reach`` of the own numbers gives X'n. It checks |X'n - X'own| <= |X|'1
+    reach.
 
     sums: X'n, (columns,). inputs: X as whole numbers, (rows, columns). own: (rows,). kind: of the sums.
     """
@@ -190,7 +205,8 @@ def rounded(kind: FixedPoint, inputs: Floats) -> tuple[NDArray[Any], Floats]:
 
 
 def inner(rows: Floats, weights: Floats) -> Floats:
-    """rows @ weights, added column by column, because a library's product rounds in a different order on each processor."""
+    """rows @ weights, added column by column, because a library's product rounds in a different order on each
+    processor."""
     total = np.zeros(len(rows))
     for column, weight in enumerate(weights):
         total += rows[:, column] * weight

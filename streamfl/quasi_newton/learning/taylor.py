@@ -1,7 +1,9 @@
-"""The logistic loss to second order around 0, for labels -1 and +1: its gradients are sums over rows, linear in the outputs.
+"""The logistic loss to second order around 0, for labels -1 and +1: its gradients are sums over rows, linear
+in the outputs.
 
-Yang et al., "A Quasi-Newton Method Based Vertical Federated Learning Framework for Logistic Regression", 2019, equations 2 to 6.
-Three slips of the paper are corrected: the sign of y in (1), the place of y / 2 in (4), and the missing 1/4 in (6).
+Yang et al., "A Quasi-Newton Method Based Vertical Federated Learning Framework for Logistic Regression",
+2019, equations 2 to 6. Three slips of the paper are corrected: the sign of y in (1), the place of y / 2 in
+(4), and the missing 1/4 in (6).
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["gradient", "hessian_product", "loss", "loss_bounds", "loss_from_products", "probabilities", "residuals"]
+__all__ = [
+    "gradient",
+    "hessian_product",
+    "loss",
+    "loss_bounds",
+    "loss_from_products",
+    "probabilities",
+    "residuals",
+]
 
 Floats = NDArray[np.float64]
 
@@ -67,12 +77,13 @@ def loss_from_products(total: float) -> float:
 
     With several hosts the squares of (3) lack the products of two hosts' outputs.
 
-    total: sum over the parties of w_p'g_p, the gradients without regularisation, less half of the mean of y D. The coordinator
-    learns only this total, not its two terms.
+    total: sum over the parties of w_p'g_p, the gradients without regularisation, less half of the mean of y
+    D. The coordinator learns only this total, not its two terms.
     """
     return math.log(2.0) - 0.5 + total / 2
 
 
 def probabilities(outputs: NDArray[Any]) -> Floats:
-    """Probability of label +1: 1/2 + u / 4, clipped to [0, 1]. The loss (2) fits u = 2 E[y], so u is no log-odds."""
+    """Probability of label +1: 1/2 + u / 4, clipped to [0, 1]. The loss (2) fits u = 2 E[y], so u is no
+    log-odds."""
     return np.asarray(np.clip(0.5 + np.asarray(outputs) / 4, 0.0, 1.0), dtype=np.float64)

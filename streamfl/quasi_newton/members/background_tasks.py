@@ -1,9 +1,10 @@
-"""Long computations as functions of bytes. A worker runs them beside its loop, in any process (``role.Work``).
+"""Long computations as functions of bytes. A worker runs them beside its loop, in any process
+(``role.Work``).
 
 A request holds secrets. It is never stored, and never leaves the machine.
 
-Functions that compute under a key take ``made``, which makes a scheme. To measure the parts of a computation, pass another one.
-"""
+Functions that compute under a key take ``made``, which makes a scheme. To measure the parts of a computation,
+pass another one."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Own(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Kind(msgspec.Struct, array_like=True, frozen=True):
-    """A :class:`FixedPoint`. ``largest`` is bytes, because MessagePack's whole numbers are too short for it."""
+    """A :class:`FixedPoint`. ``largest`` is bytes, because MessagePack's whole numbers are too short for
+    it."""
 
     fraction_bits: int
     largest: bytes
@@ -78,11 +80,12 @@ class Encrypting(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Multiplying(msgspec.Struct, array_like=True, frozen=True):
-    """Asks for the sum of vectors and own numbers, blinded for the peers, and for its product with a matrix, for the coordinator.
+    """Asks for the sum of vectors and own numbers, blinded for the peers, and for its product with a matrix,
+    for the coordinator.
 
     numbers: own ones; empty: the one vector is taken as it is, and only multiplied.
-    matrix: 64-bit whole numbers, row by row. kind: of the product's numbers. masked: whether to hide them from the coordinator.
-    """
+    matrix: 64-bit whole numbers, row by row. kind: of the product's numbers. masked: whether to hide them
+    from the coordinator."""
 
     own: Own
     vectors: list[bytes]
@@ -96,7 +99,8 @@ class Multiplying(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Product(msgspec.Struct, array_like=True, frozen=True):
-    """hidden: the sum; empty if nothing was added. upload: the product. digest: finds the product's mask again."""
+    """hidden: the sum; empty if nothing was added. upload: the product. digest: finds the product's mask
+    again."""
 
     hidden: bytes
     upload: bytes
@@ -122,7 +126,8 @@ class Opening(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Aligning(msgspec.Struct, array_like=True, frozen=True):
-    """One side of an alignment. theirs, twice: the other's messages so far. key: for keyed hashes; empty: points are used."""
+    """One side of an alignment. theirs, twice: the other's messages so far. key: for keyed hashes; empty:
+    points are used."""
 
     secret: bytes
     session: bytes
@@ -198,7 +203,9 @@ def opened(content: bytes) -> bytes:
     private = _private(asked.p, asked.q)
     size = private.public.ciphertext_bytes
     ciphertexts = [from_bytes(asked.content[at : at + size]) for at in range(0, len(asked.content), size)]
-    return b"".join(to_bytes(plaintext, private.public.bits // 8) for plaintext in private.decrypt(ciphertexts))
+    return b"".join(
+        to_bytes(plaintext, private.public.bits // 8) for plaintext in private.decrypt(ciphertexts)
+    )
 
 
 def blinded(content: bytes) -> bytes:
@@ -208,7 +215,8 @@ def blinded(content: bytes) -> bytes:
 
 
 def aligned(content: bytes) -> bytes:
-    """Answers the other's points in :class:`Aligning`: own points, theirs blinded by both, own names in order; or an error."""
+    """Answers the other's points in :class:`Aligning`: own points, theirs blinded by both, own names in
+    order; or an error."""
     asked: Aligning = _read(content, Aligning)
     alignment = asked.alignment
     try:
@@ -219,17 +227,21 @@ def aligned(content: bytes) -> bytes:
 
 
 def matched(content: bytes) -> bytes:
-    """Compares the points in :class:`Aligning`: names in common, with their places in the other's points; or an error."""
+    """Compares the points in :class:`Aligning`: names in common, with their places in the other's points; or
+    an error."""
     asked: Aligning = _read(content, Aligning)
     alignment = asked.alignment
     try:
-        return request(("", alignment.places(_points(asked.twice), alignment.blind_theirs(_points(asked.theirs)))))
+        return request(
+            ("", alignment.places(_points(asked.twice), alignment.blind_theirs(_points(asked.theirs))))
+        )
     except PeerError as error:
         return request((error.reason, error.text))
 
 
 def read_alignment(result: bytes) -> tuple[Any, ...]:
-    """Decodes the result of :func:`aligned` or :func:`matched`. PeerError if the other's points are refused."""
+    """Decodes the result of :func:`aligned` or :func:`matched`. PeerError if the other's points are
+    refused."""
     found: tuple[Any, ...] = _read(result, tuple)
     if found[0]:
         raise PeerError(*found)

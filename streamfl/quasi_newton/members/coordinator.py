@@ -1,7 +1,8 @@
-"""The coordinator has the private key and no data. It decrypts masked gradients and sums of inner products, and decides the step.
+"""The coordinator has the private key and no data. It decrypts masked gradients and sums of inner products,
+and decides the step.
 
-It is a decryption oracle. So in each round it decrypts one upload of each party, with as many numbers as the party announced, and
-one vector of sums. It refuses and counts anything else.
+It is a decryption oracle. So in each round it decrypts one upload of each party, with as many numbers as the
+party announced, and one vector of sums. It refuses and counts anything else.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ __all__ = ["CoordinatorTask"]
 
 # Phases. GATHERING waits for parties to be ready, ALIGNING for their rows, ROUND for a round's uploads.
 GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
-# Sent in place of the loss. If the coordinator reported the loss, the guest could get any other number decrypted in it. No party
-# needs the loss.
+# Sent in place of the loss. If the coordinator reported the loss, the guest could get any other number
+# decrypted in it. No party needs the loss.
 UNTOLD = 0.0
 NOWHERE = RandomnessContext("", "", "", 0, "")
 
@@ -59,9 +60,10 @@ NOWHERE = RandomnessContext("", "", "", 0, "")
 class _Run(msgspec.Struct, array_like=True):
     """The state of the present run.
 
-    ready: by party that is ready, digest of the key that it takes. key: digest of the run's key. joined: by party, how many
-    numbers each of its uploads has. opened: by party, digest of the upload that was decrypted in the round. losses: of the
-    epoch's batches. loss: of the present batch, in a round for curvature. failure: the text for the operator.
+    ready: by party that is ready, digest of the key that it takes. key: digest of the run's key. joined: by
+    party, how many numbers each of its uploads has. opened: by party, digest of the upload that was decrypted
+    in the round. losses: of the epoch's batches. loss: of the present batch, in a round for curvature.
+    failure: the text for the operator.
     """
 
     run: Count = 0
@@ -81,14 +83,18 @@ class _Run(msgspec.Struct, array_like=True):
 class CoordinatorTask:
     """The state machine of the coordinator's partition."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: CoordinatorGiven, outbox: Outbox[MemberCounts]) -> None:
+    def __init__(
+        self, settings: QuasiNewtonSettings, given: CoordinatorGiven, outbox: Outbox[MemberCounts]
+    ) -> None:
         self.settings = settings
         self.given = given
         self.outbox = outbox
         self.traffic = TrafficCounter()
         self.parts = ChangedParts("a coordinator")
         self._remember_run = self.parts.single(RUN, _Run, self._restore_run)
-        self._remember_descent = self.parts.single(DESCENT, DescentState, lambda state: self.descent.restore(state))
+        self._remember_descent = self.parts.single(
+            DESCENT, DescentState, lambda state: self.descent.restore(state)
+        )
         self.run = _Run()
         self.descent = Descent(settings.learning.descent)
 
@@ -105,8 +111,9 @@ class CoordinatorTask:
         for party, key in self.run.ready.items():
             if key != self._key and not self.owed:
                 return (
-                    f"{party!r} is ready for a training under {_told(key)}, and this coordinator has {_told(self._key)}: "
-                    "encryption.key_fingerprint and key_bits have to be the same at every member"
+                    f"{party!r} is ready for a training under {_told(key)}, and this coordinator has "
+                    f"{_told(self._key)}: encryption.key_fingerprint and key_bits have to be the same at "
+                    "every member"
                 )
         return self.run.failure or None
 
@@ -116,7 +123,10 @@ class CoordinatorTask:
         if self.run.run or len(self.run.ready) == len(parties):
             return None
         away = ", ".join(name for name in parties if name not in self.run.ready)
-        return f"{len(self.run.ready)} of {len(parties)} parties are ready for the first training: waits for {away}"
+        return (
+            f"{len(self.run.ready)} of {len(parties)} parties are ready for the first training: waits for "
+            f"{away}"
+        )
 
     @property
     def epoch_loss(self) -> float:
@@ -182,7 +192,8 @@ class CoordinatorTask:
         self._begin_if_all_are_ready()
 
     def _begin_if_all_are_ready(self) -> None:
-        """Begin a run once every party is ready under this coordinator's key. No message is lost while parties change their key."""
+        """Begin a run once every party is ready under this coordinator's key. No message is lost while
+        parties change their key."""
         run, settings = self.run, self.settings
         parties = settings.federation.parties
         if self.owed or [run.ready.get(party) for party in parties] != [self._key] * len(parties):
@@ -208,7 +219,9 @@ class CoordinatorTask:
         if message.run > run.run or run.phase not in (ALIGNING, ROUND):
             raise PeerError("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
         if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
-            raise PeerError("implausible", f"{joined.columns} columns and {joined.batches} batches cannot be learnt from")
+            raise PeerError(
+                "implausible", f"{joined.columns} columns and {joined.batches} batches cannot be learnt from"
+            )
         if run.joined and (message.alignment, joined.batches) != (run.alignment, run.batches):
             raise PeerError("alignment", f"{party!r} has other entities in common, or other batches")
         run.alignment, run.batches = message.alignment, joined.batches
@@ -247,7 +260,9 @@ class CoordinatorTask:
         if party in run.opened:
             if run.opened[party] != digest:
                 self.outbox.counts.refused_decryptions += 1
-                raise PeerError("repeated_decryption", f"{party!r} has had its upload of round {run.round} opened")
+                raise PeerError(
+                    "repeated_decryption", f"{party!r} has had its upload of round {run.round} opened"
+                )
             self._repeated()
             return
         kind = settings.kinds.curvature if run.round % 2 else settings.kinds.gradients
@@ -283,8 +298,8 @@ class CoordinatorTask:
             check = self.descent.check_pair if run.round % 2 else self.descent.check_step
             check(products, len(self.settings.federation.parties) * self.settings.kinds.inner_products.bound)
         except PeerError as error:
-            # These sums are decrypted. If the coordinator waited for others instead, the guest could have vector after vector
-            # decrypted.
+            # These sums are decrypted. If the coordinator waited for others instead, the guest could have
+            # vector after vector decrypted.
             self.outbox.counts.implausible_openings += 1
             federation = self.settings.federation
             self._fail(f"the sums of {federation.guest_party!r} are none: {error.text}", federation.parties)
@@ -323,14 +338,21 @@ class CoordinatorTask:
     def _check_round(self, party: str, message: Message) -> None:
         run = self.run
         if (message.run, message.round) != (run.run, run.round) or party not in run.joined:
-            raise PeerError("implausible", f"{message.kind} of run {message.run}, round {message.round}: nothing led to it")
+            raise PeerError(
+                "implausible",
+                f"{message.kind} of run {message.run}, round {message.round}: nothing led to it",
+            )
         if message.alignment != run.alignment:
             raise PeerError("alignment", "other entities are in common there")
 
     def _open(self, content: bytes, then: Any) -> None:
         self.outbox.counts.decryptions += 1
         key = self.given.private_key
-        p, q = (b"", b"") if key is None else (to_bytes(prime, key.public.bits // 16) for prime in (key.p, key.q))
+        p, q = (
+            (b"", b"")
+            if key is None
+            else (to_bytes(prime, key.public.bits // 16) for prime in (key.p, key.q))
+        )
         self.outbox.ask(opened, request(Opening(p, q, content)), then)
 
     # ---- what is said

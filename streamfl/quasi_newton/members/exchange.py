@@ -24,9 +24,16 @@ VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
 
 
 class MessageExchange:
-    """The owner of the party's progress. Every message belongs to a place in a training, and is accepted only at that place."""
+    """The owner of the party's progress. Every message belongs to a place in a training, and is accepted only
+    at that place."""
 
-    def __init__(self, parts: ChangedParts, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
+    def __init__(
+        self,
+        parts: ChangedParts,
+        settings: QuasiNewtonSettings,
+        given: PartyGiven,
+        outbox: Outbox[MemberCounts],
+    ) -> None:
         self._settings = settings
         self._given = given
         self._outbox = outbox
@@ -37,7 +44,16 @@ class MessageExchange:
     def message(self, kind: str, content: bytes, alignment: bytes | None = None) -> Message:
         settings, progress = self._settings, self.progress
         known = progress.alignment if alignment is None else alignment
-        return Message(VERSION, settings.fingerprint, settings.required_party(), progress.run, progress.round, kind, known, content)
+        return Message(
+            VERSION,
+            settings.fingerprint,
+            settings.required_party(),
+            progress.run,
+            progress.round,
+            kind,
+            known,
+            content,
+        )
 
     def _send(self, channel: str, message: Message, content: bytes) -> None:
         """Send and count a message. content: as it was before sealing, to count its ciphertexts."""
@@ -65,12 +81,16 @@ class MessageExchange:
 
     def place(self, kind: str) -> RandomnessContext:
         settings, progress = self._settings, self.progress
-        return RandomnessContext(settings.federation.name, str(progress.run), settings.required_party(), progress.round, kind)
+        return RandomnessContext(
+            settings.federation.name, str(progress.run), settings.required_party(), progress.round, kind
+        )
 
     def session(self, host: str, run: int | None = None) -> bytes:
         """The name of the alignment with a host. run: its number; None: the present run."""
         number = self.progress.run if run is None else run
-        return msgspec.msgpack.encode((self._settings.federation.name, number, self._settings.federation.guest_party, host))
+        return msgspec.msgpack.encode(
+            (self._settings.federation.name, number, self._settings.federation.guest_party, host)
+        )
 
     def remember(self) -> None:
         self._remember(self.progress)
@@ -80,7 +100,8 @@ class MessageExchange:
         self._outbox.counts.repeated_messages += 1
 
     def is_present(self, message: Message, phase: int) -> bool:
-        """Whether a message belongs to the present place; False if it belongs to an earlier one. PeerError if to a later one.
+        """Whether a message belongs to the present place; False if it belongs to an earlier one. PeerError if
+        to a later one.
 
         phase: in which the party waits for such messages.
         """
@@ -90,7 +111,10 @@ class MessageExchange:
             self.repeated()
             return False
         if then > now:
-            raise PeerError("implausible", f"{message.kind} of run {message.run}, round {message.round}: nothing led to it")
+            raise PeerError(
+                "implausible",
+                f"{message.kind} of run {message.run}, round {message.round}: nothing led to it",
+            )
         if phase > ALIGNING and message.alignment != progress.alignment:
             raise PeerError("alignment", "other entities are in common there")
         return True

@@ -10,8 +10,8 @@ from streamfl.quasi_newton.metrics import TrafficMetrics
 __all__ = ["FAR_OUT", "TrafficCounter"]
 
 FAR_OUT = (
-    "are so far out in own columns that a gradient would reveal their labels: the training uses zeros instead "
-    "(preprocessing.method = clip and rank leave fewer such rows)"
+    "are so far out in own columns that a gradient would reveal their labels: the training uses zeros "
+    "instead (preprocessing.method = clip and rank leave fewer such rows)"
 )
 """Log and failure text on rows that are far out."""
 
@@ -19,8 +19,8 @@ FAR_OUT = (
 class TrafficCounter:
     """Counts what a member sends in one iteration.
 
-    place: run and iteration of the latest message. ciphertexts, bytes: sent in the latest iteration of which this process has sent
-    every message; None before the first.
+    place: run and iteration of the latest message. ciphertexts, bytes: sent in the latest iteration of which
+    this process has sent every message; None before the first.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""The guest has the labels, knows which entities are common, and adds the hosts' numbers, which hosts may not show each other."""
+"""The guest has the labels, knows which entities are common, and adds the hosts' numbers, which hosts may not
+show each other."""
 
 from __future__ import annotations
 
@@ -46,18 +47,26 @@ KNOWN = b"\1"
 class GuestTask(ScoringParty):
     """The state machine of the guest's partition."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
+    def __init__(
+        self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]
+    ) -> None:
         super().__init__(settings, given, outbox)
         self.scoring: GuestScoring = GuestScoring(self)
-        # Sized for the longest key, because the remembered vectors may be under another key than the settings'.
+        # Sized for the longest key, because the remembered vectors may be under another key than the
+        # settings'.
         vector = settings.learning.batch * LARGEST_BITS // 4
         dots = (4 * settings.learning.memory + 4) * LARGEST_BITS // 4
-        # By host: the places of the own names among its points; vectors and inner products of a round, after run and round.
+        # By host: the places of the own names among its points; vectors and inner products of a round, after
+        # run and round.
         hosts = settings.federation.hosts
-        self._common = {host: ValueFragments(self.parts, COMMON, 1 + 4 * settings.alignment.limit, host) for host in hosts}
+        self._common = {
+            host: ValueFragments(self.parts, COMMON, 1 + 4 * settings.alignment.limit, host) for host in hosts
+        }
         # By host: the fewest rows of a batch that are enough for it, 8 bytes.
         self._least = {host: ValueFragments(self.parts, LEAST, 8, host) for host in hosts}
-        self._outputs = {host: ValueFragments(self.parts, HOST_OUTPUTS, ROUND_BYTES + vector, host) for host in hosts}
+        self._outputs = {
+            host: ValueFragments(self.parts, HOST_OUTPUTS, ROUND_BYTES + vector, host) for host in hosts
+        }
         self._dots = {host: ValueFragments(self.parts, DOTS, ROUND_BYTES + dots, host) for host in hosts}
         # The own products of the round, until those of all hosts have come.
         self._products = ValueFragments(self.parts, PRODUCTS, dots)
@@ -109,7 +118,9 @@ class GuestTask(ScoringParty):
         names = self.rows.candidates
         check_answer(answer.own, answer.twice, len(names), self.settings.alignment.limit)
         content = self.aligning(host, self.exchange.session(host), names, answer.own, answer.twice)
-        self.outbox.ask(matched, request(content), lambda result: self._keep_common(host, answer.least, result))
+        self.outbox.ask(
+            matched, request(content), lambda result: self._keep_common(host, answer.least, result)
+        )
 
     def _keep_common(self, host: str, least: int, result: bytes) -> None:
         (places,) = read_alignment(result)
@@ -123,8 +134,14 @@ class GuestTask(ScoringParty):
     def _align_all(self) -> None:
         settings, rows = self.settings, self.rows
         names = rows.candidates
-        places = {host: np.frombuffer(fragments.content[len(KNOWN) :], "<u4") for host, fragments in self._common.items()}
-        least = [int.from_bytes(fragments.content, "big") or settings.learning.batch for fragments in self._least.values()]
+        places = {
+            host: np.frombuffer(fragments.content[len(KNOWN) :], "<u4")
+            for host, fragments in self._common.items()
+        }
+        least = [
+            int.from_bytes(fragments.content, "big") or settings.learning.batch
+            for fragments in self._least.values()
+        ]
         for fragments in (*self._common.values(), *self._least.values()):
             fragments.clear()
         common = np.logical_and.reduce([one != NOT_COMMON for one in places.values()])
@@ -132,7 +149,9 @@ class GuestTask(ScoringParty):
         batches = FrozenBatches(size, settings.federation.seed)
         filled = batches.add(names[number] for number in np.flatnonzero(common))[: rows.batches.room]
         if not rows.batches.room:
-            self.outbox.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no further ones will be")
+            self.outbox.notices.say(
+                "batches", f"{MOST_EVER:,} entities have been learnt from, and no further ones will be"
+            )
         if not filled and not rows.batches.count:
             self.fail(f"{int(common.sum())} common entities are too few for a batch of {size}")
             return
@@ -142,7 +161,12 @@ class GuestTask(ScoringParty):
         alignment = rows.batches.digest(chosen, self.exchange.session(""))
         self.progress.alignment = alignment
         for host, own in places.items():
-            self.exchange.tell(f"residuals/{host}", host, "aligned", content_of(Aligned(own[numbers].astype("<u4").tobytes())))
+            self.exchange.tell(
+                f"residuals/{host}",
+                host,
+                "aligned",
+                content_of(Aligned(own[numbers].astype("<u4").tobytes())),
+            )
         self.choose(chosen)
         self.join(alignment)
 
@@ -162,7 +186,9 @@ class GuestTask(ScoringParty):
         ahead = message.round - progress.round
         later = progress.phase == DECIDING and (ahead == 1 or ahead == 2 - progress.round % 2)
         if message.run != progress.run or not ((ahead == 0 and progress.phase == OUTPUTS) or later):
-            raise PeerError("implausible", f"vectors of run {message.run}, round {message.round}: nothing led to them")
+            raise PeerError(
+                "implausible", f"vectors of run {message.run}, round {message.round}: nothing led to them"
+            )
         if message.alignment != progress.alignment:
             raise PeerError("alignment", "other entities are in common there")
         vector = self.exchange.unsealed(host, message)

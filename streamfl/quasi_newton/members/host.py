@@ -1,4 +1,5 @@
-"""A host: it has columns and no labels. It sends the guest encrypted inner products, and receives encrypted residuals."""
+"""A host: it has columns and no labels. It sends the guest encrypted inner products, and receives encrypted
+residuals."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from streamfl.quasi_newton.members.background_tasks import (
 from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.members.training_progress import ALIGNING, DECIDING, FAILED, OUTPUTS
-from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, FirstAnswer, Message, content_of, numbers_of, read_content
+from streamfl.quasi_newton.messages import (
+    Aligned,
+    Answer,
+    Blinded,
+    FirstAnswer,
+    Message,
+    content_of,
+    numbers_of,
+    read_content,
+)
 from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
@@ -33,7 +43,9 @@ __all__ = ["HostTask"]
 class HostTask(ScoringParty):
     """The state machine of a host's partition."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
+    def __init__(
+        self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]
+    ) -> None:
         super().__init__(settings, given, outbox)
         self._guest = settings.federation.guest_party
         self.scoring: HostScoring = HostScoring(self)
@@ -59,7 +71,9 @@ class HostTask(ScoringParty):
 
     def _take_blinded(self, message: Message) -> None:
         progress = self.progress
-        if message.run < progress.run or (message.run == progress.run and (progress.phase != ALIGNING or self._answered)):
+        if message.run < progress.run or (
+            message.run == progress.run and (progress.phase != ALIGNING or self._answered)
+        ):
             self.exchange.repeated()
             return
         if message.run > progress.run + 1 or message.round:
@@ -97,15 +111,23 @@ class HostTask(ScoringParty):
         self.freeze()
         self._order.write(msgspec.msgpack.encode((self.progress.run, order)))
         # An earlier release does not know FirstAnswer, so it is sent only before the first batch.
-        answer = Answer(own, twice) if self.rows.batches.count else FirstAnswer(own, twice, self.settings.least_batch)
+        answer = (
+            Answer(own, twice)
+            if self.rows.batches.count
+            else FirstAnswer(own, twice, self.settings.least_batch)
+        )
         self.exchange.tell("outputs", self._guest, "answer", content_of(answer))
 
     def _take_aligned(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
         run, order = self._order_of
-        # The run may have failed before this came. Its batches are fixed all the same, because another host may have learnt from
-        # them.
-        late = bool(self._order) and run == message.run and (message.run < progress.run or progress.phase == FAILED)
+        # The run may have failed before this came. Its batches are fixed all the same, because another host
+        # may have learnt from them.
+        late = (
+            bool(self._order)
+            and run == message.run
+            and (message.run < progress.run or progress.phase == FAILED)
+        )
         if not late:
             if message.run == progress.run and progress.phase != ALIGNING:
                 self.exchange.repeated()
@@ -128,8 +150,13 @@ class HostTask(ScoringParty):
 
     @property
     def _order_of(self) -> tuple[int, list[str]]:
-        """The run whose points were answered and whose batches are not known yet, and names in the order of the own points."""
-        return msgspec.msgpack.decode(self._order.content, type=tuple[int, list[str]]) if self._order else (0, [])
+        """The run whose points were answered and whose batches are not known yet, and names in the order of
+        the own points."""
+        return (
+            msgspec.msgpack.decode(self._order.content, type=tuple[int, list[str]])
+            if self._order
+            else (0, [])
+        )
 
     @property
     def _answered(self) -> bool:
@@ -140,17 +167,25 @@ class HostTask(ScoringParty):
     def begin_round(self) -> None:
         numbers = numbers_to_bytes(self.rounds.own_numbers().tolist())
         content = request(Encrypting(self.rounds.hidden, self.exchange.place("outputs"), numbers))
-        self.outbox.ask(encrypted, content, lambda vector: self.exchange.tell("outputs", self._guest, "outputs", vector))
+        self.outbox.ask(
+            encrypted, content, lambda vector: self.exchange.tell("outputs", self._guest, "outputs", vector)
+        )
 
     def _take_residuals(self, message: Message) -> None:
         kinds, rounds = self.settings.kinds, self.rounds
         vector = self.exchange.unsealed(self._guest, message)
-        rounds.scheme.check(vector, len(rounds.matrix), kinds.changes_sum if rounds.for_curvature else kinds.residuals)
+        rounds.scheme.check(
+            vector, len(rounds.matrix), kinds.changes_sum if rounds.for_curvature else kinds.residuals
+        )
         ask_for_product(self, [vector], b"", lambda product: upload_product(self, product))
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = DECIDING
         self.exchange.remember()
         kind = Kind.of(self.settings.products)
-        content = request(Encrypting(self.rounds.hidden, self.exchange.place("dots"), numbers_to_bytes(products), kind))
-        self.outbox.ask(encrypted, content, lambda vector: self.exchange.tell("outputs", self._guest, "dots", vector))
+        content = request(
+            Encrypting(self.rounds.hidden, self.exchange.place("dots"), numbers_to_bytes(products), kind)
+        )
+        self.outbox.ask(
+            encrypted, content, lambda vector: self.exchange.tell("outputs", self._guest, "dots", vector)
+        )

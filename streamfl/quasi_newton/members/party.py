@@ -55,15 +55,17 @@ from streamfl.state.clock_guard import time_written_by
 __all__ = ["PartyTask"]
 
 IMPLAUSIBLE = (
-    "numbers within the public bounds cannot give what the coordinator decrypted for this party: a party does not follow the "
-    "protocol, or the coordinator decrypted something else"
+    "numbers within the public bounds cannot give what the coordinator decrypted for this party: a party "
+    "does not follow the protocol, or the coordinator decrypted something else"
 )
 
 
 class PartyTask:
     """The state machine of a party's partition. Subclasses have the parts of guest and host."""
 
-    def __init__(self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:
+    def __init__(
+        self, settings: QuasiNewtonSettings, given: PartyGiven, outbox: Outbox[MemberCounts]
+    ) -> None:
         self.settings = settings
         self.given = given
         self.outbox = outbox
@@ -153,7 +155,9 @@ class PartyTask:
             self.progress.again = True
         self.progress.told = [*self.progress.told, self.settings.encryption.agreed_key][-MOST_KEYS:]
         self.exchange.remember()
-        self.exchange.upload("ready", content_of(Ready(self.table.complete, self.settings.encryption.agreed_key)))
+        self.exchange.upload(
+            "ready", content_of(Ready(self.table.complete, self.settings.encryption.agreed_key))
+        )
 
     def restore(self, key: bytes, value: bytes) -> None:
         self.parts.restore(key, value)
@@ -194,7 +198,8 @@ class PartyTask:
         self.readiness.came(self._now, time_written_by(self._now, written), fresh=more)
 
     def _look_at_key(self) -> None:
-        """Fail a run whose key the configuration no longer pins, as after a restart: nothing more is encrypted under that key."""
+        """Fail a run whose key the configuration no longer pins, as after a restart: nothing more is
+        encrypted under that key."""
         if self.owed and self.readiness.has_other_key:
             self.fail(OTHER_KEY)
 
@@ -214,17 +219,22 @@ class PartyTask:
         """Send the round's inner products with the basis."""
         raise NotImplementedError
 
-    def aligning(self, other: str, session: bytes, names: list[str], theirs: bytes = b"", twice: bytes = b"") -> Aligning:
-        """The request for a background task of the alignment with another party. theirs, twice: as far as they have come."""
+    def aligning(
+        self, other: str, session: bytes, names: list[str], theirs: bytes = b"", twice: bytes = b""
+    ) -> Aligning:
+        """The request for a background task of the alignment with another party. theirs, twice: as far as
+        they have come."""
         settings = self.settings
         key = self.given.links[other].alignment_key if settings.alignment.hashed else b""
         return Aligning(self.given.secret, session, names, settings.alignment.limit, theirs, twice, key)
 
     def points_of_both(self, result: bytes, early: str = "") -> tuple[Any, ...] | None:
-        """The own points, the guest's points blinded by both, and names in the order of the own; None if early points are refused.
+        """The own points, the guest's points blinded by both, and names in the order of the own; None if
+        early points are refused.
 
-        early: what the guest's points are for if they came in an earlier message. Then an error in them must not refuse the
-        present message, whose sender did not send them. Empty: they are from the present message.
+        early: what the guest's points are for if they came in an earlier message. Then an error in them must
+        not refuse the present message, whose sender did not send them. Empty: they are from the present
+        message.
         """
         try:
             return read_alignment(result)
@@ -249,13 +259,16 @@ class PartyTask:
         self.readiness.look(self._now)
 
     def join(self, alignment: bytes) -> None:
-        """Prepare the rows of the run's batches, report them to the coordinator, and begin the first round."""
+        """Prepare the rows of the run's batches, report them to the coordinator, and begin the first
+        round."""
         settings, progress, rows = self.settings, self.progress, self.rows
         preparation = rows.prepare(settings.preprocessing.method)
         columns = len(preparation.kept) + settings.is_guest
         progress.alignment, progress.batches = alignment, rows.batches.count
         if rows.preparation is None and (left_out := preparation.results - len(preparation.kept)):
-            self.outbox.notices.say("columns", f"{left_out} columns have too little support in a batch and are left out")
+            self.outbox.notices.say(
+                "columns", f"{left_out} columns have too little support in a batch and are left out"
+            )
         if not 0 < columns <= MOST_COLUMNS:
             self.fail(f"{columns} columns: 1 to {MOST_COLUMNS} are expected")
             return
@@ -268,12 +281,17 @@ class PartyTask:
         muted = int(far.sum())
         if 2 * muted > len(rows.batches):
             self.fail(
-                f"{muted} of {len(rows.batches)} rows {FAR_OUT}; a party that learns from less than half of its rows does not help"
+                f"{muted} of {len(rows.batches)} rows {FAR_OUT}; a party that learns from less than half of "
+                "its rows does not help"
             )
             return
         rows.fix(preparation)
         context = msgspec.msgpack.encode((settings.federation.name, progress.run, settings.required_party()))
-        start = secret_start(self.given.secret, context, columns) if self.trained is None else self.trained.weights
+        start = (
+            secret_start(self.given.secret, context, columns)
+            if self.trained is None
+            else self.trained.weights
+        )
         self.rounds.begin(inputs, far, start)
         if muted:
             self.outbox.counts.muted_rows += muted
@@ -293,7 +311,10 @@ class PartyTask:
         try:
             act()
         except OutOfBounds as error:
-            self.fail(f"{error}: lower learning.learning_rate or learning.largest_step, or allow more at every member")
+            self.fail(
+                f"{error}: lower learning.learning_rate or learning.largest_step, or allow more at every "
+                "member"
+            )
 
     def fail(self, text: str) -> None:
         """End the run as failed, and tell the coordinator, which tells all parties."""
@@ -309,7 +330,12 @@ class PartyTask:
 
     def _keep_model(self) -> None:
         """Keep the model of the training, which has succeeded."""
-        settings, progress, found, model = self.settings, self.progress, self.rows.preparation, self.iterates.model
+        settings, progress, found, model = (
+            self.settings,
+            self.progress,
+            self.rows.preparation,
+            self.iterates.model,
+        )
         assert found is not None
         assert model is not None
         kind = settings.kinds.inputs
@@ -340,11 +366,15 @@ class PartyTask:
             self.exchange.repeated()
             return
         if message.run != progress.run + 1 or not progress.has_said:
-            raise PeerError("implausible", f"run {message.run} begins after run {progress.run}, which this party is not ready for")
+            raise PeerError(
+                "implausible",
+                f"run {message.run} begins after run {progress.run}, which this party is not ready for",
+            )
         begin: Begin = read_content(message.content, Begin)
         encryption, key = settings.encryption, digest_of(begin.key)
         if encryption.encrypted and key != encryption.agreed_key and key in progress.told:
-            # This party reported ready before its configuration changed. The others wait for it, so it has to tell them.
+            # This party reported ready before its configuration changed. The others wait for it, so it has to
+            # tell them.
             progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
             self.fail(OTHER_KEY)
             return
@@ -370,7 +400,9 @@ class PartyTask:
         rounds = self.rounds
         count, digest = rounds.matrix.shape[1], self.progress.digest
         try:
-            numbers = rounds.scheme.opened(opened.residues, count, rounds.upload_kind, self.exchange.place("gradient"), digest)
+            numbers = rounds.scheme.opened(
+                opened.residues, count, rounds.upload_kind, self.exchange.place("gradient"), digest
+            )
             rounds.check(numbers)
         except PeerError as error:
             if error.reason != "out_of_bounds":

@@ -1,4 +1,5 @@
-"""When a party is ready for a training: for the first one, for another on a schedule, and for one after a failure."""
+"""When a party is ready for a training: for the first one, for another on a schedule, and for one after a
+failure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from streamfl.encoding.wire import Count
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.keys import digest_of
-from streamfl.quasi_newton.members.training_progress import FAILED, GATHERING, READY, TRAINED, TrainingProgress
+from streamfl.quasi_newton.members.training_progress import (
+    FAILED,
+    GATHERING,
+    READY,
+    TRAINED,
+    TrainingProgress,
+)
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.state import SINCE
@@ -43,15 +50,18 @@ class HeldOut:
     def __call__(self, name: str) -> bool:
         if not self._below:
             return False
-        return int.from_bytes(hashlib.blake2b(name.encode(), key=self._key, digest_size=8).digest(), "big") < self._below
+        return (
+            int.from_bytes(hashlib.blake2b(name.encode(), key=self._key, digest_size=8).digest(), "big")
+            < self._below
+        )
 
 
 class _Since(msgspec.Struct, array_like=True):
     """What has happened since the latest run began. Times are in seconds.
 
-    ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that the run began with.
-    failures: runs in a row that failed. enough: since when the party waits only for time; 0: it waits for something else, too.
-    old: after that, when a record of a history came last.
+    ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that the
+    run began with. failures: runs in a row that failed. enough: since when the party waits only for time; 0:
+    it waits for something else, too. old: after that, when a record of a history came last.
     """
 
     ended: Time = 0.0
@@ -65,10 +75,11 @@ class _Since(msgspec.Struct, array_like=True):
 class Readiness:
     """Decides when a party reports that it is ready.
 
-    A party that has enough entities waits for a while longer, so that the others have the same ones and a history is read to its
-    end. It does not wait for a pause, because a live stream has none. A host is ready for another training as soon as one is over:
-    the guest decides. After a failure the guest waits for new entities, each time twice as long, or for other settings, because
-    the same training would fail again. A party whose key has changed since it reported ready reports again.
+    A party that has enough entities waits for a while longer, so that the others have the same ones and a
+    history is read to its end. It does not wait for a pause, because a live stream has none. A host is ready
+    for another training as soon as one is over: the guest decides. After a failure the guest waits for new
+    entities, each time twice as long, or for other settings, because the same training would fail again. A
+    party whose key has changed since it reported ready reports again.
     """
 
     def __init__(
@@ -106,7 +117,11 @@ class Readiness:
             return None
         if not settings.is_guest or (phase == FAILED and self.has_other_key):
             return since.ended
-        scheduled = None if settings.retraining.every_seconds is None else since.ended + settings.retraining.every_seconds
+        scheduled = (
+            None
+            if settings.retraining.every_seconds is None
+            else since.ended + settings.retraining.every_seconds
+        )
         if phase == TRAINED:
             return scheduled if since.fresh >= settings.new_entities else None
         if not (self._batches or self._knows_enough):
@@ -115,30 +130,48 @@ class Readiness:
             return since.ended
         if not since.fresh:
             return None
-        # Without this wait, a cause that new entities do not remove would start a new alignment for each entity that comes.
+        # Without this wait, a cause that new entities do not remove would start a new alignment for each
+        # entity that comes.
         rest = math.ldexp(self._settle, min(since.failures - 1, MOST_DOUBLINGS))
         return max(since.ended + rest, settled if scheduled is None else min(settled, scheduled))
 
     @property
     def _knows_enough(self) -> bool:
-        """Whether the party knows alignment.entities entities, and those that are not held out are enough for a batch."""
-        return self._table.known >= self._settings.alignment.entities and self._table.complete >= self._settings.least_batch
+        """Whether the party knows alignment.entities entities, and those that are not held out are enough for
+        a batch."""
+        return (
+            self._table.known >= self._settings.alignment.entities
+            and self._table.complete >= self._settings.least_batch
+        )
 
     @property
     def awaited(self) -> str | None:
-        """A text on what the first training waits for at this party, and how much of it there is; None once it has begun."""
+        """A text on what the first training waits for at this party, and how much of it there is; None once
+        it has begun."""
         progress, settings, table = self._progress, self._settings, self._table
         if progress.phase == READY and not progress.run:
-            return f"ready with {table.known:,} entities: waits for the coordinator, and for parties that are not ready yet"
+            return (
+                f"ready with {table.known:,} entities: waits for the coordinator, and for parties that are "
+                "not ready yet"
+            )
         if progress.phase != GATHERING or self._batches:
             return None
         wanted = "columns and a label" if settings.is_guest else "columns"
-        told = f"knows {table.known:,} of {settings.alignment.entities:,} entities with {wanted} (alignment.entities)"
+        told = (
+            f"knows {table.known:,} of {settings.alignment.entities:,} entities with {wanted} "
+            "(alignment.entities)"
+        )
         if table.known < settings.alignment.entities:
             return told
         if table.complete < settings.least_batch:
-            return f"{told}: {table.complete:,} of {settings.least_batch:,} that a batch needs, because the others are held out"
-        return f"{told}: begins {self._settle:g} s after that, or after the last of a history (alignment.settle_seconds)"
+            return (
+                f"{told}: {table.complete:,} of {settings.least_batch:,} that a batch needs, because the "
+                "others are held out"
+            )
+        return (
+            f"{told}: begins {self._settle:g} s after that, or after the last of a history "
+            "(alignment.settle_seconds)"
+        )
 
     @property
     def missing(self) -> int:
@@ -154,7 +187,8 @@ class Readiness:
         return digest_of(self._progress.modulus) not in (b"", self._settings.encryption.agreed_key)
 
     def came(self, now: float, written: float, *, fresh: bool = False) -> None:
-        """An entity's columns or label came. written: the record's time. fresh: whether a training may take one more entity now."""
+        """An entity's columns or label came. written: the record's time. fresh: whether a training may take
+        one more entity now."""
         if fresh and self._progress.phase > READY:
             self._since.fresh += 1
             self._remember()
@@ -167,7 +201,11 @@ class Readiness:
         """Note since when the party waits only for time."""
         phase, since = self._progress.phase, self._since
         known = self._knows_enough
-        only_time = known if phase == GATHERING else phase == FAILED and since.fresh > 0 and (known or bool(self._batches))
+        only_time = (
+            known
+            if phase == GATHERING
+            else phase == FAILED and since.fresh > 0 and (known or bool(self._batches))
+        )
         if only_time != (since.enough > 0):
             since.enough, since.old = now if only_time else 0.0, 0.0
             self._remember()

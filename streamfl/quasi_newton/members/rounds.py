@@ -1,4 +1,5 @@
-"""A party's arithmetic in the rounds of a training: numbers of the present batch, decrypted gradients, and steps."""
+"""A party's arithmetic in the rounds of a training: numbers of the present batch, decrypted gradients, and
+steps."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ class TrainingRounds:
 
     @property
     def matrix(self) -> NDArray[Any]:
-        """The matrix X for the round's vector, as whole numbers. The guest's ends with the labels, except in a curvature round."""
+        """The matrix X for the round's vector, as whole numbers. The guest's ends with the labels, except in
+        a curvature round."""
         own = self.iterates.own.integers[self.batch]
         if not self._settings.is_guest or self.for_curvature:
             return own
@@ -89,7 +91,11 @@ class TrainingRounds:
     def own_numbers(self) -> NDArray[Any]:
         """u of the batch; in a round for curvature s'x. OutOfBounds beyond the public bound."""
         own = self.iterates.own
-        return own.changes(self.batch, self._vector(self._progress.step)) if self.for_curvature else own.outputs(self.batch)
+        return (
+            own.changes(self.batch, self._vector(self._progress.step))
+            if self.for_curvature
+            else own.outputs(self.batch)
+        )
 
     def begin(self, inputs: Floats, muted: Bools, start: Floats) -> None:
         """Start to learn from the party's rows.
@@ -113,7 +119,8 @@ class TrainingRounds:
         self.iterates.go_on(inputs, muted, size, taken, in_epoch)
 
     def products(self, numbers: list[int]) -> list[int]:
-        """Inner products of g, or of s and v in a round for curvature, with the basis. numbers: the decrypted product with X."""
+        """Inner products of g, or of s and v in a round for curvature, with the basis. numbers: the decrypted
+        product with X."""
         progress, own = self._progress, self.iterates.own
         sums = np.array(numbers[: len(own.weights)], dtype=object)
         if self.for_curvature:
@@ -126,7 +133,8 @@ class TrainingRounds:
         return [*own.products(gradient).tolist(), self._loss_number(numbers, product)]
 
     def check(self, numbers: list[int]) -> None:
-        """PeerError with reason out_of_bounds if no members within the public bounds can have produced the decrypted numbers."""
+        """PeerError with reason out_of_bounds if no members within the public bounds can have produced the
+        decrypted numbers."""
         kinds, others = self._settings.kinds, len(self._settings.federation.hosts)
         if self.for_curvature:
             own, reach = self.own_numbers(), others * kinds.changes.largest
@@ -138,7 +146,8 @@ class TrainingRounds:
         check_sums(numbers, self.matrix, own, reach, self.upload_kind)
 
     def take(self, step: StepDecision) -> bool:
-        """Take the coordinator's decision. Returns whether another round follows; the progress is then in that round."""
+        """Take the coordinator's decision. Returns whether another round follows; the progress is then in
+        that round."""
         progress, own, learning = self._progress, self.iterates.own, self._settings.learning
         iteration = progress.round // 2
         if step.over and not step.epoch_ends:
@@ -149,13 +158,17 @@ class TrainingRounds:
             if step.kept:
                 self.iterates.keep_pair(self._vector(progress.step), self._vector(progress.curvature))
         else:
-            coefficients = decode_array(step.coefficients, np.float64, (2 * own.pair_count + 1,), "coefficients")
+            coefficients = decode_array(
+                step.coefficients, np.float64, (2 * own.pair_count + 1,), "coefficients"
+            )
             taken = iteration + 1
             due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
             if not math.isfinite(step.loss) or (step.pair and not due):
                 raise PeerError("implausible", "no pair is due, or the loss is no number")
             if not own.is_bounded(self._vector(progress.gradient), coefficients):
-                raise PeerError("out_of_bounds", "the step is no step of these weights: they would not be numbers")
+                raise PeerError(
+                    "out_of_bounds", "the step is no step of these weights: they would not be numbers"
+                )
             change = own.step(self._vector(progress.gradient), coefficients)
             self.iterates.remember()
             if step.pair:
@@ -171,7 +184,8 @@ class TrainingRounds:
         return True
 
     def _loss_number(self, numbers: list[int], product: float) -> int:
-        """What this party adds to the loss: w'g. The guest subtracts half the mean of y D, from the last of ``numbers``."""
+        """What this party adds to the loss: w'g. The guest subtracts half the mean of y D, from the last of
+        ``numbers``."""
         if not self._settings.is_guest:
             return int(PRODUCTS.encode(np.array([product]))[0])
         label_residual = np.array(numbers[-1:], dtype=object)

@@ -65,17 +65,28 @@ class TrainedModel:
         """Encodes the model for :meth:`decode`."""
         weights, kind = encode_array(self.weights), self.inputs
         return msgspec.msgpack.encode(
-            _Content(self.version, weights, self.preparation.encode(), kind.fraction_bits, kind.largest, self.intercept)
+            _Content(
+                self.version,
+                weights,
+                self.preparation.encode(),
+                kind.fraction_bits,
+                kind.largest,
+                self.intercept,
+            )
         )
 
     @classmethod
     def decode(cls, content: bytes) -> TrainedModel:
         """Decodes a model. PeerError with reason malformed, shape, oversized or not_finite."""
         if len(content) > MOST_MODEL_BYTES:
-            raise PeerError("oversized", f"a model of {len(content)} bytes, at most {MOST_MODEL_BYTES} are accepted")
+            raise PeerError(
+                "oversized", f"a model of {len(content)} bytes, at most {MOST_MODEL_BYTES} are accepted"
+            )
         found = decode_restored(content, _Content, "a trained model")
         preparation = Preparation.decode(found.preparation)
-        weights = decode_array(found.weights, np.float64, (len(preparation.kept) + found.intercept,), "weights")
+        weights = decode_array(
+            found.weights, np.float64, (len(preparation.kept) + found.intercept,), "weights"
+        )
         kind = FixedPoint(found.fraction_bits, found.largest)
         return cls(found.version, weights, preparation, kind, found.intercept)
 

@@ -19,8 +19,8 @@ __all__ = [
     "TrainingProgress",
 ]
 
-# Phases. ALIGNING finds the common entities. In a round, OUTPUTS waits for peers' vectors, OPENING for what the coordinator
-# decrypted, ADDING for hosts' inner products, DECIDING for the coordinator's decision.
+# Phases. ALIGNING finds the common entities. In a round, OUTPUTS waits for peers' vectors, OPENING for what
+# the coordinator decrypted, ADDING for hosts' inner products, DECIDING for the coordinator's decision.
 GATHERING, READY, ALIGNING, OUTPUTS, OPENING, ADDING, DECIDING, TRAINED, FAILED = range(9)
 
 
@@ -30,8 +30,9 @@ class TrainingProgress(msgspec.Struct, array_like=True):
     run, round, alignment: as in messages. modulus: of the run's key. batches: how many.
     digest: finds the mask of the round's upload again.
     gradient: g of the round's iteration. step, curvature: s and v, in a round for curvature.
-    failure: the text for the operator. again: whether the party has reported that it is ready for another run after this one.
-    told: digests of the keys for which it has reported ready since this run began, the latest last.
+    failure: the text for the operator. again: whether the party has reported that it is ready for another run
+    after this one. told: digests of the keys for which it has reported ready since this run began, the latest
+    last.
     """
 
     run: Count = 0

@@ -1,14 +1,16 @@
-"""Finds the entities that two parties have in common without revealing the others: private set intersection on P-256.
+"""Finds the entities that two parties have in common without revealing the others: private set intersection
+on P-256.
 
-Each entity's name becomes a point P: numbers are tried until one is the abscissa of a point. A party with the secret scalar a sends
-the abscissas of all a P, sorted, so that their order says nothing about the names. The other party multiplies them by its own
-scalar b, and b (a P) is compared with a (b P'). They are equal for equal names (Meadows 1986; Huberman, Franklin and Hogg 1999).
-An abscissa stands for P and -P, which have the same abscissa after any multiplication. Only the guest compares. It learns which of
-its own entities the host has, and tells the host only which of the host's entities join batches. Both learn how many entities the
-other has in all. Neither learns the other's names: to test a name that is not common, it would need both scalars.
+Each entity's name becomes a point P: numbers are tried until one is the abscissa of a point. A party with the
+secret scalar a sends the abscissas of all a P, sorted, so that their order says nothing about the names. The
+other party multiplies them by its own scalar b, and b (a P) is compared with a (b P'). They are equal for
+equal names (Meadows 1986; Huberman, Franklin and Hogg 1999). An abscissa stands for P and -P, which have the
+same abscissa after any multiplication. Only the guest compares. It learns which of its own entities the host
+has, and tells the host only which of the host's entities join batches. Both learn how many entities the other
+has in all. Neither learns the other's names: to test a name that is not common, it would need both scalars.
 
-Keyed hashes are the other option. They hide names from everybody but the other party, which can try out all possible names.
-"""
+Keyed hashes are the other option. They hide names from everybody but the other party, which can try out all
+possible names."""
 
 from __future__ import annotations
 
@@ -71,11 +73,13 @@ class Comparison:
         return sorted((self._own(name), name) for name in self._names)
 
     def blind_own(self) -> list[bytes]:
-        """The first message: the value of each own entity, 32 bytes each, sorted, so that their order reveals nothing."""
+        """The first message: the value of each own entity, 32 bytes each, sorted, so that their order reveals
+        nothing."""
         return [value for value, _ in self._blinded]
 
     def blind_theirs(self, points: Sequence[bytes]) -> list[bytes]:
-        """The second message: the other party's points, blinded by this party too, in the order in which they came.
+        """The second message: the other party's points, blinded by this party too, in the order in which they
+        came.
 
         points: the other's first message. PeerError with reason oversized, malformed or repeated.
         """
@@ -122,8 +126,9 @@ class Comparison:
 class Alignment(Comparison):
     """One party's side of an alignment with one other party.
 
-    The scalar is drawn from the secret, the session and the party's own set. So the same alignment made again sends the same
-    points. Another set in the same session gets another scalar, and cannot be compared with the first.
+    The scalar is drawn from the secret, the session and the party's own set. So the same alignment made again
+    sends the same points. Another set in the same session gets another scalar, and cannot be compared with
+    the first.
 
     secret: of the party alone, 32 bytes or more.
     session: name of the alignment, the same at both and used once.
@@ -157,8 +162,8 @@ class Alignment(Comparison):
 class KeyedHashes(Comparison):
     """The same by HMAC-SHA-256 of each name: the other's values are comparable as they come.
 
-    Whoever has the key can hash every possible name, and the other party has it: some 600,000 names a second and core. Use it only
-    if the other party may know all of this party's names.
+    Whoever has the key can hash every possible name, and the other party has it: some 600,000 names a second
+    and core. Use it only if the other party may know all of this party's names.
 
     key: shared by the two parties, 32 bytes or more. session, names, most: as for :class:`Alignment`.
     """
@@ -183,7 +188,8 @@ def check_points(content: bytes, most: int) -> None:
 
 
 def check_answer(own: bytes, twice: bytes, asked: int, most: int) -> None:
-    """PeerError if an answer to ``asked`` points has another number of points in ``twice``, or more than ``most`` in ``own``."""
+    """PeerError if an answer to ``asked`` points has another number of points in ``twice``, or more than
+    ``most`` in ``own``."""
     check_points(own, most)
     if len(twice) != asked * POINT_BYTES:
         raise PeerError("shape", f"{len(twice)} bytes answer {asked} points")

@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 def lower_ends(values: NDArray[Any], bins: int, least: int) -> Floats:
     """The smallest number of each bin but the first, ascending, (bins - 1,) or fewer.
 
-    Each bin takes its share of the rows that are left. So if most rows have one value, the other values still get bins of their
-    own. Quantiles would put all these into one bin.
+    Each bin takes its share of the rows that are left. So if most rows have one value, the other values still
+    get bins of their own. Quantiles would put all these into one bin.
 
     values: finite, (rows,). bins: most bins. least: fewest rows of a bin.
 
@@ -36,7 +36,8 @@ def lower_ends(values: NDArray[Any], bins: int, least: int) -> Floats:
 
 
 def bin_numbers(rows: Floats, ends: list[Floats]) -> NDArray[np.intp]:
-    """The bin of each number, from 0 on, (rows, columns). A missing number gets the number after the last bin's.
+    """The bin of each number, from 0 on, (rows, columns). A missing number gets the number after the last
+    bin's.
 
     ends: by column, from :func:`lower_ends`.
     """

@@ -1,8 +1,8 @@
 """Batches that a training has learnt from. They keep their order, and their rows as these were then.
 
-A party gets X'D of every batch. As long as a record is in one batch for life, more trainings give the party no new equations. So a
-batch is never filled up, is never mixed with another, and is forgotten as a whole. Its entities never join another batch.
-"""
+A party gets X'D of every batch. As long as a record is in one batch for life, more trainings give the party
+no new equations. So a batch is never filled up, is never mixed with another, and is forgotten as a whole. Its
+entities never join another batch."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ __all__ = ["MOST_EVER", "NAME_BYTES", "LearntBatches"]
 Floats = NDArray[np.float64]
 NAME_BYTES = 4 * LONGEST_NAME + 5
 MOST_EVER = 10_000_000
-"""Most entities that were in a batch at any time: of forgotten batches the names' digests are kept, 8 bytes each."""
+"""Most entities that were in a batch at any time: of forgotten batches the names' digests are kept, 8 bytes
+each."""
 
 
 class _Batch:
-    """names: of the entities, in the order of the rows. inputs: raw columns. signs: labels; empty at a host."""
+    """names: of the entities, in the order of the rows. inputs: raw columns. signs: labels; empty at a
+    host."""
 
     def __init__(self, parts: ChangedParts, number: int, size: int, columns: int) -> None:
         sizes = {"names": 5 + size * NAME_BYTES, "inputs": 8 * size * columns, "signs": size}
         self.fragments = {
-            kind.encode(): ValueFragments(parts, BATCH, most, f"{number}/{kind}", registered=False) for kind, most in sizes.items()
+            kind.encode(): ValueFragments(parts, BATCH, most, f"{number}/{kind}", registered=False)
+            for kind, most in sizes.items()
         }
         self.names, self.inputs, self.signs = self.fragments.values()
 
@@ -99,10 +102,12 @@ class LearntBatches(Collection[str]):
         return self._size
 
     def size_with(self, entities: int, least: int = 1) -> int:
-        """Rows of a batch when this number of entities, one or more, fills new batches. It is the same for life.
+        """Rows of a batch when this number of entities, one or more, fills new batches. It is the same for
+        life.
 
-        Entities that are too few for a whole batch form one if there are at least ``least``, because some of those that a training
-        waits for are held out, or not common. Every party computes this from the entities that it receives.
+        Entities that are too few for a whole batch form one if there are at least ``least``, because some of
+        those that a training waits for are held out, or not common. Every party computes this from the
+        entities that it receives.
         """
         return self.size or (entities if least <= entities < self._largest else self._largest)
 
@@ -129,7 +134,11 @@ class LearntBatches(Collection[str]):
         """Raw columns, (rows, columns). PeerError if the state does not fit together."""
         content = b"".join(batch.inputs.content for _, batch in sorted(self._batches.items()))
         names = sum(1 for _ in self)
-        if len(content) != 8 * len(self) * self._columns or names != len(self) or bool(content) != bool(self._batches):
+        if (
+            len(content) != 8 * len(self) * self._columns
+            or names != len(self)
+            or bool(content) != bool(self._batches)
+        ):
             text = f"{len(content)} bytes and {names} names of batches in state are not {len(self)} rows"
             raise PeerError("malformed", text)
         return np.frombuffer(content, "<f8").reshape(len(self), self._columns).astype(np.float64)
@@ -141,7 +150,8 @@ class LearntBatches(Collection[str]):
         return np.frombuffer(content, np.int8).astype(np.float64)
 
     def digest(self, names: Sequence[str], session: bytes) -> bytes:
-        """Digest of which entity is in which batch once these names fill new ones. All parties have to agree on it."""
+        """Digest of which entity is in which batch once these names fill new ones. All parties have to agree
+        on it."""
         kept = sorted(self._batches)
         first, size = self._next, self.size_with(len(names))
         new = [f"{first + place // size} {name}" for place, name in enumerate(names)]

@@ -25,7 +25,8 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=MOST_COLUMNS * MOST_BINS)]
 
 
 class _Content(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Arrays are 64-bit floats. ends: low, then high; empty: none. values: missing in the state of earlier releases."""
+    """Arrays are 64-bit floats. ends: low, then high; empty: none. values: missing in the state of earlier
+    releases."""
 
     method: Method
     fill: bytes
@@ -68,7 +69,9 @@ class Preparation:
         """Encodes the preparation for :meth:`decode`."""
         own = self.preprocessing
         ends = b"" if own.low is None or own.high is None else encode_array(np.array([own.low, own.high]))
-        knots, edges, values = ([encode_array(one) for one in arrays] for arrays in (own.knots, own.edges, own.values))
+        knots, edges, values = (
+            [encode_array(one) for one in arrays] for arrays in (own.knots, own.edges, own.values)
+        )
         fill, mean, deviation = (encode_array(one) for one in (own.fill, own.mean, own.deviation))
         return msgspec.msgpack.encode(
             _Content(own.method, fill, mean, deviation, ends, knots, edges, own.kept, self.kept, values)
@@ -76,23 +79,38 @@ class Preparation:
 
     @classmethod
     def decode(cls, content: bytes) -> Preparation:
-        """Decodes a preparation. PeerError with reason malformed, oversized, shape, not_finite or out_of_bounds."""
+        """Decodes a preparation. PeerError with reason malformed, oversized, shape, not_finite or
+        out_of_bounds."""
         if len(content) > MOST_PREPARATION_BYTES:
-            raise PeerError("oversized", f"{len(content)} bytes of preprocessing, at most {MOST_PREPARATION_BYTES} are accepted")
+            raise PeerError(
+                "oversized",
+                f"{len(content)} bytes of preprocessing, at most {MOST_PREPARATION_BYTES} are accepted",
+            )
         found = decode_restored(content, _Content, "preprocessing")
         columns = len(found.fill) // 8
         of_bins, weighs = found.method == "quantile-bins", found.method == EVIDENCE
-        given = {"knots": found.method == "rank", "edges": of_bins or weighs, "bins": of_bins, "values": weighs}
+        given = {
+            "knots": found.method == "rank",
+            "edges": of_bins or weighs,
+            "bins": of_bins,
+            "values": weighs,
+        }
         if any(len(getattr(found, name)) != columns * there for name, there in given.items()):
             raise PeerError("shape", f"preprocessing of {columns} columns has knots or bins of others")
         results = sum(map(len, found.bins)) if of_bins else columns
         if found.kept != sorted(set(found.kept)) or any(one >= results for one in found.kept):
             raise PeerError("shape", f"columns {found.kept[:5]} … are not of a result of {results} columns")
-        knots = [_numbers(one, 2 * MOST_KNOTS, "knots").reshape(-1, 2) for one in found.knots if len(one) % 16 == 0 and one]
+        knots = [
+            _numbers(one, 2 * MOST_KNOTS, "knots").reshape(-1, 2)
+            for one in found.knots
+            if len(one) % 16 == 0 and one
+        ]
         if len(knots) != len(found.knots):
             raise PeerError("shape", "a knot is a value and its place")
         edges = [_numbers(one, MOST_BINS, "edges") for one in found.edges]
-        if of_bins and any(one > len(own) + 1 for own, kept in zip(edges, found.bins, strict=True) for one in kept):
+        if of_bins and any(
+            one > len(own) + 1 for own, kept in zip(edges, found.bins, strict=True) for one in kept
+        ):
             raise PeerError("shape", "a bin that no edge makes")
         values = [_numbers(one, MOST_BINS + 2, "values") for one in found.values]
         if weighs and any(len(own) != len(ends) + 2 for own, ends in zip(values, edges, strict=True)):

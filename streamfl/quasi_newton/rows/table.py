@@ -21,7 +21,8 @@ __all__ = ["EntityTable"]
 
 
 class _Entity(msgspec.Struct, array_like=True, gc=False):
-    """since: when its columns or label last changed. columns: raw numbers; empty: none yet. label: -1 or 1; 0: none yet."""
+    """since: when its columns or label last changed. columns: raw numbers; empty: none yet. label: -1 or 1;
+    0: none yet."""
 
     since: Time
     columns: bytes
@@ -32,9 +33,10 @@ class EntityTable(ExpiringEntries[_Entity]):
     """The entities of a partition, the one that changed longest ago first.
 
     columns: how many an entity has. labelled: whether an entity needs a label.
-    expiry: seconds after which an entity is forgotten. limit: most entities; beyond it the oldest is forgotten.
-    counts: the member's counters. is_taken: whether an entity, by name, is learnt or held out, so that no training may take it.
-    """
+    expiry: seconds after which an entity is forgotten. limit: most entities; beyond it the oldest is
+    forgotten.
+    counts: the member's counters. is_taken: whether an entity, by name, is learnt or held out, so that no
+    training may take it."""
 
     def __init__(
         self,
@@ -61,12 +63,15 @@ class EntityTable(ExpiringEntries[_Entity]):
     def complete(self) -> int:
         """Number of entities that have all that a training needs, and that it may take."""
         if self._complete is None:
-            self._complete = sum(self._counts_as_complete(name, entity) for name, entity in self._entries.items())
+            self._complete = sum(
+                self._counts_as_complete(name, entity) for name, entity in self._entries.items()
+            )
         return self._complete
 
     @property
     def known(self) -> int:
-        """The same number, including entities that a training may not take: held out, or learnt from already."""
+        """The same number, including entities that a training may not take: held out, or learnt from
+        already."""
         if self._known is None:
             self._known = sum(map(self._is_complete, self._entries.values()))
         return self._known
@@ -99,7 +104,9 @@ class EntityTable(ExpiringEntries[_Entity]):
 
     def candidates(self) -> list[str]:
         """Names of the entities that a training may take, sorted."""
-        return sorted(name for name, entity in self._entries.items() if self._counts_as_complete(name, entity))
+        return sorted(
+            name for name, entity in self._entries.items() if self._counts_as_complete(name, entity)
+        )
 
     def with_columns(self) -> set[str]:
         """Names of entities that have columns, whatever else they lack."""

@@ -1,4 +1,5 @@
-"""A party's rows of a training: the new entities that it had when the training began, and the batches that it learns from."""
+"""A party's rows of a training: the new entities that it had when the training began, and the batches that it
+learns from."""
 
 from __future__ import annotations
 
@@ -29,10 +30,12 @@ Bools = NDArray[np.bool_]
 
 
 class TrainingRows:
-    """Candidates are frozen when a training begins, so that later records do not change it. Some of them fill batches.
+    """Candidates are frozen when a training begins, so that later records do not change it. Some of them fill
+    batches.
 
-    limit: most entities. batch: most rows of a batch. columns: how many raw ones. kind: that columns are rounded to.
-    least: support that a column needs in a batch. secret: of the party. counts: the member's counters.
+    limit: most entities. batch: most rows of a batch. columns: how many raw ones. kind: that columns are
+    rounded to. least: support that a column needs in a batch. secret: of the party. counts: the member's
+    counters.
     largest: largest leverage of a row in a batch. intercept: whether the party has the column of ones.
     """
 
@@ -67,13 +70,15 @@ class TrainingRows:
         return list(msgspec.msgpack.decode(self._names.content, type=list[str])) if self._names else []
 
     def freeze(self, names: Sequence[str], inputs: Floats, signs: NDArray[np.int8]) -> None:
-        """Store the party's candidates. inputs: raw, (names, columns). signs: labels, (names,); zeros at a host."""
+        """Store the party's candidates. inputs: raw, (names, columns). signs: labels, (names,); zeros at a
+        host."""
         self._names.write(msgspec.msgpack.encode(list(names)))
         self._inputs.write(inputs.astype("<f8").tobytes())
         self._signs.write(signs.astype(np.int8).tobytes() if signs.any() else b"")
 
     def choose(self, names: Sequence[str]) -> None:
-        """Fill new batches for life with these candidates, in this order. The others are candidates of the next training again."""
+        """Fill new batches for life with these candidates, in this order. The others are candidates of the
+        next training again."""
         known = self.candidates
         place = {name: number for number, name in enumerate(known)}
         rows = [place[name] for name in names]
@@ -85,23 +90,35 @@ class TrainingRows:
 
     @property
     def preparation(self) -> Preparation | None:
-        """The transformation of the columns, fixed by the first training that reached its rounds; None before."""
+        """The transformation of the columns, fixed by the first training that reached its rounds; None
+        before."""
         return Preparation.decode(self._preparation.content) if self._preparation else None
 
     def prepare(self, method: Method) -> Preparation:
-        """The fixed preparation, or else one fitted to the batches, without columns that have too little support in a batch."""
+        """The fixed preparation, or else one fitted to the batches, without columns that have too little
+        support in a batch."""
         found = self.preparation
         if found is not None:
             return found
         raw = self.batches.raw
-        fitted = fit_weight_of_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
+        fitted = (
+            fit_weight_of_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
+        )
         refused = {column for _, columns in self._refused(fitted.apply(raw)) for column in columns}
         preprocessing = cut_at_near_rows(
-            fitted, raw, self._kind, self.batches.size, self._largest, intercept=self._intercept, left_out=refused
+            fitted,
+            raw,
+            self._kind,
+            self.batches.size,
+            self._largest,
+            intercept=self._intercept,
+            left_out=refused,
         )
         inputs = preprocessing.apply(raw)
         refused |= {column for _, columns in self._refused(inputs) for column in columns}
-        return Preparation(preprocessing, [column for column in range(inputs.shape[1]) if column not in refused])
+        return Preparation(
+            preprocessing, [column for column in range(inputs.shape[1]) if column not in refused]
+        )
 
     def fix(self, preparation: Preparation) -> None:
         """Fix the preparation for life, because weights belong to columns whose meaning does not change."""
@@ -113,7 +130,8 @@ class TrainingRows:
         return self.learnt()[0]
 
     def learnt(self, preparation: Preparation | None = None) -> tuple[Floats, Bools]:
-        """The same columns, and which rows are muted, (rows,): they are too far out, and add nothing to this party's gradients.
+        """The same columns, and which rows are muted, (rows,): they are too far out, and add nothing to this
+        party's gradients.
 
         If a column has too little support in a later batch, all its rows there get its most common value.
         """
@@ -143,4 +161,6 @@ class TrainingRows:
         """For each batch its first row, and the columns with too little support in it."""
         # Gradients use rounded numbers, in which values that differ before rounding may be equal.
         numbers, size = rounded(self._kind, inputs)[1], self.batches.size
-        return [(at, check_support(numbers[at : at + size], self._least)) for at in range(0, len(inputs), size)]
+        return [
+            (at, check_support(numbers[at : at + size], self._least)) for at in range(0, len(inputs), size)
+        ]

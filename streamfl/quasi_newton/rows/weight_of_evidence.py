@@ -1,4 +1,5 @@
-"""Weight of evidence: replaces a number by how much more often its bin has label 1. For the guest, which has the labels."""
+"""Weight of evidence: replaces a number by how much more often its bin has label 1. For the guest, which has
+the labels."""
 
 from __future__ import annotations
 
@@ -18,16 +19,18 @@ Floats = NDArray[np.float64]
 def fit_weight_of_evidence(
     rows: Floats, labels: Floats, *, bins: int = 10, least: int = 50, standardise: bool = True
 ) -> Preprocessing:
-    """log((n_1b + 1/2) / (n_1 + 1/2)) - log((n_0b + 1/2) / (n_0 + 1/2)) in place of each number of bin b of a column.
+    """log((n_1b + 1/2) / (n_1 + 1/2)) - log((n_0b + 1/2) / (n_0 + 1/2)) in place of each number of bin b of a
+    column.
 
-    Neighbouring bins are merged until each has enough rows of both labels. A bin that cannot get enough has the weight 0.
+    Neighbouring bins are merged until each has enough rows of both labels. A bin that cannot get enough has
+    the weight 0.
 
     rows: (rows, columns). Numbers that are not finite have a bin of their own.
     labels: -1 and +1, (rows,).
     bins: most bins of a column, of about equally many rows.
-    least: fewest rows of each label in a bin: with fewer, a published model would reveal something about them.
-    standardise: whether columns of weights get mean 0 and deviation 1. They are in one unit as they are, but a step's bound is not.
-    """
+    least: fewest rows of each label in a bin: with fewer, a published model would reveal something about
+    them. standardise: whether columns of weights get mean 0 and deviation 1. They are in one unit as they
+    are, but a step's bound is not."""
     rows, ones = np.asarray(rows, dtype=np.float64), np.asarray(labels) > 0
     edges, values = [], []
     for column in rows.T:
@@ -49,11 +52,14 @@ def fit_weight_of_evidence(
 def _counts(column: Floats, ones: NDArray[np.bool_], cuts: Floats) -> NDArray[np.intp]:
     """Rows of label -1 and +1 in each bin, (bins, 2)."""
     numbers = np.searchsorted(cuts, column, side="right")
-    return np.column_stack([np.bincount(numbers[ones == label], minlength=len(cuts) + 1) for label in (False, True)])
+    return np.column_stack(
+        [np.bincount(numbers[ones == label], minlength=len(cuts) + 1) for label in (False, True)]
+    )
 
 
 def _together(cuts: Floats, counts: NDArray[np.intp], least: int) -> tuple[Floats, NDArray[np.intp]]:
-    """Merges bins from below. Each is closed once it has ``least`` rows of both labels; the remainder joins the last one."""
+    """Merges bins from below. Each is closed once it has ``least`` rows of both labels; the remainder joins
+    the last one."""
     ends, total = [0], np.zeros(2)
     for number, bin_counts in enumerate(counts):
         total = total + bin_counts

@@ -1,4 +1,5 @@
-"""The guest's side of scoring: it asks hosts for their parts of an output, adds them, calibrates the sum and publishes it."""
+"""The guest's side of scoring: it asks hosts for their parts of an output, adds them, calibrates the sum and
+publishes it."""
 
 from __future__ import annotations
 
@@ -41,10 +42,11 @@ from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["GuestScoring", "LatestCalibration"]
 
-# Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answers no more for this version.
+# Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answers no
+# more for this version.
 IDLE, ASKED, CHOSEN, SHUT = range(4)
-# A session takes a third of a millisecond of the guest's processor for each entity that it asks about. With this pause it takes a
-# sixth of a processor at most, however many entities are never common.
+# A session takes a third of a millisecond of the guest's processor for each entity that it asks about. With
+# this pause it takes a sixth of a processor at most, however many entities are never common.
 SECONDS_AN_ENTITY = 0.002
 # Most doublings of the wait before a question: it doubles while sessions find nothing and no entity comes.
 MOST_DOUBLINGS = 6
@@ -55,8 +57,8 @@ LARGEST_COEFFICIENT = 1e12
 class _Session(msgspec.Struct, array_like=True):
     """The present session with one host.
 
-    version: of the model. number: of the session, counted from 1 under the version. since: when the guest asked.
-    fruitless: sessions in a row that found nothing.
+    version: of the model. number: of the session, counted from 1 under the version. since: when the guest
+    asked. fruitless: sessions in a row that found nothing.
     """
 
     version: Count = 0
@@ -87,7 +89,9 @@ class LatestCalibration:
         self._remember(fitted)
 
     def _restore(self, fitted: Calibrated) -> None:
-        check_within([fitted.intercept, fitted.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
+        check_within(
+            [fitted.intercept, fitted.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration"
+        )
         self.fitted = fitted
 
 
@@ -99,7 +103,8 @@ class GuestScoring(Scoring):
         settings = party.settings
         self._hosts = settings.federation.hosts
         self._lines = {
-            host: ScoringLink(settings, party.given, party.outbox, f"questions/{host}", host, host) for host in self._hosts
+            host: ScoringLink(settings, party.given, party.outbox, f"questions/{host}", host, host)
+            for host in self._hosts
         }
         self._sessions = {host: _Session() for host in self._hosts}
         self._kept_sessions = party.parts.named(SESSION, bytes.decode, _Session, self._restore_session)
@@ -108,7 +113,8 @@ class GuestScoring(Scoring):
         self._sought = {host: ValueFragments(party.parts, SOUGHT, most, host) for host in self._hosts}
         self.scores = Scores(party.parts, party.table, len(self._hosts))
         self._calibration = LatestCalibration(party.parts)
-        # Cached held-out figures, after what they were computed from: every scrape asks for them, and they take a sort.
+        # Cached held-out figures, after what they were computed from: every scrape asks for them, and they
+        # take a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         self._labels = Rhythm()
         self._pending_headers = PendingHeaders(party.parts, party.given.carry, settings.alignment.limit)
@@ -197,7 +203,11 @@ class GuestScoring(Scoring):
     def calibration(self) -> Calibration | None:
         """The calibration of the present version; None before it is fitted."""
         found = self._calibration.fitted
-        return Calibration(found.intercept, found.slope) if found is not None and found.version == self._model.version else None
+        return (
+            Calibration(found.intercept, found.slope)
+            if found is not None and found.version == self._model.version
+            else None
+        )
 
     # ---- messages
 
@@ -226,7 +236,9 @@ class GuestScoring(Scoring):
             self._sought[host].clear()
             self._remember(host)
             self._party.outbox.notices.say(
-                "closed", f"{host} answers no questions about model {session.version}: it has answered for scoring.versions of them"
+                "closed",
+                f"{host} answers no questions about model {session.version}: it has answered for "
+                "scoring.versions of them",
             )
 
     def _take_found(self, host: str, found: ScoringAnswer) -> None:
@@ -256,7 +268,9 @@ class GuestScoring(Scoring):
             raise PeerError("shape", f"points of {len(numbers)} entities answer {len(names)}")
         largest = math.floor(self._bound / self._settings.scoring.quantum + 0.5)
         if (np.abs(numbers[numbers != NO_POINTS]) > largest).any():
-            raise PeerError("out_of_bounds", f"a part of an output is beyond learning.output_bound = {self._bound:g}")
+            raise PeerError(
+                "out_of_bounds", f"a part of an output is beyond learning.output_bound = {self._bound:g}"
+            )
         place = self._hosts.index(host)
         known = self._party.table.with_columns()
         complete = [
@@ -327,20 +341,26 @@ class GuestScoring(Scoring):
         self._calibration.keep(Calibrated(self._model.version, found.intercept, found.slope, len(outputs)))
 
     def _held_out(self) -> tuple[Any, Any]:
-        """Outputs and labels of held-out entities, in the order of their names, so that sums round the same after a restart."""
+        """Outputs and labels of held-out entities, in the order of their names, so that sums round the same
+        after a restart."""
         names = sorted(self.scores.judged)
         outputs = np.array([self.scores.output(name) for name in names], dtype=np.float64)
         return outputs, np.array([self.scores.judged[name] for name in names], dtype=np.float64)
 
     def _publish(self) -> None:
-        """Publish at most ``PUBLISHED_AT_ONCE`` predictions; the rest at the next tick, so that no commit is too large."""
+        """Publish at most ``PUBLISHED_AT_ONCE`` predictions; the rest at the next tick, so that no commit is
+        too large."""
         told, calibration = self._told, self.calibration
         names = sorted(self.scores.pending(told))[:PUBLISHED_AT_ONCE]
         outputs = [self.scores.output(name) for name in names]
         revisions = [self.scores.publish(name, told) for name in names]
-        predictions = predictions_of(names, outputs, revisions, self._model.version, calibration, self._settings.scoring.scale)
+        predictions = predictions_of(
+            names, outputs, revisions, self._model.version, calibration, self._settings.scoring.scale
+        )
         for name, prediction in zip(names, predictions, strict=True):
-            self._party.outbox.publish("predictions", name, self._party.given.encode(prediction), self._pending_headers.of(name))
+            self._party.outbox.publish(
+                "predictions", name, self._party.given.encode(prediction), self._pending_headers.of(name)
+            )
             if told == CALIBRATED:
                 # Later predictions are of a later model, and no sample has caused them.
                 self._pending_headers.forget(name)

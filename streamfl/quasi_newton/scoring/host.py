@@ -1,4 +1,5 @@
-"""A host's side of scoring: it sends its part of the outputs of common entities, once for each version of the model."""
+"""A host's side of scoring: it sends its part of the outputs of common entities, once for each version of the
+model."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ PLACE_BYTES = 16
 
 
 class _State(msgspec.Struct, array_like=True):
-    """version: of the model. number: of the latest session under it. phase: OFFERED waits for the guest's choice.
-    answered: how many versions points were sent for. released: the latest of these versions.
+    """version: of the model. number: of the latest session under it. phase: OFFERED waits for the guest's
+    choice. answered: how many versions points were sent for. released: the latest of these versions.
     """
 
     version: Count = 0
@@ -49,18 +50,22 @@ class _State(msgspec.Struct, array_like=True):
 
 
 class HostScoring(Scoring):
-    """The owner of the present session, and of the last version for which the host answered about each entity."""
+    """The owner of the present session, and of the last version for which the host answered about each
+    entity."""
 
     def __init__(self, party: PartyTask) -> None:
         super().__init__(party)
         settings = party.settings
         self._guest = settings.federation.guest_party
-        self._line = ScoringLink(settings, party.given, party.outbox, "answers", self._guest, settings.required_party())
+        self._line = ScoringLink(
+            settings, party.given, party.outbox, "answers", self._guest, settings.required_party()
+        )
         self._state = _State()
         self._remember_state = party.parts.single(SCORING, _State, self._restore)
         # Names in the order of the points that the guest has.
         self._offered = ValueFragments(party.parts, OFFERED_NAMES, 5 + settings.alignment.limit * NAME_BYTES)
-        # A question about the model of a training whose end this host does not know yet, after its version and number.
+        # A question about the model of a training whose end this host does not know yet, after its version
+        # and number.
         self._early = ValueFragments(party.parts, EARLY, PLACE_BYTES + settings.alignment.limit * POINT_BYTES)
         self._answered: dict[str, int] = {}
         self._kept_answered = party.parts.named(ANSWERED, check_name, int, self._restore_answered)
@@ -78,13 +83,14 @@ class HostScoring(Scoring):
         if model is None or self._may_answer(model.version):
             return None
         return (
-            f"points of {self._state.answered} versions of the model were sent, as many as scoring.versions allows: none are "
-            f"sent for version {model.version}. Each version reveals more of the columns to the guest: raise it only if they may "
-            "be known"
+            f"points of {self._state.answered} versions of the model were sent, as many as scoring.versions "
+            f"allows: none are sent for version {model.version}. Each version reveals more of the columns to "
+            "the guest: raise it only if they may be known"
         )
 
     def pass_time(self, now: float) -> None:
-        """A host sends nothing by time. The model is decoded here so that a damaged changelog is refused before metrics read it."""
+        """A host sends nothing by time. The model is decoded here so that a damaged changelog is refused
+        before metrics read it."""
         model = self._party.trained
         assert model is None or model.version >= 0
 
@@ -96,7 +102,8 @@ class HostScoring(Scoring):
     # ---- what the party has come to
 
     def went_on(self) -> None:
-        """If there is a new version of the model: end the session of an older one, and answer a question that came early."""
+        """If there is a new version of the model: end the session of an older one, and answer a question that
+        came early."""
         model, state = self._party.trained, self._state
         if model is None:
             return
@@ -142,9 +149,13 @@ class HostScoring(Scoring):
         if not self._may_answer(version):
             self._close(version, number)
             return
-        names = sorted(name for name in self._party.table.with_columns() if self._answered.get(name) != version)
+        names = sorted(
+            name for name in self._party.table.with_columns() if self._answered.get(name) != version
+        )
         content = self._party.aligning(self._guest, self._line.session(version, number), names, points)
-        self._party.outbox.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
+        self._party.outbox.ask(
+            aligned, request(content), lambda result: self._offer(version, number, result, early)
+        )
 
     def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
         found = self._party.points_of_both(result, "scoring" if early else "")
@@ -165,13 +176,22 @@ class HostScoring(Scoring):
     def _take_chosen(self, message: Message) -> None:
         state, place = self._state, (message.run, message.round)
         now = state.version, state.number
-        if place < now or (place == now and state.phase == IDLE and state.number) or message.run < self._version:
+        if (
+            place < now
+            or (place == now and state.phase == IDLE and state.number)
+            or message.run < self._version
+        ):
             self._party.exchange.repeated()
             return
         if place != now or not state.number:
-            raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")
+            raise PeerError(
+                "implausible",
+                f"entities of session {message.round} under model {message.run}: nothing led to them",
+            )
         content: ChosenPlaces = read_content(self._line.heard(message), ChosenPlaces)
-        order: list[str] = msgspec.msgpack.decode(self._offered.content, type=list[str]) if self._offered else []
+        order: list[str] = (
+            msgspec.msgpack.decode(self._offered.content, type=list[str]) if self._offered else []
+        )
         names = names_at(numbers_of(content.places, "<u4"), order)
         if message.alignment != set_digest(names, self._line.session(*place)):
             raise PeerError("alignment", "the digest is of other entities")
@@ -180,10 +200,13 @@ class HostScoring(Scoring):
         self._go_to(state.version, state.number, IDLE)
         self._offered.clear()
         if names:
-            self._line.tell(state.version, state.number, "points", Points(self._points(names)), message.alignment)
+            self._line.tell(
+                state.version, state.number, "points", Points(self._points(names)), message.alignment
+            )
 
     def _points(self, names: list[str]) -> bytes:
-        """round(u_h / quantum) of each entity, as bytes. Notes that the entities are answered for this version."""
+        """round(u_h / quantum) of each entity, as bytes. Notes that the entities are answered for this
+        version."""
         table, version = self._party.table, self._version
         there = table.with_columns()
         known = [place for place, name in enumerate(names) if name in there]

@@ -16,7 +16,8 @@ __all__ = ["Scoring", "ScoringParty"]
 
 
 class Scoring:
-    """The scoring of one partition: what guest and host share. Methods that only one of them needs do nothing here."""
+    """The scoring of one partition: what guest and host share. Methods that only one of them needs do nothing
+    here."""
 
     def __init__(self, party: PartyTask) -> None:
         self._party = party

@@ -16,8 +16,8 @@ class Prediction(msgspec.Struct, gc=False):
     """A prediction of an entity.
 
     probability: of label 1; None before the model's version is calibrated.
-    score: points of the scorecard. The more points, the less likely is label 1. None as long as the probability is None.
-    output: u, the model's own number. It is no log-odds.
+    score: points of the scorecard. The more points, the less likely is label 1. None as long as the
+    probability is None. output: u, the model's own number. It is no log-odds.
     model: version of the model: the number of the training that it came from.
     revision: counts an entity's predictions from 0.
     """
@@ -43,6 +43,9 @@ def predictions_of(
     chances: list[float] | list[None] = [None] * len(names)
     points: list[float] | list[None] = [None] * len(names)
     if calibration is not None:
-        chances, points = calibration.probabilities(numbers).tolist(), score(numbers, calibration, scale).tolist()
+        chances, points = (
+            calibration.probabilities(numbers).tolist(),
+            score(numbers, calibration, scale).tolist(),
+        )
     for name, output, revision, chance, point in zip(names, outputs, revisions, chances, points, strict=True):
         yield Prediction(name, chance, point, output, version, revision)

@@ -1,4 +1,5 @@
-"""Turns the model's output into a probability and points: Platt scaling at the guest, and each party's part of a scorecard."""
+"""Turns the model's output into a probability and points: Platt scaling at the guest, and each party's part
+of a scorecard."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Calibration:
 def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
     """Platt scaling: a logistic regression of the label on u, on rows that the model has not learnt from.
 
-    The targets are (n_1 + 1) / (n_1 + 2) and 1 / (n_0 + 2) in place of 1 and 0, so that the slope stays finite (Platt 1999).
+    The targets are (n_1 + 1) / (n_1 + 2) and 1 / (n_0 + 2) in place of 1 and 0, so that the slope stays
+    finite (Platt 1999).
 
     outputs: u, (rows,). labels: -1 and +1, (rows,); ValueError if one of the two is missing.
     """
@@ -56,7 +58,8 @@ def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
         chances = expit(columns @ found)
         slope = columns.T @ (chances - targets)
         hessian = (columns * (chances * (1 - chances))[:, np.newaxis]).T @ columns
-        # A ridge in proportion to the Hessian: if all outputs are alike, as a host can make them, the Hessian is singular.
+        # A ridge in proportion to the Hessian: if all outputs are alike, as a host can make them, the Hessian
+        # is singular.
         hessian += 1e-12 * np.diag(1.0 + hessian.diagonal())
         step, size = np.linalg.solve(hessian, slope), 1.0
         while cost(found - size * step) > cost(found) and size > PRECISE:
@@ -69,7 +72,8 @@ def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
 
 @dataclass(frozen=True)
 class ScoreScale:
-    """base_points: the score at odds of base_odds to one against label +1. doubling: points that double these odds."""
+    """base_points: the score at odds of base_odds to one against label +1. doubling: points that double these
+    odds."""
 
     base_points: float = 600.0
     base_odds: float = 50.0
@@ -101,18 +105,23 @@ def points_of_party(
     guest: bool = False,
     decimals: int = 2,
 ) -> dict[str, Any]:
-    """The content of one party's scorecard file: points of its columns. Their sum over all parties is the score.
+    """The content of one party's scorecard file: points of its columns. Their sum over all parties is the
+    score.
 
-    names: of the raw columns. weights: of the columns that preprocessing makes; at the guest the intercept's is the last.
-    guest: whether this party is the guest, whose file has the points that belong to no column.
+    names: of the raw columns. weights: of the columns that preprocessing makes; at the guest the intercept's
+    is the last. guest: whether this party is the guest, whose file has the points that belong to no column.
     decimals: that points are rounded to. Rounded points reveal less about the columns.
     """
     unit = -scale.factor * calibration.slope
     own = np.asarray(weights[: len(weights) - 1] if guest else weights, dtype=np.float64)
-    constant = scale.offset - scale.factor * calibration.intercept + unit * float(weights[-1]) if guest else 0.0
+    constant = (
+        scale.offset - scale.factor * calibration.intercept + unit * float(weights[-1]) if guest else 0.0
+    )
     columns: list[dict[str, Any]] = []
     if preprocessing.method == EVIDENCE:
-        for number, (name, edges, values) in enumerate(zip(names, preprocessing.edges, preprocessing.values, strict=True)):
+        for number, (name, edges, values) in enumerate(
+            zip(names, preprocessing.edges, preprocessing.values, strict=True)
+        ):
             value = unit * float(own[number]) / float(preprocessing.deviation[number])
             constant -= value * float(preprocessing.mean[number])
             columns.append({"column": name, "bins": _bins(edges, value * values, decimals)})

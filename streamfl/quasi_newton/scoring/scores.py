@@ -1,4 +1,5 @@
-"""The guest's record of each entity's score: the hosts' points, the resulting output, and what of it was published."""
+"""The guest's record of each entity's score: the hosts' points, the resulting output, and what of it was
+published."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ Points = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 
 class Score(msgspec.Struct, array_like=True, gc=False):
-    """points: by host, None before they came. output: None before all points came, and if the entity has no score.
+    """points: by host, None before they came. output: None before all points came, and if the entity has no
+    score.
 
     held_out: whether the model has not learnt from the entity. told: what of the output was published.
     revision: number of the entity's predictions so far, under all versions.
@@ -99,7 +101,9 @@ class Scores:
         found = self._of(name)
         if found is None:
             earlier = self._scores.get(name)
-            found = Score(self.version, [None] * self._hosts, revision=0 if earlier is None else earlier.revision)
+            found = Score(
+                self.version, [None] * self._hosts, revision=0 if earlier is None else earlier.revision
+            )
             self._scores[name] = found
         self.open(host).discard(name)
         found.points[host] = points
@@ -124,11 +128,14 @@ class Scores:
         """Entities with an output for which less than ``told`` was published."""
         if told not in self._pending:
             scores = ((name, one) for name, one in self._scores.items() if one.version == self.version)
-            self._pending = {told: {name for name, one in scores if one.output is not None and one.told < told}}
+            self._pending = {
+                told: {name for name, one in scores if one.output is not None and one.told < told}
+            }
         return self._pending[told]
 
     def publish(self, name: str, told: int) -> int:
-        """Note that ``told`` of the output is published. Returns how many predictions of the entity there were before."""
+        """Note that ``told`` of the output is published. Returns how many predictions of the entity there
+        were before."""
         found = self._scores[name]
         found.told, found.revision = told, found.revision + 1
         self._kept.remember(name, found)
@@ -154,7 +161,9 @@ class Scores:
 
     def _restore(self, name: str, found: Score) -> None:
         if len(found.points) != self._hosts or (found.output is not None and None in found.points):
-            raise PeerError("malformed", f"a score in state with points {found.points} of {self._hosts} hosts")
+            raise PeerError(
+                "malformed", f"a score in state with points {found.points} of {self._hosts} hosts"
+            )
         if found.output is not None:
             check_within(found.output, -LARGEST_OUTPUT, LARGEST_OUTPUT, "output")
         self._scores[name] = found
@@ -177,4 +186,3 @@ class Scores:
         self._open, self._judged = None, None
         self.judgements += 1
         self._pending = {}
-

@@ -13,38 +13,40 @@ PHASE = CoordinatorMetrics.phase.where(COORDINATOR)
 ALERTS = (
     Alert(
         "StreamflFirstTrainingWaits",
-        f"max by ({MEMBER}) ({PartyMetrics.missing_entities}) > 0"
-        f" and max by ({MEMBER}) ({PartyMetrics.known_entities}) <= max by ({MEMBER}) ({PartyMetrics.known_entities} offset 1d)"
-        f" and {gets_records(24 * 60)}",
+        f"max by ({MEMBER}) ({PartyMetrics.missing_entities}) > 0 and max by ({MEMBER}) "
+        f"({PartyMetrics.known_entities}) <= max by ({MEMBER}) ({PartyMetrics.known_entities} offset 1d) and "
+        f"{gets_records(24 * 60)}",
         60,
         "warning",
-        "{{ $labels.group }} gets records, but for a day no further entity has become complete for the first training.",
+        "{{ $labels.group }} gets records, but for a day no further entity has become complete for the first "
+        "training.",
         "There is no model yet: the first training waits for alignment.entities entities.",
-        "Its /readyz says how many it knows. At a guest, check whether labels come with the keys of the samples, and whether "
-        f"{MemberCounts.expired_entities} or {MemberCounts.displaced_entities} grow.",
+        "Its /readyz says how many it knows. At a guest, check whether labels come with the keys of the "
+        f"samples, and whether {MemberCounts.expired_entities} or {MemberCounts.displaced_entities} grow.",
     ),
     Alert(
         "StreamflTrainingStands",
         # 1: parties compare entities, 2: in a round.
-        f"max by ({MEMBER}) ({PHASE} == 1 or {PHASE} == 2) > 0"
-        f" and max by ({MEMBER}) (changes({CoordinatorMetrics.iteration.where(COORDINATOR)}[1h]) + changes({PHASE}[1h])) == 0",
+        f"max by ({MEMBER}) ({PHASE} == 1 or {PHASE} == 2) > 0 and max by ({MEMBER}) "
+        f"(changes({CoordinatorMetrics.iteration.where(COORDINATOR)}[1h]) + changes({PHASE}[1h])) == 0",
         60,
         "warning",
         "The training of {{ $labels.federation }} has made no progress for two hours.",
         "The previous model keeps scoring. The training waits, and loses nothing.",
-        "Check which party is not ready or does not run, and /readyz of the coordinator. If all work, a round takes longer than "
-        "this: use a smaller batch or shorter keys.",
+        "Check which party is not ready or does not run, and /readyz of the coordinator. If all work, a "
+        "round takes longer than this: use a smaller batch or shorter keys.",
     ),
     Alert(
         "StreamflPartyWaits",
         # From comparing entities to waiting for the decision.
-        f"max by ({MEMBER}) ({PARTY_PHASE} >= 2 and {PARTY_PHASE} <= 6)"
-        f" and max by ({MEMBER}) (changes({PartyMetrics.iteration.where(PARTY)}[1h]) + changes({PARTY_PHASE}[1h])) == 0",
+        f"max by ({MEMBER}) ({PARTY_PHASE} >= 2 and {PARTY_PHASE} <= 6) and max by ({MEMBER}) "
+        f"(changes({PartyMetrics.iteration.where(PARTY)}[1h]) + changes({PARTY_PHASE}[1h])) == 0",
         60,
         "warning",
         "{{ $labels.group }} has waited in a training for two hours.",
         "It waits for the coordinator or another party, and loses nothing. The previous model keeps scoring.",
-        f"{PartyMetrics.phase} says what it waits for. Check whether that member runs and is ready; somebody else may operate it.",
+        f"{PartyMetrics.phase} says what it waits for. Check whether that member runs and is ready; somebody "
+        "else may operate it.",
     ),
     Alert(
         "StreamflQuestionsUnanswered",
@@ -62,7 +64,8 @@ ALERTS = (
         "warning",
         "{{ $labels.group }} may answer for one more version of the model, or for none.",
         "Once none is left, new models cannot score: this host refuses all questions.",
-        "The limit prevents reconstruction of this host's columns, so think before you raise scoring.versions.",
+        "The limit prevents reconstruction of this host's columns, so think before you raise "
+        "scoring.versions.",
     ),
     Alert(
         "StreamflTrainingFailed",

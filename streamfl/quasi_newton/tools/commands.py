@@ -1,4 +1,5 @@
-"""Commands of this system, and their options. What they run takes long to load, so it is loaded only when a command runs."""
+"""Commands of this system, and their options. What they run takes long to load, so it is loaded only when a
+command runs."""
 
 from __future__ import annotations
 
@@ -22,9 +23,13 @@ class Precision(StrEnum):
 
 PrecisionOption = Annotated[
     Precision | None,
-    typer.Option(help="plain: the same numbers without encryption, which is fast; left out: encryption.precision."),
+    typer.Option(
+        help="plain: the same numbers without encryption, which is fast; left out: encryption.precision."
+    ),
 ]
-MostEpochsOption = Annotated[int | None, typer.Option(min=1, help="Passes at most; left out: learning.epochs.")]
+MostEpochsOption = Annotated[
+    int | None, typer.Option(min=1, help="Passes at most; left out: learning.epochs.")
+]
 
 
 def simulate(

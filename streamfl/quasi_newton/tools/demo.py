@@ -1,4 +1,5 @@
-"""``streamfl demo quasi-newton``: a mail provider and a browser maker learn to find phishing sites, under encryption."""
+"""``streamfl demo quasi-newton``: a mail provider and a browser maker learn to find phishing sites, under
+encryption."""
 
 from __future__ import annotations
 
@@ -28,7 +29,16 @@ from streamfl.quasi_newton.tools.members import members
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, figures_of, run_curvature
 from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_picture, save_picture
+from streamfl.simulation.pictures import (
+    FEDERATION,
+    LOCAL,
+    MEAN,
+    STYLES,
+    can_draw,
+    label_axes,
+    new_picture,
+    save_picture,
+)
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical.table import VerticalTable
@@ -41,7 +51,13 @@ Floats = NDArray[np.float64]
 DATA = "river:Phishing"
 COLUMNS = {
     "mail": ["is_popular", "long_url", "age_of_domain", "ip_in_url"],
-    "browser": ["empty_server_form_handler", "popup_window", "https", "request_from_other_domain", "anchor_from_other_domain"],
+    "browser": [
+        "empty_server_form_handler",
+        "popup_window",
+        "https",
+        "request_from_other_domain",
+        "anchor_from_other_domain",
+    ],
 }
 TEST, BATCH, KEY_BITS = 250, 256, 2048
 # Virtual seconds that a message takes.
@@ -78,7 +94,8 @@ class _Overheard:
 
 
 def demo(out: Path, seed: int) -> Report:
-    """Train the two companies together under encryption, two models of one joint table, and the mail provider alone.
+    """Train the two companies together under encryption, two models of one joint table, and the mail provider
+    alone.
 
     Draws how good the models are, what Kafka carries, and where the time goes.
     """
@@ -96,10 +113,17 @@ def demo(out: Path, seed: int) -> Report:
     summary = together.summary()
     spent = ", ".join(f"{step} {seconds:.1f}" for step, seconds in together.seconds_by_step.items())
     return Report(
-        title=f"Phishing among {together.test_entities} sites of {DATA}, under {KEY_BITS} bits. Seconds: {spent}",
+        title=f"Phishing among {together.test_entities} sites of {DATA}, under {KEY_BITS} bits. Seconds: "
+        f"{spent}",
         columns=("who learns", "AUC", "KS", "accuracy"),
-        rows=[(title, *(f"{found[name][one]:.3f}" for one in ("auc", "ks", "accuracy"))) for name, title in TITLES.items()],
-        figures={"runs": found, **{name: summary[name] for name in summary if name not in ("traffic", "guest_alone")}},
+        rows=[
+            (title, *(f"{found[name][one]:.3f}" for one in ("auc", "ks", "accuracy")))
+            for name, title in TITLES.items()
+        ],
+        figures={
+            "runs": found,
+            **{name: summary[name] for name in summary if name not in ("traffic", "guest_alone")},
+        },
         interrupted=work.interrupted,
     )
 
@@ -112,7 +136,9 @@ def _settings(seed: int) -> QuasiNewtonSettings:
         learning=CurvatureLearningSection(batch=BATCH),
         alignment=PrivateAlignmentSection(entities=BATCH),
         # The simulation makes up these secrets.
-        encryption=EncryptionSection(key_bits=KEY_BITS, key_fingerprint="0" * 64, secret_file="", link_secret_file=""),
+        encryption=EncryptionSection(
+            key_bits=KEY_BITS, key_fingerprint="0" * 64, secret_file="", link_secret_file=""
+        ),
     )
 
 
@@ -121,7 +147,9 @@ def _table(seed: int) -> VerticalTable:
     data = read_data(DATA)
     labels = data.columns["y"].astype(np.float64)
     order = rng_for(seed, "demo", "rows").permutation(len(labels))
-    return VerticalTable([numbers(data, names, DATA)[order] for names in COLUMNS.values()], labels[order], TEST)
+    return VerticalTable(
+        [numbers(data, names, DATA)[order] for names in COLUMNS.values()], labels[order], TEST
+    )
 
 
 def _scores(together: CurvatureOutcome) -> dict[str, Floats]:
@@ -133,7 +161,9 @@ def _scores(together: CurvatureOutcome) -> dict[str, Floats]:
     numbers_of_one = kinds(1, BATCH, BATCH)
     joined = np.hstack([mail, browser])
     start = np.concatenate([own[:-1], other, own[-1:]])
-    at_once = train([Party(joined[:learnt], start)], signs[:learnt], learning, batches, numbers=numbers_of_one)
+    at_once = train(
+        [Party(joined[:learnt], start)], signs[:learnt], learning, batches, numbers=numbers_of_one
+    )
     alone = train([Party(mail[:learnt], own)], signs[:learnt], learning, batches, numbers=numbers_of_one)
     return {
         "together": trace["predictions"],
@@ -158,7 +188,10 @@ def _logistic(inputs: Floats, signs: Floats, learnt: int) -> Floats:
 def _figures(scores: dict[str, Floats], signs: Floats) -> dict[str, dict[str, float]]:
     def measured(outputs: Floats) -> dict[str, float]:
         figures = asdict(figures_of(outputs, signs))
-        return {name: figures[name] if figures[name] is not None else math.nan for name in ("auc", "ks", "accuracy")}
+        return {
+            name: figures[name] if figures[name] is not None else math.nan
+            for name in ("auc", "ks", "accuracy")
+        }
 
     return {name: measured(outputs) for name, outputs in scores.items()}
 
@@ -171,14 +204,19 @@ def _draw(
     found: dict[str, dict[str, float]],
     heard: _Overheard,
 ) -> None:
-    """Draws how well sites are classified, what Kafka carries of one party's sums, and where the time goes."""
+    """Draws how well sites are classified, what Kafka carries of one party's sums, and where the time
+    goes."""
     figure, (curves, said, spent) = new_picture(3, 13, 4.2)
     looks: dict[str, dict[str, Any]] = {
         "together": {"color": FEDERATION, "linewidth": 2.5},
         "logistic": {"color": "black", "linewidth": 1, "linestyle": STYLES[1]},
         "alone": {"color": LOCAL, "linewidth": 2.5},
     }
-    names = {"together": "both, encrypted", "logistic": "one table, logistic regression", "alone": "the mail provider alone"}
+    names = {
+        "together": "both, encrypted",
+        "logistic": "one table, logistic regression",
+        "alone": "the mail provider alone",
+    }
     for name, look in looks.items():
         curves.plot(*_roc(scores[name], signs), label=f"{names[name]}: AUC {found[name]['auc']:.3f}", **look)
     curves.plot([0, 1], [0, 1], color=MEAN, linewidth=1, linestyle=STYLES[0])
@@ -188,17 +226,26 @@ def _draw(
     trace = together.trace
     first = trace["inputs/browser"][trace["batches"][0]] @ trace["weights/browser"][0]
     said.scatter(first, heard.numbers(BATCH), s=8, color=FEDERATION)
-    label_axes(said, "What Kafka carries of the browser maker's sums", "the sum of a site, which nobody else sees")
+    label_axes(
+        said, "What Kafka carries of the browser maker's sums", "the sum of a site, which nobody else sees"
+    )
     said.set_ylabel("its ciphertext, as a share of the largest")
     steps = together.seconds_by_step
     spent.barh(list(steps), list(steps.values()), color=[FEDERATION] * (len(steps) - 1) + [MEAN])
     spent.invert_yaxis()
-    label_axes(spent, f"Where the time goes, {KEY_BITS} bits", f"seconds, of {together.iterations} iterations of {BATCH} sites")
-    save_picture(figure, out, "streamfl: two companies find phishing sites, and neither shows the other a column")
+    label_axes(
+        spent,
+        f"Where the time goes, {KEY_BITS} bits",
+        f"seconds, of {together.iterations} iterations of {BATCH} sites",
+    )
+    save_picture(
+        figure, out, "streamfl: two companies find phishing sites, and neither shows the other a column"
+    )
 
 
 def _roc(outputs: Floats, signs: Floats) -> tuple[Floats, Floats]:
-    """Shares of label -1 and of label 1 above each score, from the highest score on. Equal scores count together."""
+    """Shares of label -1 and of label 1 above each score, from the highest score on. Equal scores count
+    together."""
     order = np.argsort(-outputs, kind="stable")
     ones = signs[order] > 0
     ends = np.append(np.flatnonzero(np.diff(outputs[order])), len(order) - 1)

@@ -1,4 +1,5 @@
-"""A federation's training without roles, messages or encryption: the same whole numbers, from the same columns.
+"""A federation's training without roles, messages or encryption: the same whole numbers, from the same
+columns.
 
 An encrypted run must have exactly these batches, weights, pairs and losses.
 """
@@ -40,8 +41,8 @@ class Trace:
     """The course of a training, complete enough to compute it again.
 
     batches: row numbers of each, (batches, size).
-    weights: by party, (iterations + 1, columns), the first ones too. gradients: by party, X'D as whole numbers, by iteration.
-    steps, curvatures: by party, s and v of each pair that was offered.
+    weights: by party, (iterations + 1, columns), the first ones too. gradients: by party, X'D as whole
+    numbers, by iteration. steps, curvatures: by party, s and v of each pair that was offered.
     visited: number of the batch, by iteration. coefficients: of the basis, by iteration.
     pairs: by pair that was offered, its iteration and whether it was kept.
     batch_losses: before each step. losses: their means by epoch.
@@ -75,12 +76,15 @@ class Trace:
         """u of other rows with the model of an epoch. inputs: by party, (rows, columns)."""
         total = np.zeros(len(inputs[0]))
         for number, (own, weights) in enumerate(zip(inputs, self.models[epoch], strict=True)):
-            total += own @ (weights[:-1] if number == guest else weights) + (weights[-1] if number == guest else 0.0)
+            total += own @ (weights[:-1] if number == guest else weights) + (
+                weights[-1] if number == guest else 0.0
+            )
         return total
 
 
 def partition(rows: int, size: int, seed: int) -> NDArray[np.intp]:
-    """Rows 0 .. rows - 1 in batches that are drawn once, (rows // size, size). Rows that fill no batch are left out."""
+    """Rows 0 .. rows - 1 in batches that are drawn once, (rows // size, size). Rows that fill no batch are
+    left out."""
     order = np.random.default_rng([seed, rows]).permutation(rows)
     return np.asarray(order[: rows // size * size].reshape(-1, size), dtype=np.intp)
 
@@ -96,8 +100,8 @@ def train(
 ) -> Trace:
     """Learn until two epochs' losses agree, or for the most epochs.
 
-    labels: -1 and +1, the guest's. batches: from :func:`partition`, visited in this order in every epoch. guest: its number.
-    numbers: fixed-point kinds of the messages' numbers; None for the defaults.
+    labels: -1 and +1, the guest's. batches: from :func:`partition`, visited in this order in every epoch.
+    guest: its number. numbers: fixed-point kinds of the messages' numbers; None for the defaults.
     """
     size = learning.batch
     if batches.ndim != 2 or batches.shape[1] != size or not len(batches):
@@ -106,7 +110,9 @@ def train(
     own = [_own(party, learning, numbers, number == guest) for number, party in enumerate(parties)]
     signs = numbers.inputs.encode(labels)
     scaled = numbers.labels.encode(labels)
-    trace = Trace(batches, [[party.weights] for party in own], [[] for _ in own], [[] for _ in own], [[] for _ in own])
+    trace = Trace(
+        batches, [[party.weights] for party in own], [[] for _ in own], [[] for _ in own], [[] for _ in own]
+    )
     descent = Descent(learning)
     while True:
         losses = []
@@ -116,9 +122,13 @@ def train(
             sums = [column_sums(party.integers[rows], residuals, numbers.gradients) for party in own]
             found = [party.gradient(total) for party, total in zip(own, sums, strict=True)]
             loss = _loss([product for _, product in found], signs[rows], residuals, numbers, guest)
-            products = _total([party.products(gradient) for party, (gradient, _) in zip(own, found, strict=True)])
+            products = _total(
+                [party.products(gradient) for party, (gradient, _) in zip(own, found, strict=True)]
+            )
             coefficients = descent.step(products)
-            steps = [party.step(gradient, coefficients) for party, (gradient, _) in zip(own, found, strict=True)]
+            steps = [
+                party.step(gradient, coefficients) for party, (gradient, _) in zip(own, found, strict=True)
+            ]
             losses.append(loss)
             trace.visited.append(number)
             trace.coefficients.append(coefficients)
@@ -170,7 +180,9 @@ def _offer(
         party.curvature(column_sums(party.integers[rows], along, numbers.curvature), step)
         for party, step in zip(own, changes, strict=True)
     ]
-    products = _total([party.pair_products(*pair) for party, *pair in zip(own, changes, curvatures, strict=True)])
+    products = _total(
+        [party.pair_products(*pair) for party, *pair in zip(own, changes, curvatures, strict=True)]
+    )
     kept = descent.offer(products[0], products[1])
     trace.pairs.append((len(trace.visited), kept))
     for number, (party, step, curvature) in enumerate(zip(own, changes, curvatures, strict=True)):

@@ -34,27 +34,34 @@ def scorecard(
     out: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
     slope: Annotated[
         float | None,
-        typer.Option(help="At a host: the calibration's slope, as it stands in the guest's file; without it there are no points."),
+        typer.Option(
+            help="At a host: the calibration's slope, as it stands in the guest's file; without it there are "
+            "no points."
+        ),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Write a party's own coefficients of the latest model, and the points of its columns.
 
-    It is read from the party's state topic, whether its worker runs or not. Each party writes its own file: the sum of all files'
-    points is the score. The guest's file has the calibration, once there is one.
+    It is read from the party's state topic, whether its worker runs or not. Each party writes its own file:
+    the sum of all files' points is the score. The guest's file has the calibration, once there is one.
     """
     kind = load_kind(config)
     if kind not in ROLES:
         raise ConfigurationError(f"{config}: role.kind = {kind!r} comes to no scorecard")
     if kind == COORDINATOR:
-        raise ConfigurationError(f"{config}: a {COORDINATOR} has no columns, and so no part of the scorecard: ask a party")
+        raise ConfigurationError(
+            f"{config}: a {COORDINATOR} has no columns, and so no part of the scorecard: ask a party"
+        )
     if slope is not None and kind == GUEST:
         raise ConfigurationError("--slope is for a host: the guest has the calibration itself")
     if slope is not None and not math.isfinite(slope):
         raise ConfigurationError(f"--slope {slope:g}: a finite number is expected")
     settings = load_settings(config, QuasiNewtonSettings)
     own = settings.bus
-    with closing(connect(own.url, {"connect_timeout_seconds": own.connect_timeout_seconds, **own.options})) as bus:
+    with closing(
+        connect(own.url, {"connect_timeout_seconds": own.connect_timeout_seconds, **own.options})
+    ) as bus:
         state = _state(bus, settings)
     content = _content(settings, state, slope)
     try:
@@ -63,14 +70,22 @@ def scorecard(
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     counted = len(content["coefficients"])
     if format is OutputFormat.JSON:
-        print_json({"path": str(out), "model": content["model"], "columns": counted, "points": content["points"] is not None})
+        print_json(
+            {
+                "path": str(out),
+                "model": content["model"],
+                "columns": counted,
+                "points": content["points"] is not None,
+            }
+        )
         return
     say(f"wrote {out}: model {content['model']}, {counted} columns")
     if content["points"] is None:
         say(
             "there are no points yet: "
             + (
-                f"the model is calibrated once {settings.scoring.calibration_entities} held-out entities have a score and a label"
+                f"the model is calibrated once {settings.scoring.calibration_entities} held-out entities "
+                "have a score and a label"
                 if kind == GUEST
                 else "give --slope, the calibration's slope in the guest's file"
             )
@@ -78,11 +93,14 @@ def scorecard(
 
 
 def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
-    """The model's entries in the party's changelog. ConfigurationError if they were made with other settings."""
+    """The model's entries in the party's changelog. ConfigurationError if they were made with other
+    settings."""
     topic = f"{settings.member}.state"
     found = bus.describe([topic]).get(topic)
     if found is None:
-        raise ConfigurationError(f"there is no topic {topic} on {settings.bus.url}: nothing was trained by this party yet")
+        raise ConfigurationError(
+            f"there is no topic {topic} on {settings.bus.url}: nothing was trained by this party yet"
+        )
     if found.error is not None:
         raise ConfigurationError(f"topic {topic}: {found.error}")
     state: dict[bytes, bytes] = {}
@@ -98,7 +116,9 @@ def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
     if written is not None:
         wrong, others = differences(ROLES[settings.role.kind].state_settings(settings), written)
         if wrong:
-            raise ConfigurationError(refusal(topic, written.partition, wrong, others, [topic], settings.group))
+            raise ConfigurationError(
+                refusal(topic, written.partition, wrong, others, [topic], settings.group)
+            )
     return state
 
 
@@ -110,9 +130,13 @@ def _content(settings: QuasiNewtonSettings, state: dict[bytes, bytes], slope: fl
             parts.restore(key, value)
         model, fitted = latest.model, latest_fitted.fitted
     except (PeerError, ValueError) as error:
-        raise ConfigurationError(f"topic {settings.member}.state: the model in it is damaged: {error}") from None
+        raise ConfigurationError(
+            f"topic {settings.member}.state: the model in it is damaged: {error}"
+        ) from None
     if model is None:
-        raise ConfigurationError(f"topic {settings.member}.state: no training has come to its end yet, so that there is no model")
+        raise ConfigurationError(
+            f"topic {settings.member}.state: no training has come to its end yet, so that there is no model"
+        )
     is_guest, scale = settings.role.kind == GUEST, settings.scoring.scale
     samples = settings.required_samples("a party").samples
     names = _names(samples.input_names or samples.features, model.preparation.raw_columns)
@@ -137,7 +161,11 @@ def _content(settings: QuasiNewtonSettings, state: dict[bytes, bytes], slope: fl
         content["intercept"] = float(model.weights[-1])
         content["calibration"] = None
         if fitted is not None and calibration is not None:
-            content["calibration"] = {"intercept": fitted.intercept, "slope": fitted.slope, "entities": fitted.rows}
+            content["calibration"] = {
+                "intercept": fitted.intercept,
+                "slope": fitted.slope,
+                "entities": fitted.rows,
+            }
     else:
         content["quantum"] = settings.scoring.quantum
     return content
@@ -159,9 +187,12 @@ def _of_all_columns(model: TrainedModel) -> Any:
 
 
 def _coefficients(names: Sequence[str], weights: Any, own: Preprocessing) -> list[dict[str, Any]]:
-    """The coefficients of each column: weight (f(x) - mean) / deviation is its part of the output u, with the transform f."""
+    """The coefficients of each column: weight (f(x) - mean) / deviation is its part of the output u, with the
+    transform f."""
     if own.method == "quantile-bins":
-        shown = [(name, {"bin": number}) for name, kept in zip(names, own.kept, strict=True) for number in kept]
+        shown = [
+            (name, {"bin": number}) for name, kept in zip(names, own.kept, strict=True) for number in kept
+        ]
     else:
         shown = [(name, _transform(own, column)) for column, name in enumerate(names)]
     return [
@@ -171,9 +202,14 @@ def _coefficients(names: Sequence[str], weights: Any, own: Preprocessing) -> lis
 
 
 def _transform(own: Preprocessing, column: int) -> dict[str, Any]:
-    """The transform f of a column. missing: replaces a missing number. values: by bin, the one of missing numbers last."""
+    """The transform f of a column. missing: replaces a missing number. values: by bin, the one of missing
+    numbers last."""
     if own.method == EVIDENCE:
-        return {"transform": own.method, "edges": own.edges[column].tolist(), "values": own.values[column].tolist()}
+        return {
+            "transform": own.method,
+            "edges": own.edges[column].tolist(),
+            "values": own.values[column].tolist(),
+        }
     how: dict[str, Any] = {"transform": own.method, "missing": float(own.fill[column])}
     if own.low is not None and own.high is not None:
         how["low"], how["high"] = float(own.low[column]), float(own.high[column])

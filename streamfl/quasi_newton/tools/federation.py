@@ -56,7 +56,10 @@ class CurvatureFederation(TurnFederation[QuasiNewtonSettings]):
         shared: dict[str, Any] = {"scoring": settings.scoring.model_copy(update={"enabled": False})}
         for name, own in members(settings.federation, self.columns).items():
             changed = {**shared, **own, "encryption": made_up.encryption(own["role"].kind, name)}
-            if name not in (HEAD, settings.federation.guest_party) and settings.preprocessing.method == EVIDENCE:
+            if (
+                name not in (HEAD, settings.federation.guest_party)
+                and settings.preprocessing.method == EVIDENCE
+            ):
                 # This method is for the guest alone, because it needs labels.
                 changed["preprocessing"] = PreprocessingSection()
             self.workers[name] = self._start(self.settings.model_copy(update=changed), work)
@@ -66,7 +69,11 @@ class CurvatureFederation(TurnFederation[QuasiNewtonSettings]):
     @property
     def parties(self) -> dict[str, PartyTask]:
         """Each party's partition, by name."""
-        return {name: cast(PartitionedRole[PartyTask], worker.role).task(0) for name, worker in self.workers.items() if name}
+        return {
+            name: cast(PartitionedRole[PartyTask], worker.role).task(0)
+            for name, worker in self.workers.items()
+            if name
+        }
 
     @property
     def coordinator(self) -> CoordinatorTask:

@@ -1,4 +1,5 @@
-"""``streamfl keys``: the coordinator's private keys, and the fingerprint by which every member knows the public key."""
+"""``streamfl keys``: the coordinator's private keys, and the fingerprint by which every member knows the
+public key."""
 
 from __future__ import annotations
 
@@ -22,23 +23,31 @@ keys = typer.Typer(
 )
 
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="KEY_FILE", help="The coordinator's file of private keys (encryption.key_file).")
+    Path,
+    typer.Argument(metavar="KEY_FILE", help="The coordinator's file of private keys (encryption.key_file)."),
 ]
 
 
 @keys.command()
 def init(
-    key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The new file, which nobody else may read.")],
-    bits: Annotated[int, typer.Option(min=SMALLEST_BITS, max=LARGEST_BITS, help="Length of the key (encryption.key_bits).")] = 2048,
+    key_file: Annotated[
+        Path, typer.Argument(metavar="KEY_FILE", help="The new file, which nobody else may read.")
+    ],
+    bits: Annotated[
+        int,
+        typer.Option(min=SMALLEST_BITS, max=LARGEST_BITS, help="Length of the key (encryption.key_bits)."),
+    ] = 2048,
 ) -> None:
     """Make a key where the coordinator runs, and print its fingerprint. The file is not overwritten."""
     bignum.require()
     print_text(make_key_file(key_file, _length(bits)).public.fingerprint)
     length = "" if bits == 2048 else f" and encryption.key_bits = {bits}"
     say(
-        f"made {key_file}: it stays here and leaves this machine by no way but a backup that only its owner can read\n"
-        f"1. set encryption.key_file = \"{key_file}\" here\n"
-        f"2. set encryption.key_fingerprint to the fingerprint above{length}, here and at every party; tell it to each party "
+        f"made {key_file}: it stays here and leaves this machine by no way but a backup that only its owner "
+        "can read\n"
+        f'1. set encryption.key_file = "{key_file}" here\n'
+        f"2. set encryption.key_fingerprint to the fingerprint above{length}, here and at every party; tell "
+        "it to each party "
         "by a way that nobody else can change, for who can put another key in its place can decrypt"
     )
 
@@ -47,21 +56,25 @@ def init(
 def rotate(
     key_file: FileArgument,
     bits: Annotated[
-        int | None, typer.Option(min=SMALLEST_BITS, max=LARGEST_BITS, help="Length of the new key; left out: as the old one's.")
+        int | None,
+        typer.Option(
+            min=SMALLEST_BITS, max=LARGEST_BITS, help="Length of the new key; left out: as the old one's."
+        ),
     ] = None,
 ) -> None:
-    """Make the next key, at the head of the file, and print its fingerprint. The old key stays in use until settings change."""
+    """Make the next key, at the head of the file, and print its fingerprint. The old key stays in use until
+    settings change."""
     bignum.require()
     old = read_key_file(key_file)[0].public
     new = add_key(key_file, _length(bits or old.bits)).public
     print_text(new.fingerprint)
     length = "" if new.bits == old.bits else f" and encryption.key_bits = {new.bits}"
     say(
-        f"{key_file} has a new key, and the old ones behind it; nothing has changed for the federation yet\n"
-        "1. wait until no training is under way, if there is time: one that is ends, and is begun again under the new key\n"
-        f"2. set encryption.key_fingerprint to the fingerprint above{length}, here and at every party, and restart each member, "
-        "in any order; the next training begins once all have it\n"
-        f"3. then remove the old key: streamfl keys remove {key_file} --fingerprint {old.fingerprint}"
+        f"{key_file} has a new key, and the old ones behind it; nothing has changed for the federation "
+        "yet\n1. wait until no training is under way, if there is time: one that is ends, and is begun again "
+        f"under the new key\n2. set encryption.key_fingerprint to the fingerprint above{length}, here and at "
+        "every party, and restart each member, in any order; the next training begins once all have it\n3. "
+        f"then remove the old key: streamfl keys remove {key_file} --fingerprint {old.fingerprint}"
     )
 
 
@@ -82,10 +95,14 @@ def remove(
     key_file: FileArgument,
     fingerprint: Annotated[str, typer.Option(help="Of the old key, as `streamfl keys show` prints it.")],
 ) -> None:
-    """Remove an old key that is in no member's settings any more. Messages under it can never be decrypted again."""
+    """Remove an old key that is in no member's settings any more. Messages under it can never be decrypted
+    again."""
     bignum.require()
     remove_key(key_file, fingerprint)
-    say(f"removed {fingerprint} from {key_file}: delete it from backups too, and nobody can read old messages any more")
+    say(
+        f"removed {fingerprint} from {key_file}: delete it from backups too, and nobody can read old "
+        "messages any more"
+    )
 
 
 def _length(bits: int) -> int:

@@ -1,4 +1,5 @@
-"""Keys and secrets for a federation in one process, whose members hide nothing from each other. They repeat in every run."""
+"""Keys and secrets for a federation in one process, whose members hide nothing from each other. They repeat
+in every run."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ __all__ = ["MadeUp"]
 
 
 class MadeUp:
-    """Secret files in a folder that nobody else may read. Each run of ``streamfl simulate`` has its own, derived from the seed.
+    """Secret files in a folder that nobody else may read. Each run of ``streamfl simulate`` has its own,
+    derived from the seed.
 
-    settings: of any member. Its settings of files are ignored. ConfigurationError if encryption needs the extra.
+    settings: of any member. Its settings of files are ignored. ConfigurationError if encryption needs the
+    extra.
     """
 
     def __init__(self, settings: QuasiNewtonSettings, folder: Path) -> None:
@@ -27,7 +30,9 @@ class MadeUp:
     def encryption(self, kind: str, party: str) -> EncryptionSection:
         """The section ``[encryption]`` of a member. party: its name; empty for the coordinator."""
         settings = self._settings
-        update: dict[str, object] = dict.fromkeys(("key_file", "key_fingerprint", "secret_file", "link_secret_file"))
+        update: dict[str, object] = dict.fromkeys(
+            ("key_file", "key_fingerprint", "secret_file", "link_secret_file")
+        )
         if settings.encryption.precision == "paillier":
             if self._keys is None:
                 bignum.require()
@@ -39,7 +44,10 @@ class MadeUp:
                 update["key_file"] = self._keys[0]
         if kind != COORDINATOR:
             links = {host: self._secret("link", host) for host in settings.federation.hosts}
-            update |= {"secret_file": self._secret("party", party), "link_secret_file": links if kind == GUEST else links[party]}
+            update |= {
+                "secret_file": self._secret("party", party),
+                "link_secret_file": links if kind == GUEST else links[party],
+            }
         return settings.encryption.model_copy(update=update)
 
     def _secret(self, of: str, name: str) -> str:

@@ -15,8 +15,8 @@ BETWEEN = ("uploads", "decisions", "outputs", "residuals")
 
 
 def members(federation: QuasiNewtonFederation, columns: Mapping[str, Columns]) -> dict[str, dict[str, Any]]:
-    """By member, the sections in which its settings differ from the others', but for its keys and secrets. The coordinator is
-    :data:`HEAD`.
+    """By member, the sections in which its settings differ from the others', but for its keys and secrets.
+    The coordinator is :data:`HEAD`.
     """
     hosts = {host: member_sections(HOST, host, columns[host]) for host in federation.hosts}
     guest = federation.guest_party

@@ -1,4 +1,5 @@
-"""Runs a federation on a table until its training is over. Returns the results, and all that is needed to compute it again."""
+"""Runs a federation on a table until its training is over. Returns the results, and all that is needed to
+compute it again."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ SETTLED = 0.001
 class CurvatureFigures:
     """Measured on rows that were not learnt from; None if one label is missing there.
 
-    taylor_loss: the minimised loss. loss: log loss after Platt scaling, in which each half of the rows calibrates the other.
-    accuracy: of the sign of u. auc, ks: of u.
+    taylor_loss: the minimised loss. loss: log loss after Platt scaling, in which each half of the rows
+    calibrates the other. accuracy: of the sign of u. auc, ks: of u.
     """
 
     taylor_loss: float
@@ -52,12 +53,13 @@ class CurvatureFigures:
 class CurvatureOutcome:
     """The result of a training.
 
-    entities: number learnt from. held_out: number that the guest never learns from. waiting: number that filled no batch. final:
-    figures on the test entities. alone: the same for a model of the guest's columns alone; None if its arithmetic left the bounds.
-    constant_loss: log loss on the test entities of predicting their labels' shares. history: by epoch, virtual seconds, training
-    loss and test figures. pairs: offered and kept. parties: by name, columns learnt from, columns left out, rows muted,
-    ciphertexts, bytes sent. traffic: by kind of topic, messages and bytes. seconds: on the clock. seconds_by_step: of the
-    processor. trace: arrays by name.
+    entities: number learnt from. held_out: number that the guest never learns from. waiting: number that
+    filled no batch. final: figures on the test entities. alone: the same for a model of the guest's columns
+    alone; None if its arithmetic left the bounds. constant_loss: log loss on the test entities of predicting
+    their labels' shares. history: by epoch, virtual seconds, training loss and test figures. pairs: offered
+    and kept. parties: by name, columns learnt from, columns left out, rows muted, ciphertexts, bytes sent.
+    traffic: by kind of topic, messages and bytes. seconds: on the clock. seconds_by_step: of the processor.
+    trace: arrays by name.
     """
 
     settings: QuasiNewtonSettings
@@ -81,7 +83,8 @@ class CurvatureOutcome:
     trace: dict[str, NDArray[Any]]
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the arrays, ready for JSON. messages, bytes: between members. ciphertexts: sent by parties."""
+        """Everything but the arrays, ready for JSON. messages, bytes: between members. ciphertexts: sent by
+        parties."""
         encryption = self.settings.encryption
         encrypted = encryption.precision == "paillier"
         return {
@@ -143,7 +146,9 @@ def run_curvature(
     def look(party: str) -> None:
         recorder.look(party, federation.parties[party], federation.now - federation.begin)
 
-    federation = CurvatureFederation(settings, *table.learning, network_delay=network_delay, overheard=heard, look=look)
+    federation = CurvatureFederation(
+        settings, *table.learning, network_delay=network_delay, overheard=heard, look=look
+    )
     recorder.loss = lambda: federation.coordinator.run.loss
     with closing(federation):
         while federation.turn():
@@ -160,7 +165,11 @@ def run_curvature(
 
 
 def _outcome(
-    federation: CurvatureFederation, recorder: Recorder, table: VerticalTable, seconds: tuple[float, dict[str, float]], trace: bool
+    federation: CurvatureFederation,
+    recorder: Recorder,
+    table: VerticalTable,
+    seconds: tuple[float, dict[str, float]],
+    trace: bool,
 ) -> CurvatureOutcome:
     """seconds: on the clock, and of the processor by step."""
     settings, count, guest = federation.settings, table.learnt, federation.settings.federation.guest_party
@@ -229,8 +238,8 @@ def adapted(settings: QuasiNewtonSettings, entities: int) -> QuasiNewtonSettings
     learning, alignment = settings.learning, settings.alignment
     if entities < learning.batch:
         raise ConfigurationError(
-            f"learning.batch = {learning.batch}: the {entities:,} rows to learn from fill no batch. A batch has at least "
-            f"learning.min_batch = {learning.min_batch} rows, and 20 for each column of a party"
+            f"learning.batch = {learning.batch}: the {entities:,} rows to learn from fill no batch. A batch "
+            f"has at least learning.min_batch = {learning.min_batch} rows, and 20 for each column of a party"
         )
     kept = {
         "entities": 1,
@@ -252,7 +261,12 @@ def _outputs(recorder: Recorder, inputs: dict[str, Floats], guest: str, epoch: i
 
 
 def _alone(
-    settings: QuasiNewtonSettings, rows: PreparedRows, start: Floats, signs: Floats, batches: NDArray[np.intp], count: int
+    settings: QuasiNewtonSettings,
+    rows: PreparedRows,
+    start: Floats,
+    signs: Floats,
+    batches: NDArray[np.intp],
+    count: int,
 ) -> CurvatureFigures | None:
     """Figures of a model that the guest learns alone, on the same batches and by the same rules."""
     learning = settings.learning

@@ -1,4 +1,5 @@
-"""``streamfl simulate`` for one table: its columns are dealt to parties that learn a scorecard under encryption."""
+"""``streamfl simulate`` for one table: its columns are dealt to parties that learn a scorecard under
+encryption."""
 
 from __future__ import annotations
 
@@ -21,14 +22,24 @@ from streamfl.terminal.progress import progress
 
 __all__ = ["curvature_rows", "simulate"]
 
-MEASURES = {"auc": "AUC", "ks": "KS", "accuracy": "Accuracy", "loss": "Log loss", "taylor_loss": "Taylor loss"}
+MEASURES = {
+    "auc": "AUC",
+    "ks": "KS",
+    "accuracy": "Accuracy",
+    "loss": "Log loss",
+    "taylor_loss": "Taylor loss",
+}
 
 
-USELESS = "If its AUC is near 0.5 too, these columns say nothing about the label: learn from more rows, or from other columns"
+USELESS = (
+    "If its AUC is near 0.5 too, these columns say nothing about the label: learn from more rows, or from "
+    "other columns"
+)
 
 
 class _Members(QuasiNewtonSettings):
-    """The settings of any member, without checks between sections: the guest's settings are made from them and checked later."""
+    """The settings of any member, without checks between sections: the guest's settings are made from them
+    and checked later."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> _Members:
@@ -76,12 +87,16 @@ def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
     rows = [
         (
             "Entities",
-            f"{outcome.entities:,} of {len(outcome.parties)} parties in {outcome.batches:,} batches, {outcome.held_out:,} held "
-            f"out, {outcome.waiting:,} fill no batch, {outcome.test_entities:,} more to measure on",
+            f"{outcome.entities:,} of {len(outcome.parties)} parties in {outcome.batches:,} batches, "
+            f"{outcome.held_out:,} held out, {outcome.waiting:,} fill no batch, {outcome.test_entities:,} "
+            "more to measure on",
         ),
         ("Encryption", hidden),
     ]
-    for title, figures in (("test entities", asdict(outcome.final)), ("the guest alone", summary["guest_alone"])):
+    for title, figures in (
+        ("test entities", asdict(outcome.final)),
+        ("the guest alone", summary["guest_alone"]),
+    ):
         for name, text in MEASURES.items():
             if figures is not None and figures[name] is not None:
                 rows.append((f"{text}, {title}", f"{figures[name]:.4f}"))
@@ -89,7 +104,10 @@ def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
     steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in outcome.seconds_by_step.items())
     rows += [
         ("Epochs", f"{summary['epochs']}: {ended}"),
-        ("Iterations", f"{outcome.iterations:,}, {outcome.pairs[1]} of {outcome.pairs[0]} curvature pairs kept"),
+        (
+            "Iterations",
+            f"{outcome.iterations:,}, {outcome.pairs[1]} of {outcome.pairs[0]} curvature pairs kept",
+        ),
         ("Ciphertexts" if encrypted else "Numbers in place of ciphertexts", f"{summary['ciphertexts']:,}"),
         ("Messages between members", f"{summary['messages']:,}, {summary['bytes']:,} bytes"),
         ("Seconds", f"{outcome.seconds:.1f}"),
@@ -102,12 +120,16 @@ def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
 def _tell(outcome: CurvatureOutcome) -> None:
     """Warn about results that may surprise a user: useless columns, columns left out, muted rows."""
     say_where_useless([("the test entities", outcome.final.loss, outcome.constant_loss)], USELESS)
-    left_out = {name: own["columns_left_out"] for name, own in outcome.parties.items() if own["columns_left_out"]}
+    left_out = {
+        name: own["columns_left_out"] for name, own in outcome.parties.items() if own["columns_left_out"]
+    }
     if left_out:
         told = ", ".join(f"{name} {count}" for name, count in left_out.items())
         say(f"columns with fewer than learning.min_support = {outcome.settings.learning.min_support} rows of their own in a batch "
             f"are not learnt from: {told}")  # fmt: skip
-    muted = ", ".join(f"{name} {own['muted_rows']}" for name, own in outcome.parties.items() if own["muted_rows"])
+    muted = ", ".join(
+        f"{name} {own['muted_rows']}" for name, own in outcome.parties.items() if own["muted_rows"]
+    )
     if muted:
         say(f"rows that have more than learning.largest_leverage = {outcome.settings.learning.largest_leverage:g} of a batch's "
             f"gradient to themselves are learnt from with zeros: {muted}")  # fmt: skip
@@ -124,8 +146,13 @@ def _read(
         sections["learning"] = {"epochs": epochs}
     members = load_settings(config, _Members, sections)
     federation = members.federation
-    # Keys and secrets are made up, and a member's own settings follow from the data. Shared settings are checked as for `run`.
-    made_up = {"key_fingerprint": "0" * 64, "secret_file": "", "link_secret_file": dict.fromkeys(federation.hosts, "")}
+    # Keys and secrets are made up, and a member's own settings follow from the data. Shared settings are
+    # checked as for `run`.
+    made_up = {
+        "key_fingerprint": "0" * 64,
+        "secret_file": "",
+        "link_secret_file": dict.fromkeys(federation.hosts, ""),
+    }
     sections |= {
         "encryption": {**encryption, **made_up},
         **party_content(GUEST, federation.guest_party, label),

@@ -18,21 +18,28 @@ __all__ = ["coordinator_standing", "party_standing"]
 
 
 def party_standing(
-    settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: PartitionedRole[PartyTask] | None
+    settings: QuasiNewtonSettings,
+    bus: Bus,
+    unread: Mapping[str, int],
+    role: PartitionedRole[PartyTask] | None,
 ) -> list[Standing]:
     """The status of a guest or host. role: with its state restored; None: without state."""
     return [*_batch(settings), *_first_training(role)]
 
 
 def coordinator_standing(
-    settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: PartitionedRole[CoordinatorTask] | None
+    settings: QuasiNewtonSettings,
+    bus: Bus,
+    unread: Mapping[str, int],
+    role: PartitionedRole[CoordinatorTask] | None,
 ) -> list[Standing]:
     """The status of the coordinator. Arguments as for :func:`party_standing`."""
     return _first_training(role)
 
 
 def _batch(settings: QuasiNewtonSettings) -> list[Standing]:
-    """A warning if a training may fail after the alignment, because a batch has too few rows for the party's columns."""
+    """A warning if a training may fail after the alignment, because a batch has too few rows for the party's
+    columns."""
     learning, method = settings.learning, settings.preprocessing.method
     raw = SampleReader(settings.required_samples("a party").samples).dimension
     intercept = ", with the intercept" if settings.role.kind == GUEST else ""
@@ -42,14 +49,18 @@ def _batch(settings: QuasiNewtonSettings) -> list[Standing]:
     return [
         Standing(
             "learning.batch",
-            f'{raw:,} columns become up to {columns:,} (preprocessing.method = "{method}"{intercept}), for which a batch needs '
-            f"up to {needed:,} rows, and learning.batch = {learning.batch:,}: a training with so many ends after the alignment",
-            f"set learning.batch = {needed} and alignment.entities as large at every member, or take fewer columns"
-            f"{' or another preprocessing.method' if method == 'quantile-bins' else ''}",
+            f'{raw:,} columns become up to {columns:,} (preprocessing.method = "{method}"{intercept}), for '
+            "which a batch needs "
+            f"up to {needed:,} rows, and learning.batch = {learning.batch:,}: a training with so many ends "
+            "after the alignment",
+            f"set learning.batch = {needed} and alignment.entities as large at every member, or take fewer "
+            f"columns{' or another preprocessing.method' if method == 'quantile-bins' else ''}",
         )
     ]
 
 
-def _first_training(role: PartitionedRole[PartyTask] | PartitionedRole[CoordinatorTask] | None) -> list[Standing]:
+def _first_training(
+    role: PartitionedRole[PartyTask] | PartitionedRole[CoordinatorTask] | None,
+) -> list[Standing]:
     waits = None if role is None else role.backlog
     return [] if waits is None else [Standing("first training", waits)]

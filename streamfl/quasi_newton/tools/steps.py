@@ -49,7 +49,8 @@ class MeasuredWork(Inline):
     def __init__(self, seconds: Seconds) -> None:
         super().__init__()
 
-        # One process has the schemes of all members here. Each has a table that takes long to make, so all are cached.
+        # One process has the schemes of all members here. Each has a table that takes long to make, so all
+        # are cached.
         schemes: dict[tuple[bytes, bytes], Scheme] = {}
 
         def made(modulus: bytes, secret: bytes) -> Scheme:
@@ -64,10 +65,17 @@ class MeasuredWork(Inline):
             for function in (background_tasks.encrypted, background_tasks.multiplied, background_tasks.added)
         }
         self._whole: dict[Callable[[bytes], bytes], str] = {background_tasks.opened: "decrypt"}
-        self._whole |= dict.fromkeys((background_tasks.blinded, background_tasks.aligned, background_tasks.matched), "align")
+        self._whole |= dict.fromkeys(
+            (background_tasks.blinded, background_tasks.aligned, background_tasks.matched), "align"
+        )
 
     def start(self, work: Sequence[Work]) -> None:
-        super().start([Work(one.channel, one.partition, one.key, self._measured(one.function), one.content) for one in work])
+        super().start(
+            [
+                Work(one.channel, one.partition, one.key, self._measured(one.function), one.content)
+                for one in work
+            ]
+        )
 
     def _measured(self, function: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
         if function in self._parted:
@@ -128,5 +136,7 @@ class _Measured:
         with self._seconds.of("multiply"):
             return self._scheme.product(vector, matrix, kind)
 
-    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes) -> list[int]:
+    def opened(
+        self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes
+    ) -> list[int]:
         return self._scheme.opened(residues, count, kind, place, digest)

@@ -1,4 +1,5 @@
-"""Records the course of a training from outside: members' state after each of their steps, and the coordinator's decisions."""
+"""Records the course of a training from outside: members' state after each of their steps, and the
+coordinator's decisions."""
 
 from __future__ import annotations
 
@@ -28,10 +29,12 @@ Floats = NDArray[np.float64]
 class Recorder:
     """Notes a training's course.
 
-    weights: by party, of each iteration, the first ones too. steps, curvatures: by party, s and v of each pair that was offered.
-    models: by party, of each epoch, the mean of its iterates. epoch_ends: virtual seconds.
-    coefficients, batch_losses: of each iteration. pairs: of each offered pair, its iteration and whether it was kept.
-    loss: returns the coordinator's loss of the present batch, which the coordinator does not publish.
+    weights: by party, of each iteration, the first ones too. steps, curvatures: by party, s and v of each
+    pair that was offered. models: by party, of each epoch, the mean of its iterates. epoch_ends: virtual
+    seconds.
+    coefficients, batch_losses: of each iteration. pairs: of each offered pair, its iteration and whether it
+    was kept. loss: returns the coordinator's loss of the present batch, which the coordinator does not
+    publish.
     """
 
     def __init__(self, settings: QuasiNewtonSettings) -> None:
@@ -68,10 +71,14 @@ class Recorder:
     def losses(self) -> list[float]:
         """For each epoch, the mean of its batches' losses before their steps."""
         batches = len(self.batch_losses) // max(1, self.epochs)
-        return [float(np.mean(self.batch_losses[at : at + batches])) for at in range(0, self.epochs * batches, max(1, batches))]
+        return [
+            float(np.mean(self.batch_losses[at : at + batches]))
+            for at in range(0, self.epochs * batches, max(1, batches))
+        ]
 
     def heard(self, record: Outgoing) -> None:
-        """Take a message between members. The coordinator's decisions are the same for all, so the guest's topic is enough."""
+        """Take a message between members. The coordinator's decisions are the same for all, so the guest's
+        topic is enough."""
         if record.topic != self._topic or record.value is None:
             return
         message = self._decode(Record(record.topic, 0, 0, None, record.value))
@@ -86,7 +93,8 @@ class Recorder:
         self.batch_losses.append(self.loss())
 
     def look(self, name: str, party: PartyTask, now: float) -> None:
-        """Take a party's state after a step of its worker, in which the party receives at most one decision."""
+        """Take a party's state after a step of its worker, in which the party receives at most one
+        decision."""
         progress = party.progress
         if not OUTPUTS <= progress.phase <= TRAINED:
             return
@@ -95,7 +103,12 @@ class Recorder:
         if taken == len(self.weights[name]):
             self.weights[name].append(party.iterates.own.weights.copy())
         assert taken == len(self.weights[name]) - 1, "an iteration went by unseen"
-        if odd and progress.curvature and progress.phase <= DECIDING and self._offered[name] != progress.round:
+        if (
+            odd
+            and progress.curvature
+            and progress.phase <= DECIDING
+            and self._offered[name] != progress.round
+        ):
             self._offered[name] = progress.round
             shape = party.iterates.own.weights.shape
             self.steps[name].append(decode_array(progress.step, np.float64, shape, "step"))
@@ -112,15 +125,17 @@ class Recorder:
     ) -> dict[str, NDArray[Any]]:
         """All arrays that are needed to compute the training again, by name.
 
-        inputs/PARTY: its columns of all entities as they are learnt from, preprocessed, clipped and rounded, (entities, columns).
-        muted/PARTY: entities that are learnt from with zeros in their place, the guest's intercept included, (entities,).
-        labels: -1 and 1, (entities,). entities: number of the first test row.
+        inputs/PARTY: its columns of all entities as they are learnt from, preprocessed, clipped and rounded,
+        (entities, columns). muted/PARTY: entities that are learnt from with zeros in their place, the guest's
+        intercept included, (entities,). labels: -1 and 1, (entities,). entities: number of the first test
+        row.
         batches: entities of each, (batches, size). visited: number of the batch, by iteration.
-        weights/PARTY: before the first iteration and after each, (iterations + 1, columns); the guest's end with the intercept.
-        model/PARTY: the mean of the last epoch's iterates. models/PARTY: the mean of each epoch's.
+        weights/PARTY: before the first iteration and after each, (iterations + 1, columns); the guest's end
+        with the intercept. model/PARTY: the mean of the last epoch's iterates. models/PARTY: the mean of each
+        epoch's.
         coefficients: of the basis s, v, g, (iterations, most), filled up with NaN.
-        pairs: for each offered pair, after how many iterations, and whether it was kept. steps/PARTY, curvatures/PARTY: the
-        party's part of their s and v.
+        pairs: for each offered pair, after how many iterations, and whether it was kept. steps/PARTY,
+        curvatures/PARTY: the party's part of their s and v.
         batch_losses: before each step. losses: their means by epoch. predictions: u of the test rows.
         """
         longest = max((len(row) for row in self.coefficients), default=0)
@@ -149,7 +164,8 @@ class Recorder:
 
 @dataclass(frozen=True)
 class PreparedRows:
-    """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how many are left out.
+    """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how
+    many are left out.
 
     muted: entities that it learns from with zeros in their place, (entities,).
     """

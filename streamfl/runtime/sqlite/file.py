@@ -1,8 +1,9 @@
 """The file of an SQLite bus: its schema, and connections with one transaction at a time.
 
-The file is in WAL mode, so that readers and the one writer do not wait for each other. With ``synchronous = FULL`` a commit is on
-the disk before it returns. ``NORMAL`` would also survive ``kill -9``, because the operating system has what was written to the log.
-But a power cut could then undo commits that a producer or a reader of predictions already knows of.
+The file is in WAL mode, so that readers and the one writer do not wait for each other. With ``synchronous =
+FULL`` a commit is on the disk before it returns. ``NORMAL`` would also survive ``kill -9``, because the
+operating system has what was written to the log. But a power cut could then undo commits that a producer or a
+reader of predictions already knows of.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Database:
         self.path = path
         self._lock = threading.Lock()
         with self.failing():
-            self.connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+            self.connection = sqlite3.connect(
+                path, timeout=patience, isolation_level=None, check_same_thread=False
+            )
         with self._lock, self.failing():
             self.connection.execute("PRAGMA synchronous = FULL")
             self.connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
@@ -92,11 +95,14 @@ class Database:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Turn SQLite's errors inside into BusUnavailable, or into ConfigurationError if trying again cannot help."""
+        """Turn SQLite's errors inside into BusUnavailable, or into ConfigurationError if trying again cannot
+        help."""
         try:
             yield
         except sqlite3.DataError as error:
-            raise ConfigurationError(f"{self.path}: a record is larger than SQLite can hold: {error}") from error
+            raise ConfigurationError(
+                f"{self.path}: a record is larger than SQLite can hold: {error}"
+            ) from error
         except sqlite3.DatabaseError as error:
             # Errors without a code of SQLite come from Python's module: they are mistakes of this code.
             if not hasattr(error, "sqlite_errorcode"):
@@ -104,14 +110,18 @@ class Database:
             # The lower byte is the kind of error; the rest is detail.
             kind = error.sqlite_errorcode & 0xFF
             if kind == sqlite3.SQLITE_NOTADB:
-                raise ConfigurationError(f"bus.url: {self.path} is not an SQLite database; name another file") from error
+                raise ConfigurationError(
+                    f"bus.url: {self.path} is not an SQLite database; name another file"
+                ) from error
             if kind == sqlite3.SQLITE_CORRUPT:
                 raise ConfigurationError(
-                    f"bus.url: {self.path} is damaged ({error}); restore a copy of it, or start over with another file"
+                    f"bus.url: {self.path} is damaged ({error}); restore a copy of it, or start over with "
+                    "another file"
                 ) from error
             if kind in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
                 raise ConfigurationError(
-                    f"bus.url: {self.path} cannot be used ({error}); this user needs to read and write the file and its folder"
+                    f"bus.url: {self.path} cannot be used ({error}); this user needs to read and write the "
+                    "file and its folder"
                 ) from error
             if kind in (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE):
                 raise
@@ -119,7 +129,8 @@ class Database:
 
 
 def create_file(path: Path) -> None:
-    """Create an empty file that only its owner may read; the files that SQLite puts beside it get the same mode."""
+    """Create an empty file that only its owner may read; the files that SQLite puts beside it get the same
+    mode."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
@@ -155,7 +166,9 @@ def _is_new(database: Database) -> bool:
             f"here it is {SCHEMA_VERSION}); use that version, or another file"
         )
     if application or version or tables:
-        raise ConfigurationError(f"bus.url: {database.path} is an SQLite database of another program; name another file")
+        raise ConfigurationError(
+            f"bus.url: {database.path} is an SQLite database of another program; name another file"
+        )
     return True
 
 
@@ -173,7 +186,7 @@ def _turn_on_log(database: Database, patience: float) -> None:
             continue
         if mode != "wal":
             raise ConfigurationError(
-                f"bus.url: {database.path} is on a file system that does not support SQLite's log (its mode stays {mode}); use a "
-                "local disk"
+                f"bus.url: {database.path} is on a file system that does not support SQLite's log (its mode "
+                f"stays {mode}); use a local disk"
             )
         return

@@ -1,8 +1,10 @@
-"""A member of a consumer group in an SQLite bus: it shows that it lives, watches the others, and knows which partitions it has.
+"""A member of a consumer group in an SQLite bus: it shows that it lives, watches the others, and knows which
+partitions it has.
 
-A member shows that it lives by incrementing a number in its row whenever it polls, restores or commits. When a member sees
-another's number unchanged for that member's session timeout, it removes it from the group. Processes do not compare clocks, so
-neither setting a clock nor restarting the machine changes who counts as alive.
+A member shows that it lives by incrementing a number in its row whenever it polls, restores or commits. When
+a member sees another's number unchanged for that member's session timeout, it removes it from the group.
+Processes do not compare clocks, so neither setting a clock nor restarting the machine changes who counts as
+alive.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ class SqliteMembership:
     """
 
     def __init__(
-        self, database: Database, group: str, partitions: int, session_timeout: float, monotonic: Callable[[], float]
+        self,
+        database: Database,
+        group: str,
+        partitions: int,
+        session_timeout: float,
+        monotonic: Callable[[], float],
     ) -> None:
         self.owned: frozenset[int] = frozenset()
         self.generation = -1
@@ -61,10 +68,13 @@ class SqliteMembership:
         connection.execute("UPDATE members SET beat = beat + 1 WHERE id = ?", (self._member,))
 
     def attend(self) -> bool:
-        """Stay a member, and remove members that were silent for too long. True: this one was removed, and has joined anew."""
+        """Stay a member, and remove members that were silent for too long. True: this one was removed, and
+        has joined anew."""
         self.beat()
         with self._database.reading() as connection:
-            members = connection.execute("SELECT id, beat, timeout FROM members WHERE group_name = ?", (self._group,)).fetchall()
+            members = connection.execute(
+                "SELECT id, beat, timeout FROM members WHERE group_name = ?", (self._group,)
+            ).fetchall()
         now = self._monotonic()
         watched = self._watched
         self._watched = {
@@ -90,25 +100,31 @@ class SqliteMembership:
     def is_current(self, connection: sqlite3.Connection) -> bool:
         """Whether this is a member, and the group's generation is the reported one."""
         current = connection.execute(
-            "SELECT generation FROM groups JOIN members ON group_name = name WHERE members.id = ?", (self._member,)
+            "SELECT generation FROM groups JOIN members ON group_name = name WHERE members.id = ?",
+            (self._member,),
         ).fetchone()
         return bool(current == (self.generation,))
 
     def group_generation(self, connection: sqlite3.Connection) -> int:
         """The group's generation now."""
-        (generation,) = connection.execute("SELECT generation FROM groups WHERE name = ?", (self._group,)).fetchone()
+        (generation,) = connection.execute(
+            "SELECT generation FROM groups WHERE name = ?", (self._group,)
+        ).fetchone()
         return int(generation)
 
     def changes(self, connection: sqlite3.Connection, all_anew: bool) -> tuple[list[int], list[int]]:
         """The revoked and the assigned partitions since the last report.
 
-        A partition that another member had for a while is in both lists: the caller's state of it is out of date.
+        A partition that another member had for a while is in both lists: the caller's state of it is out of
+        date.
 
         all_anew: report every partition as revoked, and those that this member still has as assigned.
         """
         owned = "SELECT partition, since FROM owners WHERE group_name = ? AND member = ?"
         since: dict[int, int] = dict(connection.execute(owned, (self._group, self._member)))
-        kept = {p for p in self.owned if not all_anew and since.get(p, self.generation + 1) <= self.generation}
+        kept = {
+            p for p in self.owned if not all_anew and since.get(p, self.generation + 1) <= self.generation
+        }
         return sorted(self.owned - kept), sorted(since.keys() - kept)
 
     def accept(self, generation: int, went: Iterable[int], came: Iterable[int]) -> None:
@@ -126,7 +142,9 @@ class SqliteMembership:
         connection.execute("INSERT OR IGNORE INTO groups VALUES (?, 0, 0)", (self._group,))
         connection.execute("UPDATE groups SET partitions = ? WHERE name = ?", (self._partitions, self._group))
         timeout = self._session_timeout
-        joined = connection.execute("INSERT INTO members (group_name, beat, timeout) VALUES (?, 0, ?)", (self._group, timeout))
+        joined = connection.execute(
+            "INSERT INTO members (group_name, beat, timeout) VALUES (?, 0, ?)", (self._group, timeout)
+        )
         self._member = joined.lastrowid or -1
         self.count_up(connection)
         _deal(connection, self._group)
@@ -135,9 +153,20 @@ class SqliteMembership:
 def _deal(connection: sqlite3.Connection, name: str) -> None:
     """Give every partition of a group an owner."""
     connection.execute("UPDATE groups SET generation = generation + 1 WHERE name = ?", (name,))
-    generation, partitions = connection.execute("SELECT generation, partitions FROM groups WHERE name = ?", (name,)).fetchone()
-    members = [member for (member,) in connection.execute("SELECT id FROM members WHERE group_name = ? ORDER BY id", (name,))]
+    generation, partitions = connection.execute(
+        "SELECT generation, partitions FROM groups WHERE name = ?", (name,)
+    ).fetchone()
+    members = [
+        member
+        for (member,) in connection.execute(
+            "SELECT id FROM members WHERE group_name = ? ORDER BY id", (name,)
+        )
+    ]
     rows = connection.execute("SELECT partition, member, since FROM owners WHERE group_name = ?", (name,))
-    owners = deal(partitions, members, {partition: (owner, since) for partition, owner, since in rows}, generation)
+    owners = deal(
+        partitions, members, {partition: (owner, since) for partition, owner, since in rows}, generation
+    )
     connection.execute("DELETE FROM owners WHERE group_name = ?", (name,))
-    connection.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", [(name, p, *owner) for p, owner in owners.items()])
+    connection.executemany(
+        "INSERT INTO owners VALUES (?, ?, ?, ?)", [(name, p, *owner) for p, owner in owners.items()]
+    )

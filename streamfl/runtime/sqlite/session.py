@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from streamfl.contract.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Moved, Polled, Step, Subscription, TopicPartition
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Moved,
+    Polled,
+    Step,
+    Subscription,
+    TopicPartition,
+)
 from streamfl.runtime.sqlite.file import Database
 from streamfl.runtime.sqlite.membership import SqliteMembership
 from streamfl.runtime.sqlite.store import Store
@@ -47,7 +55,9 @@ class SqliteSession:
         self._topics = {name: store.topic(name) for name in (*subscription.inputs, *subscription.tables)}
         counts = {name: self._topics[name].partitions for name in subscription.inputs}
         if len(set(counts.values())) > 1:
-            raise ConfigurationError(f"the inputs of a role need the same number of partitions, but have {counts}")
+            raise ConfigurationError(
+                f"the inputs of a role need the same number of partitions, but have {counts}"
+            )
         self._positions: dict[TopicPartition, int] = {}
         self._origins: dict[TopicPartition, int] = {}
         self._paused: frozenset[TopicPartition] = frozenset()
@@ -59,7 +69,9 @@ class SqliteSession:
         self._database = open()
         try:
             partitions = next(iter(counts.values()), 0)
-            self._member = SqliteMembership(self._database, self._group, partitions, session_timeout, monotonic)
+            self._member = SqliteMembership(
+                self._database, self._group, partitions, session_timeout, monotonic
+            )
         except BaseException:
             self._database.close()
             raise
@@ -112,7 +124,10 @@ class SqliteSession:
                 self._store.append(connection, [*step.outputs, *step.changelog])
                 connection.executemany(
                     "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?)",
-                    [(self._group, topic, partition, position) for (topic, partition), position in step.positions.items()],
+                    [
+                        (self._group, topic, partition, position)
+                        for (topic, partition), position in step.positions.items()
+                    ],
                 )
                 self._member.count_up(connection)
         except BaseException:
@@ -124,7 +139,8 @@ class SqliteSession:
         self._paused = frozenset(places)
 
     def lag(self) -> Mapping[TopicPartition, int]:
-        """Records between the position and the end of each assigned input partition; the last known while the file is locked."""
+        """Records between the position and the end of each assigned input partition; the last known while the
+        file is locked."""
         with suppress(BusUnavailable), self._shared.reading() as connection:
             lag = {}
             for (name, partition), position in dict(self._positions).items():
@@ -184,7 +200,9 @@ class SqliteSession:
         for name in self._subscription.tables:
             topic = self._topics[name]
             for partition in range(topic.partitions):
-                records = self._store.since(connection, topic, partition, self._table_positions.get((name, partition), 0))
+                records = self._store.since(
+                    connection, topic, partition, self._table_positions.get((name, partition), 0)
+                )
                 if records:
                     positions[name, partition] = records[-1].offset + 1
                     taken += records
@@ -209,11 +227,12 @@ class SqliteSession:
         reset = self._subscription.auto_offset_reset
         if reset == "error":
             raise ConfigurationError(
-                f"bus.auto_offset_reset = 'error': group {self._group!r} has no committed offset for partition {partition} of "
-                f"{topic!r}; set 'earliest' or 'latest' to say where to begin"
+                f"bus.auto_offset_reset = 'error': group {self._group!r} has no committed offset for "
+                f"partition {partition} of {topic!r}; set 'earliest' or 'latest' to say where to begin"
             )
         first, end = self._store.bounds(connection, self._topics[topic], partition)
-        # Kept, because after a refused step a second 'latest' would skip records that were read and not committed.
+        # Kept, because after a refused step a second 'latest' would skip records that were read and not
+        # committed.
         return self._origins.setdefault((topic, partition), end if reset == "latest" else first)
 
     def _take_records(self, connection: sqlite3.Connection, polled: Polled, max_records: int) -> None:
@@ -224,7 +243,9 @@ class SqliteSession:
         start = self._turn % len(places) if places else 0
         for name, partition in places[start:] + places[:start]:
             offset = self._positions[name, partition]
-            records = self._store.since(connection, self._topics[name], partition, offset, max_records - len(taken))
+            records = self._store.since(
+                connection, self._topics[name], partition, offset, max_records - len(taken)
+            )
             if not records or records[0].offset > offset:
                 first, _ = self._store.bounds(connection, self._topics[name], partition)
                 if first > offset:
@@ -237,6 +258,7 @@ class SqliteSession:
 
     def _committed(self, connection: sqlite3.Connection, topic: str, partition: int) -> int | None:
         row = connection.execute(
-            "SELECT position FROM offsets WHERE group_name = ? AND topic = ? AND partition = ?", (self._group, topic, partition)
+            "SELECT position FROM offsets WHERE group_name = ? AND topic = ? AND partition = ?",
+            (self._group, topic, partition),
         ).fetchone()
         return None if row is None else int(row[0])

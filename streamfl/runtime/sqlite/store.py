@@ -1,7 +1,7 @@
 """The topics of an SQLite bus and their logs: written, read, compacted.
 
-A record's id is made of its log's number and its offset, so that one index, in the order of writing, serves every read.
-"""
+A record's id is made of its log's number and its offset, so that one index, in the order of writing, serves
+every read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ __all__ = ["Store", "Topic"]
 OFFSET_BITS = 40
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
-# The newest records of a compacted topic, which are kept, so that a reader a little behind gets every version and every tombstone.
+# The newest records of a compacted topic, which are kept, so that a reader a little behind gets every version
+# and every tombstone.
 RECENT = 5_000
 # Records in a slice. Compaction and retention do a few slices with each commit.
 SLICE = 1_000
@@ -47,14 +48,24 @@ class Topic(NamedTuple):
     def log(self, partition: int) -> int:
         """The number of the partition's log; ConfigurationError if there is no such partition."""
         if not 0 <= partition < self.partitions:
-            raise ConfigurationError(f"topic {self.name!r} has {self.partitions} partitions, there is no partition {partition}")
+            raise ConfigurationError(
+                f"topic {self.name!r} has {self.partitions} partitions, there is no partition {partition}"
+            )
         return self.first_log + partition
 
     def record(self, row: tuple[Any, ...]) -> Record:
         """The record in a row of the table ``records``."""
         number, key, value, headers, timestamp = row
         partition = (number >> OFFSET_BITS) - self.first_log
-        return Record(self.name, partition, number & OFFSET_MASK, key, value, _decode(headers) if headers else (), timestamp)
+        return Record(
+            self.name,
+            partition,
+            number & OFFSET_MASK,
+            key,
+            value,
+            _decode(headers) if headers else (),
+            timestamp,
+        )
 
 
 class Store:
@@ -74,7 +85,8 @@ class Store:
         self._clock = clock
         self._retention = retention
         self._topics: dict[str, Topic] = {}
-        # Begins with the process's number, so that processes that write single records without keys use different partitions.
+        # Begins with the process's number, so that processes that write single records without keys use
+        # different partitions.
         self.keyless = os.getpid()
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
@@ -88,7 +100,9 @@ class Store:
                     (spec.name, first, count, spec.compacted, json.dumps({**spec.preferred, **spec.options})),
                 )
                 if made.rowcount:
-                    connection.executemany("INSERT INTO logs VALUES (?, 0, 0)", [(first + number,) for number in range(count)])
+                    connection.executemany(
+                        "INSERT INTO logs VALUES (?, 0, 0)", [(first + number,) for number in range(count)]
+                    )
                     first += count
 
     def topic(self, name: str) -> Topic:
@@ -98,7 +112,9 @@ class Store:
 
     def look_up(self, connection: sqlite3.Connection, name: str) -> Topic | None:
         """The topic as it is in the file now; None if there is none."""
-        row = connection.execute("SELECT first_log, partitions, compacted, options FROM topics WHERE name = ?", (name,)).fetchone()
+        row = connection.execute(
+            "SELECT first_log, partitions, compacted, options FROM topics WHERE name = ?", (name,)
+        ).fetchone()
         if row is None:
             return None
         first, partitions, compacted, options = row
@@ -106,13 +122,18 @@ class Store:
 
     def scan(self, topic: Topic, first_log: int, logs: int, limit: int | None = None) -> Iterator[Record]:
         """The records of consecutive logs of a topic, as they were at the first record."""
-        # On a connection of its own, because one statement is one view of the file for as long as it is read from.
+        # On a connection of its own, because one statement is one view of the file for as long as it is read
+        # from.
         database = self._open()
         try:
             with database.failing():
                 for row in database.connection.execute(
                     "SELECT * FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
-                    (first_log << OFFSET_BITS, first_log + logs << OFFSET_BITS, -1 if limit is None else limit),
+                    (
+                        first_log << OFFSET_BITS,
+                        first_log + logs << OFFSET_BITS,
+                        -1 if limit is None else limit,
+                    ),
                 ):
                     yield topic.record(row)
         finally:
@@ -143,12 +164,15 @@ class Store:
 
     def bounds(self, connection: sqlite3.Connection, topic: Topic, partition: int) -> tuple[int, int]:
         """The first offset that may still have a record, and the offset after the last record."""
-        end, tidy = connection.execute("SELECT end, tidy FROM logs WHERE id = ?", (topic.log(partition),)).fetchone()
+        end, tidy = connection.execute(
+            "SELECT end, tidy FROM logs WHERE id = ?", (topic.log(partition),)
+        ).fetchone()
         # A compacted topic keeps some of its oldest records.
         return (0 if topic.compacted else tidy), end
 
     def offset_at(self, connection: sqlite3.Connection, topic: Topic, partition: int, at: float) -> int:
-        """The offset of a partition's first record of that time or later; if there is none, the offset after the last record."""
+        """The offset of a partition's first record of that time or later; if there is none, the offset after
+        the last record."""
         log = topic.log(partition)
         row = None
         if at < math.inf:
@@ -172,7 +196,13 @@ class Store:
             connection.executemany(
                 "INSERT INTO records VALUES (?, ?, ?, ?, ?)",
                 [
-                    (first + at, one.key, one.value, _encode(one.headers) if one.headers else None, one.written_at(now))
+                    (
+                        first + at,
+                        one.key,
+                        one.value,
+                        _encode(one.headers) if one.headers else None,
+                        one.written_at(now),
+                    )
                     for at, one in enumerate(mine)
                 ],
             )
@@ -207,16 +237,25 @@ class Store:
         self.keyless += 1
         return self.keyless % topic.partitions
 
-    def _tidy(self, connection: sqlite3.Connection, log: int, topic: Topic, tidy: int, end: int, slices: int) -> int:
-        """Continue compaction or retention of a log from offset ``tidy`` by some slices; returns the offset where it stopped."""
-        kept = float(topic.options.get("min.compaction.lag.ms", 0)) / 1000 if topic.compacted else self._retention
+    def _tidy(
+        self, connection: sqlite3.Connection, log: int, topic: Topic, tidy: int, end: int, slices: int
+    ) -> int:
+        """Continue compaction or retention of a log from offset ``tidy`` by some slices; returns the offset
+        where it stopped."""
+        kept = (
+            float(topic.options.get("min.compaction.lag.ms", 0)) / 1000
+            if topic.compacted
+            else self._retention
+        )
         for _ in range(slices):
             first = (log << OFFSET_BITS) + tidy
             stop = first + SLICE
             if tidy + SLICE > end - (RECENT if topic.compacted else 0):
                 break
             # As in Kafka, a piece of a log is deleted or compacted when its youngest record is old enough.
-            (written,) = connection.execute("SELECT MAX(timestamp) FROM records WHERE id >= ? AND id < ?", (first, stop)).fetchone()
+            (written,) = connection.execute(
+                "SELECT MAX(timestamp) FROM records WHERE id >= ? AND id < ?", (first, stop)
+            ).fetchone()
             if written > self._clock() - kept:
                 break
             if topic.compacted:
@@ -228,20 +267,26 @@ class Store:
 
 
 def _compact(connection: sqlite3.Connection, log: int, first: int, stop: int) -> None:
-    """Keep only the last record of each key before ``stop``, and delete tombstones with the records that they replace.
+    """Keep only the last record of each key before ``stop``, and delete tombstones with the records that they
+    replace.
 
     Records before ``first`` were compacted before: ``survivors`` has the one record of each of their keys.
     """
     rows = connection.execute(
-        "SELECT id, key, value IS NULL FROM records WHERE id >= ? AND id < ? AND key IS NOT NULL ORDER BY id", (first, stop)
+        "SELECT id, key, value IS NULL FROM records WHERE id >= ? AND id < ? AND key IS NOT NULL ORDER BY id",
+        (first, stop),
     ).fetchall()
     last = {key: (number, gone) for number, key, gone in rows}
     keys = [(log, key) for key in last]
-    connection.executemany("DELETE FROM records WHERE id = (SELECT record FROM survivors WHERE log = ? AND key = ?)", keys)
+    connection.executemany(
+        "DELETE FROM records WHERE id = (SELECT record FROM survivors WHERE log = ? AND key = ?)", keys
+    )
     connection.executemany("DELETE FROM survivors WHERE log = ? AND key = ?", keys)
     connection.executemany(
-        "DELETE FROM records WHERE id = ?", [(number,) for number, key, gone in rows if gone or last[key][0] != number]
+        "DELETE FROM records WHERE id = ?",
+        [(number,) for number, key, gone in rows if gone or last[key][0] != number],
     )
     connection.executemany(
-        "INSERT INTO survivors VALUES (?, ?, ?)", [(log, key, number) for key, (number, gone) in last.items() if not gone]
+        "INSERT INTO survivors VALUES (?, ?, ?)",
+        [(log, key, number) for key, (number, gone) in last.items() if not gone],
     )

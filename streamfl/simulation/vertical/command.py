@@ -17,7 +17,8 @@ __all__ = ["head_content", "party_content", "report", "say_dropped", "table_figu
 
 
 def head_content(kind: str, label: str) -> dict[str, Any]:
-    """The role and the labels of a member for which ``simulate`` checks the settings. The data replace its topics."""
+    """The role and the labels of a member for which ``simulate`` checks the settings. The data replace its
+    topics."""
     return {"role": {"kind": kind}, "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)}}
 
 
@@ -33,8 +34,11 @@ def say_dropped(dealt: DealtTable, more: str = "") -> None:
         say(f"{dealt.dropped} rows have no number in some column and are left out{more}")
 
 
-def table_figures(dealt: DealtTable, epochs: int | None, label_delay: int | None, **more: Any) -> dict[str, Any]:
-    """How the table was scaled and passed through, for programs. epochs: None: one pass in the table's order."""
+def table_figures(
+    dealt: DealtTable, epochs: int | None, label_delay: int | None, **more: Any
+) -> dict[str, Any]:
+    """How the table was scaled and passed through, for programs. epochs: None: one pass in the table's
+    order."""
     passes = {"epochs": epochs, "label_delay": label_delay or 0}
     return {"label_range": dealt.label_range, **more, **passes, "dropped_rows": dealt.dropped}
 

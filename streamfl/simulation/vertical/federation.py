@@ -1,4 +1,5 @@
-"""A whole federation on a memory bus, with one partition and a virtual clock. Each member is in its own worker."""
+"""A whole federation on a memory bus, with one partition and a virtual clock. Each member is in its own
+worker."""
 
 from __future__ import annotations
 
@@ -82,9 +83,16 @@ class VirtualFederation(Generic[Settings, OneBus]):
 
     def write_columns(self, party: str, entities: Sequence[int]) -> None:
         """Write a party's columns of these entities."""
-        topic, columns, rows = samples_topic(party), self.columns[party], self.inputs[party][list(entities)].tolist()
+        topic, columns, rows = (
+            samples_topic(party),
+            self.columns[party],
+            self.inputs[party][list(entities)].tolist(),
+        )
         self.bus.write(
-            [self._record(topic, entity, columns_content(columns, row)) for entity, row in zip(entities, rows, strict=True)]
+            [
+                self._record(topic, entity, columns_content(columns, row))
+                for entity, row in zip(entities, rows, strict=True)
+            ]
         )
 
     def write_samples(self, entities: Sequence[int]) -> None:
@@ -94,7 +102,12 @@ class VirtualFederation(Generic[Settings, OneBus]):
 
     def write_labels(self, entities: Sequence[int]) -> None:
         """Write the labels of these entities."""
-        self.bus.write([self._record(self.labels_topic_of(one), one, {LABEL: float(self.labels[one])}) for one in entities])
+        self.bus.write(
+            [
+                self._record(self.labels_topic_of(one), one, {LABEL: float(self.labels[one])})
+                for one in entities
+            ]
+        )
 
     def labels_topic_of(self, entity: int) -> str:
         """The topic of this entity's label."""
@@ -107,10 +120,14 @@ class VirtualFederation(Generic[Settings, OneBus]):
     def predictions(self) -> list[Any]:
         """All published predictions, in order."""
         decode = msgspec.json.Decoder(self.prediction).decode
-        return [decode(record.value or b"") for record in self.bus.read(f"{self.settings.federation.name}.predictions")]
+        return [
+            decode(record.value or b"")
+            for record in self.bus.read(f"{self.settings.federation.name}.predictions")
+        ]
 
     def last_predictions(self, read: Callable[[Any], Any]) -> tuple[list[int], NDArray[np.float64]]:
-        """The entities that were predicted, and the last prediction of each. read: what of a prediction is meant."""
+        """The entities that were predicted, and the last prediction of each. read: what of a prediction is
+        meant."""
         last = {int(one.entity): read(one) for one in self.predictions()}
         return list(last), np.array(list(last.values()), np.float64)
 
@@ -121,7 +138,9 @@ class VirtualFederation(Generic[Settings, OneBus]):
     def _record(self, topic: str, entity: int, content: dict[str, Any]) -> Outgoing:
         return Outgoing(topic, self.name_of(entity).encode(), self._encode(content))
 
-    def _start(self, settings: Settings, pool: Pool | None = None, prepare: Callable[[Worker], None] | None = None) -> Worker:
+    def _start(
+        self, settings: Settings, pool: Pool | None = None, prepare: Callable[[Worker], None] | None = None
+    ) -> Worker:
         """A member's worker, which has taken its partition.
 
         prepare: called before the worker takes the partition.
@@ -131,7 +150,9 @@ class VirtualFederation(Generic[Settings, OneBus]):
         topics = table.topics(settings.dead_letters)
         known = self.bus.describe([topic.name for topic in topics])
         self.bus.create([replace(topic, partitions=1) for topic in topics if topic.name not in known])
-        worker = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None, pool)
+        worker = build_worker(
+            settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None, pool
+        )
         if prepare is not None:
             prepare(worker)
         worker.step(0.0)
@@ -170,7 +191,8 @@ class TurnFederation(VirtualFederation[Settings, NetworkBus]):
         return False
 
     def turn(self, until: float = math.inf) -> bool:
-        """Let each member do what it can, and let time pass, but not beyond ``until``. False if no member has anything to do."""
+        """Let each member do what it can, and let time pass, but not beyond ``until``. False if no member has
+        anything to do."""
         moved = False
         for name, worker in self.workers.items():
             while worker.step(0.0):

@@ -1,4 +1,5 @@
-"""What is measured of a vertical federation that learns from a table: on test entities, without a party, and before each label."""
+"""What is measured of a vertical federation that learns from a table: on test entities, without a party, and
+before each label."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ LOOKS = 20
 
 @dataclass(frozen=True)
 class VerticalFigures:
-    """A federation's measures at a point in virtual time. ``accuracy`` is for classes, ``auc`` for two classes.
+    """A federation's measures at a point in virtual time. ``accuracy`` is for classes, ``auc`` for two
+    classes.
 
     ``scaled_mse`` is for numeric labels, scaled to 0 .. 1.
     """
@@ -50,11 +52,18 @@ class VerticalFigures:
 
 
 def class_figures(
-    seconds: float, guesses: NDArray[Any], labels: NDArray[np.float64], loss: float, scores: NDArray[Any] | None = None
+    seconds: float,
+    guesses: NDArray[Any],
+    labels: NDArray[np.float64],
+    loss: float,
+    scores: NDArray[Any] | None = None,
 ) -> VerticalFigures:
-    """Figures of classes. guesses: the likeliest ones. scores: larger where class 1 is likelier; None: there are more classes."""
+    """Figures of classes. guesses: the likeliest ones. scores: larger where class 1 is likelier; None: there
+    are more classes."""
     area = math.nan if scores is None else area_under_curve(scores, labels)
-    return VerticalFigures(seconds, float((guesses == labels).mean()), None, None if math.isnan(area) else area, loss)
+    return VerticalFigures(
+        seconds, float((guesses == labels).mean()), None, None if math.isnan(area) else area, loss
+    )
 
 
 def number_figures(
@@ -86,7 +95,8 @@ class Course:
         return self.interrupted
 
     def end(self, remedy: str, seconds: float) -> None:
-        """Note the final figures; DataError with this remedy if the federation diverged. seconds: of the last movement."""
+        """Note the final figures; DataError with this remedy if the federation diverged. seconds: of the last
+        movement."""
         final = replace(self._look(), seconds=seconds)
         if not math.isfinite(final.loss):
             raise DataError(f"the federation diverged: its loss is no finite number; choose {remedy}")
@@ -138,18 +148,24 @@ class TableOutcome:
         """The losses of models that read no columns."""
         return {"constant_loss": self.constant_loss, "running_mean_loss": self.running_mean_loss}
 
-    def entity_rows(self, summary: Mapping[str, Any], *more: tuple[str, Mapping[str, Any] | None]) -> list[tuple[str, str]]:
-        """The first rows to print. summary: figures in the label's unit. more: other figures on the test entities."""
+    def entity_rows(
+        self, summary: Mapping[str, Any], *more: tuple[str, Mapping[str, Any] | None]
+    ) -> list[tuple[str, str]]:
+        """The first rows to print. summary: figures in the label's unit. more: other figures on the test
+        entities."""
         count = f"{self.entities:,} of {len(self.parties)} parties, {self.test_entities:,} more to measure on"
         absent = ((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items())
         measured = (("test entities", summary), *more, ("before each label", summary["progressive"]), *absent)
         return [("Entities", count), *measured_rows(measured)]
 
     def say_where_useless(self, remedy: str, *more: tuple[str, float | None, float | None]) -> None:
-        """Warn of losses above those of models that read no columns. more: as in :func:`say_where_useless`."""
+        """Warn of losses above those of models that read no columns. more: as in
+        :func:`say_where_useless`."""
         measured = [("the test entities", self.final.loss, self.constant_loss), *more]
         if self.progressive is not None:
-            measured.append(("the predictions before each label", self.progressive.loss, self.running_mean_loss))
+            measured.append(
+                ("the predictions before each label", self.progressive.loss, self.running_mean_loss)
+            )
         say_where_useless(measured, remedy)
 
 
@@ -172,7 +188,8 @@ def measured_rows(measured: Iterable[tuple[str, Mapping[str, Any] | None]]) -> I
 
 
 def in_label_units(figures: Any, label_unit: float) -> Any:
-    """Adds an ``rmse`` in the label's own unit beside each ``scaled_mse``, also in nested dictionaries and lists.
+    """Adds an ``rmse`` in the label's own unit beside each ``scaled_mse``, also in nested dictionaries and
+    lists.
 
     label_unit: how much of the label's own unit is 1 on the scale from 0 to 1.
 

@@ -1,4 +1,5 @@
-"""The members of a vertical federation whose topics somebody else fills: the sections in which their settings differ."""
+"""The members of a vertical federation whose topics somebody else fills: the sections in which their settings
+differ."""
 
 from __future__ import annotations
 
@@ -8,10 +9,20 @@ from typing import Any
 from streamfl.configuration.settings import RoleSection
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 
-__all__ = ["HEAD", "LABEL", "LABELS", "Columns", "columns_content", "labels_section", "member_sections", "samples_topic"]
+__all__ = [
+    "HEAD",
+    "LABEL",
+    "LABELS",
+    "Columns",
+    "columns_content",
+    "labels_section",
+    "member_sections",
+    "samples_topic",
+]
 
 Columns = Sequence[str] | int
-"""The names of a party's columns, or how many there are. Columns without names are one field, which is a list."""
+"""The names of a party's columns, or how many there are. Columns without names are one field, which is a
+list."""
 
 HEAD = ""
 """The member that is no party, such as a coordinator. No party has this name."""
@@ -39,8 +50,14 @@ def labels_section(topic: str = LABELS, label_range: tuple[float, float] = (0.0,
 def member_sections(
     kind: str, party: str = HEAD, columns: Columns = 0, labels: EntityLabelsSection | None = None
 ) -> dict[str, Any]:
-    """Role, party, samples and labels of a member, by the section's name. A section that the member does not have is None."""
-    sections: dict[str, Any] = {"role": RoleSection(kind=kind), "party": None, "samples": None, "labels": labels}
+    """Role, party, samples and labels of a member, by the section's name. A section that the member does not
+    have is None."""
+    sections: dict[str, Any] = {
+        "role": RoleSection(kind=kind),
+        "party": None,
+        "samples": None,
+        "labels": labels,
+    }
     if party != HEAD:
         sections["party"] = PartySection(name=party)
         sections["samples"] = EntitySamplesSection(

@@ -88,19 +88,26 @@ def checked_options(
     """Value of ``--split``, and the test fraction; ConfigurationError if these options cannot be combined."""
     if split is None:
         raise ConfigurationError(
-            f"--split is missing: say which columns each of {', '.join(parties)} has, such as {parties[0]}=0:5"
+            f"--split is missing: say which columns each of {', '.join(parties)} has, such as "
+            f"{parties[0]}=0:5"
         )
     if online and epochs is not None:
-        raise ConfigurationError("--epochs has no meaning with --online, which is one pass in the order of the file")
+        raise ConfigurationError(
+            "--epochs has no meaning with --online, which is one pass in the order of the file"
+        )
     if not online and label_delay is not None:
-        raise ConfigurationError("--label-delay has no meaning without --online: in epochs all labels are there from the beginning")
+        raise ConfigurationError(
+            "--label-delay has no meaning without --online: in epochs all labels are there from the beginning"
+        )
     fraction = TEST_FRACTION if test_fraction is None else test_fraction
     if not 0 < fraction < 1:
         raise ConfigurationError(f"--test-fraction {fraction:g}: a number between 0 and 1 is expected")
     return split, fraction
 
 
-def deal_table(location: DataSource, label: str, split: str, parties: Sequence[str], fraction: float, square: bool) -> DealtTable:
+def deal_table(
+    location: DataSource, label: str, split: str, parties: Sequence[str], fraction: float, square: bool
+) -> DealtTable:
     """The table, dealt to the parties; DataError if nothing can be learnt from it.
 
     fraction: share of the rows kept for testing, the last ones.
@@ -119,12 +126,16 @@ def deal_table(location: DataSource, label: str, split: str, parties: Sequence[s
     test = math.ceil(fraction * len(labels))
     learnt = len(labels) - test
     if learnt < FEWEST_ROWS:
-        raise DataError(f"{location}: {len(labels)} usable rows leave {learnt} to learn from, {test} to measure on")
+        raise DataError(
+            f"{location}: {len(labels)} usable rows leave {learnt} to learn from, {test} to measure on"
+        )
     label_range = (0.0, 1.0)
     if square:
         label_range = float(labels[:learnt].min()), float(labels[:learnt].max())
         if label_range[0] == label_range[1]:
-            raise DataError(f"{location}: the label {label} is {label_range[0]:g} in every row: there is nothing to learn")
+            raise DataError(
+                f"{location}: the label {label} is {label_range[0]:g} in every row: there is nothing to learn"
+            )
         labels = (labels - label_range[0]) / (label_range[1] - label_range[0])
     parts = [inputs[:, [used.index(name) for name in names]] for names in own]
     return DealtTable(VerticalTable(parts, labels, test), own, label_range, int((~present).sum()))
@@ -142,12 +153,17 @@ def labels_as_classes(dealt: DealtTable, location: DataSource, label: str, reaso
         return replace(dealt, table=replace(table, labels=(table.labels + 1) / 2))
     wrong = [value for value in values if value not in (0.0, 1.0)]
     if wrong:
-        raise DataError(f"{location}: the label {label} is {wrong[0]:g} somewhere, 0 or 1 is expected{reason}")
+        raise DataError(
+            f"{location}: the label {label} is {wrong[0]:g} somewhere, 0 or 1 is expected{reason}"
+        )
     return dealt
 
 
 def epoch_orders(seed: int, entities: int, epochs: int | None) -> NDArray[np.int64]:
-    """The order of entities in each pass, (passes, entities). Each pass has its own order. None: one pass, in the table's order."""
+    """The order of entities in each pass, (passes, entities). Each pass has its own order. None: one pass, in
+    the table's order."""
     if epochs is None:
         return np.arange(entities)[np.newaxis]
-    return np.array([rng_for(seed, "simulate", "epoch", epoch).permutation(entities) for epoch in range(epochs)])
+    return np.array(
+        [rng_for(seed, "simulate", "epoch", epoch).permutation(entities) for epoch in range(epochs)]
+    )

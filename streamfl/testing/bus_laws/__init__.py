@@ -6,8 +6,8 @@ Subclass :class:`BusLaws` in a test module and give it a fixture ``bus``::
         @pytest.fixture
         def bus(self): ...
 
-Every law uses topics and groups of its own, so one cluster serves them all. If a bus removes silent members only after a timeout,
-configure a timeout below 90 seconds.
+Every law uses topics and groups of its own, so one cluster serves them all. If a bus removes silent members
+only after a timeout, configure a timeout below 90 seconds.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ class BusLaws(CommitLaws, PollLaws, StateLaws, GroupLaws, TopicLaws):
     :class:`streamfl.testing.bus_laws.polls.PollLaws`: what a poll returns; one member at a time.
     :class:`streamfl.testing.bus_laws.state.StateLaws`: tables and restored state.
     :class:`streamfl.testing.bus_laws.groups.GroupLaws`: several members share partitions.
-    :class:`streamfl.testing.bus_laws.commits.CommitLaws`: steps are atomic, and refused from a member that lost its partitions.
-    """
+    :class:`streamfl.testing.bus_laws.commits.CommitLaws`: steps are atomic, and refused from a member that
+    lost its partitions."""

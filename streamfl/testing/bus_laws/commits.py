@@ -6,7 +6,17 @@ import pytest
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, CommitRefused, Outgoing, Step
-from streamfl.testing.bus_laws.members import Owned, eventually, joined, new_name, new_topic, records_of, together, until, values
+from streamfl.testing.bus_laws.members import (
+    Owned,
+    eventually,
+    joined,
+    new_name,
+    new_topic,
+    records_of,
+    together,
+    until,
+    values,
+)
 
 __all__ = ["CommitLaws"]
 
@@ -15,7 +25,8 @@ class CommitLaws:
     """A step becomes visible whole or not at all, and only if its member still has its partitions."""
 
     def test_a_commit_is_seen_whole(self, bus: Bus) -> None:
-        """Protects the atomic step: outputs, changelog and positions appear together, and in the given order."""
+        """Protects the atomic step: outputs, changelog and positions appear together, and in the given
+        order."""
         samples, outputs, state = new_topic(bus), new_topic(bus), new_topic(bus, compacted=True)
         bus.write([Outgoing(samples, b"k", b"one", 0), Outgoing(samples, b"k", b"two", 0)])
         with joined(bus, samples) as (session, group):
@@ -30,13 +41,16 @@ class CommitLaws:
             assert values(records_of(session, 1)) == [b"three"]
 
     def test_a_record_has_the_time_that_it_is_given(self, bus: Bus) -> None:
-        """Protects readers that go by time. A record without a time, or with one in the future, gets the time of writing."""
+        """Protects readers that go by time. A record without a time, or with one in the future, gets the time
+        of writing."""
         samples, outputs = new_topic(bus), new_topic(bus)
         bus.write([Outgoing(samples, None, b"one", 0)])
         with joined(bus, samples) as (session, _):
             records_of(session, 1)
             times = (1_700_000_000.25, None, 4_000_000_000.0, 0.0, -5.0)
-            session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x", 0, (), at) for at in times]))
+            session.commit(
+                Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x", 0, (), at) for at in times])
+            )
             eventually(lambda: values(bus.read(outputs)), [b"x"] * len(times))
         given, usual, *others = (record.timestamp for record in bus.read(outputs))
         assert abs(given - 1_700_000_000.25) < 0.002
@@ -57,7 +71,8 @@ class CommitLaws:
             assert session.committed(samples, 0) is None
 
     def test_what_was_not_committed_is_read_again(self, bus: Bus) -> None:
-        """Protects against loss: when a worker dies between poll and commit, the next worker gets its records."""
+        """Protects against loss: when a worker dies between poll and commit, the next worker gets its
+        records."""
         samples = new_topic(bus)
         bus.write([Outgoing(samples, None, value, 0) for value in (b"a", b"b", b"c")])
         with joined(bus, samples) as (session, group):
@@ -67,7 +82,8 @@ class CommitLaws:
             assert values(records_of(session, 2)) == [b"b", b"c"]
 
     def test_a_groups_offsets_are_known_to_all(self, bus: Bus) -> None:
-        """Protects `streamfl check`: it compares the group's offsets with the state without joining the group."""
+        """Protects `streamfl check`: it compares the group's offsets with the state without joining the
+        group."""
         samples = new_topic(bus)
         bus.write([Outgoing(samples, None, value, 0) for value in (b"a", b"b")])
         with joined(bus, samples) as (session, group):
@@ -77,9 +93,13 @@ class CommitLaws:
         assert bus.committed(group) == {(samples, 0): 2}
 
     def test_who_fell_silent_cannot_commit(self, bus: Bus) -> None:
-        """Protects against two owners: a stalled worker's step on moved partitions is refused whole, and the worker starts again.
-        """
-        samples, outputs, state = new_topic(bus, partitions=2), new_topic(bus), new_topic(bus, partitions=2, compacted=True)
+        """Protects against two owners: a stalled worker's step on moved partitions is refused whole, and the
+        worker starts again."""
+        samples, outputs, state = (
+            new_topic(bus, partitions=2),
+            new_topic(bus),
+            new_topic(bus, partitions=2, compacted=True),
+        )
         bus.write([Outgoing(samples, None, b"x", partition) for partition in range(2)])
         with joined(bus, samples) as (silent, group):
             owned = Owned(silent)
@@ -88,7 +108,11 @@ class CommitLaws:
                 other = Owned(second)
                 together([other], lambda: bool(other.records))
                 taken = other.records[0].partition
-                step = Step({(samples, taken): 1}, [Outgoing(outputs, None, b"late", 0)], [Outgoing(state, b"k", b"late", taken)])
+                step = Step(
+                    {(samples, taken): 1},
+                    [Outgoing(outputs, None, b"late", 0)],
+                    [Outgoing(state, b"k", b"late", taken)],
+                )
                 with pytest.raises(CommitRefused):
                     silent.commit(step)
                 assert values(bus.read(outputs)) == []

@@ -12,8 +12,8 @@ class GroupLaws:
     """How a group assigns its partitions to members, and what happens to partitions that move."""
 
     def test_members_share_the_partitions(self, bus: Bus) -> None:
-        """Protects scale-out: a second member takes over some partitions, none has two owners, and a leaver's are assigned again.
-        """
+        """Protects scale-out: a second member takes over some partitions, none has two owners, and a leaver's
+        are assigned again."""
         samples = new_topic(bus, partitions=4)
         with joined(bus, samples) as (first, group):
             own = Owned(first)
@@ -29,7 +29,8 @@ class GroupLaws:
             together([own], lambda: own.partitions == {0, 1, 2, 3})
 
     def test_members_are_counted(self, bus: Bus) -> None:
-        """Protects standbys: the number of members tells a worker without partitions from one whose assignment is missing."""
+        """Protects standbys: the number of members tells a worker without partitions from one whose
+        assignment is missing."""
         samples, group = new_topic(bus), new_name("group")
         with joined(bus, samples, group=group) as (first, _):
             with joined(bus, samples, group=group) as (second, _):
@@ -53,7 +54,8 @@ class GroupLaws:
                 assert places == {(topic, p) for topic in (samples, labels) for p in member.partitions}
 
     def test_a_moved_partition_goes_on_where_it_was_committed(self, bus: Bus) -> None:
-        """Protects exactly-once at a rebalance: the new owner begins after the old owner's last committed record."""
+        """Protects exactly-once at a rebalance: the new owner begins after the old owner's last committed
+        record."""
         samples = new_topic(bus, partitions=2)
         bus.write([Outgoing(samples, None, f"{i}".encode(), i % 2) for i in range(8)])
         with joined(bus, samples) as (first, group):

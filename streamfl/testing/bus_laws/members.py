@@ -73,7 +73,9 @@ def opened(bus: Bus, subscription: Subscription) -> Iterator[Session]:
 
 
 @contextmanager
-def joined(bus: Bus, *inputs: str, tables: tuple[str, ...] = (), group: str | None = None) -> Iterator[tuple[Session, str]]:
+def joined(
+    bus: Bus, *inputs: str, tables: tuple[str, ...] = (), group: str | None = None
+) -> Iterator[tuple[Session, str]]:
     """A member of a group, and the group's name. A new group is made if none is given."""
     group = group or new_name("group")
     with opened(bus, Subscription(group, inputs, tables)) as session:
@@ -84,7 +86,9 @@ def values(records: Iterator[Record] | Sequence[Record]) -> list[bytes]:
     return [record.value or b"" for record in records]
 
 
-def polls(session: Session, enough: Callable[[Polled], bool], most: int = 100, others: Sequence[Owned] = ()) -> Iterator[Polled]:
+def polls(
+    session: Session, enough: Callable[[Polled], bool], most: int = 100, others: Sequence[Owned] = ()
+) -> Iterator[Polled]:
     """Poll until ``enough`` accepts everything that has come so far. Yields each poll."""
     whole = Polled()
     deadline = monotonic() + PATIENCE
@@ -100,7 +104,9 @@ def polls(session: Session, enough: Callable[[Polled], bool], most: int = 100, o
         whole.records += polled.records
 
 
-def until(session: Session, enough: Callable[[Polled], bool], most: int = 100, others: Sequence[Owned] = ()) -> Polled:
+def until(
+    session: Session, enough: Callable[[Polled], bool], most: int = 100, others: Sequence[Owned] = ()
+) -> Polled:
     """Everything that the polls until ``enough`` returned, together."""
     whole = Polled()
     for polled in polls(session, enough, most, others):
@@ -137,7 +143,8 @@ def together(members: Sequence[Owned], enough: Callable[[], bool]) -> None:
 
 
 def eventually(look: Callable[[], object], expected: object) -> None:
-    """Wait for an expected value. A commit is decided before all partitions have its marker, so it may become visible later."""
+    """Wait for an expected value. A commit is decided before all partitions have its marker, so it may become
+    visible later."""
     deadline = monotonic() + PATIENCE
     while (found := look()) != expected:
         assert monotonic() < deadline, f"after {PATIENCE:g} s: {found!r}, expected {expected!r}"

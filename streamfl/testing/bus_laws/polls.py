@@ -41,11 +41,16 @@ class PollLaws:
                 reported |= set(polled.assigned)
 
     def test_records_keep_their_order_and_content(self, bus: Bus) -> None:
-        """Protects decoding, which relies on the order within a partition, keys, headers and missing values."""
+        """Protects decoding, which relies on the order within a partition, keys, headers and missing
+        values."""
         samples = new_topic(bus, partitions=3)
         written = [
             Outgoing(
-                samples, None if i % 4 == 1 else f"k{i}".encode(), None if i % 4 == 2 else f"v{i}".encode(), i % 3, (("h", b"1"),)
+                samples,
+                None if i % 4 == 1 else f"k{i}".encode(),
+                None if i % 4 == 2 else f"v{i}".encode(),
+                i % 3,
+                (("h", b"1"),),
             )
             for i in range(60)
         ]
@@ -77,7 +82,8 @@ class PollLaws:
             assert values(records_from(session, samples, 1, 5)) == [b"1", b"2", b"3", b"4", b"5"]
 
     def test_paused_partitions_bring_nothing(self, bus: Bus) -> None:
-        """Protects a role with a full waiting room: a pause holds back one partition only, and loses nothing."""
+        """Protects a role with a full waiting room: a pause holds back one partition only, and loses
+        nothing."""
         samples = new_topic(bus, partitions=2)
         with joined(bus, samples) as (session, _):
             until(session, lambda seen: sorted(seen.assigned) == [0, 1])
@@ -89,7 +95,8 @@ class PollLaws:
             assert values(records_of(session, 1)) == [b"left"]
 
     def test_a_paused_input_leaves_others_of_its_partition_alone(self, bus: Bus) -> None:
-        """Protects a role that waits for one input to make room for another: a pause applies to one topic's partition."""
+        """Protects a role that waits for one input to make room for another: a pause applies to one topic's
+        partition."""
         samples, answers = new_topic(bus), new_topic(bus)
         with joined(bus, samples, answers) as (session, _):
             until(session, lambda seen: seen.assigned == [0])
@@ -101,8 +108,8 @@ class PollLaws:
             assert values(records_of(session, 1)) == [b"sample"]
 
     def test_what_was_fetched_before_a_pause_comes_after_it(self, bus: Bus) -> None:
-        """Protects a role that has room again. A client library sets aside what it fetched of a paused partition; others' records
-        must not delay it for ever.
+        """Protects a role that has room again. A client library sets aside what it fetched of a paused
+        partition; others' records must not delay it for ever.
         """
         samples, answers = new_topic(bus), new_topic(bus)
         bus.write([Outgoing(samples, None, f"{i}".encode(), 0) for i in range(6)])
@@ -128,7 +135,8 @@ class PollLaws:
             poll_until(session, lambda: session.lag().get((samples, 0)) == 0)
 
     def test_lag_ends_at_nothing_after_a_commit(self, bus: Bus) -> None:
-        """Protects ticks: a worker that waits for the end of a topic written in transactions must notice the end."""
+        """Protects ticks: a worker that waits for the end of a topic written in transactions must notice the
+        end."""
         samples, outputs = new_topic(bus), new_topic(bus)
         bus.write([Outgoing(samples, None, b"x", 0)])
         with joined(bus, samples) as (session, _):
@@ -139,7 +147,8 @@ class PollLaws:
             poll_until(session, lambda: session.lag().get((outputs, 0)) == 0)
 
     def test_a_group_begins_where_it_is_told(self, bus: Bus) -> None:
-        """Protects against silent loss and silent repetition: earliest, latest and none are three different starts."""
+        """Protects against silent loss and silent repetition: earliest, latest and none are three different
+        starts."""
         samples = new_topic(bus)
         bus.write([Outgoing(samples, None, b"old", 0)])
         with opened(bus, Subscription(new_name("group"), (samples,), auto_offset_reset="latest")) as session:

@@ -20,13 +20,17 @@ class TopicLaws:
     def test_a_missing_topic_is_a_configuration_error(self, bus: Bus) -> None:
         """Protects the operator: a wrong topic name fails at once instead of waiting."""
         missing = new_name("missing")
-        with pytest.raises(ConfigurationError, match=missing), opened(bus, Subscription(new_name("group"), (missing,))) as session:
+        with (
+            pytest.raises(ConfigurationError, match=missing),
+            opened(bus, Subscription(new_name("group"), (missing,))) as session,
+        ):
             session.poll(TURN, 1)
         with pytest.raises(ConfigurationError, match=missing):
             bus.write([Outgoing(missing, None, b"x")])
 
     def test_topics_are_described_as_created(self, bus: Bus) -> None:
-        """Protects the preflight: partitions and cleanup policy are reported correctly, and creating again changes nothing."""
+        """Protects the preflight: partitions and cleanup policy are reported correctly, and creating again
+        changes nothing."""
         spec = TopicSpec(new_name("topic"), 3, compacted=True)
         missing = new_name("missing")
         bus.create([spec])
@@ -34,7 +38,11 @@ class TopicLaws:
         bus.create([TopicSpec(spec.name, 1, compacted=False)])
         found = bus.describe([spec.name, missing])
         assert list(found) == [spec.name]
-        assert (found[spec.name].partitions, found[spec.name].compacted, found[spec.name].error) == (3, True, None)
+        assert (found[spec.name].partitions, found[spec.name].compacted, found[spec.name].error) == (
+            3,
+            True,
+            None,
+        )
         assert found[spec.name].identity
         assert bus.describe([spec.name])[spec.name].identity == found[spec.name].identity
         assert values(bus.read(spec.name)) == [b"v"]
@@ -50,7 +58,8 @@ class TopicLaws:
         assert all(len(partitions) == 1 for partitions in places.values())
 
     def test_a_key_has_the_partition_that_the_bus_says(self, bus: Bus) -> None:
-        """Protects checks of a record's partition: the bus names the partition that its own writers choose."""
+        """Protects checks of a record's partition: the bus names the partition that its own writers
+        choose."""
         topic = new_name("keys")
         bus.create([TopicSpec(topic, 3, compacted=False)])
         keys = [f"customer-{number}".encode() for number in range(20)]
@@ -60,7 +69,8 @@ class TopicLaws:
         assert len(set(found.values())) == 3
 
     def test_a_look_takes_the_first_and_the_last(self, bus: Bus) -> None:
-        """Protects the preflight: it reads the newest records of every requested partition, however many older ones there are."""
+        """Protects the preflight: it reads the newest records of every requested partition, however many
+        older ones there are."""
         samples = new_topic(bus, partitions=3)
         bus.write([Outgoing(samples, None, b"%d" % number, 1) for number in range(300)])
         bus.write([Outgoing(samples, None, b"%d" % number, 2) for number in range(3)])
@@ -88,7 +98,8 @@ class TopicLaws:
         assert list(bus.read_from(samples, 0, 5)) == []
 
     def test_a_time_has_an_offset(self, bus: Bus) -> None:
-        """Protects a reset to a time, and following a topic from its end: no record is skipped or read twice."""
+        """Protects a reset to a time, and following a topic from its end: no record is skipped or read
+        twice."""
         samples = new_topic(bus, partitions=2)
         assert bus.offsets(samples, -math.inf) == bus.offsets(samples, math.inf) == {0: 0, 1: 0}
         bus.write([Outgoing(samples, None, b"early", 0), Outgoing(samples, None, b"early", 1)])
@@ -100,4 +111,7 @@ class TopicLaws:
         assert values(bus.read_from(samples, 0, found[0])) == []
         assert values(bus.read_from(samples, 1, found[1])) == [b"late"]
         begins, ends = bus.offsets(samples, -math.inf), bus.offsets(samples, math.inf)
-        assert [values(bus.read_from(samples, 1, offsets[1])) for offsets in (begins, ends)] == [[b"early", b"late"], []]
+        assert [values(bus.read_from(samples, 1, offsets[1])) for offsets in (begins, ends)] == [
+            [b"early", b"late"],
+            [],
+        ]

@@ -25,8 +25,12 @@ def main() -> int:
     simulations = fault_simulations()
     parser.add_argument("--system", choices=simulations, help="of this system only; left out: of each")
     parser.add_argument("--bus", choices=CLUSTERS, default="memory", help="that misbehaves (memory)")
-    parser.add_argument("--liveness", action="store_true", help="with a fault that stays, on the bus in memory")
-    parser.add_argument("--hashes", action="store_true", help="print each run's hash; a change that changes nothing keeps all")
+    parser.add_argument(
+        "--liveness", action="store_true", help="with a fault that stays, on the bus in memory"
+    )
+    parser.add_argument(
+        "--hashes", action="store_true", help="print each run's hash; a change that changes nothing keeps all"
+    )
     parser.add_argument("--transcript", action="store_true", help="print what happened, line by line")
     chosen = parser.parse_args()
     if chosen.liveness and chosen.bus != "memory":
@@ -53,16 +57,25 @@ def main() -> int:
             print_text(f"{system} {seed} {verdict.hash}")
         if chosen.seeds == 1:
             print_text(f"{system}, seed {seed}: {verdict.description}")
-            print_text(f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash {verdict.hash}")
+            print_text(
+                f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash "
+                f"{verdict.hash}"
+            )
         if verdict.failure is not None:
             failed += 1
             on = " LIVENESS=1" if chosen.liveness else "" if chosen.bus == "memory" else f" BUS={chosen.bus}"
             print_text(f"FAILED  make simulate SYSTEM={system} SEED={seed}{on}  # {verdict.failure}")
         elif chosen.seeds == 1:
             print_text("all checks hold")
-    print_text(", ".join(f"{kind}: {faults[kind]}" for kind in (*FAULTS, DURING_WORK) if faults[kind] or chosen.seeds > 1))
+    print_text(
+        ", ".join(
+            f"{kind}: {faults[kind]}" for kind in (*FAULTS, DURING_WORK) if faults[kind] or chosen.seeds > 1
+        )
+    )
     if chosen.seeds > 1:
-        print_text(f"{len(runs) - failed} of {len(runs)} federations hold, {time.perf_counter() - began:.0f} s")
+        print_text(
+            f"{len(runs) - failed} of {len(runs)} federations hold, {time.perf_counter() - began:.0f} s"
+        )
     return ExitCode.CHECK_FAILED if failed else 0
 
 

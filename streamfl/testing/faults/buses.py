@@ -39,7 +39,8 @@ class ClusterMember(Session, Protocol):
 
 
 class MemoryCluster(MemoryBus):
-    """A memory bus. It takes away a silent member's partitions after ``rates.session_timeout``, and polls as Kafka may."""
+    """A memory bus. It takes away a silent member's partitions after ``rates.session_timeout``, and polls as
+    Kafka may."""
 
     def __init__(self, scheduler: Scheduler, fault_draws: FaultDraws, note: Callable[[str], None]) -> None:
         super().__init__(clock=scheduler.clock, monotonic=scheduler.clock, changed=Changed(scheduler))
@@ -122,7 +123,8 @@ class MemoryMember(MemorySession):
     def _take_tables(self) -> list[Record]:
         fault_draws = self._bus.fault_draws
         taken = super()._take_tables()
-        # A poll that reports an assignment also reads the tables to their end. After any other poll each table partition may lag.
+        # A poll that reports an assignment also reads the tables to their end. After any other poll each
+        # table partition may lag.
         if not taken or not self._settled or not fault_draws.happens(fault_draws.rates.withhold):
             return taken
         by_place: dict[TopicPartition, list[Record]] = {}
@@ -138,14 +140,17 @@ class MemoryMember(MemorySession):
 
 
 class SqliteCluster(SqliteBus):
-    """A bus in a file that is deleted at the end. Its members detect silent ones themselves, so the cluster does not expel any."""
+    """A bus in a file that is deleted at the end. Its members detect silent ones themselves, so the cluster
+    does not expel any."""
 
     def __init__(self, scheduler: Scheduler, fault_draws: FaultDraws) -> None:
         self.scheduler = scheduler
         self._members: list[SqliteMember] = []
         self._folder = Path(tempfile.mkdtemp(prefix="streamfl-simulation-"))
         timeout = {"session_timeout_seconds": fault_draws.rates.session_timeout}
-        super().__init__(f"sqlite://{self._folder}/bus.db", timeout, clock=scheduler.clock, monotonic=scheduler.clock)
+        super().__init__(
+            f"sqlite://{self._folder}/bus.db", timeout, clock=scheduler.clock, monotonic=scheduler.clock
+        )
         # A process id would differ from run to run.
         self.store.keyless = 0
 
@@ -182,7 +187,12 @@ class SqliteMember(SqliteSession):
     def __init__(self, cluster: SqliteCluster, subscription: Subscription) -> None:
         self._scheduler = cluster.scheduler
         super().__init__(
-            cluster.store, cluster.database, cluster.open, subscription, cluster.session_timeout, cluster.monotonic
+            cluster.store,
+            cluster.database,
+            cluster.open,
+            subscription,
+            cluster.session_timeout,
+            cluster.monotonic,
         )
 
     def commit(self, step: Step) -> None:

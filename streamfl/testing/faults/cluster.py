@@ -7,7 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from streamfl.contract.role import Record, TopicSpec
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Outgoing,
+    Polled,
+    Step,
+    Subscription,
+    TopicPartition,
+    TopicState,
+)
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.state.state_settings import STATE_SETTINGS_KEY
 from streamfl.testing.faults.buses import ClusterMember, MemoryCluster, MemoryMember, SqliteCluster
@@ -46,15 +55,20 @@ class FaultyBus:
         self.rates = rates
         self.fault_draws = FaultDraws(rates, seed)
         self.cluster = (
-            MemoryCluster(scheduler, self.fault_draws, lambda text: history.note(scheduler.now, "cluster", text))
+            MemoryCluster(
+                scheduler, self.fault_draws, lambda text: history.note(scheduler.now, "cluster", text)
+            )
             if kind == "memory"
             else SqliteCluster(scheduler, self.fault_draws)
         )
-        self.network = Network(Coordinator(), self._holds_back, self._arrives_late, self.fault_draws.late_draws)
+        self.network = Network(
+            Coordinator(), self._holds_back, self._arrives_late, self.fault_draws.late_draws
+        )
         self.repeated: set[tuple[str, int, int]] = set()
         self.sent: list[tuple[float, Outgoing]] = []
         self.role_times: dict[str, float] = {}
-        # Where each changelog seems to end, and until when. A marker is still on its way, but the group's offsets are committed.
+        # Where each changelog seems to end, and until when. A marker is still on its way, but the group's
+        # offsets are committed.
         self.late: dict[TopicPartition, tuple[int, float]] = {}
         # Processes that are cut off for good, and in which way.
         self.cut_off: dict[str, str] = {}
@@ -119,7 +133,9 @@ class FaultyBus:
 
     def moment(self) -> None:
         """Each call takes a little time. Other processes run meanwhile."""
-        self.scheduler.sleep(float(self.fault_draws.draws.exponential(1e-3)) if self.fault_draws.faulty else 1e-4)
+        self.scheduler.sleep(
+            float(self.fault_draws.draws.exponential(1e-3)) if self.fault_draws.faulty else 1e-4
+        )
 
     def call(self, name: str, where: str = "") -> None:
         """A worker calls the cluster. It may crash, be stopped, or get no answer.
@@ -130,7 +146,8 @@ class FaultyBus:
         self.moment()
         how = self.cut_off.get(self.who)
         if how is not None and not (how == DEAF and name == "commit"):
-            # To join, a process has to answer the cluster's messages. A process that receives none never becomes a member.
+            # To join, a process has to answer the cluster's messages. A process that receives none never
+            # becomes a member.
             self.fall_silent(self.who, for_ever=False)
             raise BusUnavailable("nobody answers")
         if self.fault_draws.happens(self.rates.pause):
@@ -169,17 +186,20 @@ class FaultyBus:
             member.fall_silent(for_ever)
 
     def repeat(self, records: Iterable[Outgoing]) -> None:
-        """Writes some updates again, in their order, like a client that does not know whether they arrived."""
+        """Writes some updates again, in their order, like a client that does not know whether they
+        arrived."""
         for record in records:
             place = record.partition
             if place is None:
-                place = self.partition_of(record.key or b"", self.describe([record.topic])[record.topic].partitions)
+                place = self.partition_of(
+                    record.key or b"", self.describe([record.topic])[record.topic].partitions
+                )
             self.repeated.add((record.topic, place, self.cluster.end(record.topic, place)))
             self.write([record])
 
     def damaged_by_chance(self, topic: str, records: Iterator[Record]) -> Iterator[Record]:
-        """The records of a changelog. One bit of a record that is the latest of its key may be flipped; the reader has to refuse
-        that record.
+        """The records of a changelog. One bit of a record that is the latest of its key may be flipped; the
+        reader has to refuse that record.
         """
         self.damaged.pop(self.who, None)
         if topic in self._mended or not self.fault_draws.damages():
@@ -234,9 +254,15 @@ class FaultySession:
         bus.call("poll", "before poll")
         polled = self._member.poll(timeout, max_records)
         if polled:
-            moved = f", revoked {polled.revoked}, assigned {polled.assigned}" if polled.revoked or polled.assigned else ""
+            moved = (
+                f", revoked {polled.revoked}, assigned {polled.assigned}"
+                if polled.revoked or polled.assigned
+                else ""
+            )
             bus.history.note(
-                bus.scheduler.now, bus.who, f"polls {len(polled.records)} records, {len(polled.tables)} of tables{moved}"
+                bus.scheduler.now,
+                bus.who,
+                f"polls {len(polled.records)} records, {len(polled.tables)} of tables{moved}",
             )
             if bus.fault_draws.happens(bus.rates.crash):
                 bus.crash("after poll")
@@ -261,8 +287,13 @@ class FaultySession:
     def commit(self, step: Step) -> None:
         bus, now = self._bus, self._bus.scheduler
         role_time = bus.role_times[bus.who]
-        places = ", ".join(f"{topic}[{partition}] to {end}" for (topic, partition), end in sorted(step.positions.items()))
-        what = f"{len(step.outputs)} outputs, {len(step.changelog)} remembered, {content([*step.outputs, *step.changelog])}"
+        places = ", ".join(
+            f"{topic}[{partition}] to {end}" for (topic, partition), end in sorted(step.positions.items())
+        )
+        what = (
+            f"{len(step.outputs)} outputs, {len(step.changelog)} remembered, "
+            f"{content([*step.outputs, *step.changelog])}"
+        )
         bus.call("commit", "before commit")
         if bus.fault_draws.happens(bus.rates.refuse):
             bus.history.fault(now.now, bus.who, "commit refused")
@@ -270,7 +301,11 @@ class FaultySession:
         if bus.fault_draws.happens(bus.rates.fail):
             bus.history.fault(now.now, bus.who, "commit failed")
             raise BusUnavailable("the commit was not done")
-        if self._subscription.guarantee == "at_least_once" and self._member.settled and bus.fault_draws.happens(bus.rates.half):
+        if (
+            self._subscription.guarantee == "at_least_once"
+            and self._member.settled
+            and bus.fault_draws.happens(bus.rates.half)
+        ):
             bus.history.fault(now.now, bus.who, "half a commit", what)
             self._append(step.outputs, role_time)
             if bus.fault_draws.draws.random() < 0.5:
@@ -338,11 +373,19 @@ class FaultySession:
     def _delay_markers(self, step: Step, ends: dict[TopicPartition, int]) -> None:
         bus = self._bus
         bus.late = {place: late for place, late in bus.late.items() if place not in ends}
-        if self._subscription.guarantee == "exactly_once" and step.positions and bus.fault_draws.happens(bus.rates.late):
+        if (
+            self._subscription.guarantee == "exactly_once"
+            and step.positions
+            and bus.fault_draws.happens(bus.rates.late)
+        ):
             until = bus.scheduler.now + float(bus.fault_draws.draws.uniform(0.1, 3.0))
             bus.history.fault(bus.scheduler.now, "cluster", "changelog late", f"until {until:.3f}")
             for record in step.changelog:
-                if record.key is not None and record.key.startswith(POSITION_KEY) and record.key != STATE_SETTINGS_KEY:
+                if (
+                    record.key is not None
+                    and record.key.startswith(POSITION_KEY)
+                    and record.key != STATE_SETTINGS_KEY
+                ):
                     place = (record.topic, record.partition or 0)
                     bus.late[place] = (ends[place], until)
 

@@ -63,7 +63,8 @@ class Rates:
 
     @property
     def in_a_file(self) -> Rates:
-        """The rates for a bus in one file. Each of its commits is one transaction, so some faults cannot happen."""
+        """The rates for a bus in one file. Each of its commits is one transaction, so some faults cannot
+        happen."""
         return replace(self, half=0.0, late=0.0, forget_offsets=0.0, withhold=0.0, late_end=0.0)
 
 
@@ -74,7 +75,8 @@ class FaultDraws:
         self.rates = rates
         self.faulty = False
         self.draws = rng_for(seed, "simulation", "faults")
-        # Each of these faults has its own generator, so that scenarios without it are the same as before it was added.
+        # Each of these faults has its own generator, so that scenarios without it are the same as before it
+        # was added.
         self.late_draws = rng_for(seed, "simulation", "late EndTxn")
         self.damage_draws = rng_for(seed, "simulation", "damage")
 
@@ -83,10 +85,13 @@ class FaultDraws:
 
     def holds_back(self) -> bool:
         """Whether a request to end a transaction is delayed, so that the client gets no answer."""
-        return self.faulty and self.rates.late_end > 0 and bool(self.late_draws.random() < self.rates.late_end)
+        return (
+            self.faulty and self.rates.late_end > 0 and bool(self.late_draws.random() < self.rates.late_end)
+        )
 
     def is_killed_inside(self) -> bool:
-        """Whether the process is killed when such a delayed request arrives in the middle of its next transaction."""
+        """Whether the process is killed when such a delayed request arrives in the middle of its next
+        transaction."""
         return self.faulty and bool(self.late_draws.random() < 0.3)
 
     def damages(self) -> bool:
@@ -95,8 +100,8 @@ class FaultDraws:
 
 
 def drawn_by(draws: np.random.Generator) -> tuple[Callable[[float], bool], Callable[[int, int], int]]:
-    """Two functions that draw a scenario's choices: True with a probability, and a whole number between two bounds, both included.
-    """
+    """Two functions that draw a scenario's choices: True with a probability, and a whole number between two
+    bounds, both included."""
 
     def chance(probability: float) -> bool:
         return bool(draws.random() < probability)
@@ -108,7 +113,8 @@ def drawn_by(draws: np.random.Generator) -> tuple[Callable[[float], bool], Calla
 
 
 def drawn_rates(draws: np.random.Generator, seed: int, exactly_once: bool) -> Rates:
-    """Draws the rates. Each fault is left out of half of the scenarios, so that one fault cannot hide the effect of another."""
+    """Draws the rates. Each fault is left out of half of the scenarios, so that one fault cannot hide the
+    effect of another."""
 
     def rate(most: float, draws: np.random.Generator = draws) -> float:
         chosen, size = draws.random(2)

@@ -1,4 +1,5 @@
-"""Runs a scenario: workers start, die and come back, and producers write. In the end all work has to be finished."""
+"""Runs a scenario: workers start, die and come back, and producers write. In the end all work has to be
+finished."""
 
 from __future__ import annotations
 
@@ -165,7 +166,9 @@ def _mended(chosen: Shape, kinds: Kinds) -> set[str]:
 class Federation:
     """The processes of one scenario on one cluster."""
 
-    def __init__(self, chosen: Shape, history: History, bus: str = "memory", kinds: Kinds | None = None) -> None:
+    def __init__(
+        self, chosen: Shape, history: History, bus: str = "memory", kinds: Kinds | None = None
+    ) -> None:
         self.scenario = chosen
         self.scheduler = Scheduler(chosen.seed)
         self.history = history
@@ -225,7 +228,8 @@ class Federation:
     def _finish(self, last: bool) -> None:
         deadline = self.scheduler.now + PATIENCE
         noted = -1
-        # Polled records that wait for their commit are not visible here. They never wait longer than one round of this loop.
+        # Polled records that wait for their commit are not visible here. They never wait longer than one
+        # round of this loop.
         while (standing := self._standing(last)) or len(self.history.lines) > noted:
             if self.scheduler.now >= deadline:
                 raise CheckFailed(f"not done {PATIENCE:g} s after the last fault: {standing}")
@@ -233,17 +237,32 @@ class Federation:
             self.scheduler.run(self.scheduler.now + LONGEST_GATHERING)
 
     def _standing(self, last: bool) -> str:
-        """Describes what is not done yet. Empty: every record was read by all members, and no role waits for a time."""
-        busy = [process.name for process in self.scheduler.processes if not process.idle and process.name not in self._lost]
+        """Describes what is not done yet. Empty: every record was read by all members, and no role waits for
+        a time."""
+        busy = [
+            process.name
+            for process in self.scheduler.processes
+            if not process.idle and process.name not in self._lost
+        ]
         if busy:
             return f"{', '.join(busy)}: still at it"
         workers = [(who, worker) for who, worker in sorted(self._workers.items()) if who not in self._lost]
-        figures = [(who, figure) for who, worker in workers for figure in worker.measure() if not self._is_out_of_reach(figure)]
-        waits = {f"{who} {what}": count for who, worker in workers for what, count in worker.role.waiting.items()}
+        figures = [
+            (who, figure)
+            for who, worker in workers
+            for figure in worker.measure()
+            if not self._is_out_of_reach(figure)
+        ]
+        waits = {
+            f"{who} {what}": count for who, worker in workers for what, count in worker.role.waiting.items()
+        }
         behind = [(who, figure) for who, figure in figures if figure.name == LAG and figure.value]
         waits |= {f"{who} {figure.name}": int(figure.value) for who, figure in behind}
-        unowned = self.scenario.tasks - int(sum(figure.value for _, figure in figures if figure.name == PARTITIONS))
-        # The memory of learnt samples, by which late labels are recognised, expires much later. Such ticks do not count.
+        unowned = self.scenario.tasks - int(
+            sum(figure.value for _, figure in figures if figure.name == PARTITIONS)
+        )
+        # The memory of learnt samples, by which late labels are recognised, expires much later. Such ticks do
+        # not count.
         soon = self.scheduler.now + PATIENCE
         ticks = [who for who, worker in workers if (worker.role.wake_at or soon) < soon]
         standing = self.scenario.standing(self.bus, last)
@@ -295,7 +314,9 @@ class Federation:
 
         self.history.note(self.scheduler.now, who, "starts")
         own = self._kinds.get(settings.role.kind)
-        worker = build_worker(settings, self.bus, clock, self.scheduler.clock, self.scheduler.sleep, SlowPool(self.bus), own)
+        worker = build_worker(
+            settings, self.bus, clock, self.scheduler.clock, self.scheduler.sleep, SlowPool(self.bus), own
+        )
         self.scenario.prepare(worker)
         if who not in self.bus.read_back:
             self.bus.read_back[who] = ReadBack(own or find_kind(settings.role.kind), settings)
@@ -305,7 +326,9 @@ class Federation:
         begin = BEGIN
         for reading in readings:
             self.scheduler.sleep(begin + reading.at - self.scheduler.now)
-            self.history.note(self.scheduler.now, self.bus.who, f"writes {reading.topic} {reading.content['id']}")
+            self.history.note(
+                self.scheduler.now, self.bus.who, f"writes {reading.topic} {reading.content['id']}"
+            )
             self.bus.write([self._record(reading)])
 
     def _record(self, reading: Reading) -> Outgoing:

@@ -20,7 +20,8 @@ def traced(key: bytes) -> Headers:
 
 
 def astray(bus: Bus, members: Iterable[RoleSettings]) -> str:
-    """Describes predictions with another sample's trace, or says that no prediction has one. Empty: all is correct.
+    """Describes predictions with another sample's trace, or says that no prediction has one. Empty: all is
+    correct.
 
     A system whose settings promise no headers may leave them out, but may not write another sample's.
     """
@@ -39,4 +40,6 @@ def astray(bus: Bus, members: Iterable[RoleSettings]) -> str:
 
 def _promised(settings: RoleSettings) -> Sequence[str]:
     predictions = getattr(settings, "predictions", None)
-    return (predictions.headers or ()) if isinstance(predictions, FollowedPredictions | FollowedAcross) else ()
+    return (
+        (predictions.headers or ()) if isinstance(predictions, FollowedPredictions | FollowedAcross) else ()
+    )

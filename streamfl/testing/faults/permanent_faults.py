@@ -1,8 +1,9 @@
-"""Permanent faults. After all other faults have stopped, all work that does not depend on the lost parts must still be finished.
+"""Permanent faults. After all other faults have stopped, all work that does not depend on the lost parts must
+still be finished.
 
-Examples: a process is cut off from the bus in one direction, or never comes back; a whole member is absent; an input partition
-cannot be read any more; a client or a party falls silent. TigerBeetle's simulator does the same: a core of its replicas must make
-progress.
+Examples: a process is cut off from the bus in one direction, or never comes back; a whole member is absent;
+an input partition cannot be read any more; a client or a party falls silent. TigerBeetle's simulator does the
+same: a core of its replicas must make progress.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from streamfl.runtime.bus import TopicPartition
 
 __all__ = ["DEAF", "GONE", "MUTE", "PermanentFault", "of_a_process", "with_a_process_left"]
 
-# A deaf process can send but receives nothing. A mute process receives, but its messages are lost, so it cannot request anything. A
-# gone process has ended.
+# A deaf process can send but receives nothing. A mute process receives, but its messages are lost, so it
+# cannot request anything. A gone process has ended.
 DEAF, MUTE, GONE = "hears nothing", "is not heard", "never comes back"
 
 
@@ -43,7 +44,9 @@ class PermanentFault:
 def with_a_process_left(workers: Mapping[str, int], permanent_fault: PermanentFault | None) -> list[str]:
     """The members that have at least one unaffected process. workers: by member, its number of processes."""
     gone = set() if permanent_fault is None else permanent_fault.processes.keys()
-    return [name for name, count in workers.items() if not {f"{name}-{number}" for number in range(count)} <= gone]
+    return [
+        name for name, count in workers.items() if not {f"{name}-{number}" for number in range(count)} <= gone
+    ]
 
 
 def of_a_process(draws: np.random.Generator, at: float, members: Sequence[str]) -> PermanentFault:

@@ -34,12 +34,18 @@ class ReadBack:
     def check(self, written: Sequence[Outgoing], read: Reader) -> None:
         """Raises Refused if the role does not restore what a commit wrote.
 
-        Some records need earlier ones. If the commit's records are refused alone, the whole changelog is restored instead.
-        """
-        places = [(record.topic, record.partition or 0, record.key or b"", record.value) for record in written]
+        Some records need earlier ones. If the commit's records are refused alone, the whole changelog is
+        restored instead."""
+        places = [
+            (record.topic, record.partition or 0, record.key or b"", record.value) for record in written
+        ]
         if not self._refusal(places):
             return
-        everything = [place for partition in sorted({place[1] for place in places}) for place in self._remembered(read, partition)]
+        everything = [
+            place
+            for partition in sorted({place[1] for place in places})
+            for place in self._remembered(read, partition)
+        ]
         if refusal := self._refusal(everything):
             raise Refused(refusal)
 
@@ -47,8 +53,8 @@ class ReadBack:
         for topic in self._channels:
             latest: dict[Any, tuple[bytes, bytes | None]] = {}
             for number, record in enumerate(read(topic, partition)):
-                # From a changelog that others write too, the role gets every record. From the others it gets the last record of
-                # each key, at its place.
+                # From a changelog that others write too, the role gets every record. From the others it gets
+                # the last record of each key, at its place.
                 name = number if topic in self._published else record.key
                 latest.pop(name, None)
                 latest[name] = record.key or b"", record.value
@@ -68,7 +74,10 @@ class ReadBack:
                 try:
                     self._role.restore(StateChange(self._channels[topic], partition, key, value))
                 except PeerError as error:
-                    return f"{topic}, partition {partition}, key {key!r}: what was written would be refused when read: {error}"
+                    return (
+                        f"{topic}, partition {partition}, key {key!r}: what was written would be refused "
+                        f"when read: {error}"
+                    )
             return ""
         finally:
             for partition in opened:

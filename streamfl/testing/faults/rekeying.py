@@ -1,4 +1,5 @@
-"""Workers of `streamfl rekey` under faults, by seed. Checks that each rekeyed record is written once, to its key's partition."""
+"""Workers of `streamfl rekey` under faults, by seed. Checks that each rekeyed record is written once, to its
+key's partition."""
 
 from __future__ import annotations
 
@@ -70,7 +71,10 @@ class RekeyScenario:
 
     def __str__(self) -> str:
         what = "put together" if self.together else "one by one"
-        return f"{what}, {self.settings.bus.processing_guarantee}, {self.workers} workers, partitions {self.partitions}"
+        return (
+            f"{what}, {self.settings.bus.processing_guarantee}, {self.workers} workers, partitions "
+            f"{self.partitions}"
+        )
 
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
@@ -146,7 +150,9 @@ def _drawn_settings(between: Callable[[int, int], int], together: bool, once: bo
             features=["temp", "hum"],
             label="load",
             rekey=RekeySection(topic=SOURCE),
-            assemble=AssembleSection(seconds=SPAN, time="ts", time_unit="s", name="sensor", value="value", expiry_seconds=NEVER)
+            assemble=AssembleSection(
+                seconds=SPAN, time="ts", time_unit="s", name="sensor", value="value", expiry_seconds=NEVER
+            )
             if together
             else None,
         ),
@@ -155,7 +161,8 @@ def _drawn_settings(between: Callable[[int, int], int], together: bool, once: bo
 
 @dataclass
 class _Written:
-    """All records of a scenario, in the order in which they were drawn; samples, late and bad as in :class:`RekeyScenario`."""
+    """All records of a scenario, in the order in which they were drawn; samples, late and bad as in
+    :class:`RekeyScenario`."""
 
     readings: list[Reading] = field(default_factory=list)
     samples: dict[Sample, dict[str, float]] = field(default_factory=dict)
@@ -169,14 +176,20 @@ def _drawn_records(draws: np.random.Generator, together: bool, seconds: float) -
     found = _Written()
     for span in range(SPANS + LAST_SPANS):
         for site in SITES:
-            # A gateway may send all records of a sample again, also after the sample went on. An assembled sample must count once.
+            # A gateway may send all records of a sample again, also after the sample went on. An assembled
+            # sample must count once.
             again = together and chance(0.3)
             for sensor in draws.permutation(SENSORS):
                 at = seconds if span >= SPANS else float(draws.uniform(0.0, seconds))
                 value = float(draws.integers(1000))
                 name = str(int(SPAN * span)) if together else f"{span}-{sensor}"
                 ts = int(SPAN * span) + between(0, int(SPAN) - 1)
-                content = {"id": f"{site}/{name}/{sensor}" if together else name, "site": site, "sensor": str(sensor), "ts": ts}
+                content = {
+                    "id": f"{site}/{name}/{sensor}" if together else name,
+                    "site": site,
+                    "sensor": str(sensor),
+                    "ts": ts,
+                }
                 reading = Reading(SOURCE, str(sensor), {**content, "value": value}, at, labelled=False)
                 found.readings.append(reading)
                 if again:
@@ -192,7 +205,8 @@ def _drawn_records(draws: np.random.Generator, together: bool, seconds: float) -
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
-    """Run the scenario of this seed on a bus, memory or sqlite, and check that each record was carried over once."""
+    """Run the scenario of this seed on a bus, memory or sqlite, and check that each record was carried over
+    once."""
     chosen = scenario(seed)
     return run(chosen, lambda faulty: check(chosen, faulty), bus, {KIND: rekey_kind("samples")})
 
@@ -207,14 +221,22 @@ def check(chosen: RekeyScenario, bus: FaultyBus) -> None:
         wanted = chosen.samples.get(sample)
         require(wanted is not None, f"{sample}: nobody wrote such a sample")
         assert wanted is not None
-        has = {one: content[one] for one in SENSORS if one in content} if chosen.together else {content["sensor"]: content["value"]}
+        has = (
+            {one: content[one] for one in SENSORS if one in content}
+            if chosen.together
+            else {content["sensor"]: content["value"]}
+        )
         require(has == wanted, f"{sample}: has {has}, should have {wanted}")
         require(record.key == sample[0].encode(), f"{sample}: its key is {record.key!r}")
         place = bus.partition_of(sample[0].encode(), chosen.partitions[1])
-        require(record.partition == place, f"{sample}: is in partition {record.partition}, belongs to {place}")
+        require(
+            record.partition == place, f"{sample}: is in partition {record.partition}, belongs to {place}"
+        )
     lost = chosen.samples.keys() - found.keys()
     require(not lost, f"never written: {sorted(lost)[:5]}")
-    letters = Counter(msgspec.msgpack.decode(letter.value or b"")["id"] for letter in bus.read(chosen.settings.dead_letters))
+    letters = Counter(
+        msgspec.msgpack.decode(letter.value or b"")["id"] for letter in bus.read(chosen.settings.dead_letters)
+    )
     require(len(letters) == chosen.bad, f"{len(letters)} records were put aside, {chosen.bad} name no site")
     if once:
         twice = [one for one, count in (*found.items(), *letters.items()) if count > 1]

@@ -44,7 +44,9 @@ class MembersScenario:
     @property
     def faults(self) -> str:
         """The rates of faults and the fault that stays, for a description."""
-        rates = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
+        rates = ", ".join(
+            f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value
+        )
         return rates if self.permanent_fault is None else f"{rates}; {self.permanent_fault}"
 
     @property

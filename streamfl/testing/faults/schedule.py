@@ -1,4 +1,5 @@
-"""Virtual time, and processes that run one at a time. The seed decides the order of events, not the machine."""
+"""Virtual time, and processes that run one at a time. The seed decides the order of events, not the
+machine."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class Scheduler:
         return process
 
     def wake(self) -> None:
-        """Something has changed. Each process that waits for a change looks again, after a short random time."""
+        """Something has changed. Each process that waits for a change looks again, after a short random
+        time."""
         for process in self.processes:
             if process.wakes:
                 self.at(self.now + 2e-3 * self._draws.random(), process.resumption())
@@ -65,7 +67,9 @@ class Scheduler:
         while self._events and self._events[0][0] <= until:
             self.events += 1
             if self.events > MOST_EVENTS:
-                raise RuntimeError(f"more than {MOST_EVENTS} events at {self.now:.3f}: a process goes round without end")
+                raise RuntimeError(
+                    f"more than {MOST_EVENTS} events at {self.now:.3f}: a process goes round without end"
+                )
             self.now, _, _, action = heapq.heappop(self._events)
             action()
         self.now = until
@@ -95,7 +99,8 @@ class Process:
         self._thread.start()
 
     def wait(self, seconds: float, wakes: bool) -> None:
-        """Let others run for ``seconds``; with ``wakes`` only until something changes. Called by the process itself."""
+        """Let others run for ``seconds``; with ``wakes`` only until something changes. Called by the process
+        itself."""
         self._scheduler.at(self._scheduler.now + seconds, self.resumption())
         self.wakes = wakes
         self._scheduler.turn.release()
@@ -158,7 +163,8 @@ class Process:
 
 
 class Changed(threading.Condition):
-    """The bus's condition variable in virtual time. One process runs at a time, so there is nothing to lock."""
+    """The bus's condition variable in virtual time. One process runs at a time, so there is nothing to
+    lock."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -167,7 +173,9 @@ class Changed(threading.Condition):
     def __enter__(self) -> bool:
         return True
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         return None
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -26,11 +26,16 @@ class SlowPool:
     def start(self, work: Sequence[Work]) -> None:
         fault_draws, now = self._bus.fault_draws, self._bus.scheduler.now
         self.done, self._work, self._ends = 0, work, []
-        self._taken = [float(fault_draws.draws.exponential(TROUBLED_SECONDS)) if fault_draws.faulty else CALM_SECONDS for _ in work]
+        self._taken = [
+            float(fault_draws.draws.exponential(TROUBLED_SECONDS)) if fault_draws.faulty else CALM_SECONDS
+            for _ in work
+        ]
         for taken in self._taken:
             now += taken
             self._ends.append(now)
-        self._bus.history.note(self._bus.scheduler.now, self._bus.who, f"begins {len(work)} pieces of work, until {now:.3f}")
+        self._bus.history.note(
+            self._bus.scheduler.now, self._bus.who, f"begins {len(work)} pieces of work, until {now:.3f}"
+        )
 
     def wait(self, seconds: float) -> bool:
         scheduler = self._bus.scheduler
@@ -48,7 +53,9 @@ class SlowPool:
 
     def give_up(self) -> None:
         if self._work and self.done < len(self._work):
-            self._bus.history.note(self._bus.scheduler.now, self._bus.who, f"gives up work, {self.done} pieces were done")
+            self._bus.history.note(
+                self._bus.scheduler.now, self._bus.who, f"gives up work, {self.done} pieces were done"
+            )
         self._work = ()
 
     def close(self) -> None:

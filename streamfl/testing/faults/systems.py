@@ -22,7 +22,8 @@ class FaultSimulation:
     """A system's scenarios.
 
     simulate: runs the scenario of a seed on a bus, memory or sqlite, and checks what must hold.
-    simulate_liveness: the same on the memory bus with a permanent fault; None: the system has no such scenarios.
+    simulate_liveness: the same on the memory bus with a permanent fault; None: the system has no such
+    scenarios.
     """
 
     simulate: Callable[[int, str], Verdict]
@@ -30,7 +31,8 @@ class FaultSimulation:
 
     @classmethod
     def of(cls, scenario: Callable[[int], S], check: Callable[[FaultyBus, S], None]) -> FaultSimulation:
-        """scenario: returns the scenario of a seed. check: raises CheckFailed if something does not hold at its end."""
+        """scenario: returns the scenario of a seed. check: raises CheckFailed if something does not hold at
+        its end."""
 
         def simulate(seed: int, bus: str = "memory") -> Verdict:
             chosen = scenario(seed)

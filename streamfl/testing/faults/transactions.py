@@ -1,9 +1,9 @@
 """Kafka's transactions, a flaw of their protocol, and a connector's remedy for that flaw.
 
-A request to end a transaction (EndTxn) names a producer and its epoch, but not which transaction of that epoch is meant. Such a
-request may be delayed on its way while the client sends it again or goes on without an answer. Then it ends a LATER transaction in
-the middle (KAFKA-17754). The remedy is a new epoch after every request without an answer: the cluster refuses late requests.
-"""
+A request to end a transaction (EndTxn) names a producer and its epoch, but not which transaction of that
+epoch is meant. Such a request may be delayed on its way while the client sends it again or goes on without an
+answer. Then it ends a LATER transaction in the middle (KAFKA-17754). The remedy is a new epoch after every
+request without an answer: the cluster refuses late requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Coordinator:
         self._producers: dict[str, _Transactions] = {}
 
     def begin_epoch(self, producer: str, show: Callable[[Step], None]) -> int:
-        """Abort the open transaction and refuse all requests of earlier epochs from now on. Returns the new epoch."""
+        """Abort the open transaction and refuse all requests of earlier epochs from now on. Returns the new
+        epoch."""
         own = self._producers[producer] = _Transactions(show, 1 + self._epoch_of(producer))
         return own.epoch
 
@@ -57,7 +58,8 @@ class Coordinator:
     def end(self, producer: str, epoch: int, commit: bool) -> None:
         """End the transaction that is open.
 
-        Raises EpochRefused if the epoch is over, or if no transaction is open and the last one ended differently.
+        Raises EpochRefused if the epoch is over, or if no transaction is open and the last one ended
+        differently.
         """
         own = self._of(producer, epoch)
         if not own.written and own.committed is not None and own.committed != commit:
@@ -96,7 +98,8 @@ class _Held:
 
 
 class Network:
-    """The network between producers and the coordinator. It may delay a request to end a transaction and break the connection.
+    """The network between producers and the coordinator. It may delay a request to end a transaction and
+    break the connection.
 
     coordinator: receives the requests.
     held_back: returns whether the next request is delayed.
@@ -105,7 +108,11 @@ class Network:
     """
 
     def __init__(
-        self, coordinator: Coordinator, held_back: Callable[[], bool], arrived: Callable[[str], None], draws: np.random.Generator
+        self,
+        coordinator: Coordinator,
+        held_back: Callable[[], bool],
+        arrived: Callable[[str], None],
+        draws: np.random.Generator,
     ) -> None:
         self.coordinator = coordinator
         self._held_back = held_back
@@ -144,8 +151,8 @@ class Network:
 class Producer:
     """A connector's transactional producer.
 
-    A request to end a transaction, by commit or abort, may go unanswered. Then both connectors take a new epoch before anything
-    else, and never send the request again under the old one.
+    A request to end a transaction, by commit or abort, may go unanswered. Then both connectors take a new
+    epoch before anything else, and never send the request again under the old one.
 
     network: where requests are sent.
     name: the producer's name.

@@ -1,4 +1,5 @@
-"""``make fuzz``: send many malformed messages and count the results. Exit code 1 if one was more than refused."""
+"""``make fuzz``: send many malformed messages and count the results. Exit code 1 if one was more than
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Numbers at, just below and just above the bounds that the code declares. Only they reveal a wrong comparison."""
+"""Numbers at, just below and just above the bounds that the code declares. Only they reveal a wrong
+comparison."""
 
 from __future__ import annotations
 
@@ -27,25 +28,35 @@ BOUND = ("LARGEST", "SMALLEST", "MOST", "LEAST", "LATEST", "LONGEST", "FEWEST", 
 
 
 def near(bound: float) -> list[float]:
-    """The bound, its neighbours in double and single precision and as whole numbers, and all of these with the other sign."""
+    """The bound, its neighbours in double and single precision and as whole numbers, and all of these with
+    the other sign."""
     found: set[float] = {bound}
     if isinstance(bound, int):
         found |= {bound - 1, bound + 1}
     with suppress(OverflowError), np.errstate(over="ignore", under="ignore"):
         found |= {math.nextafter(bound, way) for way in (-math.inf, math.inf)}
         single = np.float32(bound)
-        found |= {float(single), *(float(np.nextafter(single, np.float32(way))) for way in (-math.inf, math.inf))}
-    return sorted({sign * number for number in found for sign in (1, -1)}, key=lambda number: (number, str(number)))
+        found |= {
+            float(single),
+            *(float(np.nextafter(single, np.float32(way))) for way in (-math.inf, math.inf)),
+        }
+    return sorted(
+        {sign * number for number in found for sign in (1, -1)}, key=lambda number: (number, str(number))
+    )
 
 
 @cache
 def numbers_near_bounds() -> list[float]:
-    return sorted({number for bound in declared_bounds() for number in near(bound)}, key=lambda number: (number, str(number)))
+    return sorted(
+        {number for bound in declared_bounds() for number in near(bound)},
+        key=lambda number: (number, str(number)),
+    )
 
 
 @cache
 def patterns_near_bounds() -> list[bytes]:
-    """The same numbers as bytes in arrays: floating point of both sizes, and integers of two, four and eight bytes."""
+    """The same numbers as bytes in arrays: floating point of both sizes, and integers of two, four and eight
+    bytes."""
     found: set[bytes] = set()
     for number in numbers_near_bounds():
         for form in ("<f", "<d") if isinstance(number, float) else ("<h", "<i", "<q"):
@@ -63,7 +74,11 @@ def declared_bounds() -> list[float]:
             if name.startswith(BOUND) and isinstance(content, (int, float)) and not isinstance(content, bool):
                 found.add(int(content) if isinstance(content, int) else float(content))
             found.update(_of_type(content))
-            if isinstance(content, type) and issubclass(content, msgspec.Struct) and content.__module__ == module.__name__:
+            if (
+                isinstance(content, type)
+                and issubclass(content, msgspec.Struct)
+                and content.__module__ == module.__name__
+            ):
                 for hint in get_type_hints(content, include_extras=True).values():
                     found.update(_of_type(hint))
     return sorted(found)

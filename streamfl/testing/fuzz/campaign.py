@@ -66,7 +66,8 @@ class CampaignReport:
 
 
 def run(messages: int, seed: int, only: str = "") -> CampaignReport:
-    """Send at least ``messages`` wrong messages, a block to each target in turn. The same seed gives the same messages.
+    """Send at least ``messages`` wrong messages, a block to each target in turn. The same seed gives the same
+    messages.
 
     Every block has new roles, so target, block and seed are enough to reproduce a defect.
     """
@@ -89,7 +90,9 @@ def run(messages: int, seed: int, only: str = "") -> CampaignReport:
                     target.finish()
                 except Exception as error:
                     frames = traceback.extract_tb(error.__traceback__)
-                    place = next((frame for frame in reversed(frames) if "/streamfl" in frame.filename), frames[-1])
+                    place = next(
+                        (frame for frame in reversed(frames) if "/streamfl" in frame.filename), frames[-1]
+                    )
                     where = f"{place.filename.rpartition('/')[2]}:{place.lineno} {place.name}"
                     text = f"{type(error).__name__}: {str(error)[:200]}"
                     report.defects.append(Defect(target.name, block, where, text, message))
@@ -116,11 +119,14 @@ def print_report(report: CampaignReport, seed: int) -> None:
     width = max(map(len, report.taken), default=0)
     for name, count in report.taken.items():
         reasons = {reason: number for (target, reason), number in report.refused.items() if target == name}
-        listed = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1]))
+        listed = ", ".join(
+            f"{reason} {number}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1])
+        )
         print_text(f"{name:{width}} {count:8} taken, {sum(reasons.values()):8} refused: {listed}")
     print_text(
-        f"{report.messages} malformed messages in {report.seconds:.0f} s, seed {seed}: {len(report.defects)} defects, "
-        f"{report.refused.total()} refused; memory {report.memory[-1]:.0f} MiB, {report.growth():+.1f} MiB since the first fifth"
+        f"{report.messages} malformed messages in {report.seconds:.0f} s, seed {seed}: {len(report.defects)} "
+        f"defects, {report.refused.total()} refused; memory {report.memory[-1]:.0f} MiB, "
+        f"{report.growth():+.1f} MiB since the first fifth"
     )
     for defect in report.defects:
         say(f"DEFECT {defect.target}, block {defect.block}: {defect.error} at {defect.place}")

@@ -22,17 +22,24 @@ def settings_of(
 ) -> dict[str, Settings]:
     """By member, its settings.
 
-    common: sections that all share. members: by member, the sections in which it differs, as a system's ``members`` gives them.
-    changed: by section, other values of some of its keys, for all members that have it.
+    common: sections that all share. members: by member, the sections in which it differs, as a system's
+    ``members`` gives them. changed: by section, other values of some of its keys, for all members that have
+    it.
     """
     own = {}
     for name, sections in members.items():
-        update = {key: sections[key].model_copy(update=dict(new)) for key, new in changed.items() if sections[key] is not None}
+        update = {
+            key: sections[key].model_copy(update=dict(new))
+            for key, new in changed.items()
+            if sections[key] is not None
+        }
         own[name] = settings(**{**common, **sections, **update})
     return own
 
 
-def entity_sample(settings: VerticalSettings, entity: str, row: Sequence[float], partition: int | None = None) -> FuzzedRecord:
+def entity_sample(
+    settings: VerticalSettings, entity: str, row: Sequence[float], partition: int | None = None
+) -> FuzzedRecord:
     """A party's columns of an entity. partition: None takes the one of all records of this name."""
     section = settings.required_samples(settings.role.kind)
     names = section.features or ()
@@ -40,7 +47,9 @@ def entity_sample(settings: VerticalSettings, entity: str, row: Sequence[float],
     return users_record("samples", section.samples, entity, content, partition)
 
 
-def entity_label(settings: VerticalSettings, entity: str, label: float, partition: int | None = None) -> FuzzedRecord:
+def entity_label(
+    settings: VerticalSettings, entity: str, label: float, partition: int | None = None
+) -> FuzzedRecord:
     """An entity's label. partition: as for :func:`entity_sample`."""
     section = settings.required_labels(settings.role.kind)
     return users_record("labels", section, entity, {section.label: label}, partition)

@@ -1,4 +1,5 @@
-"""Federations whose members get wrong messages: who takes part, what users write, and real messages, which a short run records."""
+"""Federations whose members get wrong messages: who takes part, what users write, and real messages, which a
+short run records."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ KEPT = 12
 
 @dataclass(frozen=True, eq=False)
 class FuzzedFederation:
-    """A federation, and a short run of it, whose messages are recorded once in each process. They are always the same.
+    """A federation, and a short run of it, whose messages are recorded once in each process. They are always
+    the same.
 
     settings: by member.
     written: returns what users write in a round: each record, and the member that reads it.
-    rounds, moments, seconds: rounds of the run, how often each member has its turn in a round, and seconds between two turns.
-    build: makes a role. It replaces what a real role draws at random, such as secrets.
+    rounds, moments, seconds: rounds of the run, how often each member has its turn in a round, and seconds
+    between two turns. build: makes a role. It replaces what a real role draws at random, such as secrets.
     """
 
     settings: Mapping[str, RoleSettings]
@@ -46,7 +48,9 @@ class FuzzedFederation:
 
     def remembered(self, member: str, *channels: str) -> list[FuzzedRecord]:
         """Some records of each kind that a member wrote to its changelogs; only to these, if any is named."""
-        return some_of_each(one for one in self._run.remembered[member] if not channels or one.channel in channels)
+        return some_of_each(
+            one for one in self._run.remembered[member] if not channels or one.channel in channels
+        )
 
     @cached_property
     def _run(self) -> _Run:
@@ -88,8 +92,12 @@ class _Run:
                 self._deliver(one.channels.outputs[send.channel], send.key, send.value, send.partition or 0)
             for change in one.role.changed_state():
                 if change.value:
-                    self.remembered[name].append(FuzzedRecord(change.channel, change.key, change.value, change.partition))
-                self._deliver(one.channels.changelogs[change.channel], change.key, change.value, change.partition)
+                    self.remembered[name].append(
+                        FuzzedRecord(change.channel, change.key, change.value, change.partition)
+                    )
+                self._deliver(
+                    one.channels.changelogs[change.channel], change.key, change.value, change.partition
+                )
 
     def _deliver(self, topic: str, key: bytes | None, value: bytes | None, partition: int) -> None:
         for reader, channel in self.readers[topic]:
@@ -123,7 +131,11 @@ def users_record(
 def some_of_each(found: Iterable[FuzzedRecord]) -> list[FuzzedRecord]:
     """The last few messages of each channel and kind of key, in their order."""
     messages = list(found)
-    return [message for channel in dict.fromkeys(one.channel for one in messages) for message in _some(messages, channel)]
+    return [
+        message
+        for channel in dict.fromkeys(one.channel for one in messages)
+        for message in _some(messages, channel)
+    ]
 
 
 def _some(found: Iterable[FuzzedRecord], channel: str) -> Iterator[FuzzedRecord]:

@@ -19,15 +19,21 @@ __all__ = ["recorded_subject"]
 def recorded_subject(
     federation: FuzzedFederation, member: str, anybody: Callable[[Extreme], Sequence[tuple[str, Record]]]
 ) -> Subject:
-    """A member that gets any of its recorded messages in any order. anybody: see :class:`~streamfl.testing.subjects.Subject`."""
+    """A member that gets any of its recorded messages in any order. anybody: see
+    :class:`~streamfl.testing.subjects.Subject`."""
     one, heard = federation.member(member), federation.heard(member)
 
     @st.composite
     def traffics(draw: st.DrawFn) -> Traffic:
         offsets = count()
         batches = draw(st.lists(st.lists(st.sampled_from(heard), max_size=5), max_size=5))
-        received = [(float(now), [one.decode(record, next(offsets)) for record in batch]) for now, batch in enumerate(batches)]
+        received = [
+            (float(now), [one.decode(record, next(offsets)) for record in batch])
+            for now, batch in enumerate(batches)
+        ]
         return Traffic(received, PARTITIONS, tuple(one.channels.tables))
 
-    decode = {name: source.decode for name, source in (*one.channels.inputs.items(), *one.channels.tables.items())}
+    decode = {
+        name: source.decode for name, source in (*one.channels.inputs.items(), *one.channels.tables.items())
+    }
     return Subject(lambda: federation.build(one.settings), traffics(), anybody, decode)

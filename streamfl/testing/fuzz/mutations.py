@@ -15,14 +15,29 @@ from streamfl.testing.fuzz.bounds import near, numbers_near_bounds, patterns_nea
 
 __all__ = ["FuzzedRecord", "Mutator"]
 
-# Values that programs handle wrongly: limits of number types, values that compare oddly, and characters that control terminals or
-# are invalid.
+# Values that programs handle wrongly: limits of number types, values that compare oddly, and characters that
+# control terminals or are invalid.
 NUMBERS: list[Any] = [
     *(sign * (2**bits + add) for sign in (1, -1) for bits in (0, 8, 31, 53, 63) for add in (-1, 0, 1)),
     2**64 - 1,
     2**64,
     10**400,
-    *(0.0, -0.0, 0.5, 1e18, -1e18, 3.4e38, 3.5e38, 1.7e308, -1.7e308, 5e-324, -5e-324, 1e-310, 1e-45, 2.2250738585072014e-308),
+    *(
+        0.0,
+        -0.0,
+        0.5,
+        1e18,
+        -1e18,
+        3.4e38,
+        3.5e38,
+        1.7e308,
+        -1.7e308,
+        5e-324,
+        -5e-324,
+        1e-310,
+        1e-45,
+        2.2250738585072014e-308,
+    ),
     *(3.4028234663852886e38, -3.4028234663852886e38, 1.7976931348623157e308, -1.7976931348623157e308),
     *(float("nan"), float("inf"), float("-inf")),
 ]
@@ -49,13 +64,28 @@ TEXTS = [
     "ü" * 300,
     "version",
 ]
-OTHERS: list[Any] = [None, True, False, b"", b"\0" * 16, b"\xff" * 16, [], {}, [[]], {"": None}, msgspec.msgpack.Ext(5, b"x")]
-# Bytes of IEEE numbers in arrays: NaN, infinities, denormals, negative zeros and the largest of both signs, in both sizes.
+OTHERS: list[Any] = [
+    None,
+    True,
+    False,
+    b"",
+    b"\0" * 16,
+    b"\xff" * 16,
+    [],
+    {},
+    [[]],
+    {"": None},
+    msgspec.msgpack.Ext(5, b"x"),
+]
+# Bytes of IEEE numbers in arrays: NaN, infinities, denormals, negative zeros and the largest of both signs,
+# in both sizes.
 PATTERNS = [
     bytes.fromhex(pattern)
     for pattern in (
-        "0000c07f", "0100807f", "0000807f", "000080ff", "01000000", "ffff7f00", "ffff7f7f", "ffff7fff", "00000080",
-        "000000000000f87f", "000000000000f07f", "000000000000f0ff", "0100000000000000", "ffffffffffffef7f", "ffffffffffffefff",
+        "0000c07f", "0100807f", "0000807f", "000080ff", "01000000", "ffff7f00", "ffff7f7f", "ffff7fff",
+        "00000080",
+        "000000000000f87f", "000000000000f07f", "000000000000f0ff", "0100000000000000", "ffffffffffffef7f",
+        "ffffffffffffefff",
         "0000000000000080", "ffffffffffff0f80",
     )
 ]  # fmt: skip
@@ -63,8 +93,10 @@ PATTERNS = [
 HEADERS = [
     bytes.fromhex(header)
     for header in (
-        "dbffffffff", "c6ffffffff", "ddffffffff", "dfffffffff", "c9ffffffff05", "daffff", "dcffff", "deffff", "dc000a",
-        "dd0000000a", "c1", "cf8000000000000000", "cfffffffffffffffff", "d38000000000000000", "cb7ff8000000000000", "ca7f800000",
+        "dbffffffff", "c6ffffffff", "ddffffffff", "dfffffffff", "c9ffffffff05", "daffff", "dcffff", "deffff",
+        "dc000a",
+        "dd0000000a", "c1", "cf8000000000000000", "cfffffffffffffffff", "d38000000000000000",
+        "cb7ff8000000000000", "ca7f800000",
         "d6ff00000000",
         "d7ffffffffffffffffff", "c70cffffffffffffffffffffffff",
     )
@@ -91,12 +123,14 @@ class Mutator:
         self._corpus = corpus
         self._real = frozenset(corpus)
         self._on_bytes: list[Callable[[bytearray], None]] = [
-            self._flip, self._overwrite, self._cut, self._drop, self._repeat, self._splice, self._pattern, self._header,
+            self._flip, self._overwrite, self._cut, self._drop, self._repeat, self._splice, self._pattern,
+            self._header,
             self._append,
         ]  # fmt: skip
 
     def message(self) -> FuzzedRecord:
-        """A real message with one or more errors. The result may be valid, but is never a message of the corpus."""
+        """A real message with one or more errors. The result may be valid, but is never a message of the
+        corpus."""
         while (message := self._wrong()) in self._real:
             pass
         return message
@@ -122,7 +156,18 @@ class Mutator:
         random = self._random
         chosen = random.randrange(4)
         if chosen == 0:
-            return random.choice([None, b"", b"\xff\xfe", b"version", b"kernel/0", b"kernel/-1", b"client/press-1", b"x" * 5000])
+            return random.choice(
+                [
+                    None,
+                    b"",
+                    b"\xff\xfe",
+                    b"version",
+                    b"kernel/0",
+                    b"kernel/-1",
+                    b"client/press-1",
+                    b"x" * 5000,
+                ]
+            )
         if chosen == 1:
             return random.choice(TEXTS).encode(errors="surrogatepass")
         if chosen == 2:
@@ -146,7 +191,9 @@ class Mutator:
 
     def _overwrite(self, value: bytearray) -> None:
         place = self._place(value)
-        value[place : place + 1] = bytes([self._random.choice([0, 1, 0x7F, 0x80, 0x90, 0xC0, 0xFF, self._random.randrange(256)])])
+        value[place : place + 1] = bytes(
+            [self._random.choice([0, 1, 0x7F, 0x80, 0x90, 0xC0, 0xFF, self._random.randrange(256)])]
+        )
 
     def _cut(self, value: bytearray) -> None:
         del value[self._place(value) :]
@@ -186,7 +233,8 @@ class Mutator:
     # ---- changes of the decoded value
 
     def _structure(self, value: bytes) -> bytes:
-        """Replaces, moves, doubles, removes or adds a field. Returns the bytes unchanged if they have no fields."""
+        """Replaces, moves, doubles, removes or adds a field. Returns the bytes unchanged if they have no
+        fields."""
         text = value[:1] in (b"{", b"[")
         try:
             tree = json.loads(value) if text else msgspec.msgpack.decode(value)
@@ -195,7 +243,9 @@ class Mutator:
                 return value
             self._change(*self._random.choice(places))
             if text:
-                return json.dumps(tree, ensure_ascii=self._random.random() < 0.5).encode(errors="surrogatepass")
+                return json.dumps(tree, ensure_ascii=self._random.random() < 0.5).encode(
+                    errors="surrogatepass"
+                )
             return msgspec.msgpack.encode(tree)
         except (msgspec.DecodeError, ValueError, RecursionError, OverflowError, TypeError):
             return self._bytes(value)
@@ -216,9 +266,13 @@ class Mutator:
                 random.choice([self._pattern, self._flip, self._cut, self._repeat])(changed)
                 container[place] = bytes(changed)
             elif isinstance(found, (int, float)) and not isinstance(found, bool):
-                container[place] = random.choice([found - 2, found - 1, found + 1, found + 2, found + 1000, -found, *near(found)])
+                container[place] = random.choice(
+                    [found - 2, found - 1, found + 1, found + 2, found + 1000, -found, *near(found)]
+                )
             elif isinstance(found, str):
-                container[place] = random.choice([found + "\0", found.upper(), found[:-1], found * 40, found[::-1]])
+                container[place] = random.choice(
+                    [found + "\0", found.upper(), found[:-1], found * 40, found[::-1]]
+                )
             else:
                 container[place] = self._value()
         elif chosen == 4:

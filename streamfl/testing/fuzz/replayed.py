@@ -26,7 +26,8 @@ USERS = ("samples", "labels")
 
 
 class ReplayedTarget(RoleTarget):
-    """A partitioned role, whose recorded conversation is on its first partition. Its messages have a field ``content``."""
+    """A partitioned role, whose recorded conversation is on its first partition. Its messages have a field
+    ``content``."""
 
     codec: Any
 
@@ -51,7 +52,8 @@ class ReplayedTarget(RoleTarget):
         self.tick()
 
     def awaits(self, channel: str) -> str:
-        """What the member has to have done before a message on this channel comes, in any words; empty: nothing."""
+        """What the member has to have done before a message on this channel comes, in any words; empty:
+        nothing."""
         return "" if channel in USERS else "begun"
 
     def opened(self, message: Any, channel: str) -> bytes:

@@ -1,5 +1,5 @@
-"""Federations that restart after one changelog record was damaged. The record must be named in a refusal, or the results must be
-sane.
+"""Federations that restart after one changelog record was damaged. The record must be named in a refusal, or
+the results must be sane.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from streamfl.testing.fuzz.mutations import PATTERNS, FuzzedRecord, Mutator
 
 __all__ = ["MemoryFederation", "Resumed"]
 
-# Far above any count or mean of a run of some hundred messages, and far below the effect of a damaged exponent.
+# Far above any count or mean of a run of some hundred messages, and far below the effect of a damaged
+# exponent.
 LARGEST_FIGURE = 1e6
 STEP_SECONDS = 40.0
 WORDS = {
@@ -86,13 +87,16 @@ class MemoryFederation:
         other = MemoryFederation(self.federation)
         other.clock.now = self.clock.now
         for topic in self.topics:
-            for mine, its in zip(self.bus._topic(topic).partitions, other.bus._topic(topic).partitions, strict=True):
+            for mine, its in zip(
+                self.bus._topic(topic).partitions, other.bus._topic(topic).partitions, strict=True
+            ):
                 its._records, its.end = list(mine._records), mine.end
         return other
 
 
 class Resumed:
-    """Restarts a federation with one damaged changelog record. The record has no checksum, as if written by a stranger."""
+    """Restarts a federation with one damaged changelog record. The record has no checksum, as if written by a
+    stranger."""
 
     def __init__(self, run: MemoryFederation, member: str, random: Random) -> None:
         self.run = run
@@ -102,13 +106,16 @@ class Resumed:
         self._mutator = Mutator(random, messages)
 
     def damaged(self) -> Outgoing:
-        """A damaged record: cut or changed bytes, changed numbers, another record's key, or another record's value."""
+        """A damaged record: cut or changed bytes, changed numbers, another record's key, or another record's
+        value."""
         random, chosen = self._random, self._random.choice(self._remembered)
         key, value = chosen.key or b"", chosen.value or b""
         kind = random.randrange(4)
         if kind == 0:
             message = self._mutator.message()
-            return Outgoing(message.channel, message.key or b"", message.value, message.partition % len(PARTITIONS))
+            return Outgoing(
+                message.channel, message.key or b"", message.value, message.partition % len(PARTITIONS)
+            )
         if kind == 1:
             value = self._of_another(chosen).value or b""
         elif kind == 2:
@@ -120,11 +127,13 @@ class Resumed:
         return Outgoing(chosen.topic, key, value, chosen.partition)
 
     def _of_another(self, chosen: Record) -> Record:
-        return self._random.choice([one for one in self._remembered if one.topic == chosen.topic and one != chosen])
+        return self._random.choice(
+            [one for one in self._remembered if one.topic == chosen.topic and one != chosen]
+        )
 
     def resume(self, damaged: Outgoing) -> bool:
-        """Whether the damaged record was restored. AssertionError if the results are not sane, or if a refusal does not name the
-        record.
+        """Whether the damaged record was restored. AssertionError if the results are not sane, or if a
+        refusal does not name the record.
         """
         run = self.run.copy()
         run.bus.write([damaged])
@@ -157,7 +166,9 @@ def go_on(run: MemoryFederation) -> None:
         for figure in worker.measure():
             sane = math.isfinite(figure.value) and abs(figure.value) <= LARGEST_FIGURE
             assert sane, f"{who}: {figure.name} {figure.labels} is {figure.value}"
-            assert figure.value >= 0 or figure.name.startswith("regret"), f"{who}: {figure.name} {figure.labels} is {figure.value}"
+            assert figure.value >= 0 or figure.name.startswith("regret"), (
+                f"{who}: {figure.name} {figure.labels} is {figure.value}"
+            )
     for record in list(run.bus.read(topic))[before:]:
         prediction = json.loads(record.value or b"")["prediction"]
         for number in prediction if isinstance(prediction, list) else [prediction]:

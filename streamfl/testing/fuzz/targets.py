@@ -30,7 +30,16 @@ from streamfl.testing.fuzz.federations import FuzzedFederation, some_of_each
 from streamfl.testing.fuzz.member import NOW, PARTITIONS
 from streamfl.testing.fuzz.mutations import FuzzedRecord
 
-__all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint", "member_targets"]
+__all__ = [
+    "Arrays",
+    "Decoder",
+    "Restored",
+    "RoleTarget",
+    "Samples",
+    "Target",
+    "fingerprint",
+    "member_targets",
+]
 
 # The limit for a role in these federations, which have a handful of members, two partitions and small models.
 LARGEST_STATE = 20_000_000
@@ -43,7 +52,8 @@ GOES_ON = 10
 
 
 class Target:
-    """Receives messages. ``take`` returns the reason of a refusal, None if accepted. Any exception is a defect."""
+    """Receives messages. ``take`` returns the reason of a refusal, None if accepted. Any exception is a
+    defect."""
 
     def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random) -> None:
         self.name = name
@@ -61,7 +71,11 @@ class Decoder(Target):
     """A decoder. ``decode`` may only raise PeerError, whatever it gets."""
 
     def __init__(
-        self, name: str, messages: Sequence[FuzzedRecord], random: Random, decode: Callable[[FuzzedRecord], object]
+        self,
+        name: str,
+        messages: Sequence[FuzzedRecord],
+        random: Random,
+        decode: Callable[[FuzzedRecord], object],
     ) -> None:
         super().__init__(name, messages, random)
         self._decode = decode
@@ -81,7 +95,9 @@ class Arrays(Target):
         content = message.value or b""
         dtype: Any = self.random.choice([np.float32, np.float64])
         length = len(content) // np.dtype(dtype).itemsize
-        shape = self.random.choice([(length,), (1, length), (length // 2, 2), (length + 1,), (0,), (2**31, 2**31)])
+        shape = self.random.choice(
+            [(length,), (1, length), (length // 2, 2), (length + 1,), (0,), (2**31, 2**31)]
+        )
         try:
             array = decode_array(content, dtype, shape, "array")
         except PeerError as error:
@@ -94,7 +110,9 @@ class Arrays(Target):
 class Samples(Target):
     """The reader of samples in one format."""
 
-    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, section: SamplesSection) -> None:
+    def __init__(
+        self, name: str, messages: Sequence[FuzzedRecord], random: Random, section: SamplesSection
+    ) -> None:
         super().__init__(name, messages, random)
         self._reader = SampleReader(section)
 
@@ -158,7 +176,9 @@ class RoleTarget(Target):
     def take(self, message: FuzzedRecord) -> str | None:
         if message.channel in self.member.channels.inputs:
             # A worker only passes on input records of its assigned partitions.
-            message = FuzzedRecord(message.channel, message.key, message.value, message.partition % len(PARTITIONS))
+            message = FuzzedRecord(
+                message.channel, message.key, message.value, message.partition % len(PARTITIONS)
+            )
         if self._offset % GOOD == 0:
             self.feed(self.random.choice(self.messages))
         if self._offset % TICK == 0:
@@ -172,7 +192,9 @@ class RoleTarget(Target):
         self._offset += 1
         self.now += 0.01
         try:
-            received = self.member.decode(message, self._offset, self.random.choice([0.0, self.now - 50, self.now]))
+            received = self.member.decode(
+                message, self._offset, self.random.choice([0.0, self.now - 50, self.now])
+            )
         except PeerError as error:
             return error.reason
         before = self.held() if self.random.randrange(COMPARED) == 0 else None
@@ -197,7 +219,9 @@ class RoleTarget(Target):
         """Check that a good message still has its effect."""
         raise NotImplementedError
 
-    def _answered(self, replies: Sequence[Send | Rejection], received: Received | None = None) -> list[Rejection]:
+    def _answered(
+        self, replies: Sequence[Send | Rejection], received: Received | None = None
+    ) -> list[Rejection]:
         changes = list(self.role.changed_state())
         rejections = [reply for reply in replies if isinstance(reply, Rejection)]
         assert all(rejection.received is received for rejection in rejections)
@@ -237,7 +261,8 @@ class Restored(Target):
         channels, partition = self.member.channels.changelogs, message.partition % len(PARTITIONS)
         channel = message.channel if message.channel in channels else "state"
         if self.random.randrange(AFRESH) == 0:
-            # A changelog has a bounded length. Without this, entries that are restored only once would grow without bound.
+            # A changelog has a bounded length. Without this, entries that are restored only once would grow
+            # without bound.
             self.member.begin_anew(partition)
         reason = None
         try:
@@ -252,7 +277,8 @@ class Restored(Target):
         try:
             receive_at_once(self.role, [], NOW + 1000)
         except (PeerError, ConfigurationError):
-            # What was restored does not fit together, or does not fit the settings: the member does not go on.
+            # What was restored does not fit together, or does not fit the settings: the member does not go
+            # on.
             for partition in PARTITIONS:
                 self.member.begin_anew(partition)
         list(self.role.changed_state())
@@ -265,7 +291,8 @@ def member_targets(
     roles: Mapping[str, type[RoleTarget]],
     restored: type[Restored] = Restored,
 ) -> dict[str, Callable[[str], Target]]:
-    """By name, what makes a target: of each member in ``roles`` one that gets messages, and one that restores its changelog."""
+    """By name, what makes a target: of each member in ``roles`` one that gets messages, and one that restores
+    its changelog."""
     made: dict[str, Callable[[str], Target]] = {}
     for name, federation in federations.items():
         for member, target in roles.items():
@@ -278,8 +305,9 @@ def member_targets(
 
 # Changelog keys that change as time passes, whatever messages come: since when the server has been silent.
 CLOCKS = {b"silence"}
-# Fields that a refused message may change: parameters of a model that a refused marker discards, because they belong to no version;
-# notes on refused messages, which have no effect, and notices about them; and the clock.
+# Fields that a refused message may change: parameters of a model that a refused marker discards, because they
+# belong to no version; notes on refused messages, which have no effect, and notices about them; and the
+# clock.
 PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "settings_check", "watch", "notices", "_notices"}
 
 
@@ -307,12 +335,18 @@ def _inside(content: Any, without: Set[str]) -> list[Any]:
     if isinstance(content, Mapping):
         return [part for item in content.items() for part in item]
     if isinstance(content, Set):
-        return [hash(part) if isinstance(part, (int, str, bytes)) else part for part in sorted(content, key=repr)]
+        return [
+            hash(part) if isinstance(part, (int, str, bytes)) else part for part in sorted(content, key=repr)
+        ]
     if isinstance(content, (list, tuple, deque)):
         return list(content)
     names = [
         # What is computed once follows from the rest.
-        *(name for name in getattr(content, "__dict__", ()) if not isinstance(getattr(type(content), name, None), cached_property)),
+        *(
+            name
+            for name in getattr(content, "__dict__", ())
+            if not isinstance(getattr(type(content), name, None), cached_property)
+        ),
         *(name for kind in type(content).__mro__ for name in _names(getattr(kind, "__slots__", ()))),
         *getattr(content, "__struct_fields__", ()),
     ]

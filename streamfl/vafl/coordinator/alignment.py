@@ -84,7 +84,8 @@ def decide(
     outdated: NDArray[np.bool_],
     behind: NDArray[np.bool_],
 ) -> Decision:
-    """Decide which of n entities are learnt from, which have to wait, and which parties are asked for newer embeddings.
+    """Decide which of n entities are learnt from, which have to wait, and which parties are asked for newer
+    embeddings.
 
     entities: (n,) of ENTITY.
     embeddings: (n, M) of EMBEDDING.
@@ -93,11 +94,14 @@ def decide(
     """
     held, fresh = embeddings["held"], embeddings["fresh"]
     ready = entities["labelled"] & ~(fresh & embeddings["asked"]).any(axis=1)
-    # A party that used up its requests and whose embedding is too old again counts as absent. One more request, whose answer is not
-    # waited for, tells the party to forget the entity: no gradient will come.
-    given_up = fresh & outdated & (embeddings["requests"] >= settings.alignment.requests) & ready[:, np.newaxis]
+    # A party that used up its requests and whose embedding is too old again counts as absent. One more
+    # request, whose answer is not waited for, tells the party to forget the entity: no gradient will come.
+    given_up = (
+        fresh & outdated & (embeddings["requests"] >= settings.alignment.requests) & ready[:, np.newaxis]
+    )
     fresh = fresh & ~given_up
-    # A party that was absent when enough others were there comes too late: nobody waits for it, and it waits for nobody.
+    # A party that was absent when enough others were there comes too late: nobody waits for it, and it waits
+    # for nobody.
     late = fresh & (embeddings["answers"] < entities["rounds"][:, np.newaxis])
     enough = (fresh & ~late).sum(axis=1) >= settings.learning.wait_for
     missing = ~held | (outdated & ~fresh)

@@ -22,7 +22,8 @@ from streamfl.vafl.state import ALIGNED_ENTITY
 __all__ = ["LARGEST_OUTPUT", "CoordinatorEntities"]
 
 LARGEST_OUTPUT = 1e100
-"""Bound of a head's output. Larger outputs are clipped to it, or in single precision to the largest with a finite square."""
+"""Bound of a head's output. Larger outputs are clipped to it, or in single precision to the largest with a
+finite square."""
 
 
 class CoordinatorEntities:
@@ -62,7 +63,8 @@ class CoordinatorEntities:
         return self._pending.names
 
     def lacking(self) -> tuple[int, int]:
-        """The number of entities with the learning quorum and without a label, and with a label and without the quorum."""
+        """The number of entities with the learning quorum and without a label, and with a label and without
+        the quorum."""
         rows = np.fromiter((self._rows[name] for name in self._rows), np.intp, len(self._rows))
         labelled = self._entities["labelled"].take(rows)
         shown = self._embeddings["held"].take(rows, axis=0).sum(axis=1) >= self._learning_quorum
@@ -77,11 +79,11 @@ class CoordinatorEntities:
     def admit(
         self, names: Sequence[str], now: float, *, with_labels: bool = False
     ) -> tuple[NDArray[np.intp], Sequence[int], int]:
-        """Admit entities in this order, as many as can be worked off together. Returns their rows and places, and how many names
-        were read.
+        """Admit entities in this order, as many as can be worked off together. Returns their rows and places,
+        and how many names were read.
 
-        An entity that comes twice has to be worked off before it comes again. So have entities that may be forgotten once they are
-        learnt from, where a later entity needs the room.
+        An entity that comes twice has to be worked off before it comes again. So have entities that may be
+        forgotten once they are learnt from, where a later entity needs the room.
 
         with_labels: whether their labels come; then an entity that has a label is skipped.
         """
@@ -105,12 +107,15 @@ class CoordinatorEntities:
     def _without_label(self, names: Sequence[str]) -> list[int]:
         """Places of entities that have no label yet; the others are counted as duplicates."""
         labelled = self._entities["labelled"]
-        places = [place for place, row in enumerate(map(self._rows.get, names)) if row is None or not labelled[row]]
+        places = [
+            place for place, row in enumerate(map(self._rows.get, names)) if row is None or not labelled[row]
+        ]
         self._metrics.duplicate_labels += len(names) - len(places)
         return places
 
     def _admit_in_turn(self, names: Sequence[str], with_labels: bool) -> tuple[list[int], Sequence[int], int]:
-        """Admit entities one by one, up to one whose result depends on those before it being worked off first."""
+        """Admit entities one by one, up to one whose result depends on those before it being worked off
+        first."""
         taken: dict[str, int] = {}
         places: list[int] = []
         may_make_room = False
@@ -163,7 +168,9 @@ class CoordinatorEntities:
         self._entities["revision"][chosen] = revisions + 1
         return PredictionBatch(places, present, revisions)
 
-    def numbers(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def numbers(
+        self, rows: NDArray[np.intp]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Epochs, sequences and parameters' versions of the embeddings, each (n, M)."""
         embeddings = self._embeddings.take(rows, axis=0)
         return embeddings["epoch"], embeddings["sequence"], embeddings["parameters_version"]
@@ -180,7 +187,9 @@ class CoordinatorEntities:
         """Numbers of parties that lack at least one of the entities."""
         return np.flatnonzero(~self._embeddings["held"].take(rows, axis=0).all(axis=0)).tolist()
 
-    def inputs(self, rows: NDArray[np.intp], means: NDArray[np.float64], used: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+    def inputs(
+        self, rows: NDArray[np.intp], means: NDArray[np.float64], used: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
         """The head's inputs, (n, M, embedding size): embeddings, or the party's mean where there is none.
 
         means: (M, embedding size).
@@ -211,17 +220,21 @@ class CoordinatorEntities:
         return np.asarray((rounds > 1) | ((rounds == 1) & ~in_time))
 
     def missing_parties(self, rows: NDArray[np.intp], outdated: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Parties that have no embedding of an entity, or an outdated one that waits for no gradient, (n, M)."""
+        """Parties that have no embedding of an entity, or an outdated one that waits for no gradient, (n,
+        M)."""
         embeddings = self._embeddings.take(rows, axis=0)
         return np.asarray(~embeddings["held"] | (outdated & ~embeddings["fresh"]))
 
-    def decide(self, rows: NDArray[np.intp], outdated: NDArray[np.bool_], behind: NDArray[np.bool_]) -> Decision:
+    def decide(
+        self, rows: NDArray[np.intp], outdated: NDArray[np.bool_], behind: NDArray[np.bool_]
+    ) -> Decision:
         """See :func:`~streamfl.vafl.coordinator.alignment.decide`."""
         entities, embeddings = self._entities.take(rows), self._embeddings.take(rows, axis=0)
         return decide(self._settings, self._learning_quorum, entities, embeddings, outdated, behind)
 
     def settle(self, names: Sequence[str], rows: NDArray[np.intp], decision: Decision, now: float) -> None:
-        """Carry out a decision: note which parties are answered and waited for, and forget entities that are done."""
+        """Carry out a decision: note which parties are answered and waited for, and forget entities that are
+        done."""
         entities, embeddings = self._entities.take(rows), self._embeddings.take(rows, axis=0)
         learns, withheld = decision.learns, decision.withheld
         answered = decision.answered & learns[:, np.newaxis]
@@ -243,13 +256,16 @@ class CoordinatorEntities:
         shown_by_all = embeddings["held"].all(axis=1)
         for place in np.flatnonzero(shown_by_all & withheld).tolist():
             self._forget(names[place])
-        for place in np.flatnonzero(shown_by_all & decided & ~withheld & ~(fresh | asked).any(axis=1)).tolist():
+        for place in np.flatnonzero(
+            shown_by_all & decided & ~withheld & ~(fresh | asked).any(axis=1)
+        ).tolist():
             self._remove(names[place])
 
     # ---- time
 
     def give_up_waiting(self, now: float) -> tuple[list[str], NDArray[np.intp]]:
-        """End overdue waits. Returns the entities' names and rows. A party that was asked and did not answer counts as absent."""
+        """End overdue waits. Returns the entities' names and rows. A party that was asked and did not answer
+        counts as absent."""
         names = self._pending.overdue(now)
         rows, _, _ = self.admit(names, now)
         embeddings = self._embeddings.take(rows, axis=0)
@@ -323,7 +339,10 @@ class CoordinatorEntities:
         self._blank()
         for column in ("shown", "revision", "rounds", "life", "noise", "withheld"):
             self._entities[column][row] = getattr(entity, column)
-        self._entities["label"][row], self._entities["labelled"][row] = entity.label or 0.0, entity.label is not None
+        self._entities["label"][row], self._entities["labelled"][row] = (
+            entity.label or 0.0,
+            entity.label is not None,
+        )
         if entity.awaited_at is not None:
             self._pending.put(name, row, entity.awaited_at)
         if entity.learnt_at is not None:

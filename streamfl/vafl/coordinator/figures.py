@@ -17,14 +17,16 @@ __all__ = ["CoordinatorFigures"]
 
 
 class CoordinatorFigures(CoordinatorMetrics):
-    """Counts of all partitions since the process started, and how old the embeddings were that gradients were computed from."""
+    """Counts of all partitions since the process started, and how old the embeddings were that gradients were
+    computed from."""
 
     def __init__(self) -> None:
         self._oldest = 0
         self._ages: Recent[int] = Recent()
 
     def count(self, decision: Decision, ages: NDArray[np.int64], now: float) -> None:
-        """Count entities that were worked off now. ages: (n, M), steps that the party took since each embedding."""
+        """Count entities that were worked off now. ages: (n, M), steps that the party took since each
+        embedding."""
         learns = decision.learns
         used = ages[learns][decision.used[learns]]
         self.aged_embeddings += len(used)

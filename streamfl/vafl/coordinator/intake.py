@@ -34,7 +34,9 @@ class Intake:
         self._loss = given.loss
         self._carry = given.carry
 
-    def sorted_out(self, messages: list[Received], now: float) -> tuple[list[Received], SentEmbeddings, list[Rejection]]:
+    def sorted_out(
+        self, messages: list[Received], now: float
+    ) -> tuple[list[Received], SentEmbeddings, list[Rejection]]:
         """Returns the valid messages, the embeddings among them, and rejections of the others."""
         embeddings = [one for one in messages if one.channel in self._numbers]
         shown, bounded = self._columns(embeddings)
@@ -96,10 +98,14 @@ class Intake:
         message = received.message
         if isinstance(message, Label):
             classes = max(self._loss.outputs, 2)
-            self.check_label(message.label, f"the label {message.label:g} is not one of {classes} classes from 0")
+            self.check_label(
+                message.label, f"the label {message.label:g} is not one of {classes} classes from 0"
+            )
             return
         if received.record.key != message.entity.encode():
-            raise PeerError("forged", f"embedding of {message.entity!r} under the key {received.record.key!r}")
+            raise PeerError(
+                "forged", f"embedding of {message.entity!r} under the key {received.record.key!r}"
+            )
         if message.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER)
         check_numbers(message.epoch, message.sequence, time_written(received.record.timestamp, now))

@@ -20,8 +20,8 @@ from streamfl.vafl.metrics import LabelMetrics
 __all__ = ["TOLD_BARE", "LabelRelease"]
 
 TOLD_BARE = (
-    "the coordinator has released labels without noise before, so no mu holds for them; start over with another federation.name "
-    "at all members, or leave privacy.reply_noise out"
+    "the coordinator has released labels without noise before, so no mu holds for them; start over with "
+    "another federation.name at all members, or leave privacy.reply_noise out"
 )
 
 
@@ -42,15 +42,19 @@ class LabelRelease:
         # Identifies the noise, and reveals nothing of the secret.
         self._name = fingerprint_of("label", noise, given.secret)
 
-    def withhold(self, ledger: Ledger, names: Sequence[str], decision: Decision, withheld: dict[str, int]) -> None:
+    def withhold(
+        self, ledger: Ledger, names: Sequence[str], decision: Decision, withheld: dict[str, int]
+    ) -> None:
         """Count label releases in the ledger, and withhold those that are not allowed.
 
-        This comes before requests: no party is asked for an embedding of an entity that cannot be learnt from.
+        This comes before requests: no party is asked for an embedding of an entity that cannot be learnt
+        from.
 
         withheld: counts of the reasons.
         """
         for place in np.flatnonzero(decision.answers).tolist():
-            # A label released with the present noise gets the same noise again, which reveals no more and costs nothing.
+            # A label released with the present noise gets the same noise again, which reveals no more and
+            # costs nothing.
             if decision.lives[place] and decision.noises[place] == self._name:
                 continue
             refusal = ledger.refusal(names[place], self._cost)
@@ -58,7 +62,10 @@ class LabelRelease:
                 decision.withheld[place] = True
                 withheld[refusal] += 1
             elif not decision.asks[place]:
-                decision.lives[place], decision.noises[place] = ledger.spend(names[place], self._cost), self._name
+                decision.lives[place], decision.noises[place] = (
+                    ledger.spend(names[place], self._cost),
+                    self._name,
+                )
 
     def gradient(
         self,
@@ -70,8 +77,9 @@ class LabelRelease:
     ) -> NDArray[np.float64]:
         """d l / d outputs with the noise that hides the label, (n, outputs).
 
-        The noise is added to the label's part before anything is rounded. That part does not depend on the outputs. Beside a large
-        output, which a party can choose, rounding would make the label's part larger than it is.
+        The noise is added to the label's part before anything is rounded. That part does not depend on the
+        outputs. Beside a large output, which a party can choose, rounding would make the label's part larger
+        than it is.
 
         names, lives: the entities, and how often their labels were released.
         """
@@ -80,9 +88,12 @@ class LabelRelease:
         told = [self._noisy_label(partition, *one) for one in zip(hidden, names, lives, strict=True)]
         return np.asarray(self._loss.gradient(outputs, none) + np.array(told), dtype=np.float64)
 
-    def _noisy_label(self, partition: int, part: NDArray[np.float64], name: str, life: int) -> NDArray[np.float64]:
-        # Within one life of the entity the noise is the same for every party and every time, as if the label were released once. So
-        # several gradients, or several parties together, cannot average it out. Another life is a new release, which is counted.
+    def _noisy_label(
+        self, partition: int, part: NDArray[np.float64], name: str, life: int
+    ) -> NDArray[np.float64]:
+        # Within one life of the entity the noise is the same for every party and every time, as if the label
+        # were released once. So several gradients, or several parties together, cannot average it out.
+        # Another life is a new release, which is counted.
         place = (self._fingerprint, partition, self._loss.name, name, life)
         return noisy(part, self.noise, 1.0, self._secret, "label", *place)
 

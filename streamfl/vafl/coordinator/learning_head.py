@@ -1,4 +1,5 @@
-"""The coordinator's own model in one partition: theta_0, its optimiser, and the gradient gathered for the next step.
+"""The coordinator's own model in one partition: theta_0, its optimiser, and the gradient gathered for the
+next step.
 
 VAFL, Algorithm 1, server: theta_0 <- theta_0 - eta_0 (d l / d theta_0 + grad r(theta_0)).
 """
@@ -25,7 +26,8 @@ from streamfl.vafl.state import ARRAY, HEAD_COUNTERS
 
 __all__ = ["LearningHead"]
 
-# Steps until a step takes one entity more. A head that has learnt little steps on every entity; so few extra steps cost little.
+# Steps until a step takes one entity more. A head that has learnt little steps on every entity; so few extra
+# steps cost little.
 GROWTH = 64
 
 
@@ -56,7 +58,12 @@ class LearningHead:
     """
 
     def __init__(
-        self, settings: VaflSettings, given: CoordinatorGiven, partition: int, parts: ChangedParts, metrics: CoordinatorMetrics
+        self,
+        settings: VaflSettings,
+        given: CoordinatorGiven,
+        partition: int,
+        parts: ChangedParts,
+        metrics: CoordinatorMetrics,
     ) -> None:
         self._remember_counters = parts.single(HEAD_COUNTERS, HeadCounters, self._restore_counters)
         parts.register(ARRAY.prefix, self._restore_array)
@@ -85,7 +92,8 @@ class LearningHead:
         return self._parameters.copy()
 
     def evaluate(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Outputs of n entities, (n, outputs), clipped to numbers that can be remembered: too large steps may make them huge.
+        """Outputs of n entities, (n, outputs), clipped to numbers that can be remembered: too large steps may
+        make them huge.
 
         inputs: (n, M, embedding size).
         """
@@ -108,8 +116,11 @@ class LearningHead:
         """Entities in the next step."""
         return min(self._most, 1 + self._counters.steps // GROWTH) if self._grows else self._most
 
-    def learn(self, inputs: NDArray[Any], gradient_of: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        """Learn from n entities; theta_0 steps if its batch is full. Returns d l / d h, (n, M, embedding size), within bounds.
+    def learn(
+        self, inputs: NDArray[Any], gradient_of: Callable[[NDArray[Any]], NDArray[Any]]
+    ) -> NDArray[Any]:
+        """Learn from n entities; theta_0 steps if its batch is full. Returns d l / d h, (n, M, embedding
+        size), within bounds.
 
         inputs: (n, M, embedding size).
         gradient_of: maps outputs (n, outputs) to d l / d outputs.
@@ -120,7 +131,9 @@ class LearningHead:
             gradient, down = self._head.backward(self._parameters, done, cotangents)
             if self._head.size:
                 # A sum that is not finite could not be restored after a restart.
-                self._gradient += np.clip(np.nan_to_num(gradient.astype(np.float64)), -LARGEST_GRADIENT, LARGEST_GRADIENT)
+                self._gradient += np.clip(
+                    np.nan_to_num(gradient.astype(np.float64)), -LARGEST_GRADIENT, LARGEST_GRADIENT
+                )
                 self._counters.gathered += len(inputs)
                 self._moved = True
                 if self._counters.gathered >= self._wanted:
@@ -151,7 +164,8 @@ class LearningHead:
     # ---- state
 
     def changed_state(self, others_changed: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of arrays that changed since the last call. Remembers the counters among the partition's parts.
+        """Keys and values of arrays that changed since the last call. Remembers the counters among the
+        partition's parts.
 
         others_changed: whether other owners in the partition have changes.
         """

@@ -1,4 +1,5 @@
-"""The coordinator's state of each party in a partition: which of its embeddings came, how old they are, and their mean."""
+"""The coordinator's state of each party in a partition: which of its embeddings came, how old they are, and
+their mean."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ class _Party(msgspec.Struct, array_like=True):
     count: number of embeddings in the mean, up to 1000.
     mean: of its embeddings, float64 numbers.
     ranges: numbers of the embeddings that were taken.
-    behind: whether the coordinator stopped waiting for the party at some entity, and the party has not been in time since.
-    """
+    behind: whether the coordinator stopped waiting for the party at some entity, and the party has not been
+    in time since."""
 
     epoch: Epoch = -1
     sequence: Count = 0
@@ -48,8 +49,8 @@ class _Party(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class SentEmbeddings:
-    """Embeddings of one party, each of another entity: names, numbers, ``headers`` for a prediction made from it, and ``values``
-    (n, embedding size)."""
+    """Embeddings of one party, each of another entity: names, numbers, ``headers`` for a prediction made from
+    it, and ``values`` (n, embedding size)."""
 
     names: list[str]
     epochs: list[int]
@@ -99,10 +100,13 @@ class Parties:
         """Whether any party had taken a step before its latest embedding."""
         return bool((self._versions > 0).any())
 
-    def unheard(self, number: int, epochs: Sequence[int], sequences: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    def unheard(
+        self, number: int, epochs: Sequence[int], sequences: Sequence[int]
+    ) -> tuple[list[int], list[int], list[int]]:
         """Note the sequence numbers of one party's embeddings.
 
-        Returns the places of new embeddings, of those that came before, and of new ones that came after a later one.
+        Returns the places of new embeddings, of those that came before, and of new ones that came after a
+        later one.
         """
         ranges, places = self._parties[number].ranges, range(len(sequences))
         if len(ranges) == 1:
@@ -129,8 +133,8 @@ class Parties:
 
         The age is 0 unless a later embedding came before.
 
-        mean_n = mean_(n-1) + (h_n - mean_(n-1)) / c_n with c_n = min(n, 1000). It is computed for all embeddings at once: h_i has
-        the weight 1 / c_i times the product over j > i of (1 - 1 / c_j).
+        mean_n = mean_(n-1) + (h_n - mean_(n-1)) / c_n with c_n = min(n, 1000). It is computed for all
+        embeddings at once: h_i has the weight 1 / c_i times the product over j > i of (1 - 1 / c_j).
         """
         party, values = self._parties[number], shown.values
         known, newest = party.epoch, party.parameters_version
@@ -158,12 +162,14 @@ class Parties:
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The age tau of embeddings, (n, M), and whether each is too old.
 
-        tau counts the steps that the party is known to have taken since it made the embedding. For an embedding of another epoch it
-        counts the steps of the present epoch; with a bound, such an embedding is always too old.
+        tau counts the steps that the party is known to have taken since it made the embedding. For an
+        embedding of another epoch it counts the steps of the present epoch; with a bound, such an embedding
+        is always too old.
 
         epochs, versions: numbers of the embeddings, (n, M).
         bound: the largest tau that is not too old; None: no embedding is.
-        newest: the number of the party that has just sent all entities, and each embedding's age when it came, (n,).
+        newest: the number of the party that has just sent all entities, and each embedding's age when it
+        came, (n,).
         """
         known = epochs == self._epochs
         ages = np.maximum(self._versions - np.where(known, versions, 0), 0)
@@ -185,7 +191,8 @@ class Parties:
         self._parties[number].behind &= bool(missed.all())
 
     def fall_behind(self, missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Note parties that the coordinator waited for in vain, entity by entity. Returns which are behind at each entity, (n, M).
+        """Note parties that the coordinator waited for in vain, entity by entity. Returns which are behind at
+        each entity, (n, M).
 
         missing: which parties are missing for each entity, (n, M).
         """
@@ -220,4 +227,7 @@ class Parties:
         """PeerError if one of them is not the number of a party."""
         for number in numbers:
             if not 0 <= number < len(self._parties):
-                raise PeerError("malformed", f"party {number} is remembered, federation.parties has {len(self._parties)}, from 0")
+                raise PeerError(
+                    "malformed",
+                    f"party {number} is remembered, federation.parties has {len(self._parties)}, from 0",
+                )

@@ -44,14 +44,21 @@ class CoordinatorPartition:
     """
 
     def __init__(
-        self, settings: VaflSettings, given: CoordinatorGiven, partition: int, intake: Intake, figures: CoordinatorFigures
+        self,
+        settings: VaflSettings,
+        given: CoordinatorGiven,
+        partition: int,
+        intake: Intake,
+        figures: CoordinatorFigures,
     ) -> None:
         self.partition = partition
         self._intake = intake
         self._parts = ChangedParts("the coordinator")
         self._quorum = settings.learning_quorum
         self.head = LearningHead(settings, given, partition, self._parts, figures)
-        self.parties = Parties(self._parts, len(settings.federation.parties), settings.federation.embedding_size)
+        self.parties = Parties(
+            self._parts, len(settings.federation.parties), settings.federation.embedding_size
+        )
         self.entities = CoordinatorEntities(settings, given.loss.outputs, figures)
         budget = settings.privacy.budget_mu
         self.ledger = Ledger(settings.privacy.ledger_limit, None if budget is None else budget**2)
@@ -64,27 +71,33 @@ class CoordinatorPartition:
 
     @property
     def awaited(self) -> str | None:
-        """Why nothing was learnt yet, with the entities that lack a label or embeddings; None once something was learnt."""
+        """Why nothing was learnt yet, with the entities that lack a label or embeddings; None once something
+        was learnt."""
         if self.parties.have_stepped or self.head.has_learnt:
             return None
         unlabelled, unshown = self.entities.lacking()
         return (
-            f"has learnt from no entity: knows {unlabelled:,} without a label, and {unshown:,} with a label that fewer than "
-            f"{self._quorum} parties have sent (learning.quorum)"
+            f"has learnt from no entity: knows {unlabelled:,} without a label, and {unshown:,} with a label "
+            f"that fewer than {self._quorum} parties have sent (learning.quorum)"
         )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
         arrays = list(self.head.changed_state(self.entities.touched or self.parties.touched))
         self.parties.remember()
-        return chain(arrays, self._parts.changed_state(), self.entities.changed_state(), self.ledger.changed_state())
+        return chain(
+            arrays, self._parts.changed_state(), self.entities.changed_state(), self.ledger.changed_state()
+        )
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Restore one changelog key; PeerError or ValueError for state that the coordinator cannot have written."""
+        """Restore one changelog key; PeerError or ValueError for state that the coordinator cannot have
+        written."""
         self._parts.restore(key, value)
 
     def _restore_entity(self, name: str, entity: RememberedEntity) -> None:
         self.parties.check_numbers(entity.held)
         values = [self._intake.values(one.values) for one in entity.held.values()]
         if entity.label is not None:
-            self._intake.check_label(entity.label, f"of the entity {name!r} the label {entity.label:g} is remembered")
+            self._intake.check_label(
+                entity.label, f"of the entity {name!r} the label {entity.label:g} is remembered"
+            )
         self.entities.restore(name, entity, values)

@@ -1,4 +1,5 @@
-"""Finds parties that send nothing while others do, and entities whose records come in different partitions and never meet."""
+"""Finds parties that send nothing while others do, and entities whose records come in different partitions
+and never meet."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from streamfl.roles.reply_deadline import ReplyDeadline
 __all__ = ["PartyWatch"]
 
 NO_EMBEDDING = (
-    "no embedding of {} has come for {:g} s, although others' embeddings or labels have. Check that that party runs, and what "
-    "this log says about its embeddings; if it may be silent for longer, raise alignment.patience_seconds"
+    "no embedding of {} has come for {:g} s, although others' embeddings or labels have. Check that that "
+    "party runs, and what this log says about its embeddings; if it may be silent for longer, raise "
+    "alignment.patience_seconds"
 )
 
 
@@ -27,7 +29,8 @@ class PartyWatch:
         self._parties = parties
         self._patience = patience
         self._reply_deadlines = [ReplyDeadline(patience) for _ in parties]
-        # Parties of this batch: those that sent embeddings, and those that lack an entity that others sent or labelled.
+        # Parties of this batch: those that sent embeddings, and those that lack an entity that others sent or
+        # labelled.
         self._heard: set[int] = set()
         self._awaited: set[int] = set()
         self._places = PlaceWatch()
@@ -38,7 +41,11 @@ class PartyWatch:
 
     @property
     def trouble(self) -> str | None:
-        silent = [name for name, deadline in zip(self._parties, self._reply_deadlines, strict=True) if deadline.overdue]
+        silent = [
+            name
+            for name, deadline in zip(self._parties, self._reply_deadlines, strict=True)
+            if deadline.overdue
+        ]
         return NO_EMBEDDING.format(", ".join(silent), self._patience) if silent else self._places.disorder
 
     def notices(self) -> Iterable[OperatorNotice]:

@@ -46,9 +46,15 @@ class PendingEmbeddings:
         self._by_row[rows] = np.nan
 
     def settle(
-        self, names: Sequence[str], rows: NDArray[np.intp], now: float, asked: NDArray[np.bool_], waits: NDArray[np.bool_]
+        self,
+        names: Sequence[str],
+        rows: NDArray[np.intp],
+        now: float,
+        asked: NDArray[np.bool_],
+        waits: NDArray[np.bool_],
     ) -> None:
-        """Start and stop waiting. The time starts anew where an embedding is asked for, and goes on for others that already wait.
+        """Start and stop waiting. The time starts anew where an embedding is asked for, and goes on for
+        others that already wait.
 
         asked: a newer embedding was asked for just now.
         waits: something is awaited.
@@ -76,7 +82,8 @@ class PendingEmbeddings:
         self._since.pop(name, None)
 
     def overdue(self, now: float) -> list[str]:
-        """Names of entities that have waited for their time, sorted by start and then by name: a restore may change the order."""
+        """Names of entities that have waited for their time, sorted by start and then by name: a restore may
+        change the order."""
         due = []
         for name, since in self._ordered().items():
             if since + self._seconds > now:

@@ -36,11 +36,16 @@ class Predictions:
         self._loss_sum = 0.0
         # Unused with the square loss: its predictions are not right or wrong.
         self._right = 0
-        # For the last labels that came after a prediction: its loss, and whether its likeliest class was right.
+        # For the last labels that came after a prediction: its loss, and whether its likeliest class was
+        # right.
         self._recent: Recent[tuple[float, float]] = Recent()
 
     def sends(
-        self, names: Sequence[str], headers: Sequence[Headers], predicting: PredictionBatch, outputs: NDArray[Any]
+        self,
+        names: Sequence[str],
+        headers: Sequence[Headers],
+        predicting: PredictionBatch,
+        outputs: NDArray[Any],
     ) -> list[Send]:
         """One message for each entity that is predicted.
 
@@ -53,7 +58,12 @@ class Predictions:
         values = self._loss.prediction(outputs).tolist()
         if self._loss.name == "square":
             values = [self._original(value) for value in values]
-        columns = (predicting.places.tolist(), values, predicting.embeddings.tolist(), predicting.revisions.tolist())
+        columns = (
+            predicting.places.tolist(),
+            values,
+            predicting.embeddings.tolist(),
+            predicting.revisions.tolist(),
+        )
         encode, sends = self._encode, []
         for place, value, embeddings, revision in zip(*columns, strict=True):
             name = names[place]
@@ -70,14 +80,18 @@ class Predictions:
         if not len(outputs):
             return
         likeliest = outputs.argmax(axis=1) if self._loss.name == "softmax" else outputs[:, 0] > 0
-        losses, right = self._loss.values(outputs, labels).tolist(), (likeliest == labels).astype(float).tolist()
+        losses, right = (
+            self._loss.values(outputs, labels).tolist(),
+            (likeliest == labels).astype(float).tolist(),
+        )
         self._scored += len(losses)
         self._loss_sum += sum(losses)
         self._right += int(sum(right))
         self._recent.extend(list(zip(losses, right, strict=True)), now)
 
     def measure(self) -> Iterable[Measurement]:
-        """Sums since the process started, and means over the last labels, which are unknown before the first label."""
+        """Sums since the process started, and means over the last labels, which are unknown before the first
+        label."""
         classifies, recent, until = self._loss.name != "square", self._recent.items, self._recent.until
         count = len(recent)
         yield ScoreMetrics.scored(self._scored)

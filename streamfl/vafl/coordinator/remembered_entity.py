@@ -24,8 +24,8 @@ class RememberedEmbedding(msgspec.Struct, array_like=True, gc=False):
     values: raw numbers.
     fresh: whether it waits for a gradient.
     asked: whether the coordinator asked for a newer one. It may still come after the waiting has ended.
-    requests: how many newer embeddings were asked for and came, since the party sent the entity by itself. The first releases
-        remembered only whether this one was asked for.
+    requests: how many newer embeddings were asked for and came, since the party sent the entity by itself.
+        The first releases remembered only whether this one was asked for.
     answers: gradients of this entity that went to the party.
     """
 
@@ -122,15 +122,20 @@ def encode_entities(
     every = list(zip(*(columns[name] for name in RememberedEmbedding.__struct_fields__), strict=True))
     held, parties = columns["held"], range(size)
     of_entities = [
-        {number: every[first + number] for number in parties if held[first + number]} for first in range(0, len(every), size)
+        {number: every[first + number] for number in parties if held[first + number]}
+        for first in range(0, len(every), size)
     ]
     numbers = {name: entities[name].tolist() for name in entities.dtype.fields or ()}
     numbers.update({name: column.tolist() for name, column in times.items()})
-    numbers["label"] = [one if known else None for one, known in zip(numbers["label"], numbers["labelled"], strict=True)]
+    numbers["label"] = [
+        one if known else None for one, known in zip(numbers["label"], numbers["labelled"], strict=True)
+    ]
     for name in ("awaited_at", "learnt_at"):
         # Only a NaN differs from itself.
         numbers[name] = [None if one != one else one for one in numbers[name]]
     numbers["held"] = of_entities
-    numbers["outputs"] = [one if shown else None for one, shown in zip(outputs.tolist(), numbers["shown"], strict=True)]
+    numbers["outputs"] = [
+        one if shown else None for one, shown in zip(outputs.tolist(), numbers["shown"], strict=True)
+    ]
     remembered = zip(*(numbers[name] for name in RememberedEntity.__struct_fields__), strict=True)
     return list(map(_ENCODER.encode, remembered))

@@ -18,7 +18,8 @@ __all__ = ["Replies"]
 class Replies:
     """The replies of one batch. Requests wait until its end, or until a gradient of the same entity.
 
-    A party takes the steps of the gradients that come before a request, and answers the request by the parameters after them.
+    A party takes the steps of the gradients that come before a request, and answers the request by the
+    parameters after them.
 
     parties: names of the parties, in order.
     fingerprint: of the settings that all members have to agree on.
@@ -48,7 +49,11 @@ class Replies:
         """
         if not chosen.any():
             return []
-        columns = (*(places.tolist() for places in np.nonzero(chosen)), epochs[chosen].tolist(), sequences[chosen].tolist())
+        columns = (
+            *(places.tolist() for places in np.nonzero(chosen)),
+            epochs[chosen].tolist(),
+            sequences[chosen].tolist(),
+        )
         contents = [b""] * len(columns[0]) if gradients is None else encode_rows(gradients[chosen])
         channels, encode, sends = self._channels, REPLY.encode, []
         for place, number, epoch, sequence, content in zip(*columns, contents, strict=True):
@@ -58,9 +63,12 @@ class Replies:
         return sends
 
     def order(self, requests: list[Send], gradients: list[Send]) -> list[Send]:
-        """The replies to send now: gradients, each after earlier requests for the same party and entity. New requests wait."""
+        """The replies to send now: gradients, each after earlier requests for the same party and entity. New
+        requests wait."""
         if self._requests:
-            gradients = [one for send in gradients for one in (*self._requests.pop((send.channel, send.key), ()), send)]
+            gradients = [
+                one for send in gradients for one in (*self._requests.pop((send.channel, send.key), ()), send)
+            ]
         for send in requests:
             self._requests.setdefault((send.channel, send.key), []).append(send)
         return gradients

@@ -1,12 +1,14 @@
 """The coordinator: brings embeddings and labels of an entity together, predicts, and answers with gradients.
 
-VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party, answers with d l / d h_nm, updates its own theta_0.
+VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party, answers with d l / d h_nm,
+updates its own theta_0.
 
-The role calls the owners of its state, which :class:`CoordinatorPartition` lists, and of its output: :class:`Predictions` and
-:class:`Replies`.
+The role calls the owners of its state, which :class:`CoordinatorPartition` lists, and of its output:
+:class:`Predictions` and :class:`Replies`.
 
-The role works off a batch in stretches: consecutive messages of one kind (and one party, for embeddings), each of another entity.
-One entity affects another only through steps of theta_0. So a stretch is array work, cut where theta_0 takes a step.
+The role works off a batch in stretches: consecutive messages of one kind (and one party, for embeddings),
+each of another entity. One entity affects another only through steps of theta_0. So a stretch is array work,
+cut where theta_0 takes a step.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    Headers,
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.labels import Label
@@ -42,12 +53,14 @@ from streamfl.vafl.state import SPENT
 
 __all__ = ["CoordinatorSnapshot", "VaflCoordinator"]
 
-# Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for the next.
+# Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for
+# the next.
 STRETCH = 1000
 
 
 class VaflCoordinator:
-    """The member that knows the labels. It has one model per partition, for the entities whose key falls there.
+    """The member that knows the labels. It has one model per partition, for the entities whose key falls
+    there.
 
     A label that comes after its entity was forgotten waits and expires like any other.
 
@@ -84,7 +97,8 @@ class VaflCoordinator:
 
     @property
     def waiting(self) -> Mapping[str, int]:
-        # The coordinator works off every message at once. Requests to parties have a time, which wake_at returns.
+        # The coordinator works off every message at once. Requests to parties have a time, which wake_at
+        # returns.
         return {}
 
     @property
@@ -105,7 +119,9 @@ class VaflCoordinator:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        self._tasks[partition] = CoordinatorPartition(self.settings, self.given, partition, self._intake, self._figures)
+        self._tasks[partition] = CoordinatorPartition(
+            self.settings, self.given, partition, self._intake, self._figures
+        )
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
@@ -137,11 +153,13 @@ class VaflCoordinator:
         return self._tasks[partition].head.parameters
 
     def mean_embeddings(self, partition: int) -> NDArray[np.float64]:
-        """The running mean of each party's embeddings, (M, embedding size): replaces an embedding that is missing. A copy."""
+        """The running mean of each party's embeddings, (M, embedding size): replaces an embedding that is
+        missing. A copy."""
         return self._tasks[partition].parties.means.copy()
 
     def evaluate(self, partition: int, embeddings: NDArray[Any]) -> NDArray[Any]:
-        """The head's outputs for embeddings (n, M, embedding size) at the partition's present parameters: (n, outputs)."""
+        """The head's outputs for embeddings (n, M, embedding size) at the partition's present parameters: (n,
+        outputs)."""
         return self._tasks[partition].head.evaluate(embeddings)
 
     def snapshots(self) -> Mapping[int, CoordinatorSnapshot]:
@@ -160,7 +178,9 @@ class VaflCoordinator:
             return
         task = self._tasks[change.partition]
         if change.key.startswith(SPENT.prefix) and not self._release.noise:
-            self._notices.add(promise_ended("the coordinator", "privacy.reply_noise", self.settings.privacy.without_noise))
+            self._notices.add(
+                promise_ended("the coordinator", "privacy.reply_noise", self.settings.privacy.without_noise)
+            )
         try:
             task.restore(change.key, change.value)
         except UNDECODABLE as error:
@@ -176,8 +196,11 @@ class VaflCoordinator:
 
     # ---- input
 
-    def _take(self, task: CoordinatorPartition, messages: list[Received], now: float) -> list[Send | Rejection]:
-        """Take the messages of a partition. Wrong ones are sorted out first, so that they do not cut a stretch in two."""
+    def _take(
+        self, task: CoordinatorPartition, messages: list[Received], now: float
+    ) -> list[Send | Rejection]:
+        """Take the messages of a partition. Wrong ones are sorted out first, so that they do not cut a
+        stretch in two."""
         messages, shown, refused = self._intake.sorted_out(messages, now)
         replies: list[Send | Rejection] = list(refused)
         for channel, group in groupby(messages, attrgetter("channel")):
@@ -209,7 +232,9 @@ class VaflCoordinator:
             sends += self._work_off(task, names, rows, now, task.parties.behind)
         return sends
 
-    def _take_embeddings(self, task: CoordinatorPartition, number: int, shown: SentEmbeddings, now: float) -> list[Send]:
+    def _take_embeddings(
+        self, task: CoordinatorPartition, number: int, shown: SentEmbeddings, now: float
+    ) -> list[Send]:
         new, again, late = task.parties.unheard(number, shown.epochs, shown.sequences)
         if again or late:
             self._tell_of_two(number, shown, again, late)
@@ -226,19 +251,26 @@ class VaflCoordinator:
             task.parties.keep_up(number, task.entities.missed(rows, number, now))
             task.entities.show(rows, number, part)
             self._watch.awaited(task.entities.missing(rows))
-            sends += self._work_off(task, part.names, rows, now, task.parties.behind, (number, ages), part.headers)
+            sends += self._work_off(
+                task, part.names, rows, now, task.parties.behind, (number, ages), part.headers
+            )
         return sends
 
     def _tell_of_two(self, number: int, shown: SentEmbeddings, again: list[int], late: list[int]) -> None:
-        """Count embeddings that came again or late, and warn the operator that two processes may send for one party."""
+        """Count embeddings that came again or late, and warn the operator that two processes may send for one
+        party."""
         self._figures.ignored_embeddings["duplicate"] += len(again)
         self._figures.superseded_embeddings += len(late)
         repeated = "was repeated and had no effect; if this continues, two processes send for this party"
         self._tell_of_first("duplicate_embedding", number, shown, again, repeated)
-        superseded = "came after a later one: does a second process of the party write, or somebody else in its name?"
+        superseded = (
+            "came after a later one: does a second process of the party write, or somebody else in its name?"
+        )
         self._tell_of_first("superseded", number, shown, late, superseded)
 
-    def _tell_of_first(self, reason: str, number: int, shown: SentEmbeddings, places: list[int], text: str) -> None:
+    def _tell_of_first(
+        self, reason: str, number: int, shown: SentEmbeddings, places: list[int], text: str
+    ) -> None:
         if places and reason not in self._notices:
             which = f"embedding {shown.sequences[places[0]]} of epoch {shown.epochs[places[0]]}"
             self._notices.say(reason, f"party {self.parties[number]!r}: {which} {text}")
@@ -267,8 +299,8 @@ class VaflCoordinator:
         """Predict, and learn from, those of these entities that are ready.
 
         behind: the parties that no quorum waits for.
-        newest: the number of the party that has just sent them, and each embedding's age when it came, in steps. headers: of each.
-        """
+        newest: the number of the party that has just sent them, and each embedding's age when it came, in
+        steps. headers: of each."""
         entities, means = task.entities, task.parties.means
         predicting = NOTHING if newest is None else entities.to_predict(rows)
         predicted = rows[predicting.places]
@@ -292,7 +324,9 @@ class VaflCoordinator:
             gradients = np.empty(used.shape, self._dtype)
             for some, others in self._between_steps(task.head, predicting.places, learning):
                 outputs[some] = self._predict(task, inputs[some])
-                gradients[others] = self._learn(task, learnt[others], used[others], labels[others], lives[others])
+                gradients[others] = self._learn(
+                    task, learnt[others], used[others], labels[others], lives[others]
+                )
             encode, partition, answered = self._replies.encode, task.partition, decision.answered[learning]
             requests = encode(partition, names, epochs, sequences, decision.asked)
             answers = encode(partition, learnt, epochs[learning], sequences[learning], answered, gradients)
@@ -307,7 +341,8 @@ class VaflCoordinator:
     def _between_steps(
         self, head: LearningHead, predicted: NDArray[np.intp], learnt: NDArray[np.intp]
     ) -> Iterator[tuple[slice, slice]]:
-        """Cut both at the entities that complete a step of theta_0: everything after such an entity has to use the new theta_0."""
+        """Cut both at the entities that complete a step of theta_0: everything after such an entity has to
+        use the new theta_0."""
         begin_predicted = begin = 0
         while (more := head.entities_until_step()) is not None:
             end = begin + more
@@ -330,13 +365,16 @@ class VaflCoordinator:
         labels: NDArray[np.float64],
         lives: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """Learn from n entities. Returns d l / d h, (n, M, embedding size). lives: how often their labels were released."""
+        """Learn from n entities. Returns d l / d h, (n, M, embedding size). lives: how often their labels
+        were released."""
         if not names:
             return np.empty_like(inputs)
 
         def gradient_of(outputs: NDArray[Any]) -> NDArray[Any]:
             if not self._release.noise:
                 return self._loss.gradient(outputs, labels)
-            return self._release.gradient(task.partition, names, lives.tolist(), labels, outputs.astype(np.float64))
+            return self._release.gradient(
+                task.partition, names, lives.tolist(), labels, outputs.astype(np.float64)
+            )
 
         return task.head.learn(inputs, gradient_of)

@@ -1,4 +1,5 @@
-"""The coordinator's function of the embeddings, a sum or a network over all of them, and the losses of its outputs."""
+"""The coordinator's function of the embeddings, a sum or a network over all of them, and the losses of its
+outputs."""
 
 from __future__ import annotations
 
@@ -34,14 +35,19 @@ class Head(Protocol):
         """The first theta_0, (size,), drawn from the stream (seed, path)."""
 
     def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
-        """From embeddings (n, M, embedding size): the outputs (n, outputs), and the values that :meth:`backward` needs."""
+        """From embeddings (n, M, embedding size): the outputs (n, outputs), and the values that
+        :meth:`backward` needs."""
 
-    def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """From d l / d outputs, (n, outputs): d l / d theta_0 summed over the entities, and d l / d h, (n, M, embedding size)."""
+    def backward(
+        self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """From d l / d outputs, (n, outputs): d l / d theta_0 summed over the entities, and d l / d h, (n, M,
+        embedding size)."""
 
 
 class SumHead:
-    """z_n = sum over m of h_nm, without parameters. Over linear embeddings it is linear, logistic or softmax regression."""
+    """z_n = sum over m of h_nm, without parameters. Over linear embeddings it is linear, logistic or softmax
+    regression."""
 
     size = 0
 
@@ -54,7 +60,9 @@ class SumHead:
     def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
         return embeddings.sum(axis=1), embeddings.shape
 
-    def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def backward(
+        self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         return self._nothing, np.broadcast_to(cotangents[:, np.newaxis, :], done)
 
 
@@ -66,10 +74,11 @@ class NetworkHead:
         self.size = network.size
 
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
-        """The network's first parameters, but never all 0, and with hidden units that pass a gradient where all embeddings are 0.
+        """The network's first parameters, but never all 0, and with hidden units that pass a gradient where
+        all embeddings are 0.
 
-        Linear embeddings are 0 before the first step. There a relu without a bias has the slope 0, so no party would ever learn.
-        """
+        Linear embeddings are 0 before the first step. There a relu without a bias has the slope 0, so no
+        party would ever learn."""
         if len(self._network.sizes) > 2:
             parameters = self._network.initial(seed, "head", *path)
             parameters[self._network.first_biases] = FIRST_BIAS
@@ -81,7 +90,9 @@ class NetworkHead:
         done = self._network.forward(parameters, embeddings.reshape(len(embeddings), -1))
         return done.outputs, (done, embeddings.shape)
 
-    def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def backward(
+        self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         passed, shape = done
         cotangents = cotangents.astype(self._network.dtype, copy=False)
         down = self._network.backward_inputs(parameters, passed, cotangents)
@@ -93,8 +104,8 @@ class OutputLoss:
     """A loss of the head's outputs.
 
     outputs: o, the number of outputs per entity.
-    sensitivity: the largest Euclidean distance between the gradients of two labels; for the square loss, of labels from 0 to 1.
-    gradient: from outputs (n, o) and labels (n,): d l / d outputs, (n, o).
+    sensitivity: the largest Euclidean distance between the gradients of two labels; for the square loss, of
+    labels from 0 to 1. gradient: from outputs (n, o) and labels (n,): d l / d outputs, (n, o).
     values: from outputs (n, o) and labels (n,): l, (n,).
     prediction: from outputs (n, o): the predictions; with the square loss in units of the label's range.
     """
@@ -111,7 +122,9 @@ class OutputLoss:
         return self.name == "square" or (label.is_integer() and 0 <= label < max(self.outputs, 2))
 
 
-def _of_one_output(loss: Loss, sensitivity: float, prediction: Callable[[NDArray[Any]], NDArray[Any]]) -> OutputLoss:
+def _of_one_output(
+    loss: Loss, sensitivity: float, prediction: Callable[[NDArray[Any]], NDArray[Any]]
+) -> OutputLoss:
     return OutputLoss(
         loss.name,
         1,
@@ -141,4 +154,11 @@ def softmax_loss(classes: int) -> OutputLoss:
         chosen = outputs[np.arange(len(labels)), labels.astype(np.intp)]
         return np.asarray(np.logaddexp.reduce(outputs, axis=1) - chosen)
 
-    return OutputLoss("softmax", classes, math.sqrt(2), gradient, values, lambda outputs: np.asarray(softmax(outputs, axis=1)))
+    return OutputLoss(
+        "softmax",
+        classes,
+        math.sqrt(2),
+        gradient,
+        values,
+        lambda outputs: np.asarray(softmax(outputs, axis=1)),
+    )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
+from streamfl.vafl.functions.heads import (
+    LOGISTIC,
+    SQUARE,
+    Head,
+    NetworkHead,
+    OutputLoss,
+    SumHead,
+    softmax_loss,
+)
 from streamfl.vafl.functions.networks import DenseNetwork, Differentiable
 from streamfl.vafl.functions.own_model import own_model
 from streamfl.vafl.privacy import BoundedOutput
@@ -39,7 +47,9 @@ def embedding_function(settings: VaflSettings, inputs: int) -> Differentiable:
 
 def _affordable(network: DenseNetwork, keys: str) -> DenseNetwork:
     if network.size > MOST_PARAMETERS:
-        raise ConfigurationError(f"{keys}: they make {network.size:,} parameters, at most {MOST_PARAMETERS:,} are possible")
+        raise ConfigurationError(
+            f"{keys}: they make {network.size:,} parameters, at most {MOST_PARAMETERS:,} are possible"
+        )
     return network
 
 
@@ -50,7 +60,11 @@ def head(settings: VaflSettings) -> Head:
         return SumHead(settings.dtype)
     sizes = [len(federation.parties) * federation.embedding_size, *section.hidden, settings.outputs]
     network = DenseNetwork(sizes, section.activation, dtype=settings.dtype)
-    return NetworkHead(_affordable(network, "federation.parties, federation.embedding_size, head.hidden and learning.classes"))
+    return NetworkHead(
+        _affordable(
+            network, "federation.parties, federation.embedding_size, head.hidden and learning.classes"
+        )
+    )
 
 
 def output_loss(settings: VaflSettings) -> OutputLoss:

@@ -1,6 +1,8 @@
-"""Dense networks in NumPy: a party's function of its features, and the coordinator's function of the embeddings.
+"""Dense networks in NumPy: a party's function of its features, and the coordinator's function of the
+embeddings.
 
-    u_0 = x;  u_l = sigma(u_(l-1) W_l + b_l) for the hidden layers;  h = u_(L-1) W_L + b_L            (VAFL, section 4)
+u_0 = x;  u_l = sigma(u_(l-1) W_l + b_l) for the hidden layers;  h = u_(L-1) W_L + b_L            (VAFL,
+section 4)
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Differentiable(Protocol):
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
         """The first parameters, (size,), drawn from the stream (seed, path)."""
 
-    def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> Any:
+    def forward(
+        self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None
+    ) -> Any:
         """The forward pass over the inputs.
 
         inputs: (records, input size).
@@ -64,11 +68,13 @@ class Differentiable(Protocol):
         cotangents: g, (records, output size).
         """
 
-    def backward_each(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
+    def backward_each(
+        self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any], norm: float
+    ) -> NDArray[Any]:
         """The same sum, with each record's J' g clipped to the Euclidean ``norm`` before it is added.
 
-        The sum is in double precision. In single precision, the rounding error of a long sum may be larger than one record's part.
-        """
+        The sum is in double precision. In single precision, the rounding error of a long sum may be larger
+        than one record's part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +94,8 @@ class DenseNetwork:
     activation: of the hidden layers.
     bias: whether layers have a bias.
     dtype: of the parameters.
-    perturbation: c_l, the standard deviation of uniform noise inside the activations of hidden layers (VAFL, section 5). The noise
-        is an argument of ``forward``.
+    perturbation: c_l, the standard deviation of uniform noise inside the activations of hidden layers (VAFL,
+        section 5). The noise is an argument of ``forward``.
 
     >>> network = DenseNetwork([2, 1], "relu", dtype=np.float64)
     >>> network.forward(np.array([1.0, 10.0, 0.5]), np.array([[2.0, 3.0]])).outputs
@@ -130,7 +136,8 @@ class DenseNetwork:
         return sum(self.sizes[1:-1]) if self.perturbation else 0
 
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
-        """Weights uniform in +-sqrt(6 / (below + above)) (Glorot and Bengio 2010), biases 0; all 0 without hidden layers.
+        """Weights uniform in +-sqrt(6 / (below + above)) (Glorot and Bengio 2010), biases 0; all 0 without
+        hidden layers.
 
         A linear map needs no broken symmetry, and with parameters 0 its output is 0 until it has learnt.
         """
@@ -142,7 +149,9 @@ class DenseNetwork:
                 parameters[weights] = generator.uniform(-bound, bound, below * above)
         return parameters
 
-    def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> DensePass:
+    def forward(
+        self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None
+    ) -> DensePass:
         """The forward pass over the inputs.
 
         inputs: (records, sizes[0]).
@@ -158,7 +167,9 @@ class DenseNetwork:
             if index == len(self._slices) - 1:
                 return DensePass(tuple(layers), values)
             if noise is not None:
-                values += (math.sqrt(3.0) * self.perturbation) * noise[:, taken : taken + above].astype(values.dtype)
+                values += (math.sqrt(3.0) * self.perturbation) * noise[:, taken : taken + above].astype(
+                    values.dtype
+                )
             taken += above
             layers.append(np.maximum(values, 0) if self.activation == "relu" else np.tanh(values))
         raise AssertionError("a network has a layer")
@@ -171,8 +182,11 @@ class DenseNetwork:
                 gradient[biases] = deltas.sum(axis=0)
         return gradient
 
-    def backward_each(self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
-        # A record's gradient of W_l is the outer product u_(l-1) delta_l': its norm is the product of their norms.
+    def backward_each(
+        self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any], norm: float
+    ) -> NDArray[Any]:
+        # A record's gradient of W_l is the outer product u_(l-1) delta_l': its norm is the product of their
+        # norms.
         layers = list(self._deltas(parameters, done, cotangents))
         squares = np.zeros(len(cotangents))
         for _, below, deltas in layers:
@@ -181,9 +195,14 @@ class DenseNetwork:
         finite = np.isfinite(squares)[:, np.newaxis]
         if not finite.all():
             # Infinity times 0 is NaN, and one record's NaN would spoil the whole sum.
-            layers = [(place, np.where(finite, below, 0), np.where(finite, deltas, 0)) for place, below, deltas in layers]
+            layers = [
+                (place, np.where(finite, below, 0), np.where(finite, deltas, 0))
+                for place, below, deltas in layers
+            ]
             squares = np.where(finite[:, 0], squares, 0.0)
-        shrink = np.minimum(1.0, norm / np.sqrt(np.maximum(squares, np.finfo(np.float64).tiny)))[:, np.newaxis]
+        shrink = np.minimum(1.0, norm / np.sqrt(np.maximum(squares, np.finfo(np.float64).tiny)))[
+            :, np.newaxis
+        ]
         gradient = np.empty(self.size)
         for (weights, biases), below, deltas in layers:
             clipped = deltas * shrink
@@ -192,7 +211,9 @@ class DenseNetwork:
                 gradient[biases] = clipped.sum(axis=0)
         return gradient
 
-    def backward_inputs(self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any]) -> NDArray[Any]:
+    def backward_inputs(
+        self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any]
+    ) -> NDArray[Any]:
         """d (sum of g . h) / d inputs, (records, sizes[0])."""
         deltas = cotangents
         for index in range(len(self._slices) - 1, -1, -1):
@@ -200,15 +221,19 @@ class DenseNetwork:
         return deltas
 
     def _deltas(self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any]) -> Any:
-        """For each layer, last first: its slices, its inputs, and the derivatives by its values before the activation."""
+        """For each layer, last first: its slices, its inputs, and the derivatives by its values before the
+        activation."""
         deltas = cotangents
         for index in range(len(self._slices) - 1, -1, -1):
             yield self._slices[index], done.layers[index], deltas
             if index:
                 deltas = self._through(parameters, index, done, deltas)
 
-    def _through(self, parameters: NDArray[Any], index: int, done: DensePass, deltas: NDArray[Any]) -> NDArray[Any]:
-        """From the derivatives by a layer's values to those by the values below it, before their activation."""
+    def _through(
+        self, parameters: NDArray[Any], index: int, done: DensePass, deltas: NDArray[Any]
+    ) -> NDArray[Any]:
+        """From the derivatives by a layer's values to those by the values below it, before their
+        activation."""
         below, above = self.sizes[index : index + 2]
         down: NDArray[Any] = deltas @ parameters[self._slices[index][0]].reshape(below, above).T
         if index:

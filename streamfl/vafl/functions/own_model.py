@@ -24,7 +24,9 @@ def own_model(location: str, inputs: int, settings: VaflSettings) -> Differentia
     module, _, attribute = location.partition(":")
     try:
         make = getattr(importlib.import_module(module), attribute)
-        function: Differentiable = make(inputs, settings.federation.embedding_size, settings.federation.precision)
+        function: Differentiable = make(
+            inputs, settings.federation.embedding_size, settings.federation.precision
+        )
         _try(function, inputs, settings)
     except Exception as error:
         # The operator's own code may fail in any way.
@@ -42,7 +44,11 @@ def _try(function: Differentiable, inputs: int, settings: VaflSettings) -> None:
         if found.shape != expected:
             raise ConfigurationError(f"{name} of the shape {found.shape}, {expected} is expected")
 
-    size, dtype, units = settings.federation.embedding_size, np.dtype(settings.federation.precision), function.noise_units
+    size, dtype, units = (
+        settings.federation.embedding_size,
+        np.dtype(settings.federation.precision),
+        function.noise_units,
+    )
     parameters = function.initial(0)
     if parameters.shape != (function.size,) or parameters.dtype != dtype:
         raise ConfigurationError(
@@ -54,4 +60,8 @@ def _try(function: Differentiable, inputs: int, settings: VaflSettings) -> None:
     cotangents = np.zeros((2, size), dtype)
     fits("backward gives a gradient", function.backward(parameters, done, cotangents), parameters.shape)
     if settings.privacy.gradient_noise is not None:
-        fits("backward_each gives a gradient", function.backward_each(parameters, done, cotangents, 1.0), parameters.shape)
+        fits(
+            "backward_each gives a gradient",
+            function.backward_each(parameters, done, cotangents, 1.0),
+            parameters.shape,
+        )

@@ -43,13 +43,13 @@ class TorchModel:
     The module is in evaluation mode, so dropout does nothing. All its parameters are learnt, in the order of
     ``module.parameters()``.
 
-    make: makes the module, which maps (records, inputs) to (records, embedding size), each row by itself. PyTorch's generator is
-        seeded before each call.
+    make: makes the module, which maps (records, inputs) to (records, embedding size), each row by itself.
+        PyTorch's generator is seeded before each call.
     precision: "float32" or "float64", as ``federation.precision``.
     threads: PyTorch's threads, in the whole process.
 
-    Raises ConfigurationError if PyTorch is not installed, or if the module has no parameters. Also if it has buffers, as batch
-    normalisation has: only a module's parameters are remembered.
+    Raises ConfigurationError if PyTorch is not installed, or if the module has no parameters. Also if it has
+    buffers, as batch normalisation has: only a module's parameters are remembered.
     """
 
     noise_units = 0
@@ -65,7 +65,9 @@ class TorchModel:
         self._make = make
         self._module = self._made(0)
         if buffers := [name for name, _ in self._module.named_buffers()]:
-            raise ConfigurationError(f"a module without buffers is expected: {', '.join(buffers)} would not be remembered")
+            raise ConfigurationError(
+                f"a module without buffers is expected: {', '.join(buffers)} would not be remembered"
+            )
         self._shapes = [(name, parameter.shape) for name, parameter in self._module.named_parameters()]
         self.size = sum(shape.numel() for _, shape in self._shapes)
         if not self.size:
@@ -76,19 +78,26 @@ class TorchModel:
         module = self._made(int(philox_key(seed, "torch", *path)[0] >> 1))
         return np.concatenate([parameter.detach().numpy().ravel() for parameter in module.parameters()])
 
-    def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> TorchPass:
+    def forward(
+        self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None
+    ) -> TorchPass:
         # Copies: both may be read-only, or change before the backward pass.
         rows, weights = self._tensor(inputs), self._tensor(parameters).requires_grad_()
         return TorchPass(rows, weights, self._results(weights, rows))
 
     def backward(self, parameters: NDArray[Any], done: TorchPass, cotangents: NDArray[Any]) -> NDArray[Any]:
-        (gradient,) = self._torch.autograd.grad(done.results, done.weights, self._tensor(cotangents), retain_graph=True)
+        (gradient,) = self._torch.autograd.grad(
+            done.results, done.weights, self._tensor(cotangents), retain_graph=True
+        )
         return np.asarray(gradient.numpy())
 
-    def backward_each(self, parameters: NDArray[Any], done: TorchPass, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
+    def backward_each(
+        self, parameters: NDArray[Any], done: TorchPass, cotangents: NDArray[Any], norm: float
+    ) -> NDArray[Any]:
         total = np.zeros(self.size)
         for row, cotangent in zip(done.inputs, self._tensor(cotangents), strict=True):
-            # One row at a time: memory and time do not grow with the square of the records, and rows cannot mix.
+            # One row at a time: memory and time do not grow with the square of the records, and rows cannot
+            # mix.
             results = self._results(done.weights, row[None])
             (gradient,) = self._torch.autograd.grad(results, done.weights, cotangent[None])
             own = gradient.numpy().astype(np.float64)

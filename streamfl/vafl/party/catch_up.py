@@ -1,12 +1,13 @@
 """How a party with a backlog sends its entities in step with its model.
 
-A party is *behind* while more than n of its samples are unread, or read and not sent. It then sends n entities, and goes on as
-their gradients come. So the model learns from a history while it embeds it, instead of embedding it all before the first step. A
-party that is not behind sends every sample at once.
+A party is *behind* while more than n of its samples are unread, or read and not sent. It then sends n
+entities, and goes on as their gradients come. So the model learns from a history while it embeds it, instead
+of embedding it all before the first step. A party that is not behind sends every sample at once.
 
-Where some gradients came and then none for a moment, the rest of these n entities lack a label or other parties: the party stops
-waiting for them. Where none came at all for the patience, no coordinator answers or labels are late. The party then goes on without
-waiting, until a gradient comes within the patience after its embedding.
+Where some gradients came and then none for a moment, the rest of these n entities lack a label or other
+parties: the party stops waiting for them. Where none came at all for the patience, no coordinator answers or
+labels are late. The party then goes on without waiting, until a gradient comes within the patience after its
+embedding.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ __all__ = ["CatchUp"]
 # Longer than from one gradient to the next.
 PAUSE_SECONDS = 1.0
 BEHIND = "a backlog is sent in step with the model: {} records are unread, and {} samples wait for gradients"
-ALONE = "a backlog is sent without waiting for gradients, because none came: {} records are unread, {} samples wait"
+ALONE = (
+    "a backlog is sent without waiting for gradients, because none came: {} records are unread, {} samples "
+    "wait"
+)
 
 
 class CatchUp:
@@ -93,7 +97,9 @@ class CatchUp:
         """End the waiting if it has lasted for its limit."""
         if not self.is_over(waiting, now):
             return
-        self._life.window = CatchUpWindow(begin=self._life.sequence, since=now, alone=not self._life.window.answered)
+        self._life.window = CatchUpWindow(
+            begin=self._life.sequence, since=now, alone=not self._life.window.answered
+        )
 
     def set_back(self, now: float) -> None:
         """Move a time after ``now`` back to ``now``: the clock was ahead."""

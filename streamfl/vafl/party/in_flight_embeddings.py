@@ -49,7 +49,12 @@ class InFlightEmbeddings(ExpiringEntries[InFlightEmbedding]):
     """
 
     def __init__(
-        self, parts: ChangedParts, expiry: float, limit: int, forgotten: dict[str, int], check: Callable[[bytes], None]
+        self,
+        parts: ChangedParts,
+        expiry: float,
+        limit: int,
+        forgotten: dict[str, int],
+        check: Callable[[bytes], None],
     ) -> None:
         super().__init__(parts, ENTITY, InFlightEmbedding, expiry, limit, forgotten)
         self._check = check
@@ -81,7 +86,8 @@ class InFlightEmbeddings(ExpiringEntries[InFlightEmbedding]):
         return queue
 
     def end_epoch(self, epoch: int) -> None:
-        """Note that this epoch is given up. Entities sent so far keep it; queued entities will be sent in the next epoch."""
+        """Note that this epoch is given up. Entities sent so far keep it; queued entities will be sent in the
+        next epoch."""
         queued = {entity for entity, _, _ in self._queue}
         for entity, shown in self.items():
             if entity not in queued:
@@ -134,5 +140,7 @@ class WaitingSamples:
     def _restore(self, number: int, sample: _WaitingSample) -> None:
         self._check(sample.features)
         if number < len(self.samples):
-            raise PeerError("malformed", f"waiting sample {number} is remembered after {len(self.samples)} others")
+            raise PeerError(
+                "malformed", f"waiting sample {number} is remembered after {len(self.samples)} others"
+            )
         self.samples.append((sample.entity, sample.features, sample.headers))

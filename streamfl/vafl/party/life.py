@@ -1,4 +1,5 @@
-"""One life of a party's state in a partition: the numbers of its embeddings, and a digest of what its parameters learnt from."""
+"""One life of a party's state in a partition: the numbers of its embeddings, and a digest of what its
+parameters learnt from."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ __all__ = ["CatchUpWindow", "PartyLife"]
 class CatchUpWindow(msgspec.Struct, array_like=True, frozen=True):
     """The entities whose gradients a party that is behind waits for.
 
-    begin: embeddings with a higher number belong to the window. since: when the last embedding was sent, or the last gradient came.
-    answered: whether any gradient came. alone: the party waits for none.
+    begin: embeddings with a higher number belong to the window. since: when the last embedding was sent, or
+    the last gradient came. answered: whether any gradient came. alone: the party waits for none.
     """
 
     begin: Count = 0
@@ -37,13 +38,14 @@ class LifeCounters(msgspec.Struct, array_like=True):
     sequence: number of the embedding that was queued last.
     steps: the number of steps taken.
     first_waiting: number of the sample that has waited longest.
-    learnt: digest of all gradients that the parameters learnt from, and of how; empty without noise, its only user.
-    fingerprint: of the settings that all members of the federation have to agree on.
+    learnt: digest of all gradients that the parameters learnt from, and of how; empty without noise, its only
+    user. fingerprint: of the settings that all members of the federation have to agree on.
     shown_bare: whether any embedding was ever sent without the noise that mu assumes.
     learnt_bare: whether any gradient was ever taken without it.
     start: bytes that the first parameters were drawn from besides the seed; empty: from the seed alone.
     window: the entities that a party that is behind waits for.
-    under_way: the most entities under way at once, since the last step, that were sent after one whose gradient came.
+    under_way: the most entities under way at once, since the last step, that were sent after one whose
+    gradient came.
     """
 
     epoch: Count
@@ -136,7 +138,9 @@ class PartyLife:
     def begin(self, now: float) -> None:
         """Begin the life if it has not begun."""
         if self._counters is None:
-            self._counters = LifeCounters(epoch=epoch_at(now), fingerprint=self._fingerprint, start=self._start)
+            self._counters = LifeCounters(
+                epoch=epoch_at(now), fingerprint=self._fingerprint, start=self._start
+            )
             self._remember()
 
     def renew_epoch(self, now: float) -> None:

@@ -1,4 +1,5 @@
-"""A party's model in one partition: its parameters, its optimiser, and the gradients that wait for the next step.
+"""A party's model in one partition: its parameters, its optimiser, and the gradients that wait for the next
+step.
 
 VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)).
 """
@@ -97,7 +98,8 @@ class PartyModel:
         return self._parameters.copy()
 
     def embed(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """h_m of ``inputs``, (n, inputs), at the present parameters and without noise: (n, embedding size)."""
+        """h_m of ``inputs``, (n, inputs), at the present parameters and without noise: (n, embedding
+        size)."""
         outputs: NDArray[Any] = self._function.forward(self._parameters, inputs).outputs
         return outputs
 
@@ -107,11 +109,15 @@ class PartyModel:
         with np.errstate(over="ignore", invalid="ignore"):
             if self._noise is None:
                 return self.embed(inputs)
-            # One by one: rounding may differ between a row alone and a row in a batch, and repeated work may fall into other
-            # batches.
-            return np.array([self._noisy(self._noise, own, *one) for own, one in zip(inputs, showing, strict=True)])
+            # One by one: rounding may differ between a row alone and a row in a batch, and repeated work may
+            # fall into other batches.
+            return np.array(
+                [self._noisy(self._noise, own, *one) for own, one in zip(inputs, showing, strict=True)]
+            )
 
-    def _noisy(self, noise: PartyNoise, inputs: NDArray[Any], entity: str, shown: InFlightEmbedding) -> NDArray[np.float64]:
+    def _noisy(
+        self, noise: PartyNoise, inputs: NDArray[Any], entity: str, shown: InFlightEmbedding
+    ) -> NDArray[np.float64]:
         """The embedding of one entity with its noise, (embedding size,). inputs: (inputs,)."""
         inside = noise.inside(self._function.noise_units, [shown.sequence])
         (values,) = self._function.forward(self._parameters, inputs[np.newaxis], inside).outputs
@@ -135,18 +141,21 @@ class PartyModel:
 
     @property
     def wanted(self) -> int:
-        """Gradients in the next step: the most entities under way at once since the last step, up to ``batch_size``.
+        """Gradients in the next step: the most entities under way at once since the last step, up to
+        ``batch_size``.
 
-        Gradients of embeddings by the same parameters belong into one step, which averages them. Where labels come at once nothing
-        else is under way, and waiting for more gradients would only delay learning.
+        Gradients of embeddings by the same parameters belong into one step, which averages them. Where labels
+        come at once nothing else is under way, and waiting for more gradients would only delay learning.
         """
         return min(self._batch_size, 1 + self._life.under_way) if self._fewer else self._batch_size
 
-    def gather(self, entity: str, shown: InFlightEmbedding, gradient: bytes, later: Callable[[int, int], int]) -> bool:
+    def gather(
+        self, entity: str, shown: InFlightEmbedding, gradient: bytes, later: Callable[[int, int], int]
+    ) -> bool:
         """Add a gradient to the next step. Returns whether there are enough for the step.
 
-        later: takes a sequence number and a bound; returns how many entities sent after that number are under way, up to the bound.
-        Those sent before it may never be answered.
+        later: takes a sequence number and a bound; returns how many entities sent after that number are under
+        way, up to the bound. Those sent before it may never be answered.
         """
         if not self._gradient_noise:
             self._life.learn_bare()
@@ -158,7 +167,8 @@ class PartyModel:
         return len(self._answered) >= self.wanted
 
     def step(self) -> bool:
-        """Step on all gradients that wait. Returns False if the step was refused because a parameter would become infinite."""
+        """Step on all gradients that wait. Returns False if the step was refused because a parameter would
+        become infinite."""
         answered, self._answered = self._answered, []
         for index in range(len(answered)):
             self._remembered.forget(index)
@@ -184,7 +194,9 @@ class PartyModel:
         inputs = self._rows([one.features for one in answered], self._inputs)
         gradients = self._rows([one.gradient for one in answered], self._embedding_size)
         function, noise = self._function, self._noise
-        inside = None if noise is None else noise.inside(function.noise_units, [one.sequence for one in answered])
+        inside = (
+            None if noise is None else noise.inside(function.noise_units, [one.sequence for one in answered])
+        )
         done = function.forward(self._parameters, inputs, inside)
         bound = None if noise is None else noise.bound
         if noise is None or bound is None:
@@ -200,7 +212,8 @@ class PartyModel:
     # ---- state
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of the parameters and the optimiser's arrays, if a step was tried since the last call."""
+        """Keys and values of the parameters and the optimiser's arrays, if a step was tried since the last
+        call."""
         if self._moved:
             self._moved = False
             yield from changed_chunks({"parameters": self._parameters, **self._optimiser.arrays})
@@ -217,7 +230,9 @@ class PartyModel:
         self.check_features(answered.features)
         bounded_array(answered.gradient, self._function.dtype, self._embedding_size, "gradient")
         if number != len(self._answered):
-            raise PeerError("malformed", f"gradient {number} is remembered after {len(self._answered)} others")
+            raise PeerError(
+                "malformed", f"gradient {number} is remembered after {len(self._answered)} others"
+            )
         self._answered.append(answered)
 
     def check_features(self, content: bytes) -> None:

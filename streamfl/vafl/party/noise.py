@@ -19,8 +19,9 @@ __all__ = ["PartyNoise"]
 class PartyNoise:
     """Noise on embeddings and on steps.
 
-    Reusing one noise draw at two scales lets an observer solve for the value beneath. So everything that scales the noise is in its
-    key. The epoch is not: the clock gives it, and repeated work may fall into another one.
+    Reusing one noise draw at two scales lets an observer solve for the value beneath. So everything that
+    scales the noise is in its key. The epoch is not: the clock gives it, and repeated work may fall into
+    another one.
 
     mechanism: norms, strengths and the secret.
     fingerprint: of the settings that all members have to agree on.
@@ -29,7 +30,9 @@ class PartyNoise:
     life: has the start of the parameters, and the digest of what they learnt from.
     """
 
-    def __init__(self, mechanism: Mechanism, fingerprint: int, name: str, partition: int, life: PartyLife) -> None:
+    def __init__(
+        self, mechanism: Mechanism, fingerprint: int, name: str, partition: int, life: PartyLife
+    ) -> None:
         self._mechanism = mechanism
         self._fingerprint = fingerprint
         self._name = name
@@ -52,7 +55,9 @@ class PartyNoise:
         """sigma of the noise on steps; 0 without noise."""
         return self._mechanism.gradient_noise or 0.0
 
-    def onto_embedding(self, values: NDArray[Any], sequence: int, entity: str, features: bytes) -> NDArray[np.float64]:
+    def onto_embedding(
+        self, values: NDArray[Any], sequence: int, entity: str, features: bytes
+    ) -> NDArray[np.float64]:
         """An embedding with its noise, (embedding size,).
 
         values: the embedding, (embedding size,).
@@ -75,7 +80,8 @@ class PartyNoise:
         return noisy(total, strength * norm, norm, self._mechanism.secret, *self._place("gradient"))
 
     def inside(self, units: int, sequences: Sequence[int]) -> NDArray[Any] | None:
-        """Noise inside the function's hidden layers, (embeddings, units), from -1 to 1; the same for an embedding and its gradient.
+        """Noise inside the function's hidden layers, (embeddings, units), from -1 to 1; the same for an
+        embedding and its gradient.
 
         units: numbers of noise per embedding; 0: none.
         sequences: numbers of the embeddings.
@@ -89,4 +95,13 @@ class PartyNoise:
         mechanism, life = self._mechanism, self._life
         norms = mechanism.embedding_norm, mechanism.gradient_norm or 0.0
         strengths = mechanism.embedding_noise, mechanism.gradient_noise or 0.0
-        return self._fingerprint, self._name, self._partition, kind, life.start, life.learnt, *norms, *strengths
+        return (
+            self._fingerprint,
+            self._name,
+            self._partition,
+            kind,
+            life.start,
+            life.learnt,
+            *norms,
+            *strengths,
+        )

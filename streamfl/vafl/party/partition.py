@@ -56,7 +56,9 @@ class PartyPartition:
     forgotten: counts of forgotten entities by reason, shared by all partitions.
     """
 
-    def __init__(self, settings: VaflSettings, given: PartyGiven, partition: int, forgotten: dict[str, int]) -> None:
+    def __init__(
+        self, settings: VaflSettings, given: PartyGiven, partition: int, forgotten: dict[str, int]
+    ) -> None:
         self._settings = settings
         self._given = given
         self._name = settings.required_party()
@@ -72,11 +74,17 @@ class PartyPartition:
         self._scale_changed = False
         budget = None if mechanism is None else mechanism.budget
         self.ledger = Ledger(settings.privacy.ledger_limit, None if budget is None else budget**2)
-        noise = None if mechanism is None else PartyNoise(mechanism, settings.fingerprint, self._name, partition, self.life)
+        noise = (
+            None
+            if mechanism is None
+            else PartyNoise(mechanism, settings.fingerprint, self._name, partition, self.life)
+        )
         first = self._first_parameters(given.start)
         self.model = PartyModel(settings, given.function, noise, first, self.life, self._parts)
         check = self.model.check_features
-        self.in_flight = InFlightEmbeddings(self._parts, alignment.expiry_seconds, alignment.limit, forgotten, check)
+        self.in_flight = InFlightEmbeddings(
+            self._parts, alignment.expiry_seconds, alignment.limit, forgotten, check
+        )
         self.waiting = WaitingSamples(self._parts, self.life, check)
         # in_flight already bounds the entities on their way, with or without a backlog.
         catches_up = learning.catch_up_samples and not learning.in_flight
@@ -100,12 +108,16 @@ class PartyPartition:
         if self.life.steps:
             return None
         gathered, wanted = self.model.gathered, self.model.wanted
-        return f"knows {gathered:,} of {wanted:,} entities with a gradient that the first step takes (learning.batch_size)"
+        return (
+            f"knows {gathered:,} of {wanted:,} entities with a gradient that the first step takes "
+            "(learning.batch_size)"
+        )
 
     def settle(self) -> None:
         """Check the restored state, once it is complete and before anything is sent or learnt."""
         if self._scale is not None and self.life.epoch is not None and not self._scale.rows:
-            # A release that did not standardise began the partition, and its model has learnt from raw inputs.
+            # A release that did not standardise began the partition, and its model has learnt from raw
+            # inputs.
             self._scale = None
             self.model.go_on_unscaled()
 
@@ -138,10 +150,11 @@ class PartyPartition:
         return min((at for at in times if at is not None), default=None)
 
     def renew_epoch(self, now: float) -> None:
-        """Give up an epoch named by a clock that was far ahead: the coordinator would refuse it until that time comes.
+        """Give up an epoch named by a clock that was far ahead: the coordinator would refuse it until that
+        time comes.
 
-        The party still learns from gradients for that epoch's embeddings. It does not send refused embeddings again, because nobody
-        knows which were refused: entities without a gradient expire.
+        The party still learns from gradients for that epoch's embeddings. It does not send refused embeddings
+        again, because nobody knows which were refused: entities without a gradient expire.
         """
         epoch = self.life.epoch
         if epoch is not None and is_to_come(epoch, now):
@@ -191,6 +204,6 @@ class PartyPartition:
         if mechanism is not None and (life.shown_bare or (mechanism.guarantees and life.learnt_bare)):
             raise PeerError(
                 "configuration",
-                f"{self._name} has {'sent embeddings' if life.shown_bare else 'taken steps'} without noise before, so "
-                "no mu holds; start over with another federation.name at all members",
+                f"{self._name} has {'sent embeddings' if life.shown_bare else 'taken steps'} without noise "
+                "before, so no mu holds; start over with another federation.name at all members",
             )

@@ -1,7 +1,7 @@
 """A party: sends embeddings of its entities, and learns from the gradients that come back.
 
-VAFL, Algorithm 1, party m. The role orders the owners of its state, which :class:`PartyPartition` lists; the equation is in
-:mod:`streamfl.vafl.party.model`.
+VAFL, Algorithm 1, party m. The role orders the owners of its state, which :class:`PartyPartition` lists; the
+equation is in :mod:`streamfl.vafl.party.model`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    Headers,
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.encoding.wire import VERSION
 from streamfl.records.samples import Sample
@@ -40,8 +49,9 @@ from streamfl.vafl.privacy import Mechanism
 __all__ = ["PartySnapshot", "VaflParty"]
 
 NO_GRADIENT = (
-    "no coordinator answers: embeddings are sent, but no gradient has come for {:g} s. Start the vafl-coordinator, or check what "
-    "its log says about this party's embeddings; if labels come later than that, raise alignment.patience_seconds"
+    "no coordinator answers: embeddings are sent, but no gradient has come for {:g} s. Start the "
+    "vafl-coordinator, or check what its log says about this party's embeddings; if labels come later than "
+    "that, raise alignment.patience_seconds"
 )
 
 
@@ -53,7 +63,8 @@ class VaflParty:
 
     prompt = urgent = True
     waiting_limit = 10_000
-    """Samples of a partition that may wait because of ``learning.in_flight`` or a backlog, and one poll more."""
+    """Samples of a partition that may wait because of ``learning.in_flight`` or a backlog, and one poll
+    more."""
 
     def __init__(self, settings: VaflSettings, given: PartyGiven) -> None:
         self.settings = settings
@@ -97,7 +108,9 @@ class VaflParty:
                 self._tasks[partition].catch_up.unread(count)
 
     def _room(self, task: PartyPartition) -> int:
-        return self.waiting_limit if task.catch_up.room is None else min(task.catch_up.room, self.waiting_limit)
+        return (
+            self.waiting_limit if task.catch_up.room is None else min(task.catch_up.room, self.waiting_limit)
+        )
 
     @property
     def waiting(self) -> Mapping[str, int]:
@@ -116,7 +129,9 @@ class VaflParty:
 
     def open(self, partition: int) -> None:
         self._clock_guard.opened()
-        self._tasks[partition] = PartyPartition(self.settings, self.given, partition, self._metrics.forgotten_entities)
+        self._tasks[partition] = PartyPartition(
+            self.settings, self.given, partition, self._metrics.forgotten_entities
+        )
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
@@ -170,7 +185,8 @@ class VaflParty:
         return self._tasks[partition].model.parameters
 
     def embed(self, partition: int, inputs: NDArray[Any]) -> NDArray[Any]:
-        """h_m of ``inputs``, (n, inputs), at the partition's present parameters and without noise: (n, embedding size)."""
+        """h_m of ``inputs``, (n, inputs), at the partition's present parameters and without noise: (n,
+        embedding size)."""
         task = self._tasks[partition]
         task.settle()
         return task.model.embed(task.scaled(inputs))
@@ -197,7 +213,9 @@ class VaflParty:
             raise PeerError("malformed", f"a party's state: {error}") from None
 
     def _restore(self, change: StateChange) -> None:
-        notice = None if change.value is None else self._tasks[change.partition].restore(change.key, change.value)
+        notice = (
+            None if change.value is None else self._tasks[change.partition].restore(change.key, change.value)
+        )
         if notice is not None:
             self._notices.add(notice)
 
@@ -224,9 +242,12 @@ class VaflParty:
             self._queue(task, entity, features, headers, now)
 
     def _check(self, received: Received, reply: Reply, bounded: bool) -> None:
-        """PeerError for a wrong reply. bounded: whether its gradient is known to have the right shape and bounds."""
+        """PeerError for a wrong reply. bounded: whether its gradient is known to have the right shape and
+        bounds."""
         if received.record.key != reply.entity.encode():
-            raise PeerError("forged", f"reply for entity {reply.entity!r} under the key {received.record.key!r}")
+            raise PeerError(
+                "forged", f"reply for entity {reply.entity!r} under the key {received.record.key!r}"
+            )
         if reply.fingerprint != self.fingerprint:
             raise PeerError("configuration", ANOTHER)
         if reply.gradient and not bounded:
@@ -264,7 +285,8 @@ class VaflParty:
         return sends
 
     def _queue_again(self, task: PartyPartition, entity: str, shown: InFlightEmbedding, now: float) -> bool:
-        """Queue the entity because the coordinator asks for a newer embedding. Returns whether it is queued."""
+        """Queue the entity because the coordinator asks for a newer embedding. Returns whether it is
+        queued."""
         if shown.requests >= self._requests:
             self._metrics.withheld_embeddings["requests"] += 1
             return False
@@ -286,7 +308,13 @@ class VaflParty:
             self._queue(task, *task.waiting.take(), now)
 
     def _queue(
-        self, task: PartyPartition, entity: str, features: bytes, headers: Headers, now: float, requests: int = 0
+        self,
+        task: PartyPartition,
+        entity: str,
+        features: bytes,
+        headers: Headers,
+        now: float,
+        requests: int = 0,
     ) -> bool:
         """Queue an entity to be sent with this batch. Returns False if its budget does not allow it."""
         mechanism = self.mechanism
@@ -312,7 +340,9 @@ class VaflParty:
         sends = []
         for (entity, shown, headers), content in zip(queue, rows, strict=True):
             message = Embedding(VERSION, self.fingerprint, entity, epoch, shown.sequence, steps, content)
-            sends.append(Send("embeddings", entity.encode(), EMBEDDING.encode(message), task.partition, headers))
+            sends.append(
+                Send("embeddings", entity.encode(), EMBEDDING.encode(message), task.partition, headers)
+            )
         return sends
 
     def _spend(self, task: PartyPartition, entity: str, cost: float) -> bool:

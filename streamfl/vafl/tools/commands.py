@@ -1,4 +1,5 @@
-"""Commands of this system, and their options. What they run takes long to load, so it is loaded when a command is run."""
+"""Commands of this system, and their options. What they run takes long to load, so it is loaded when a
+command is run."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from streamfl.simulation.system_tools import Report, SimulationOptions
 __all__ = ["simulate"]
 
 CoordinatorDelayOption = Annotated[
-    float | None, typer.Option(help="Virtual seconds that the coordinator takes for one upload of a party; left out: 0.")
+    float | None,
+    typer.Option(help="Virtual seconds that the coordinator takes for one upload of a party; left out: 0."),
 ]
 
 

@@ -1,4 +1,5 @@
-"""``streamfl demo vafl``: three parties have different columns of the same images; one party is slow, and labels are late."""
+"""``streamfl demo vafl``: three parties have different columns of the same images; one party is slow, and
+labels are late."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ TITLES = {
 
 
 def demo(out: Path, seed: int) -> Report:
-    """Run the parties together without and with waiting, each alone, and one with all columns; draw accuracy over time."""
+    """Run the parties together without and with waiting, each alone, and one with all columns; draw accuracy
+    over time."""
     table = _table(seed)
     names = list(PARTIES)
     runs = {
@@ -52,10 +54,16 @@ def demo(out: Path, seed: int) -> Report:
     }
     lines = {name: runs[name].history for name in ("asynchronous", "synchronous")}
     levels = {name: one.final.accuracy or 0.0 for name, one in runs.items() if name not in lines}
-    curves = {name: [(one.seconds, one.accuracy or 0.0) for one in history] for name, history in lines.items()}
+    curves = {
+        name: [(one.seconds, one.accuracy or 0.0) for one in history] for name, history in lines.items()
+    }
     if can_draw():
-        picture_over_time(curves, levels, out, "streamfl: three parties, one ten times slower, labels 200 images late")
-    found = {name: {"accuracy": one.final.accuracy, "virtual_seconds": one.seconds} for name, one in runs.items()}
+        picture_over_time(
+            curves, levels, out, "streamfl: three parties, one ten times slower, labels 200 images late"
+        )
+    found = {
+        name: {"accuracy": one.final.accuracy, "virtual_seconds": one.seconds} for name, one in runs.items()
+    }
     return Report(
         title=f"Kinds of surface in {DATA}",
         columns=("who learns", "accuracy on other images", "virtual time", f"until accuracy {GOAL}"),
@@ -74,7 +82,8 @@ def _run(names: Sequence[str], table: VerticalTable, seed: int, synchronous: boo
         learning_rate=0.1,
         batch_size=BATCH,
         wait_for=len(names) if synchronous else 1,
-        # A party that waits for the slowest must not send embeddings long before it: they would be of an old model.
+        # A party that waits for the slowest must not send embeddings long before it: they would be of an old
+        # model.
         in_flight=LABEL_DELAY + BATCH if synchronous else None,
     )
     federation = VaflFederation(name="demo", seed=seed, parties=list(names), embedding_size=CLASSES)
@@ -86,7 +95,8 @@ def _run(names: Sequence[str], table: VerticalTable, seed: int, synchronous: boo
 
 
 def _table(seed: int) -> VerticalTable:
-    """The images in an order by ``seed``; every column has mean 0 and deviation 1 over the training images."""
+    """The images in an order by ``seed``; every column has mean 0 and deviation 1 over the training
+    images."""
     data = read_data(DATA)
     inputs = numbers(data, data.inputs(["y"]), DATA)
     labels = np.unique(data.columns["y"].astype(str), return_inverse=True)[1].astype(np.float64)

@@ -36,7 +36,8 @@ _LARGEST_BATCH = 4000
 
 
 class _Network(MemoryBus):
-    """A bus with delays. ``arrived``: by topic, the offset before which records can be read; other topics can be read whole."""
+    """A bus with delays. ``arrived``: by topic, the offset before which records can be read; other topics can
+    be read whole."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock=clock)
@@ -56,7 +57,10 @@ class _NetworkSession(MemorySession):
         taken = polled.records
         assert isinstance(self._bus, _Network)
         for place, position in self._positions.items():
-            room = min(max_records - len(taken), self._bus.arrived.get(place[0], self._bus._log(*place).end) - position)
+            room = min(
+                max_records - len(taken),
+                self._bus.arrived.get(place[0], self._bus._log(*place).end) - position,
+            )
             if place in self._paused or room <= 0:
                 continue
             records = self._bus._log(*place).since(position, room)
@@ -66,9 +70,11 @@ class _NetworkSession(MemorySession):
 
 @dataclass
 class _SimulatedParty:
-    """``turn``: when its last turn was. ``next``: when its next turn is; inf: it sleeps until something comes for it.
+    """``turn``: when its last turn was. ``next``: when its next turn is; inf: it sleeps until something comes
+    for it.
 
-    replies: pairs of a time and an offset: from that time on the party can read its gradients before that offset.
+    replies: pairs of a time and an offset: from that time on the party can read its gradients before that
+    offset.
     """
 
     name: str
@@ -92,12 +98,14 @@ class _SimulatedParty:
 class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
     """A federation of one partition, with every role in its own worker.
 
-    settings: of any member; a member's own sections are filled in here. inputs: by party, in the order of federation.parties,
-    (entities, its features). labels: (entities,). arrivals: number of entities that reach a party between two of its uploads; None:
-    as many as it takes. network_delay: virtual seconds from a party to the coordinator, and the same back. coordinator_delay:
-    virtual seconds that the coordinator takes for one upload; other uploads wait. Labels have no delay.
-    answers_first: whether a party takes the gradients that have come before its next samples reach it, as with slow samples.
-    own_start: whether members draw their first parameters from secrets of their own, as in a deployment.
+    settings: of any member; a member's own sections are filled in here. inputs: by party, in the order of
+    federation.parties, (entities, its features). labels: (entities,). arrivals: number of entities that reach
+    a party between two of its uploads; None: as many as it takes. network_delay: virtual seconds from a party
+    to the coordinator, and the same back. coordinator_delay: virtual seconds that the coordinator takes for
+    one upload; other uploads wait. Labels have no delay.
+    answers_first: whether a party takes the gradients that have come before its next samples reach it, as
+    with slow samples. own_start: whether members draw their first parameters from secrets of their own, as in
+    a deployment.
     """
 
     prediction = Prediction
@@ -118,7 +126,9 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
     ) -> None:
         if not own_start:
             # So that others can compute the same figures.
-            settings = settings.model_copy(update={"learning": settings.learning.model_copy(update={"seeded_start": True})})
+            settings = settings.model_copy(
+                update={"learning": settings.learning.model_copy(update={"seeded_start": True})}
+            )
         super().__init__(settings, _Network, inputs, labels)
         self.arrivals = arrivals
         self.answers_first = answers_first
@@ -129,14 +139,21 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
         for name, own in members(federation, self.columns, label_range).items():
             self.workers[name] = self._start(self.settings.model_copy(update=own))
         self.parties = []
-        for name, delay in zip(federation.parties, delays or [Delay()] * len(federation.parties), strict=True):
+        for name, delay in zip(
+            federation.parties, delays or [Delay()] * len(federation.parties), strict=True
+        ):
             draws = rng_for(federation.seed, "vertical", "delays", name)
             up, down = (f"{federation.name}.{name}.{way}" for way in BETWEEN)
-            self.parties.append(_SimulatedParty(name, self.workers[name], delay, draws, self.now, self.now, up, down))
-        self.bus.arrived = {topic: 0 for party in self.parties for topic in (party.embeddings, party.gradients)}
+            self.parties.append(
+                _SimulatedParty(name, self.workers[name], delay, draws, self.now, self.now, up, down)
+            )
+        self.bus.arrived = {
+            topic: 0 for party in self.parties for topic in (party.embeddings, party.gradients)
+        }
         # Turns of parties; a turn is void if its time is not its party's ``next``.
         self._turns = [(self.now, number) for number in range(len(self.parties))]
-        # In order of time: when the coordinator has taken an upload, the party's number, and the offset after the upload.
+        # In order of time: when the coordinator has taken an upload, the party's number, and the offset after
+        # the upload.
         self._uploads: deque[tuple[float, int, int]] = deque()
         self._free_at = self._heard_at = self.now
         self._last_turn = (-math.inf, 0)
@@ -171,7 +188,8 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
         self._coordinate()
 
     def run(self, seconds: float = math.inf, watch: Callable[[], bool] | None = None) -> None:
-        """Run for this many virtual seconds, until nothing moves any more, or until ``watch`` returns True after a turn."""
+        """Run for this many virtual seconds, until nothing moves any more, or until ``watch`` returns True
+        after a turn."""
         until = self.now + seconds
         while True:
             coordinators, turns = self._next_events()
@@ -190,15 +208,21 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
         if seconds != math.inf:
             self.now = until
 
-    def evaluate(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any], noisy: bool = False) -> VerticalFigures:
+    def evaluate(
+        self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any], noisy: bool = False
+    ) -> VerticalFigures:
         """Figures of the present model on other entities; ``noisy``: with the noise of sent embeddings."""
         return self._figures(self._embeddings(inputs, noisy), labels)
 
-    def evaluate_absent(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any]) -> dict[str, VerticalFigures]:
+    def evaluate_absent(
+        self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any]
+    ) -> dict[str, VerticalFigures]:
         """The same without one party, by the party's name: the coordinator takes its running mean instead."""
         embeddings = self._embeddings(inputs, noisy=False)
         found = {}
-        for number, (party, mean) in enumerate(zip(self.parties, self.coordinator.mean_embeddings(0), strict=True)):
+        for number, (party, mean) in enumerate(
+            zip(self.parties, self.coordinator.mean_embeddings(0), strict=True)
+        ):
             without = embeddings.copy()
             without[:, number] = mean
             found[party.name] = self._figures(without, labels)
@@ -240,7 +264,8 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
     # ---- turns
 
     def _next_events(self) -> tuple[float, float]:
-        """When the coordinator next takes an upload or stops waiting, and when a party has its next turn; inf: never."""
+        """When the coordinator next takes an upload or stops waiting, and when a party has its next turn;
+        inf: never."""
         while self._turns and self._turns[0][0] != self.parties[self._turns[0][1]].next:
             heapq.heappop(self._turns)
         wake_at = self.coordinator.wake_at
@@ -281,7 +306,8 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
             self._schedule(number, self._turn_after(number, self.now))
 
     def _sleep(self, number: int) -> None:
-        """Skip a party's turns until a message comes for it or its own wake_at is due: they would have no effect."""
+        """Skip a party's turns until a message comes for it or its own wake_at is due: they would have no
+        effect."""
         party = self.parties[number]
         party.next = math.inf
         wake_at = party.role.wake_at
@@ -314,7 +340,8 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
         heapq.heappush(self._turns, (party.next, number))
 
     def _coordinate(self) -> None:
-        """Let the coordinator take what has come, upload by upload, and pass its time; send its replies to the parties."""
+        """Let the coordinator take what has come, upload by upload, and pass its time; send its replies to
+        the parties."""
         self._heard_at = self.now
         while True:
             sent = [self.bus.end(party.gradients) for party in self.parties]

@@ -18,6 +18,10 @@ BETWEEN = UP, DOWN = ("embeddings", "gradients")
 def members(
     federation: VerticalMembers, columns: Mapping[str, Columns], label_range: tuple[float, float] = (0.0, 1.0)
 ) -> dict[str, dict[str, Any]]:
-    """By member, the sections in which its settings differ from the others'. The coordinator is :data:`HEAD`."""
+    """By member, the sections in which its settings differ from the others'. The coordinator is
+    :data:`HEAD`."""
     coordinator = member_sections(COORDINATOR, labels=labels_section(label_range=label_range))
-    return {HEAD: coordinator, **{party: member_sections(PARTY, party, columns[party]) for party in federation.parties}}
+    return {
+        HEAD: coordinator,
+        **{party: member_sections(PARTY, party, columns[party]) for party in federation.parties},
+    }

@@ -1,4 +1,5 @@
-"""Runs a vertical federation on a table, in epochs or in one pass. Returns its figures, and a trace to compute them again."""
+"""Runs a vertical federation on a table, in epochs or in one pass. Returns its figures, and a trace to
+compute them again."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.encoding.wire import decode_array
 from streamfl.simulation.baseline import mean_loss, running_mean_loss
 from streamfl.simulation.parties import Delay
-from streamfl.simulation.vertical.figures import Course, TableOutcome, VerticalFigures, class_figures, number_figures
+from streamfl.simulation.vertical.figures import (
+    Course,
+    TableOutcome,
+    VerticalFigures,
+    class_figures,
+    number_figures,
+)
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable, epoch_orders
 from streamfl.vafl.config import VaflSettings
@@ -50,7 +57,8 @@ class VerticalOutcome(TableOutcome):
     label_mu: float | None
 
     def summary(self) -> dict[str, Any]:
-        """Everything but arrays, ready for JSON. mu: the largest of a party; mu_all_parties: of all parties together."""
+        """Everything but arrays, ready for JSON. mu: the largest of a party; mu_all_parties: of all parties
+        together."""
         totals = [one["mu"] for one in self.parties.values()] if self.mu is not None else []
         return {
             **self.measured,
@@ -91,13 +99,14 @@ def run_vertical(
 ) -> VerticalOutcome:
     """Let the federation learn from the table's first entities.
 
-    epochs: number of passes, each in an order of its own that is the same for all parties, with all labels there from the start.
-    None: one pass in the table's order; an entity's label comes once the party that is farthest has sent ``label_delay`` more.
-    In epochs a party without learning.in_flight sends learning.batch_size entities at a time. In one pass ``arrivals`` entities
-    reach a party between two of its uploads, after it has taken the gradients of earlier ones; left out: batch_size, together with
-    these gradients.
-    network_delay, coordinator_delay: see :class:`VerticalFederation`. watch: gets the share that is done; if it returns True the
-    run ends early.
+    epochs: number of passes, each in an order of its own that is the same for all parties, with all labels
+    there from the start. None: one pass in the table's order; an entity's label comes once the party that is
+    farthest has sent ``label_delay`` more. In epochs a party without learning.in_flight sends
+    learning.batch_size entities at a time. In one pass ``arrivals`` entities reach a party between two of its
+    uploads, after it has taken the gradients of earlier ones; left out: batch_size, together with these
+    gradients.
+    network_delay, coordinator_delay: see :class:`VerticalFederation`. watch: gets the share that is done; if
+    it returns True the run ends early.
     Raises ConfigurationError if memory is too small for the passes, DataError if the federation diverged.
     """
     count = table.learnt
@@ -133,7 +142,12 @@ class _Labels:
     """
 
     def __init__(
-        self, federation: VerticalFederation, course: Course, orders: NDArray[np.int64], known: int, label_delay: int
+        self,
+        federation: VerticalFederation,
+        course: Course,
+        orders: NDArray[np.int64],
+        known: int,
+        label_delay: int,
     ) -> None:
         self._federation = federation
         self._course = course
@@ -143,7 +157,8 @@ class _Labels:
         self._count = len(federation.labels)
 
     def run(self, pace: float) -> None:
-        """Let parties show all entities. pace: virtual seconds from some labels to the next once all entities were shown."""
+        """Let parties show all entities. pace: virtual seconds from some labels to the next once all entities
+        were shown."""
         federation, course = self._federation, self._course
         federation.write_labels(range(self._known))
         federation.replay([self._orders.ravel().tolist()] * len(federation.parties))
@@ -176,15 +191,23 @@ class _Labels:
 
 
 def _check_labels(settings: VaflSettings, labels: NDArray[np.float64]) -> None:
-    if settings.privacy.reply_noise and settings.learning.loss == "square" and not ((labels >= 0) & (labels <= 1)).all():
+    if (
+        settings.privacy.reply_noise
+        and settings.learning.loss == "square"
+        and not ((labels >= 0) & (labels <= 1)).all()
+    ):
         raise DataError(
-            f"a label is outside labels.label_range, which privacy.reply_noise hides labels only within: in units of it they are "
-            f"{labels.min():g} to {labels.max():g}, 0 to 1 is expected"
+            "a label is outside labels.label_range, which privacy.reply_noise hides labels only within: in "
+            f"units of it they are {labels.min():g} to {labels.max():g}, 0 to 1 is expected"
         )
 
 
 def _outcome(
-    federation: VerticalFederation, table: VerticalTable, course: Course, online: bool, trace: dict[str, NDArray[Any]]
+    federation: VerticalFederation,
+    table: VerticalTable,
+    course: Course,
+    online: bool,
+    trace: dict[str, NDArray[Any]],
 ) -> VerticalOutcome:
     settings, labels = federation.settings, table.learning[1]
     private = settings.privacy.embedding_norm is not None
@@ -225,8 +248,8 @@ def _outcome(
 
 
 def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_delay: int) -> VaflSettings:
-    """Settings for a run. In epochs all entities stay remembered, and a party without learning.in_flight sends one mini-batch at a
-    time."""
+    """Settings for a run. In epochs all entities stay remembered, and a party without learning.in_flight
+    sends one mini-batch at a time."""
     if epochs is not None and epochs * entities > MOST_SHOWN:
         most = MOST_SHOWN // entities
         told = f"with {entities:,} entities to learn from at most {most:,} passes can be simulated"
@@ -234,14 +257,15 @@ def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_del
     learning, alignment = settings.learning, settings.alignment
     if learning.in_flight is not None and learning.in_flight < settings.least_in_flight:
         raise ConfigurationError(
-            f"learning.in_flight = {learning.in_flight}: a party steps on learning.batch_size = {settings.batch_size} gradients "
-            "and would wait for ever"
+            f"learning.in_flight = {learning.in_flight}: a party steps on learning.batch_size = "
+            f"{settings.batch_size} gradients and would wait for ever"
         )
     if epochs is None:
         if learning.in_flight is not None and learning.in_flight <= label_delay:
             raise ConfigurationError(
-                f"learning.in_flight = {learning.in_flight}: with labels {label_delay} entities late every party would wait for "
-                "labels that come only after it has shown more; leave it out, or choose one above the delay"
+                f"learning.in_flight = {learning.in_flight}: with labels {label_delay} entities late every "
+                "party would wait for labels that come only after it has shown more; leave it out, or choose "
+                "one above the delay"
             )
         return settings
     learning = learning.model_copy(update={"in_flight": learning.in_flight or settings.batch_size})
@@ -250,14 +274,25 @@ def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_del
 
 
 def _party_figures(federation: VerticalFederation, name: str, private: bool) -> dict[str, float]:
-    counted = (PartyMetrics.embeddings, PartyMetrics.embeddings_again, PartyMetrics.gradients, PartyMetrics.steps)
+    counted = (
+        PartyMetrics.embeddings,
+        PartyMetrics.embeddings_again,
+        PartyMetrics.gradients,
+        PartyMetrics.steps,
+    )
     figures = {one.name: int(federation.figure(name, one)) for one in counted}
     if not private:
         return dict(figures)
     measured = {one.name for one in federation.workers[name].measure()}
     mus = (PartyMetrics.privacy_mu, PartyMetrics.privacy_mu_per_release, PartyMetrics.privacy_epsilon)
-    private_figures = {one.name.removeprefix("privacy_"): federation.figure(name, one) for one in mus if one.name in measured}
-    return {**figures, "withheld": int(federation.figure(name, PartyMetrics.withheld_embeddings)), **private_figures}
+    private_figures = {
+        one.name.removeprefix("privacy_"): federation.figure(name, one) for one in mus if one.name in measured
+    }
+    return {
+        **figures,
+        "withheld": int(federation.figure(name, PartyMetrics.withheld_embeddings)),
+        **private_figures,
+    }
 
 
 def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) -> VerticalFigures:
@@ -271,17 +306,22 @@ def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) ->
     by_class = predicted if loss.name == "softmax" else np.column_stack([1 - predicted, predicted])
     chosen = by_class[np.arange(len(own)), own.astype(np.intp)]
     value = float(-np.log(np.maximum(chosen, np.finfo(float).tiny)).mean())
-    return class_figures(seconds, by_class.argmax(axis=1), own, value, predicted if loss.name == "logistic" else None)
+    return class_figures(
+        seconds, by_class.argmax(axis=1), own, value, predicted if loss.name == "logistic" else None
+    )
 
 
 def _trace(
-    federation: VerticalFederation, table: VerticalTable, orders: NDArray[np.int64], initial: dict[str, NDArray[Any]]
+    federation: VerticalFederation,
+    table: VerticalTable,
+    orders: NDArray[np.int64],
+    initial: dict[str, NDArray[Any]],
 ) -> dict[str, NDArray[Any]]:
     """All inputs and all messages of a run, as arrays.
 
-    Uploads are in the order in which the coordinator took them. label_before: uploads that it had taken when the label came.
-    Replies are in each party's order. initial/… and final/…: parameters by party, the head's under the coordinator's kind.
-    """
+    Uploads are in the order in which the coordinator took them. label_before: uploads that it had taken when
+    the label came. Replies are in each party's order. initial/… and final/…: parameters by party, the head's
+    under the coordinator's kind."""
     settings = federation.settings
     name, size = settings.federation.name, settings.federation.embedding_size
     dtype = federation.coordinator.settings.dtype
@@ -290,12 +330,26 @@ def _trace(
         for record in federation.bus.read(f"{name}.{party.name}.embeddings"):
             one = EMBEDDING.decode(record.value)
             values = decode_array(one.values, dtype, (size,), "embedding")
-            uploads.append((record.timestamp, number, record.offset, int(one.entity), one.sequence, one.parameters_version, values))
+            uploads.append(
+                (
+                    record.timestamp,
+                    number,
+                    record.offset,
+                    int(one.entity),
+                    one.sequence,
+                    one.parameters_version,
+                    values,
+                )
+            )
         for record in federation.bus.read(f"{name}.{party.name}.gradients"):
             answer = REPLY.decode(record.value)
             asks = not answer.gradient
-            gradient = np.zeros(size, dtype) if asks else decode_array(answer.gradient, dtype, (size,), "gradient")
-            replies.append((record.timestamp, number, record.offset, int(answer.entity), answer.sequence, asks, gradient))
+            gradient = (
+                np.zeros(size, dtype) if asks else decode_array(answer.gradient, dtype, (size,), "gradient")
+            )
+            replies.append(
+                (record.timestamp, number, record.offset, int(answer.entity), answer.sequence, asks, gradient)
+            )
     # At the same time the coordinator takes uploads in the parties' order.
     uploads.sort(key=lambda one: one[:3])
     begin = federation.begin

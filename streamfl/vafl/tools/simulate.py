@@ -25,7 +25,10 @@ from streamfl.vafl.tools.run import VerticalOutcome, run_vertical
 
 __all__ = ["simulate", "vertical_rows"]
 
-USELESS = "Learn from more rows or in more passes, try another learning.learning_rate, and with [privacy] less noise"
+USELESS = (
+    "Learn from more rows or in more passes, try another learning.learning_rate, and with [privacy] less "
+    "noise"
+)
 
 
 def simulate(
@@ -63,14 +66,21 @@ def simulate(
             watch=work,
         )
     if keys := _keys_to_raise(outcome):
-        say(f"the coordinator forgot entities before it learnt from them ({counts_by_reason(outcome.forgotten)}): raise {keys}")
+        say(
+            "the coordinator forgot entities before it learnt from them "
+            f"({counts_by_reason(outcome.forgotten)}): raise {keys}"
+        )
     noisy = None if outcome.noisy is None else outcome.noisy.loss
-    outcome.say_where_useless(USELESS, ("the test entities, embeddings with noise", noisy, outcome.constant_loss))
+    outcome.say_where_useless(
+        USELESS, ("the test entities, embeddings with noise", noisy, outcome.constant_loss)
+    )
     low, high = dealt.label_range
     summary = in_label_units(outcome.summary(), high - low)
     own = {"input_norms": dict(zip(names, norms, strict=True))}
     figures = {**summary, **table_figures(dealt, passes, label_delay, **own)}
-    return report(asked, work, "Vertical federation on", vertical_rows(outcome, summary), figures, outcome.trace)
+    return report(
+        asked, work, "Vertical federation on", vertical_rows(outcome, summary), figures, outcome.trace
+    )
 
 
 def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -80,13 +90,24 @@ def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[
         ("Virtual time", f"{outcome.seconds:,.1f} s"),
         ("Embeddings sent", f"{summary['uploads']:,}, {summary['uplink_bytes']:,} bytes"),
         ("Gradients and requests sent", f"{summary['downlink_bytes']:,} bytes"),
-        ("Newer embeddings asked for", f"{outcome.requests:,}; {outcome.outdated:,} too old and not to be had"),
+        (
+            "Newer embeddings asked for",
+            f"{outcome.requests:,}; {outcome.outdated:,} too old and not to be had",
+        ),
         ("Learnt from below the quorum", f"{outcome.below_quorum:,} times"),
         ("Entities forgotten", counts_by_reason(outcome.forgotten)),
-        ("Staleness in steps", f"{outcome.staleness_mean:.2f} on average, {outcome.staleness_largest} at most"),
+        (
+            "Staleness in steps",
+            f"{outcome.staleness_mean:.2f} on average, {outcome.staleness_largest} at most",
+        ),
     ]
     if outcome.mu is not None:
-        rows.append(("Privacy, mu of one party", f"{outcome.mu:.3f}, all parties together {summary['mu_all_parties']:.3f}"))
+        rows.append(
+            (
+                "Privacy, mu of one party",
+                f"{outcome.mu:.3f}, all parties together {summary['mu_all_parties']:.3f}",
+            )
+        )
     if outcome.mu_per_release is not None:
         rows.append(("mu of an entity's own embeddings (no guarantee)", f"{outcome.mu_per_release:.3f}"))
     if outcome.label_mu is not None:
@@ -99,7 +120,10 @@ def _keys_to_raise(outcome: VerticalOutcome) -> str:
     forgotten, alignment = outcome.forgotten, outcome.settings.alignment
     keys = []
     if any(forgotten[reason] for reason in ("no_label", "no_embedding", "no_quorum")):
-        keys.append(f"alignment.expiry_seconds = {alignment.expiry_seconds:g}, to more virtual seconds than labels are late")
+        keys.append(
+            f"alignment.expiry_seconds = {alignment.expiry_seconds:g}, to more virtual seconds than labels "
+            "are late"
+        )
     if forgotten["displaced"]:
         keys.append(f"alignment.limit = {alignment.limit}, to more entities than wait at a time")
     return "; and ".join(keys)
@@ -113,9 +137,19 @@ def _read(config: SettingsSource, label: str, seed: int | None) -> VaflSettings:
     return load_settings(config, VaflSettings, sections)
 
 
-def _table(settings: VaflSettings, asked: SimulationOptions, split: str, fraction: float) -> tuple[DealtTable, list[float]]:
-    """The table with its columns dealt to the parties, and the divisor of each party's inputs; DataError for wrong labels."""
-    dealt = deal_table(asked.data, asked.label, split, settings.federation.parties, fraction, settings.learning.loss == "square")
+def _table(
+    settings: VaflSettings, asked: SimulationOptions, split: str, fraction: float
+) -> tuple[DealtTable, list[float]]:
+    """The table with its columns dealt to the parties, and the divisor of each party's inputs; DataError for
+    wrong labels."""
+    dealt = deal_table(
+        asked.data,
+        asked.label,
+        split,
+        settings.federation.parties,
+        fraction,
+        settings.learning.loss == "square",
+    )
     table = dealt.table
     loss = output_loss(settings)
     for value in np.unique(table.labels):

@@ -1,4 +1,5 @@
-"""Wrong messages and damaged state, given to party and server: what is refused, and mistakes that are found."""
+"""Wrong messages and damaged state, given to party and server: what is refused, and mistakes that are
+found."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ FEDERATION = fuzz.FEDERATIONS["dp-frank-wolfe"]
 
 
 def test_no_wrong_message_ends_a_role() -> None:
-    """Protects members from whoever can write to their topics, at any place of a fit: no traceback, nothing changed."""
+    """Protects members from whoever can write to their topics, at any place of a fit: no traceback, nothing
+    changed."""
     assert run(MOST_SEED_MESSAGES, seed=3, only="dp-frank-wolfe").defects == []
 
 
@@ -36,7 +38,12 @@ def _unchecked(content: bytes, of: type[Any]) -> Any:
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "answers are not checked": (fit, "read_content", _unchecked, "dp-frank-wolfe-server dp-frank-wolfe"),
-    "state is not checked": (PartitionedRole, "restore", _restores_unchecked, "restore dp-frank-wolfe-party clinic dp-frank-wolfe"),
+    "state is not checked": (
+        PartitionedRole,
+        "restore",
+        _restores_unchecked,
+        "restore dp-frank-wolfe-party clinic dp-frank-wolfe",
+    ),
 }
 
 
@@ -62,14 +69,16 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_a_damaged_state_is_refused(channel: str, key: bytes) -> None:
-    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
+    do."""
     role = FEDERATION.member(fuzz.CLINIC).role
     with pytest.raises(PeerError):
         role.restore(StateChange(channel, 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
 
 
 @pytest.mark.parametrize(
-    "key", [b"run", b"fit", b"name/e-1", b"presence/clinic", b"presence/nobody", b"shown/clinic/9/0", b"anything"]
+    "key",
+    [b"run", b"fit", b"name/e-1", b"presence/clinic", b"presence/nobody", b"shown/clinic/9/0", b"anything"],
 )
 def test_a_servers_damaged_state_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback, as above."""
@@ -87,7 +96,8 @@ def test_a_damaged_model_is_refused_before_figures_tell_of_it() -> None:
 
 
 def test_a_server_of_whom_nobody_is_left_does_not_hang() -> None:
-    """Protects a process from going round for ever where a damaged state says that all are away and owe nothing."""
+    """Protects a process from going round for ever where a damaged state says that all are away and owe
+    nothing."""
     role = fuzz.FEDERATIONS["dp-frank-wolfe-two-round"].member(HEAD).role
     role.restore(StateChange("state", 0, b"run", b"\x93\x01\x02\xc4\x00"))
     for party in fuzz.PARTIES:

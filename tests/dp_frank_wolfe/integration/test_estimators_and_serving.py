@@ -1,4 +1,5 @@
-"""Each estimator and each way of serving on a real broker, with parties that are killed behind the ledger file's back."""
+"""Each estimator and each way of serving on a real broker, with parties that are killed behind the ledger
+file's back."""
 
 from __future__ import annotations
 
@@ -49,12 +50,13 @@ def test_a_release_that_was_noted_and_not_committed_is_made_again(
     scheme: str,
     killed: str,
 ) -> None:
-    """Protects epsilon, the model and predictions from a party that dies between its ledger file and its commit.
+    """Protects epsilon, the model and predictions from a party that dies between its ledger file and its
+    commit.
 
-    The file is one release ahead then. The party makes it again, the same bytes; the model is that of the arithmetic alone,
-    exactly; every entity that comes afterwards is predicted once, though the server is killed amid that, and with noise the party
-    once more behind its ledger file's back; and the ledger, in the topic and in the file, says what was spent of whom.
-    """
+    The file is one release ahead then. The party makes it again, the same bytes; the model is that of the
+    arithmetic alone, exactly; every entity that comes afterwards is predicted once, though the server is
+    killed amid that, and with noise the party once more behind its ledger file's back; and the ledger, in the
+    topic and in the file, says what was spent of whom."""
     federation = make_federation(estimator=estimator, serving=serving, scheme=scheme)
     with closing(connect(federation.broker.url, {})) as bus:
         write(bus, federation, 1)
@@ -67,7 +69,9 @@ def test_a_release_that_was_noted_and_not_committed_is_made_again(
         for party in PARTIES:
             assert np.array_equal(found[party], expected[party]), party
 
-        federation.wait(lambda: all(_has_model(federation, party) for party in PARTIES), "parties with the model")
+        federation.wait(
+            lambda: all(_has_model(federation, party) for party in PARTIES), "parties with the model"
+        )
         assert federation.stop("clinic") == [0]
         show(bus, federation, 2)
         if serving == "private":
@@ -87,7 +91,9 @@ def test_a_release_that_was_noted_and_not_committed_is_made_again(
         if serving == "exact":
             inputs, x = table(2)[0], np.concatenate([found[party] for party in PARTIES])
             outputs = BOUND * (intercept(federation, bus, 1) + np.clip(inputs / BOUND, -1, 1) @ x)
-            assert [predictions[name]["prediction"] for name in names_of(2)] == pytest.approx(outputs.tolist(), abs=1e-3)
+            assert [predictions[name]["prediction"] for name in names_of(2)] == pytest.approx(
+                outputs.tolist(), abs=1e-3
+            )
         _check_ledgers(federation, estimator, serving)
         for member in (*PARTIES, "server"):
             assert not list(bus.read(federation.settings(member).dead_letters)), member
@@ -98,15 +104,20 @@ def _has_model(federation: Federation, party: str) -> bool:
 
 
 def _check_ledgers(federation: Federation, estimator: str, serving: str) -> None:
-    """What every party ever wrote was one content at each place, and links and spend are those of one fit and its predictions."""
+    """What every party ever wrote was one content at each place, and links and spend are those of one fit and
+    its predictions."""
     public = Public(federation.settings("server"))
     for party in PARTIES:
         contents: dict[tuple[int, int, str], set[bytes]] = {}
         for message in federation.every_release(party):
             contents.setdefault((message.window, message.iteration, message.kind), set()).add(message.content)
-        assert [place for place, distinct in contents.items() if len(distinct) > 1 and place[2] != "entities"] == []
+        assert [
+            place for place, distinct in contents.items() if len(distinct) > 1 and place[2] != "entities"
+        ] == []
         shown, told = federation.ledger(party), ROWS if serving == "private" else 0
-        assert shown["releases"] == shown["topic"]["releases"] == {"fits": LINKS[estimator], "predictions": told}
+        assert (
+            shown["releases"] == shown["topic"]["releases"] == {"fits": LINKS[estimator], "predictions": told}
+        )
         assert shown["topic"]["agrees"] is True
         assert shown["topic"]["entities"] == ROWS + told
         if serving == "private":

@@ -1,7 +1,8 @@
-"""Server and three parties with keys, on a real broker: a kill changes no bit, and a ledger that was put back is refused.
+"""Server and three parties with keys, on a real broker: a kill changes no bit, and a ledger that was put back
+is refused.
 
-Small, so that it takes less than a minute on two slow cores: windows of 24 entities, three columns each, twenty iterations.
-"""
+Small, so that it takes less than a minute on two slow cores: windows of 24 entities, three columns each,
+twenty iterations."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from dp_frank_wolfe.broker_federation import ITERATIONS, PARTIES, ROWS, Federation, direct_model, models, write
+from dp_frank_wolfe.broker_federation import (
+    ITERATIONS,
+    PARTIES,
+    ROWS,
+    Federation,
+    direct_model,
+    models,
+    write,
+)
 
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.runtime.bus import connect
@@ -22,9 +31,10 @@ def test_who_is_killed_in_mid_fit_goes_on_to_the_same_model_and_a_ledger_put_bac
 ) -> None:
     """Protects the promise of epsilon from the death of any member and from an old copy of the ledger.
 
-    A party and the server are killed amid the fit: the model is that of the arithmetic alone, exactly; every release, those of
-    aborted transactions too, was one content; each entity was charged once. Then a party's ledger is put back to what it was in
-    mid-fit: it releases nothing more, is not ready and says why. With the whole ledger it goes on.
+    A party and the server are killed amid the fit: the model is that of the arithmetic alone, exactly; every
+    release, those of aborted transactions too, was one content; each entity was charged once. Then a party's
+    ledger is put back to what it was in mid-fit: it releases nothing more, is not ready and says why. With
+    the whole ledger it goes on.
     """
     with closing(connect(federation.broker.url, {})) as bus:
         write(bus, federation, 1)
@@ -54,9 +64,13 @@ def test_who_is_killed_in_mid_fit_goes_on_to_the_same_model_and_a_ledger_put_bac
         for party in PARTIES:
             contents: dict[tuple[int, int, str], set[bytes]] = {}
             for message in federation.every_release(party):
-                contents.setdefault((message.window, message.iteration, message.kind), set()).add(message.content)
+                contents.setdefault((message.window, message.iteration, message.kind), set()).add(
+                    message.content
+                )
             assert {kind for _, _, kind in contents} == {"entities", "frozen", "answers"}
-            assert [place for place, distinct in contents.items() if len(distinct) > 1 and place[2] != "entities"] == []
+            assert [
+                place for place, distinct in contents.items() if len(distinct) > 1 and place[2] != "entities"
+            ] == []
             shown = federation.ledger(party)
             assert shown["releases"]["fits"] == 1 + ITERATIONS
             assert shown["topic"]["agrees"] is True
@@ -71,10 +85,15 @@ def test_who_is_killed_in_mid_fit_goes_on_to_the_same_model_and_a_ledger_put_bac
         federation.replace(ledger, whole[: len(whole) // 2])
         write(bus, federation, 2)
         federation.start("clinic")
-        federation.wait(lambda: federation.ready("clinic")[0] == 503 and "ledger" in federation.ready("clinic")[1], "refusal")
+        federation.wait(
+            lambda: federation.ready("clinic")[0] == 503 and "ledger" in federation.ready("clinic")[1],
+            "refusal",
+        )
         # Where it was cut decides whether records are missing within a commit, or whole commits.
         assert "truncated" in federation.ready("clinic")[1]
-        assert {message.kind for message in federation.every_release("clinic") if message.window == 2} == set()
+        assert {
+            message.kind for message in federation.every_release("clinic") if message.window == 2
+        } == set()
         assert federation.stop("clinic") == [0]
         assert federation.ledger("clinic", code=4)["topic"]["agrees"] is False
 

@@ -1,4 +1,5 @@
-"""A federation of parties and server that hear one another, any of which may end at any point and be taken up again."""
+"""A federation of parties and server that hear one another, any of which may end at any point and be taken up
+again."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ class ClosedLoop:
     """One partition, in which time passes as nothing moves any more.
 
     settings: by member's name. copies: how often each record is delivered. away: members that take no turns.
-    writes: every record that was sent, committed or not, as (from, topic, key, value). committed: the others left out.
-    predicted: of all predictions that were committed, key and headers.
+    writes: every record that was sent, committed or not, as (from, topic, key, value). committed: the others
+    left out. predicted: of all predictions that were committed, key and headers.
     """
 
     def __init__(self, settings: dict[str, DPFrankWolfeSettings], copies: int = 1) -> None:
@@ -95,7 +96,9 @@ class ClosedLoop:
 
     def write(self, topic: str, key: str | None, value: bytes, headers: Headers = ()) -> None:
         """A record that everybody gets who reads the topic."""
-        record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, headers, self.now)
+        record = Record(
+            topic, 0, len(self.writes), None if key is None else key.encode(), value, headers, self.now
+        )
         for member in self.members.values():
             if topic in member.inputs:
                 member.unread.extend([(topic, record)] * self.copies)
@@ -104,7 +107,9 @@ class ClosedLoop:
         """Entities with columns at every party, and labels."""
         random = np.random.default_rng(seed)
         features = random.uniform(-1, 1, (len(names), COLUMNS * len(self.parties)))
-        labels = np.clip(features[:, 1] * 0.6 - features[:, -2] * 0.3 + 0.1 * random.normal(size=len(names)), -1, 1)
+        labels = np.clip(
+            features[:, 1] * 0.6 - features[:, -2] * 0.3 + 0.1 * random.normal(size=len(names)), -1, 1
+        )
         for name, row, label in zip(names, features, labels.tolist(), strict=True):
             self.rows[name] = row, label
             self.write_columns(name, row)
@@ -120,10 +125,14 @@ class ClosedLoop:
     # ---- turns
 
     def step(self, name: str, most: int = 1000, lost: bool = False) -> bool:
-        """A member takes so many messages, or a tick. lost: it ends before that is committed. Returns whether anything came."""
+        """A member takes so many messages, or a tick. lost: it ends before that is committed. Returns whether
+        anything came."""
         member = self.members[name]
         batch = [member.unread.popleft() for _ in range(min(most, len(member.unread)))]
-        messages = [Received(member.inputs[topic][0], member.inputs[topic][1](record), record) for topic, record in batch]
+        messages = [
+            Received(member.inputs[topic][0], member.inputs[topic][1](record), record)
+            for topic, record in batch
+        ]
         replies = receive_at_once(member.role, messages, self.now) if messages else []
         wake_at = member.role.wake_at
         ticks = wake_at is not None and wake_at <= self.now
@@ -162,7 +171,11 @@ class ClosedLoop:
         for _ in range(MOST_STEPS):
             if self.turn(most):
                 continue
-            times = [at for name, one in self.members.items() if name not in self.away and (at := one.role.wake_at) is not None]
+            times = [
+                at
+                for name, one in self.members.items()
+                if name not in self.away and (at := one.role.wake_at) is not None
+            ]
             if not times or min(times) > self.now + 1000:
                 return
             self.now = max(self.now, min(times))
@@ -170,7 +183,9 @@ class ClosedLoop:
 
     def _note(self, member: Seat, replies: list[Send | Rejection]) -> list[Send]:
         sends = [reply for reply in replies if isinstance(reply, Send)]
-        self.writes += [(member.name, member.outputs[one.channel], _text(one.key), one.value) for one in sends]
+        self.writes += [
+            (member.name, member.outputs[one.channel], _text(one.key), one.value) for one in sends
+        ]
         return sends
 
     def _commit_with(self, member: Seat, sends: list[Send]) -> None:
@@ -201,15 +216,21 @@ class ClosedLoop:
     def manifests(self) -> list[list[str]]:
         """The names of each window."""
         decode, party = self.server.codec.decode, next(iter(self.parties))
-        said = [(topic, decode(value)) for _, topic, _, value in self.committed if topic.startswith(f"f.{party}.")]
-        asks, releases = ([one for topic, one in said if topic.endswith(kind)] for kind in ("asks", "releases"))
+        said = [
+            (topic, decode(value)) for _, topic, _, value in self.committed if topic.startswith(f"f.{party}.")
+        ]
+        asks, releases = (
+            [one for topic, one in said if topic.endswith(kind)] for kind in ("asks", "releases")
+        )
         found = names_by_window(asks, releases, self.public.settings.window.rows)
         return [found[window] for window in sorted(found)]
 
     def windows(self, names: Sequence[str]) -> dict[str, Window]:
         """What parties freeze of these."""
         rows = [self.rows[name] for name in names]
-        return divided(np.array([row for row, _ in rows]), np.array([label for _, label in rows]), len(self.parties))
+        return divided(
+            np.array([row for row, _ in rows]), np.array([label for _, label in rows]), len(self.parties)
+        )
 
     def centred(self, window: int = 1) -> Centred:
         """The same as the parties fit them."""
@@ -240,7 +261,9 @@ class ClosedLoop:
         call = marginal if learning.estimator == "marginal" else two_round
         windows = self.centred(window).windows
         cost = self.public.estimator_cost(self.parties[0]) * len(self.parties)
-        return call(windows, cost, learning.columns, learning.radius, delta=DELTA, window=window, place=self._place)
+        return call(
+            windows, cost, learning.columns, learning.radius, delta=DELTA, window=window, place=self._place
+        )
 
     def _place(self, party: str, window: int, secret: bytes) -> ReleaseContext:
         return self.party(party).given.place(self.party(party).settings, window)

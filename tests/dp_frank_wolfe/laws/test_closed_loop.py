@@ -48,7 +48,10 @@ def assert_is(loop: ClosedLoop, x: dict[str, Any]) -> None:
         {"learning": {"blocks": 2, "sampling": "nice", "sampled_blocks": 2, "iterations": 9}},
         {"learning": {"sampling": "uniform", "candidates": 2, "iterations": 12}},
         {"privacy": EXACT, "learning": {"sketch": "identity", "iterations": 15, "columns": 12}},
-        {"privacy": EXACT, "learning": {"blocks": 2, "sampling": "distributed", "iterations": 15, "columns": 12}},
+        {
+            "privacy": EXACT,
+            "learning": {"blocks": 2, "sampling": "distributed", "iterations": 15, "columns": 12},
+        },
     ],
 )
 def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None:
@@ -62,11 +65,14 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
     means = loop.centred().uplink_numbers
     assert means == parties * 5
     released = sum(loop.members[party].role.counts.uplink_numbers for party in loop.parties) - means
-    # Signed indices, and N columns of m numbers. At the cap a block without a shown column has none to choose.
+    # Signed indices, and N columns of m numbers. At the cap a block without a shown column has none to
+    # choose.
     public, learning = loop.public, loop.public.settings.learning
     most = sum(public.sampling.answers_of(party, 1, learning.iterations) for party in loop.parties)
     indices = sum(len(step.chosen) for step in expected.steps)
-    assert released == expected.uplink_numbers == indices + len(expected.sums) * public.settings.sketch_numbers
+    assert (
+        released == expected.uplink_numbers == indices + len(expected.sums) * public.settings.sketch_numbers
+    )
     assert indices == most or learning.blocks > 1
     codec, counts = loop.server.codec, loop.members[SERVER_MEMBER].role.counts
     told = [codec.decode(value) for name, _, _, value in loop.committed if name != SERVER_MEMBER]
@@ -76,7 +82,8 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
 
 
 def test_noise_that_nobody_knows_is_that_of_the_secret(tmp_path: Path) -> None:
-    """Protects the private path: with secrets and ledger files the fit is what the arithmetic makes of the same secrets."""
+    """Protects the private path: with secrets and ledger files the fit is what the arithmetic makes of the
+    same secrets."""
     loop = fitted(2, tmp_path)
     for party in loop.parties:
         assert loop.party(party).given.secret == (tmp_path / f"{party}.secret").read_bytes()
@@ -97,9 +104,14 @@ def test_a_selection_is_the_arithmetic(estimator: str, parties: int, privacy: di
 
 @pytest.mark.parametrize("parties", [1, 3])
 def test_without_privacy_it_is_block_frank_wolfe_in_one_place(parties: int) -> None:
-    """Protects the whole from its own arithmetic: the paper's algorithm once more, on all columns together, to 1e-12."""
+    """Protects the whole from its own arithmetic: the paper's algorithm once more, on all columns together,
+    to 1e-12."""
     iterations = 25
-    loop = fitted(parties, privacy=EXACT, learning={"sketch": "identity", "iterations": iterations, "columns": 12, "blocks": 2})
+    loop = fitted(
+        parties,
+        privacy=EXACT,
+        learning={"sketch": "identity", "iterations": iterations, "columns": 12, "blocks": 2},
+    )
     columns, labels = real(loop.centred().windows)
     each = columns.shape[1] // (2 * parties)
     x = np.zeros(columns.shape[1])
@@ -113,18 +125,28 @@ def test_without_privacy_it_is_block_frank_wolfe_in_one_place(parties: int) -> N
 
 
 def test_who_reads_and_writes_what() -> None:
-    """Protects access rights: a topic for each party and direction, one model for users, predictions where there are any."""
+    """Protects access rights: a topic for each party and direction, one model for users, predictions where
+    there are any."""
     for mode in ("off", "exact", "private"):
-        own = {name: settings_of(name, 2, serving={"mode": mode}) for name in ("party-0", "party-1", SERVER_MEMBER)}
+        own = {
+            name: settings_of(name, 2, serving={"mode": mode})
+            for name in ("party-0", "party-1", SERVER_MEMBER)
+        }
         kind = {name: ROLES[given.role.kind] for name, given in own.items()}
-        server, party = kind[SERVER_MEMBER].channels(own[SERVER_MEMBER]), kind["party-1"].channels(own["party-1"])
+        server, party = (
+            kind[SERVER_MEMBER].channels(own[SERVER_MEMBER]),
+            kind["party-1"].channels(own["party-1"]),
+        )
         assert {one.topic for one in server.inputs.values()} == {"f.party-0.releases", "f.party-1.releases"}
         served = {"f.predictions"} if mode != "off" else set()
         assert set(server.outputs.values()) == {"f.party-0.asks", "f.party-1.asks", "f.model", *served}
         assert {one.topic for one in party.inputs.values()} == {"party-1-samples", "labels", "f.party-1.asks"}
         assert set(party.outputs.values()) == {"f.party-1.releases"}
         specs = {one.name: one for one in kind[SERVER_MEMBER].topics(own[SERVER_MEMBER])}
-        assert {one.name for one in specs.values() if one.compacted} == {"f.model", "f.dp-frank-wolfe-server.state"}
+        assert {one.name for one in specs.values() if one.compacted} == {
+            "f.model",
+            "f.dp-frank-wolfe-server.state",
+        }
         assert bool(specs["f.party-0.releases"].caution) == (mode == "exact")
 
 

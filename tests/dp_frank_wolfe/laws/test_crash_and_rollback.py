@@ -1,4 +1,5 @@
-"""Kills at every commit, other orders of topics, changed settings, and state that was rolled back: nothing is released twice."""
+"""Kills at every commit, other orders of topics, changed settings, and state that was rolled back: nothing is
+released twice."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ RELEASES = ("frozen", "answers", "chosen", "products")
 def federation(folder: Path, estimator: str = "frank-wolfe", seed: int = 0) -> TroubledLoop:
     """Two parties and a server, with entities for one window, and some more."""
     members = ("p1", "p2", S)
-    loop = TroubledLoop({name: settings_of(folder, name, learning={"estimator": estimator}) for name in members}, seed)
+    loop = TroubledLoop(
+        {name: settings_of(folder, name, learning={"estimator": estimator}) for name in members}, seed
+    )
     for row in range(ROWS + 5):
         loop.write_row(f"e{row}", row)
     return loop
@@ -52,19 +55,27 @@ def model_of(loop: TroubledLoop, window: int = 1) -> list[bytes]:
     """What parties were told of the model."""
     found = []
     for party in (one for one in loop.members if one != S):
-        found += [one.content for one in messages_of(loop, f"f.{party}.asks") if one.kind == "model" and one.window == window]
+        found += [
+            one.content
+            for one in messages_of(loop, f"f.{party}.asks")
+            if one.kind == "model" and one.window == window
+        ]
     return found
 
 
 def check_releases(observed: Observed) -> None:
     """No noise lies over two contents, and there is one release in one place."""
     observed.check_drawn()
-    doubled = [named for named, contents in observed.sent.items() if named[-1] in RELEASES and len(contents) > 1]
+    doubled = [
+        named for named, contents in observed.sent.items() if named[-1] in RELEASES and len(contents) > 1
+    ]
     assert not doubled, f"two releases in one place: {doubled}"
 
 
 def check_paid(
-    observed: Observed, manifests: Mapping[tuple[str, int], Sequence[str]], charged: Mapping[tuple[str, str], float]
+    observed: Observed,
+    manifests: Mapping[tuple[str, int], Sequence[str]],
+    charged: Mapping[tuple[str, str], float],
 ) -> None:
     """All noise that was drawn is paid for, entity by entity.
 
@@ -77,15 +88,23 @@ def check_paid(
             costs[release.ledger.partition(" ")[0], name] += drawn.cost
     assert costs
     for place, cost in costs.items():
-        assert cost <= charged[place] * ROUNDING, f"{place}: releases cost {cost:g}, {charged[place]:g} were charged"
+        assert cost <= charged[place] * ROUNDING, (
+            f"{place}: releases cost {cost:g}, {charged[place]:g} were charged"
+        )
 
 
-def manifests_of(topics: TopicReader, federation: str = "f", parties: Sequence[str] = PARTIES) -> dict[tuple[str, int], list[str]]:
+def manifests_of(
+    topics: TopicReader, federation: str = "f", parties: Sequence[str] = PARTIES
+) -> dict[tuple[str, int], list[str]]:
     """By federation and window, its names."""
     found: dict[tuple[str, int], list[str]] = {}
     for party in parties:
-        asks, releases = (messages_of(topics, f"{federation}.{party}.{kind}") for kind in ("asks", "releases"))
-        found |= {(federation, window): names for window, names in names_by_window(asks, releases, ROWS).items()}
+        asks, releases = (
+            messages_of(topics, f"{federation}.{party}.{kind}") for kind in ("asks", "releases")
+        )
+        found |= {
+            (federation, window): names for window, names in names_by_window(asks, releases, ROWS).items()
+        }
     return found
 
 
@@ -107,7 +126,8 @@ def check(loop: TroubledLoop, observed: Observed) -> None:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_every_commit_is_lost_once_or_twice(estimator: str, tmp_path: Path) -> None:
-    """Protects rows from a second release: each step is done in vain, on another poll, and then anew. The model stays the same."""
+    """Protects rows from a second release: each step is done in vain, on another poll, and then anew. The
+    model stays the same."""
     calm = federation(tmp_path, estimator)
     calm.settle()
     assert len(model_of(calm)) == 2
@@ -126,7 +146,9 @@ def test_the_model_does_not_depend_on_crashes(tmp_path: Path) -> None:
     for lost in (0, 2):
         folder = tmp_path / str(lost)
         folder.mkdir()
-        loop = TroubledLoop({name: settings_of(folder, name, privacy={"epsilon": math.inf}) for name in ("p1", "p2", S)}, lost)
+        loop = TroubledLoop(
+            {name: settings_of(folder, name, privacy={"epsilon": math.inf}) for name in ("p1", "p2", S)}, lost
+        )
         for row in range(ROWS):
             loop.write_row(f"e{row}", row)
         loop.settle(lost=lost)
@@ -137,7 +159,8 @@ def test_the_model_does_not_depend_on_crashes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_state_that_was_rolled_back_releases_nothing_else(estimator: str, tmp_path: Path) -> None:
-    """Protects rows where a changelog lies about how far it came: with other rows and other questions, nothing new is told.
+    """Protects rows where a changelog lies about how far it came: with other rows and other questions,
+    nothing new is told.
 
     Each prefix of a party's commits is tried, and each of what one changelog of the two holds alone.
     """
@@ -156,8 +179,8 @@ def test_state_that_was_rolled_back_releases_nothing_else(estimator: str, tmp_pa
 
 
 def test_other_rows_are_not_frozen_again(tmp_path: Path) -> None:
-    """Protects rows where all of a state is lost and the users' records are others by now: chance could release the same bytes of
-    them, and that would tell something.
+    """Protects rows where all of a state is lost and the users' records are others by now: chance could
+    release the same bytes of them, and that would tell something.
     """
     with noted() as observed:
         loop = federation(tmp_path)
@@ -166,14 +189,15 @@ def test_other_rows_are_not_frozen_again(tmp_path: Path) -> None:
         observed.sent.clear()
         assert hears_other_things(loop, "p1", 0, {"state", "ledger"})
         assert not [named for named in observed.sent if named[-1] in RELEASES]
-        # What would have been told of the new window is part of its link, which the file refuses: it was drawn, and left nobody.
+        # What would have been told of the new window is part of its link, which the file refuses: it was
+        # drawn, and left nobody.
         drawn = {one.release.kind for head in observed.drawn.keys() - before for one in observed.drawn[head]}
         assert drawn == {"means"}
 
 
 def hears_other_things(loop: TroubledLoop, party: str, cut: int, of: set[str]) -> bool:
-    """A party is taken up from its first commits, by the changelogs ``of``, and hears other rows and questions. Whether it
-    says that something is wrong.
+    """A party is taken up from its first commits, by the changelogs ``of``, and hears other rows and
+    questions. Whether it says that something is wrong.
     """
     member = loop.members[party]
     early, all_of_it = member.state(cut), member.state()
@@ -227,7 +251,8 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_setting_releases_nothing_unpaid(change: str, tmp_path: Path) -> None:
-    """Protects rows from an operator, or somebody else, who changes a setting in the midst of a fit and begins anew.
+    """Protects rows from an operator, or somebody else, who changes a setting in the midst of a fit and
+    begins anew.
 
     Either the members refuse to start, or whatever they release more is paid for by the same ledger.
     """
@@ -267,7 +292,10 @@ def go_on(
     specs = {spec.name: spec for own in settings.values() for spec in find_kind(own.role.kind).topics(own)}
     present = bus.describe(specs)
     bus.create([replace(spec, partitions=1) for name, spec in specs.items() if name not in present])
-    workers = [build_worker(own.model_copy(update={"bus": BusSection(commit_interval_ms=0)}), bus) for own in settings.values()]
+    workers = [
+        build_worker(own.model_copy(update={"bus": BusSection(commit_interval_ms=0)}), bus)
+        for own in settings.values()
+    ]
     try:
         bus.write([Outgoing(topic, key, value, 0) for topic, key, value in told])
         while not until() and sum(worker.step(0.0) for worker in workers):

@@ -1,4 +1,5 @@
-"""A sample's headers on the prediction that it leads to, where its party hands them on, and the predictions' format."""
+"""A sample's headers on the prediction that it leads to, where its party hands them on, and the predictions'
+format."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from dp_frank_wolfe.laws.test_closed_loop import names_of
 from streamfl.contract.role import Headers
 from streamfl.records.header_propagation import FollowedAcross
 
-TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("baggage", b"customer=anna"))
+TRACE: Headers = (
+    ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+    ("baggage", b"customer=anna"),
+)
 SERVED = {"mode": "exact"}
 
 
@@ -45,7 +49,8 @@ def test_a_party_hands_on_what_it_names_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("last", ["party-0", "party-1"])
 def test_the_part_that_completes_a_prediction_brings_the_headers(last: str) -> None:
-    """Protects a trace that would end at a part that waits to be told, also where the party is restarted meanwhile."""
+    """Protects a trace that would end at a part that waits to be told, also where the party is restarted
+    meanwhile."""
     handed = FollowedAcross(headers=["traceparent"])
     loop = served(party_0=handed, server=FollowedAcross(format="msgpack"))
     first = "party-1" if last == "party-0" else "party-0"

@@ -48,9 +48,12 @@ def served(loop: ClosedLoop) -> ClosedLoop:
 
 @pytest.mark.parametrize("killed", ["party-0", SERVER_MEMBER])
 @pytest.mark.parametrize(("sections", "period"), [*((one, 1) for one in SECTIONS), (SECTIONS[2], 3)])
-def test_a_member_may_end_at_any_message(tmp_path: Path, sections: dict[str, Any], killed: str, period: int) -> None:
-    """Protects privacy and result from a crash: killed before the commit of each or some messages, and taken up by another process,
-    a member comes to the same, and what it had sent it sends again with the same bytes: no release is drawn twice.
+def test_a_member_may_end_at_any_message(
+    tmp_path: Path, sections: dict[str, Any], killed: str, period: int
+) -> None:
+    """Protects privacy and result from a crash: killed before the commit of each or some messages, and taken
+    up by another process, a member comes to the same, and what it had sent it sends again with the same
+    bytes: no release is drawn twice.
     """
     first = files(tmp_path / "first")
     second = Path(shutil.copytree(first, tmp_path / "second"))
@@ -75,7 +78,9 @@ def test_a_member_may_end_at_any_message(tmp_path: Path, sections: dict[str, Any
             written = True
     assert_is(loop, usual.models())
     assert np.any(loop.models()["party-0"])
-    assert {one for one in loop.writes if one[0] == killed} == {one for one in usual.writes if one[0] == killed}
+    assert {one for one in loop.writes if one[0] == killed} == {
+        one for one in usual.writes if one[0] == killed
+    }
     for kind in ("predictions", "model"):
         assert loop.published(kind) == usual.published(kind)
     assert bool(loop.published("predictions")) == ("serving" in sections)
@@ -87,7 +92,8 @@ def test_a_member_may_end_at_any_message(tmp_path: Path, sections: dict[str, Any
 @pytest.mark.parametrize("most", [1, 1000])
 @pytest.mark.parametrize("sections", SECTIONS)
 def test_what_comes_twice_changes_nothing(sections: dict[str, Any], most: int) -> None:
-    """Protects law 5: every record twice, one by one or in batches, and the result is the same, and nobody says anything twice."""
+    """Protects law 5: every record twice, one by one or in batches, and the result is the same, and nobody
+    says anything twice."""
     usual, loop = served(federation(2, **sections)), federation(2, **sections)
     loop.copies = 2
     loop.write_rows(names_of())
@@ -98,7 +104,8 @@ def test_what_comes_twice_changes_nothing(sections: dict[str, Any], most: int) -
 
 
 def test_a_party_that_is_away_is_left_behind_and_comes_back() -> None:
-    """Protects a fit from a party that is gone for long: the other's blocks go on, and what it hears then costs it one answer."""
+    """Protects a fit from a party that is gone for long: the other's blocks go on, and what it hears then
+    costs it one answer."""
     loop = federation(2, learning={"iterations": 40, "columns": 8})
     loop.write_rows(names_of())
     while loop.server.estimator.iteration < 10:
@@ -123,7 +130,8 @@ def test_a_party_that_is_away_is_left_behind_and_comes_back() -> None:
 
 
 def test_a_fit_without_one_party_is_that_of_the_others() -> None:
-    """Protects dropouts to the last bit: a party that freezes the window and answers nothing has no part in the model."""
+    """Protects dropouts to the last bit: a party that freezes the window and answers nothing has no part in
+    the model."""
     loop = federation(3)
     loop.write_rows(names_of())
     for _ in range(MOST_TURNS):
@@ -145,7 +153,8 @@ def test_a_fit_without_one_party_is_that_of_the_others() -> None:
 
 
 def test_a_party_that_misses_a_window_hears_of_all_of_it() -> None:
-    """Protects a party's return: windows that began while it was away are frozen in their order, and it is in the present one."""
+    """Protects a party's return: windows that began while it was away are frozen in their order, and it is in
+    the present one."""
     loop = federation(2, learning={"iterations": 20})
     loop.write_rows(names_of(3 * ROWS))
     while loop.server.window == 0:
@@ -163,26 +172,39 @@ def test_a_party_that_misses_a_window_hears_of_all_of_it() -> None:
     assert loop.rejections() == []
 
 
-@pytest.mark.parametrize(("estimator", "until"), [("marginal", "manifest"), ("two-round", "choose"), ("two-round", "rows")])
+@pytest.mark.parametrize(
+    ("estimator", "until"), [("marginal", "manifest"), ("two-round", "choose"), ("two-round", "rows")]
+)
 def test_a_selection_without_one_party_is_that_of_the_others(estimator: str, until: str) -> None:
-    """Protects the estimators that choose once from a party that is gone before its choice, or before its products."""
+    """Protects the estimators that choose once from a party that is gone before its choice, or before its
+    products."""
     loop = federation(3, learning={"estimator": estimator, "columns": 6}, privacy={"epsilon": math.inf})
     loop.write_rows(names_of())
     codec = loop.server.codec
     for _ in range(MOST_TURNS):
-        if any(codec.decode(record.value).kind == until for topic, record in loop.members["party-2"].unread if "asks" in topic):
+        if any(
+            codec.decode(record.value).kind == until
+            for topic, record in loop.members["party-2"].unread
+            if "asks" in topic
+        ):
             break
         loop.turn()
     loop.away = ["party-2"]
     loop.settle()
     assert loop.server.model == 1
     columns, labels = real(loop.centred().windows)
-    chosen = [party * 4 + column for party in range(2) for column in sorted(np.argsort(-np.abs(both(columns, labels, party)))[:2])]
+    chosen = [
+        party * 4 + column
+        for party in range(2)
+        for column in sorted(np.argsort(-np.abs(both(columns, labels, party)))[:2])
+    ]
     gram = columns[:, chosen].T @ columns[:, chosen] / ROWS
     gram = np.diag(np.diag(gram)) if estimator == "marginal" else gram
     x = np.zeros(12)
     x[chosen] = refit(gram, columns[:, chosen].T @ labels / ROWS, 1.0, 0.01)
-    np.testing.assert_allclose(np.concatenate([loop.models()[party] for party in ("party-0", "party-1")]), x[:8], atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([loop.models()[party] for party in ("party-0", "party-1")]), x[:8], atol=1e-6
+    )
     published = {one["party"]: one["columns"] for one in loop.published("model")}
     assert published["party-2"] == []
 
@@ -206,7 +228,8 @@ def test_windows_follow_one_another_and_entities_come_again_as_often_as_they_may
 
 
 def test_each_window_is_the_fit_of_its_rows() -> None:
-    """Protects windows from one another: signs, noise and state of an earlier one play no part in the next, nor do they stay."""
+    """Protects windows from one another: signs, noise and state of an earlier one play no part in the next,
+    nor do they stay."""
     loop = fitted(2)
     assert_is(loop, loop.direct(1).x)
     remembered = []
@@ -216,7 +239,9 @@ def test_each_window_is_the_fit_of_its_rows() -> None:
         loop.write_rows(names_of(ROWS, 200 * seed), seed)
         loop.settle()
         assert_is(loop, loop.direct(seed - 3).x)
-        remembered.append({place for place in loop.members[SERVER_MEMBER].state if not place[1].startswith(b"shown/")})
+        remembered.append(
+            {place for place in loop.members[SERVER_MEMBER].state if not place[1].startswith(b"shown/")}
+        )
         shown = [key for _, key in loop.members[SERVER_MEMBER].state if key.startswith(b"shown/")]
         assert len(shown) == len(loop.direct(seed - 3).sums)
     assert loop.server.model == 4
@@ -238,7 +263,8 @@ def test_the_iterate_is_in_its_ball_at_each_step() -> None:
 
 
 def test_memory_is_bounded_at_the_server() -> None:
-    """Protects law 6: names of one party that no other knows are refused beyond the limit, and parts without others' expire."""
+    """Protects law 6: names of one party that no other knows are refused beyond the limit, and parts without
+    others' expire."""
     loop = federation(2, window={"limit": ROWS}, serving={"mode": "exact"})
     loop.write_rows(names_of())
     loop.settle()

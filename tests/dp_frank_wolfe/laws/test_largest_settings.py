@@ -1,4 +1,5 @@
-"""Party and server at the largest sizes that their settings allow: whatever they accept can be remembered and sent."""
+"""Party and server at the largest sizes that their settings allow: whatever they accept can be remembered and
+sent."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ LONGEST_PARTY = 64
 LONGEST_ENTITY = 256
 
 
-def settings(member: str, parties: int = 2, columns: int = 1, **sections: dict[str, Any]) -> DPFrankWolfeSettings:
+def settings(
+    member: str, parties: int = 2, columns: int = 1, **sections: dict[str, Any]
+) -> DPFrankWolfeSettings:
     """Of a party or the server of a federation whose parties have names as long as they may be."""
     names = [f"p{number:02}".ljust(LONGEST_PARTY, "-") for number in range(parties)]
     content: dict[str, Any] = {
@@ -84,7 +87,6 @@ def announced(made: Any, of: int, _extreme: Extreme) -> Sequence[tuple[str, Reco
 def digest_of(names: Sequence[str]) -> bytes:
     """Of a manifest, as a party says it."""
 
-
     return hashlib.sha256(msgspec.msgpack.encode([list(names)])).digest()
 
 
@@ -93,7 +95,9 @@ CASES = {
     "party-parties": Case(lambda size: settings(PARTY, size), users, fingerprint),
     "server-parties": Case(lambda size: settings(SERVER, size), announced, fingerprint),
     "server-columns": Case(lambda size: settings(SERVER, columns=size), announced, fingerprint),
-    "server-sketch": Case(lambda size: settings(SERVER, learning={"sketch_rows": size}), announced, fingerprint),
+    "server-sketch": Case(
+        lambda size: settings(SERVER, learning={"sketch_rows": size}), announced, fingerprint
+    ),
 }
 
 
@@ -104,7 +108,8 @@ def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Cas
 
 
 def test_a_window_of_the_most_columns_can_be_written() -> None:
-    """Protects a party from ending as it freezes: each record of its state fits, and another takes the window back."""
+    """Protects a party from ending as it freezes: each record of its state fits, and another takes the window
+    back."""
     made = settings(PARTY, columns=largest(lambda size: settings(PARTY, columns=size)))
     assert made.own_columns == MOST_COLUMNS
     role, successor = (ROLES[PARTY].build(made) for _ in range(2))

@@ -1,4 +1,5 @@
-"""The laws of a role on a party: traffic is what it hears in a fit of each estimator, cut into batches in any way."""
+"""The laws of a role on a party: traffic is what it hears in a fit of each estimator, cut into batches in any
+way."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ FOLDER = tempfile.TemporaryDirectory()
 
 @cache
 def own(estimator: str, serving: str) -> DPFrankWolfeSettings:
-    """With noise that a budget covers, and no ledger file: the laws make many copies of a party, each with a past of its own."""
+    """With noise that a budget covers, and no ledger file: the laws make many copies of a party, each with a
+    past of its own."""
     privacy = {"insecure_test_noise": False, "secret_file": str(secret(Path(FOLDER.name)))}
     return settings(privacy=privacy, learning={"estimator": estimator}, serving={"mode": serving})
 
@@ -41,7 +43,18 @@ def heard(estimator: str, serving: str) -> list[list[Received]]:
         asks = [party.server("choose", 1, 0, b""), party.server("rows", 1, 0, told)]
     served = [party.sample(f"later {number}", [0.1 * number] * COLUMNS) for number in range(3)]
     rows = party.rows()
-    return [rows[:7], rows[7:30], rows[30:], [], [party.manifest()], *([ask] for ask in asks), [party.model()], served, [], []]
+    return [
+        rows[:7],
+        rows[7:30],
+        rows[30:],
+        [],
+        [party.manifest()],
+        *([ask] for ask in asks),
+        [party.model()],
+        served,
+        [],
+        [],
+    ]
 
 
 @st.composite
@@ -74,13 +87,21 @@ def bad(estimator: str, serving: str) -> list[tuple[Received, str]]:
         (message(estimator, serving, "ask" if estimator == "frank-wolfe" else "choose"), "implausible"),
         (message(estimator, serving, "manifest"), "malformed"),
         (message(estimator, serving, "manifest", content=content_of(Manifest(NAMES[::-1]))), "malformed"),
-        (message(estimator, serving, "manifest", content=content_of(Manifest([f"{n:03}" for n in range(ROWS)]))), "implausible"),
+        (
+            message(
+                estimator, serving, "manifest", content=content_of(Manifest([f"{n:03}" for n in range(ROWS)]))
+            ),
+            "implausible",
+        ),
         (message(estimator, serving, "model"), "implausible"),
         (message(estimator, serving, "nonsense"), "malformed"),
         (message(estimator, serving, "manifest", fingerprint=1), "configuration"),
         (message(estimator, serving, "manifest", sender="b"), "forged"),
     ]
-    return [(Received("asks", one, Record("asks", 0, 0, None, msgspec.msgpack.encode(one))), reason) for one, reason in wrong]
+    return [
+        (Received("asks", one, Record("asks", 0, 0, None, msgspec.msgpack.encode(one))), reason)
+        for one, reason in wrong
+    ]
 
 
 def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
@@ -110,6 +131,8 @@ def subject(estimator: str, serving: str) -> Subject:
 CASES = [("frank-wolfe", "private"), ("two-round", "off")]
 
 
-@pytest.mark.parametrize("subject", [subject(*case) for case in CASES], ids=["-".join(case) for case in CASES])
+@pytest.mark.parametrize(
+    "subject", [subject(*case) for case in CASES], ids=["-".join(case) for case in CASES]
+)
 class TestDPFrankWolfeParty(RoleLaws):
     """A party of each estimator, and one that predicts."""

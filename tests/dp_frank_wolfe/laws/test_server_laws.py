@@ -1,4 +1,5 @@
-"""The laws of a role on the server: traffic is what it hears in two fits of each estimator, cut into batches in any way."""
+"""The laws of a role on the server: traffic is what it hears in two fits of each estimator, cut into batches
+in any way."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ BEGIN = 1000.0
 @cache
 def own(estimator: str, member: str = SERVER_MEMBER) -> DPFrankWolfeSettings:
     learning = {"estimator": estimator, "iterations": 3, "sketch_rows": 4}
-    return settings_of(member, len(PARTIES), learning=learning, window={"rows": ROWS, "patience_seconds": 5.0})
+    return settings_of(
+        member, len(PARTIES), learning=learning, window={"rows": ROWS, "patience_seconds": 5.0}
+    )
 
 
 @cache
@@ -50,7 +53,8 @@ def heard(estimator: str) -> list[Received]:
 
 @st.composite
 def traffic(draw: st.DrawFn, estimator: str) -> Traffic:
-    """The first messages of that, in batches of any size, perhaps without one of them, and ticks between them."""
+    """The first messages of that, in batches of any size, perhaps without one of them, and ticks between
+    them."""
     whole = list(heard(estimator))
     del whole[draw(st.integers(1, len(whole))) :]
     if draw(st.integers(0, 2)) == 0:
@@ -81,11 +85,16 @@ def bad(estimator: str) -> list[tuple[Received, str]]:
     for party in PARTIES:
         channel = f"releases/{party}"
         for wrong, reason in (
-            (msgspec.structs.replace(message(estimator, party, "entities", names), fingerprint=1), "configuration"),
+            (
+                msgspec.structs.replace(message(estimator, party, "entities", names), fingerprint=1),
+                "configuration",
+            ),
             (message(estimator, "nobody", "entities", names), "forged"),
             (message(estimator, party, "nonsense", names), "malformed"),
         ):
-            found.append((Received(channel, wrong, Record(channel, 0, 0, None, msgspec.msgpack.encode(wrong))), reason))
+            found.append(
+                (Received(channel, wrong, Record(channel, 0, 0, None, msgspec.msgpack.encode(wrong))), reason)
+            )
     return found
 
 

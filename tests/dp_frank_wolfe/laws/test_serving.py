@@ -57,7 +57,8 @@ def test_nothing_is_predicted_unless_it_is_asked_for() -> None:
 
 
 def test_exact_predictions_are_the_model() -> None:
-    """Protects users' numbers: the label's scale, the model's version, and the word that epsilon does not cover them."""
+    """Protects users' numbers: the label's scale, the model's version, and the word that epsilon does not
+    cover them."""
     bounds = {"label_centre": 10.0, "label_bound": 4.0}
     names = ["party-0", "party-1", SERVER_MEMBER]
     given = {name: settings_of(name, 2, serving={"mode": "exact"}, bounds=bounds) for name in names}
@@ -71,7 +72,12 @@ def test_exact_predictions_are_the_model() -> None:
     found = {one["entity"]: one for one in loop.published("predictions")}
     assert found.keys() == outputs.keys()
     for name, output in outputs.items():
-        assert found[name] == {"entity": name, "prediction": found[name]["prediction"], "model": 1, "private": False}
+        assert found[name] == {
+            "entity": name,
+            "prediction": found[name]["prediction"],
+            "model": 1,
+            "private": False,
+        }
         assert found[name]["prediction"] == pytest.approx(10.0 + 4.0 * output, abs=4 / FEATURE_ONE)
     for member in loop.members.values():
         assert [one.reason for one in member.role.notices()] == ["exact"]
@@ -79,7 +85,8 @@ def test_exact_predictions_are_the_model() -> None:
 
 
 def test_private_predictions_are_charged_before_they_are_sent(tmp_path: Path) -> None:
-    """Protects the claim: each part is a link, and in no commit is a part sent whose entity was not charged in an earlier one."""
+    """Protects the claim: each part is a link, and in no commit is a part sent whose entity was not charged
+    in an earlier one."""
     loop = with_model(tmp_path, serving={"mode": "private", "predictions": 2})
     codec, public = loop.server.codec, loop.public
     names = names_of(6, 500)
@@ -106,7 +113,8 @@ def test_private_predictions_are_charged_before_they_are_sent(tmp_path: Path) ->
 
 
 def test_a_record_that_comes_again_costs_a_prediction_and_changes_none(tmp_path: Path) -> None:
-    """Protects the claim, and who reads what a repeated record does: each release is charged, and the first part is used."""
+    """Protects the claim, and who reads what a repeated record does: each release is charged, and the first
+    part is used."""
     loop = with_model(tmp_path, serving={"mode": "private", "predictions": 2})
 
     def write(party: str, value: float) -> None:
@@ -121,7 +129,13 @@ def test_a_record_that_comes_again_costs_a_prediction_and_changes_none(tmp_path:
     codec = loop.server.codec
     for party in loop.parties:
         told = [codec.decode(value) for who, _, _, value in loop.committed if who == party]
-        parts.append(next(msgspec.msgpack.decode(one.content, type=Partial).value for one in told if one.kind == "partial"))
+        parts.append(
+            next(
+                msgspec.msgpack.decode(one.content, type=Partial).value
+                for one in told
+                if one.kind == "partial"
+            )
+        )
         sent = 2 if party == "party-0" else 1
         assert sum(one.kind == "partial" for one in told) == sent
         spent = loop.party(party).ledger.spend.spent("somebody")
@@ -132,7 +146,8 @@ def test_a_record_that_comes_again_costs_a_prediction_and_changes_none(tmp_path:
 
 
 def test_a_part_is_remembered_and_charged_in_a_commit_before_the_one_that_tells_it(tmp_path: Path) -> None:
-    """Protects work that is done again: a part that left before anything was remembered could be made of other content."""
+    """Protects work that is done again: a part that left before anything was remembered could be made of
+    other content."""
     loop = with_model(tmp_path, serving={"mode": "private"})
     party = loop.members["party-0"]
     loop.write_columns("somebody", np.full(2 * COLUMNS, 0.5))
@@ -149,20 +164,26 @@ def test_a_part_is_remembered_and_charged_in_a_commit_before_the_one_that_tells_
 
 
 def test_the_same_row_has_the_same_noise_and_another_row_another(tmp_path: Path) -> None:
-    """Protects against averaging, and against subtracting: a record that comes again is told with the same number, and the
-    noise beneath is no other row's, entity's or party's.
+    """Protects against averaging, and against subtracting: a record that comes again is told with the same
+    number, and the noise beneath is no other row's, entity's or party's.
     """
     loop = with_model(tmp_path, serving={"mode": "private", "predictions": 9})
-    said = [("somebody", value) for value in (0.5, 0.5, 0.25, 0.125, 0.0625)] + [(name, 0.5) for name in "abc"]
+    said = [("somebody", value) for value in (0.5, 0.5, 0.25, 0.125, 0.0625)] + [
+        (name, 0.5) for name in "abc"
+    ]
     for name, value in said:
         loop.write_columns(name, np.full(2 * COLUMNS, value))
         loop.settle()
     codec, noises = loop.server.codec, {}
     for party in loop.parties:
         told = [codec.decode(value) for who, _, _, value in loop.committed if who == party]
-        parts = [msgspec.msgpack.decode(one.content, type=Partial).value for one in told if one.kind == "partial"]
+        parts = [
+            msgspec.msgpack.decode(one.content, type=Partial).value for one in told if one.kind == "partial"
+        ]
         x = loop.models()[party]
-        noises[party] = [part - float(np.full(COLUMNS, value) @ x) for part, (_, value) in zip(parts, said, strict=True)]
+        noises[party] = [
+            part - float(np.full(COLUMNS, value) @ x) for part, (_, value) in zip(parts, said, strict=True)
+        ]
     # A unit is a 4096th of the deviation, and rounding moves by half of it.
     for found in noises.values():
         least = 1e-3 * max(map(abs, found))
@@ -174,8 +195,8 @@ def test_the_same_row_has_the_same_noise_and_another_row_another(tmp_path: Path)
 
 
 def test_noise_of_a_part_has_a_key_of_all_that_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects from one draw on two contents, where differences are too small to be seen: the key names row, weights, entity and
-    noise, and what promises nothing costs everything.
+    """Protects from one draw on two contents, where differences are too small to be seen: the key names row,
+    weights, entity and noise, and what promises nothing costs everything.
     """
     heard: list[Release] = []
 
@@ -203,13 +224,19 @@ def test_noise_of_a_part_has_a_key_of_all_that_it_is_of(monkeypatch: pytest.Monk
     # As whole numbers they are the same, with another bit after the point.
     assert key(quarter) == replace(once, parameters=(*once.parameters[:2], once.parameters[2] + 1, "x"))
     # Parts of the two other weights are the same, for the row is 0 where they differ.
-    others = [key(half, row=0.25), key((0.25, 0.25, 0.0, 0.0)), key((0.25, 0.0, 0.25, 0.0)), key(half, entity="y")]
+    others = [
+        key(half, row=0.25),
+        key((0.25, 0.25, 0.0, 0.0)),
+        key((0.25, 0.0, 0.25, 0.0)),
+        key(half, entity="y"),
+    ]
     assert len({once, *others, key(half, predictions=2)}) == 6
     assert len({one.digest for one in [once, *others]}) == 4
 
 
 def test_noise_of_a_part_has_the_sensitivity_that_a_replaced_row_has() -> None:
-    """Protects the noise's scale: over extreme rows the part moves by 2 |x|_1, never more, and the noise costs cost for that."""
+    """Protects the noise's scale: over extreme rows the part moves by 2 |x|_1, never more, and the noise
+    costs cost for that."""
     random = np.random.default_rng(0)
     own, cost = random.normal(size=COLUMNS), 0.01
     plan = PartialPlan.of(own, cost)
@@ -240,7 +267,8 @@ def test_no_part_is_beyond_what_a_server_takes(cost: float) -> None:
 
 
 def test_wrong_parts_are_refused_and_change_nothing() -> None:
-    """Protects predictions from a party: numbers out of range, models that there are not, and numbers out of order."""
+    """Protects predictions from a party: numbers out of range, models that there are not, and numbers out of
+    order."""
     server = Server(server_settings(serving={"mode": "exact"}))
     server.task._run.window = 2
     before = dict(server.state)
@@ -268,7 +296,8 @@ def test_wrong_parts_are_refused_and_change_nothing() -> None:
 
 
 def test_rows_that_cannot_be_read_are_told_like_others(tmp_path: Path) -> None:
-    """Protects against a part, or its absence, that tells whether a row could be read: zeros have a part as well."""
+    """Protects against a part, or its absence, that tells whether a row could be read: zeros have a part as
+    well."""
     loop = with_model(tmp_path, serving={"mode": "private"})
     loop.write("party-0-samples", "somebody", b'{"x0": null}')
     loop.write_columns("somebody else", np.full(2 * COLUMNS, 0.5))
@@ -280,15 +309,19 @@ def test_rows_that_cannot_be_read_are_told_like_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["exact", "private"])
 def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects predictions of estimators that choose once: a party's weights, and parts, may be beyond its radius, each entity is
-    predicted all the same, and a party is taken up again with such a part in its state.
+    """Protects predictions of estimators that choose once: a party's weights, and parts, may be beyond its
+    radius, each entity is predicted all the same, and a party is taken up again with such a part in its
+    state.
     """
     exact = mode == "exact"
-    # Noise follows from the ledger's identity: with one by chance the weights may be smaller than is asserted here.
+    # Noise follows from the ledger's identity: with one by chance the weights may be smaller than is asserted
+    # here.
     monkeypatch.setattr(anchor.secrets, "token_bytes", bytes)
     sections = {"serving": {"mode": mode}, "privacy": {"epsilon": math.inf if exact else 30}}
     loop = federation(2, None if exact else tmp_path, learning={"estimator": "marginal"}, **sections)
-    for name, row in zip(names_of(), np.random.default_rng(1).uniform(-1, 1, (ROWS, 2 * COLUMNS)), strict=True):
+    for name, row in zip(
+        names_of(), np.random.default_rng(1).uniform(-1, 1, (ROWS, 2 * COLUMNS)), strict=True
+    ):
         loop.write_columns(name, row)
         loop.write("labels", name, msgspec.json.encode({"y": 0.95 * float(row[1])}))
     loop.settle()
@@ -314,8 +347,8 @@ def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str, monkeypatch
 
 @pytest.mark.parametrize("mode", ["exact", "private"])
 def test_no_part_is_told_behind_a_state_that_was_rolled_back(tmp_path: Path, mode: str) -> None:
-    """Protects predictions from numbers that the server has heard before: it takes them for the same again. The party says why it
-    tells nothing.
+    """Protects predictions from numbers that the server has heard before: it takes them for the same again.
+    The party says why it tells nothing.
     """
     loop = with_model(tmp_path, serving={"mode": mode})
     party = loop.members["party-0"]

@@ -1,4 +1,5 @@
-"""Predictions that are asked for while parties change to another model, each at its own moment: of one model, and not lost."""
+"""Predictions that are asked for while parties change to another model, each at its own moment: of one model,
+and not lost."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ def of_entity(loop: ClosedLoop, name: str) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_parties_that_are_a_model_apart_predict_with_the_older_one(restart: bool) -> None:
-    """Protects users from predictions that never come: whichever parties have a record before they change to another model and
-    whichever after it, each entity is predicted once, with all parties' weights of one model.
+    """Protects users from predictions that never come: whichever parties have a record before they change to
+    another model and whichever after it, each entity is predicted once, with all parties' weights of one
+    model.
 
     restart: every member is taken up again between the records.
     """
@@ -75,13 +77,16 @@ def test_parties_that_are_a_model_apart_predict_with_the_older_one(restart: bool
         (found,) = of_entity(loop, f"late {group}")
         assert found["model"] == model, group
         (own,) = {one["intercept"] for one in loop.published("model") if one["version"] == model}
-        assert found["prediction"] == pytest.approx(own + float(rows[f"late {group}"] @ models[model]), abs=8 / FEATURE_ONE)
+        assert found["prediction"] == pytest.approx(
+            own + float(rows[f"late {group}"] @ models[model]), abs=8 / FEATURE_ONE
+        )
     assert loop.members[SERVER_MEMBER].role.counts.expired_predictions == 0
     assert loop.rejections() == []
 
 
 def test_what_is_two_models_apart_is_given_up_and_counted() -> None:
-    """Protects the bound of what waits, and the operator's sight of it: a part that nobody can join any more leaves the state."""
+    """Protects the bound of what waits, and the operator's sight of it: a part that nobody can join any more
+    leaves the state."""
     loop = federation(2, serving={"mode": "exact"}, window={"fits": 9})
     fitted_again(loop, 1)
     # The window's own records came before there was a model.
@@ -104,7 +109,8 @@ def test_what_is_two_models_apart_is_given_up_and_counted() -> None:
 
 
 def test_no_part_with_noise_is_told_with_two_models(tmp_path: Path) -> None:
-    """Protects the budget: a part with the model before would be a second release that the entity is not charged for."""
+    """Protects the budget: a part with the model before would be a second release that the entity is not
+    charged for."""
     loop = federation(2, tmp_path, serving={"mode": "private", "predictions": 3}, window={"fits": 3})
     fitted_again(loop, 1)
     rows = np.full(2 * COLUMNS, 0.5)
@@ -118,16 +124,23 @@ def test_no_part_with_noise_is_told_with_two_models(tmp_path: Path) -> None:
         if topic.endswith(".releases") and (message := codec.decode(value)).kind == "partial":
             told.append(read_content(message.content, Partial))
     assert {one.before for one in told} == {None}
-    assert [(one.entity, one.model) for one in told if one.entity == "somebody"] == [("somebody", 1), ("somebody", 2)]
+    assert [(one.entity, one.model) for one in told if one.entity == "somebody"] == [
+        ("somebody", 1),
+        ("somebody", 2),
+    ]
     for party in loop.parties:
-        assert loop.party(party).ledger.spend.spent("somebody") == pytest.approx(loop.public.prediction_cost(party))
+        assert loop.party(party).ledger.spend.spent("somebody") == pytest.approx(
+            loop.public.prediction_cost(party)
+        )
         assert not any(key.startswith(b"before/") for _, key in loop.members[party].state)
     assert of_entity(loop, "somebody") == []
 
 
 def test_a_party_tells_no_model_before_that_others_do_not_have() -> None:
     """Protects the sum: a party that was away for a whole fit has another version before, and tells none."""
-    party = Driver(party_settings(serving={"mode": "exact"}, window={"fits": 9}, privacy={"epsilon": float("inf")})).begun()
+    party = Driver(
+        party_settings(serving={"mode": "exact"}, window={"fits": 9}, privacy={"epsilon": float("inf")})
+    ).begun()
     told = []
     for window in (1, 2, 4):
         if window > 1:
@@ -138,7 +151,11 @@ def test_a_party_tells_no_model_before_that_others_do_not_have() -> None:
         party.feed([party.sample("somebody", [1.0, 0, 0, 0])])
         party.start()
         told += [read_content(one.content, Partial) for one in party.sent[-1:]]
-    assert [(one.model, one.value) for one in told] == [(1, pytest.approx(0.1)), (2, pytest.approx(0.2)), (4, pytest.approx(0.4))]
+    assert [(one.model, one.value) for one in told] == [
+        (1, pytest.approx(0.1)),
+        (2, pytest.approx(0.2)),
+        (4, pytest.approx(0.4)),
+    ]
     assert [one.before for one in told] == [None, pytest.approx(0.1), None]
 
 
@@ -147,7 +164,9 @@ def test_parts_without_a_model_in_common_are_never_added() -> None:
     server = Server(server_settings(serving={"mode": "exact"}))
     server.task._run.window = 4
 
-    def tell(party: str, entity: str, model: int, value: float, before: float | None, number: int) -> list[str]:
+    def tell(
+        party: str, entity: str, model: int, value: float, before: float | None, number: int
+    ) -> list[str]:
         return server.hear(party, "partial", Partial(entity, model, value, before), iteration=number)
 
     # Who never had the version before cannot join those who are behind.

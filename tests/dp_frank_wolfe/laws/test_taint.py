@@ -1,4 +1,5 @@
-"""One entity's values changed, under the same releases: nothing else that anybody sees may change with them."""
+"""One entity's values changed, under the same releases: nothing else that anybody sees may change with
+them."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class SameRelease:
 
 @contextmanager
 def same_releases() -> Iterator[None]:
-    """Choices and noisy numbers are the same whatever lies under them: what differs then is told by something else."""
+    """Choices and noisy numbers are the same whatever lies under them: what differs then is told by something
+    else."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (party_fit, selection):
             patch.setattr(module, "choice", lambda scores, rate: SameRelease(len(scores)))
@@ -73,11 +75,16 @@ def same_releases() -> Iterator[None]:
         yield
 
 
-def seen(folder: Path, estimator: str, columns: bytes | None, label: bytes | None) -> tuple[TroubledLoop, list[Any], list[Any]]:
-    """A federation with this in the place of the entity's records at one party; its figures at any time, and its state's sizes."""
+def seen(
+    folder: Path, estimator: str, columns: bytes | None, label: bytes | None
+) -> tuple[TroubledLoop, list[Any], list[Any]]:
+    """A federation with this in the place of the entity's records at one party; its figures at any time, and
+    its state's sizes."""
     folder.mkdir()
     members = {
-        name: settings_of(folder, name, learning={"estimator": estimator}, privacy={"insecure_test_noise": True})
+        name: settings_of(
+            folder, name, learning={"estimator": estimator}, privacy={"insecure_test_noise": True}
+        )
         for name in ("p1", "p2", S)
     }
     loop = TroubledLoop(members, seed=3)
@@ -97,12 +104,25 @@ def seen(folder: Path, estimator: str, columns: bytes | None, label: bytes | Non
             for member in loop.members.values():
                 figures.append(sorted((one.name, one.labels, one.value) for one in member.role.measure()))
                 figures.append([(one.reason, one.text) for one in member.role.notices()])
-                figures.append((member.role.wake_at, member.role.trouble, dict(member.role.waiting), len(member.rejections)))
+                figures.append(
+                    (
+                        member.role.wake_at,
+                        member.role.trouble,
+                        dict(member.role.waiting),
+                        len(member.rejections),
+                    )
+                )
             if not moved and len(models(loop)) == 2:
                 break
-    changes = [change for member in loop.members.values() for commit in member.changes for change in (*commit, None)]
+    changes = [
+        change for member in loop.members.values() for commit in member.changes for change in (*commit, None)
+    ]
     # Whoever runs the cluster sees sizes.
-    return loop, figures, [None if one is None else (one.channel, one.key, len(one.value or b"")) for one in changes]
+    return (
+        loop,
+        figures,
+        [None if one is None else (one.channel, one.key, len(one.value or b"")) for one in changes],
+    )
 
 
 def models(loop: TroubledLoop) -> list[bytes]:
@@ -115,7 +135,8 @@ CASES += [(f"label {what}", None, content) for what, content in LABEL_INSTEAD.it
 
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
 def test_nothing_but_releases_depends_on_values(estimator: str, tmp_path: Path) -> None:
-    """Protects every entity: whatever is in its records, manifests, counts, times, metrics, notices and sizes are the same."""
+    """Protects every entity: whatever is in its records, manifests, counts, times, metrics, notices and sizes
+    are the same."""
     usual, *usual_rest = seen(tmp_path / "usual", estimator, None, None)
     assert len(models(usual)) == 2
     differing = {}

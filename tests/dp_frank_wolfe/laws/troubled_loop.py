@@ -1,4 +1,5 @@
-"""A federation whose members are killed at commits, polled in any order, and taken up again from what is left of their state."""
+"""A federation whose members are killed at commits, polled in any order, and taken up again from what is left
+of their state."""
 
 from __future__ import annotations
 
@@ -24,8 +25,11 @@ MOST_STEPS = 5_000
 S = "s"
 
 
-def settings_of(folder: Path, member: str, parties: int = 2, columns: int = 3, **sections: dict[str, Any]) -> DPFrankWolfeSettings:
-    """Of "p1", "p2" … or the server "s". Each party's secret and ledger are made in the folder when they are asked for first."""
+def settings_of(
+    folder: Path, member: str, parties: int = 2, columns: int = 3, **sections: dict[str, Any]
+) -> DPFrankWolfeSettings:
+    """Of "p1", "p2" … or the server "s". Each party's secret and ledger are made in the folder when they are
+    asked for first."""
     names = [f"p{number + 1}" for number in range(parties)]
     content: dict[str, Any] = {
         "federation": {"name": "f", "seed": 5, "parties": names, "columns": dict.fromkeys(names, columns)},
@@ -40,12 +44,19 @@ def settings_of(folder: Path, member: str, parties: int = 2, columns: int = 3, *
     if member != S:
         privacy = content["privacy"]
         ledger = privacy.get("ledger", f"patients-{member}")
-        privacy |= {"ledger": ledger, "ledger_file": str(folder / ledger), "secret_file": str(folder / f"{member}.secret")}
+        privacy |= {
+            "ledger": ledger,
+            "ledger_file": str(folder / ledger),
+            "secret_file": str(folder / f"{member}.secret"),
+        }
         made_up_secret(Path(privacy["secret_file"]), hashlib.sha256(member.encode()).digest())
         if not Path(privacy["ledger_file"]).exists():
             made_up_ledger(Path(privacy["ledger_file"]), ledger, member)
         content["party"] = {"name": member}
-        content["samples"] = {"topic": f"{member}-samples", "features": [f"x{column}" for column in range(columns)]}
+        content["samples"] = {
+            "topic": f"{member}-samples",
+            "features": [f"x{column}" for column in range(columns)],
+        }
         content["labels"] = {"topic": "labels", "label": "y"}
     return DPFrankWolfeSettings.model_validate(content)
 
@@ -54,8 +65,8 @@ def settings_of(folder: Path, member: str, parties: int = 2, columns: int = 3, *
 class Place:
     """A member.
 
-    changes: all that it remembered, commit by commit. unread: what its inputs hold, by topic. heard: all batches and ticks.
-    """
+    changes: all that it remembered, commit by commit. unread: what its inputs hold, by topic. heard: all
+    batches and ticks."""
 
     name: str
     settings: DPFrankWolfeSettings
@@ -78,7 +89,8 @@ class Place:
 
 
 class TroubledLoop:
-    """One partition. random: in which order topics are polled. committed: (time, from, topic, key, value) of each record."""
+    """One partition. random: in which order topics are polled. committed: (time, from, topic, key, value) of
+    each record."""
 
     def __init__(self, settings: Mapping[str, DPFrankWolfeSettings], seed: int = 0) -> None:
         self.now = BEGIN
@@ -89,7 +101,9 @@ class TroubledLoop:
             channels = ROLES[own.role.kind].channels(own)
             inputs = {one.topic: (channel, one.decode) for channel, one in channels.inputs.items()}
             role = build(own)
-            self.members[name] = Place(name, own, role, inputs, dict(channels.outputs), unread={topic: [] for topic in inputs})
+            self.members[name] = Place(
+                name, own, role, inputs, dict(channels.outputs), unread={topic: [] for topic in inputs}
+            )
 
     def write(self, topic: str, key: bytes | None, value: bytes) -> None:
         """A record that everybody gets who reads the topic."""
@@ -102,7 +116,10 @@ class TroubledLoop:
         """What all parties see of an entity, and its label; the same for the same row."""
         draws = np.random.default_rng(row)
         for party in (one for one in self.members if one != S):
-            own = {f"x{column}": sign * float(value) for column, value in enumerate(draws.uniform(-1, 1, columns))}
+            own = {
+                f"x{column}": sign * float(value)
+                for column, value in enumerate(draws.uniform(-1, 1, columns))
+            }
             self.write(f"{party}-samples", name.encode(), msgspec.json.encode(own))
         self.write("labels", name.encode(), msgspec.json.encode({"y": sign * float(draws.uniform(-1, 1))}))
 
@@ -117,7 +134,9 @@ class TroubledLoop:
     def work(self, name: str, records: list[Record]) -> list[Send]:
         """A member takes these, and a tick if one is due. Nothing of it is committed."""
         member = self.members[name]
-        messages = [Received(member.inputs[one.topic][0], member.inputs[one.topic][1](one), one) for one in records]
+        messages = [
+            Received(member.inputs[one.topic][0], member.inputs[one.topic][1](one), one) for one in records
+        ]
         replies = receive_at_once(member.role, messages, self.now) if messages else []
         wake_at = member.role.wake_at
         if wake_at is not None and wake_at <= self.now:
@@ -138,7 +157,8 @@ class TroubledLoop:
             self.write(topic, send.key, send.value)
 
     def step(self, name: str, most: int = 50, lost: int = 0) -> bool:
-        """One commit of a member. lost: so often the work is done in vain before that, each time on another poll."""
+        """One commit of a member. lost: so often the work is done in vain before that, each time on another
+        poll."""
         for _ in range(lost):
             rejections = len(self.members[name].rejections)
             self.work(name, self.poll(name, most))
@@ -149,7 +169,9 @@ class TroubledLoop:
         self.commit(name, records, sends)
         return bool(records or sends)
 
-    def restart(self, name: str, commits: int | None = None, settings: DPFrankWolfeSettings | None = None) -> None:
+    def restart(
+        self, name: str, commits: int | None = None, settings: DPFrankWolfeSettings | None = None
+    ) -> None:
         """Another process takes the member up, with its state after so many commits; None: all of them."""
         member = self.members[name]
         member.role = build(settings or member.settings)

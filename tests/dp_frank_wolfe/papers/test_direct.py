@@ -1,4 +1,5 @@
-"""A fit without privacy is block Frank-Wolfe: written once more from the paper, on all columns in one place."""
+"""A fit without privacy is block Frank-Wolfe: written once more from the paper, on all columns in one
+place."""
 
 from __future__ import annotations
 
@@ -46,13 +47,16 @@ def centralised(
 @pytest.mark.parametrize("parties", [1, 3, 5])
 @pytest.mark.parametrize("name", ["full", "uniform", "nice", "distributed"])
 def test_without_privacy_it_is_centralised_block_frank_wolfe(name: str, parties: int) -> None:
-    """Protects the algorithm: split, sketched by the identity and in whole numbers, the iterate is that of one place to 1e-12."""
+    """Protects the algorithm: split, sketched by the identity and in whole numbers, the iterate is that of
+    one place to 1e-12."""
     windows = sparse(400, 60, parties, seed=parties)
     blocks = equal_blocks(windows, 1.0, parts=2)
     sampling = Sampling(name, blocks, 3, count={"nice": min(3, len(blocks))}.get(name, 1))
     found = run(windows, sampling, 60)
     columns, labels = real(windows)
-    starts = dict(zip(windows, np.cumsum([0] + [w.columns.shape[1] for w in windows.values()]).tolist(), strict=False))
+    starts = dict(
+        zip(windows, np.cumsum([0] + [w.columns.shape[1] for w in windows.values()]).tolist(), strict=False)
+    )
     x, values = centralised(columns, labels, sampling, starts, 60)
     np.testing.assert_allclose(np.concatenate(list(found.x.values())), x, atol=1e-12)
     np.testing.assert_allclose([step.objective for step in found.steps], values, atol=1e-12)
@@ -61,7 +65,8 @@ def test_without_privacy_it_is_centralised_block_frank_wolfe(name: str, parties:
 
 
 def test_the_gap_is_above_the_distance_from_the_optimum_and_ends_a_fit() -> None:
-    """Protects stopping: with one block the gap bounds the distance to scikit-learn's optimum in the same ball, and is reached."""
+    """Protects stopping: with one block the gap bounds the distance to scikit-learn's optimum in the same
+    ball, and is reached."""
     windows = sparse(500, 40, 1, seed=9)
     columns, labels = real(windows)
     sampling = Sampling("full", equal_blocks(windows, 0.5), 0)
@@ -78,7 +83,8 @@ def test_the_gap_is_above_the_distance_from_the_optimum_and_ends_a_fit() -> None
 
 
 def test_blocks_of_parties_that_do_not_answer_stay_as_they_are() -> None:
-    """Protects a step without a party: its weights do not shrink, the others' move, and the iterate stays in its balls."""
+    """Protects a step without a party: its weights do not shrink, the others' move, and the iterate stays in
+    its balls."""
     windows = sparse(300, 30, 3)
     sampling = Sampling("full", equal_blocks(windows, 1.0), 0)
 
@@ -93,8 +99,8 @@ def test_blocks_of_parties_that_do_not_answer_stay_as_they_are() -> None:
 
 
 def test_at_the_cap_only_shown_columns_are_chosen() -> None:
-    """Protects the sketches' price: no party shows more columns than its cap, goes on with those it has shown, and uplink is
-    counted.
+    """Protects the sketches' price: no party shows more columns than its cap, goes on with those it has
+    shown, and uplink is counted.
     """
     windows = sparse(300, 60, 3)
     sampling = Sampling("full", equal_blocks(windows, 1.0, parts=2), 0)
@@ -111,7 +117,8 @@ def test_at_the_cap_only_shown_columns_are_chosen() -> None:
 
 
 def test_sketched_predictions_come_near_those_of_all_columns() -> None:
-    """Protects the sketch: with enough numbers the objective is near that of the identity, and with few it is further away."""
+    """Protects the sketch: with enough numbers the objective is near that of the identity, and with few it is
+    further away."""
     windows = sparse(400, 40, 2, seed=5)
     sampling = Sampling("full", equal_blocks(windows, 1.0), 0)
     whole = run(windows, sampling, 60).steps[-1].objective
@@ -124,13 +131,17 @@ def test_sketched_predictions_come_near_those_of_all_columns() -> None:
 
 
 def test_a_private_fit_is_a_function_of_its_secret_and_stays_in_its_budget() -> None:
-    """Protects redoing: the same secret gives the same fit, another one another, and what it costs is not above the budget."""
+    """Protects redoing: the same secret gives the same fit, another one another, and what it costs is not
+    above the budget."""
     windows = sparse(2000, 40, 2, seed=5)
     sampling = Sampling("full", equal_blocks(windows, 1.0), 0)
     sketch = SignSketch(2000, 60, 2)
     cost = 0.5
     plans = plans_of(windows, sampling, 20, sketch, cost, 8, 4.0)
-    ran = [fit(windows, sampling, 20, sketch, plans, secret=secret) for secret in (bytes(range(32)),) * 2 + (bytes(range(1, 33)),)]
+    ran = [
+        fit(windows, sampling, 20, sketch, plans, secret=secret)
+        for secret in (bytes(range(32)),) * 2 + (bytes(range(1, 33)),)
+    ]
     chosen = [[step.chosen for step in one.steps] for one in ran]
     assert chosen[0] == chosen[1] != chosen[2]
     for key, sums in ran[0].sums.items():

@@ -1,7 +1,8 @@
-"""A lower bound on epsilon from repeated runs on two neighbours: it is never above what is claimed, and is with half the noise.
+"""A lower bound on epsilon from repeated runs on two neighbours: it is never above what is claimed, and is
+with half the noise.
 
-Runs choose an event, fresh ones count it, and Clopper and Pearson's intervals bound both probabilities with 99.9% confidence.
-"""
+Runs choose an event, fresh ones count it, and Clopper and Pearson's intervals bound both probabilities with
+99.9% confidence."""
 
 from __future__ import annotations
 
@@ -35,12 +36,17 @@ def bits(count: int, *name: object) -> bytes:
     return hashlib.shake_256(repr(name).encode()).digest(count * DRAW_BYTES)
 
 
-def lower_bound(first: Draw, second: Draw, events: Callable[[np.ndarray, np.ndarray], Event], delta: float) -> float:
+def lower_bound(
+    first: Draw, second: Draw, events: Callable[[np.ndarray, np.ndarray], Event], delta: float
+) -> float:
     """The best log((p - delta) / q) that is certain. events: of two samples, which event to count."""
     best = -math.inf
     for one, two, name in ((first, second, "forth"), (second, first, "back")):
         event = events(one(FIRST, bits(1, name, 1)), two(FIRST, bits(1, name, 2)))
-        hits, others = int(event(one(FRESH, bits(1, name, 3))).sum()), int(event(two(FRESH, bits(1, name, 4))).sum())
+        hits, others = (
+            int(event(one(FRESH, bits(1, name, 3))).sum()),
+            int(event(two(FRESH, bits(1, name, 4))).sum()),
+        )
         low = float(beta.ppf(0.0005, hits, FRESH - hits + 1)) if hits else 0.0
         high = float(beta.ppf(0.9995, others + 1, FRESH - others)) if others < FRESH else 1.0
         if low > delta:
@@ -67,14 +73,22 @@ def threshold(one: np.ndarray, two: np.ndarray) -> Event:
 
 
 def scores_of(window: Window, others: np.ndarray) -> np.ndarray:
-    """Scores at x = 0 by the party's own functions. others: what the other parties' columns predict, by row."""
+    """Scores at x = 0 by the party's own functions. others: what the other parties' columns predict, by
+    row."""
     sketch = IdentitySketch(len(others))
-    predicted = predictions(window, np.zeros(window.columns.shape[1]), quantise(others * FEATURE_ONE), sketch, BOUND * RESIDUAL_ONE)
+    predicted = predictions(
+        window,
+        np.zeros(window.columns.shape[1]),
+        quantise(others * FEATURE_ONE),
+        sketch,
+        BOUND * RESIDUAL_ONE,
+    )
     return column_scores(correlations(window.columns, predicted - window.labels, (BOUND + 1) * RESIDUAL_ONE))
 
 
 def neighbouring_scores(columns: int, gap: float) -> tuple[np.ndarray, np.ndarray]:
-    """Row 0 moves the first candidate up and all others' scores down by all that a row can; the first is ahead by ``gap`` Delta."""
+    """Row 0 moves the first candidate up and all others' scores down by all that a row can; the first is
+    ahead by ``gap`` Delta."""
     found = []
     for sign in (1.0, -1.0):
         features = np.zeros((40, columns))
@@ -99,8 +113,8 @@ def drawing(scores: np.ndarray, rate: Fraction) -> Draw:
 @pytest.mark.parametrize("columns", [2, 4])
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
 def test_a_choice_keeps_its_epsilon_and_half_the_noise_does_not(columns: int, epsilon: float) -> None:
-    """Protects the noise of choices against a wrong sensitivity, scale or draw, in the party's own scores at the corners of its
-    bounds.
+    """Protects the noise of choices against a wrong sensitivity, scale or draw, in the party's own scores at
+    the corners of its bounds.
     """
     rate = choice_rate(epsilon**2 / 8, BOUND * RESIDUAL_ONE)
     assert range_of(epsilon**2 / 8) == pytest.approx(epsilon)
@@ -117,7 +131,8 @@ def test_a_choice_keeps_its_epsilon_and_half_the_noise_does_not(columns: int, ep
 
 @pytest.mark.parametrize("cost", [0.1, 0.5])
 def test_a_sketch_keeps_its_epsilon_and_half_the_noise_does_not(cost: float) -> None:
-    """Protects the noise of sketches: all sums of a column whose row goes from 1 to -1, along the direction of that row's signs."""
+    """Protects the noise of sketches: all sums of a column whose row goes from 1 to -1, along the direction
+    of that row's signs."""
     sketch = SignSketch(50, 2, 1)
     columns = [np.zeros(50, dtype=np.int16) for _ in range(2)]
     for column, value in zip(columns, (FEATURE_ONE, -FEATURE_ONE), strict=True):
@@ -153,6 +168,8 @@ def check_numbers(sums: list[np.ndarray], direction: np.ndarray, noise: IntegerN
 
         return draw
 
-    bounds = [lower_bound(drawing(sums[0], times), drawing(sums[1], times), threshold, DELTA) for times in (1, 2)]
+    bounds = [
+        lower_bound(drawing(sums[0], times), drawing(sums[1], times), threshold, DELTA) for times in (1, 2)
+    ]
     assert 0.4 * claimed < bounds[0] <= claimed
     assert bounds[1] > claimed

@@ -1,7 +1,8 @@
-"""What a party's role releases, over many secrets: as likely as the plan says, and on neighbouring tables within what is charged.
+"""What a party's role releases, over many secrets: as likely as the plan says, and on neighbouring tables
+within what is charged.
 
-The arithmetic alone is tried in test_lower_bound. Here the whole way is: records, manifest, frozen window, secret, ask, answer.
-"""
+The arithmetic alone is tried in test_lower_bound. Here the whole way is: records, manifest, frozen window,
+secret, ask, answer."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from streamfl.dp_frank_wolfe.messages import Answers, Chosen, Frozen, Message, r
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE
 
 SECRETS = 500
-# So that a single choice and a single sketch have most of the budget, and a wrong strength is seen in few draws.
+# So that a single choice and a single sketch have most of the budget, and a wrong strength is seen in few
+# draws.
 EPSILON = 20.0
 # Of the bounds: by its sign, neighbours that are told apart as well as any.
 CORNER = np.array([1.0, -1.0, -1.0, -1.0])
@@ -32,7 +34,8 @@ Drawn = tuple[Counter[int], list[np.ndarray]]
 
 
 def begun(folder: Path, row: Any, estimator: str = "frank-wolfe", alike: int = 1) -> Driver:
-    """A frozen window, not centred, in which all rows are zeros but the first ``alike``, which have a label of 1."""
+    """A frozen window, not centred, in which all rows are zeros but the first ``alike``, which have a label
+    of 1."""
     driver = announced(folder, row, estimator, alike, intercept=False)
     assert [message.kind for message in driver.feed([driver.manifest()])] == ["frozen"]
     return driver
@@ -41,14 +44,21 @@ def begun(folder: Path, row: Any, estimator: str = "frank-wolfe", alike: int = 1
 def announced(folder: Path, row: Any, estimator: str, alike: int, intercept: bool) -> Driver:
     """The same before the manifest has come."""
     folder.mkdir()
-    # Noise depends on what a ledger is made with. So that a run draws what any other draws, it is the same each time.
+    # Noise depends on what a ledger is made with. So that a run draws what any other draws, it is the same
+    # each time.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "token_bytes", bytes)
         driver = Driver(
             settings(
                 folder,
                 privacy={"epsilon": EPSILON},
-                learning={"iterations": 1, "columns": 2, "sketch_rows": 8, "estimator": estimator, "intercept": intercept},
+                learning={
+                    "iterations": 1,
+                    "columns": 2,
+                    "sketch_rows": 8,
+                    "estimator": estimator,
+                    "intercept": intercept,
+                },
             )
         )
     features, labels = np.zeros((ROWS, COLUMNS)), np.zeros(ROWS)
@@ -62,8 +72,8 @@ def announced(folder: Path, row: Any, estimator: str, alike: int, intercept: boo
 def drawn(folder: Path, sign: int) -> Drawn:
     """Chosen vertices by their number, and what is shown of the column, of the same ask under many secrets.
 
-    The ask is one of a server that wants to find out as much as it can: by it the row's prediction is as far off as R allows.
-    """
+    The ask is one of a server that wants to find out as much as it can: by it the row's prediction is as far
+    off as R allows."""
     driver = begun(folder, sign * CORNER)
     others = -1e6 * FEATURE_ONE * driver.public.sketch(1).apply(one_row())
     chosen: Counter[int] = Counter()
@@ -71,7 +81,9 @@ def drawn(folder: Path, sign: int) -> Drawn:
     for message in released(driver, folder, driver.ask(0, others=others)):
         [answer] = read_content(message.content, Answers).answers
         chosen[answer.column + (0 if answer.positive else COLUMNS)] += 1
-        shown.append(np.frombuffer(answer.sums, "<i8").astype(float) - expected_sums(driver, sign, answer.column))
+        shown.append(
+            np.frombuffer(answer.sums, "<i8").astype(float) - expected_sums(driver, sign, answer.column)
+        )
     return chosen, shown
 
 
@@ -103,7 +115,8 @@ def expected_sums(driver: Driver, sign: int, column: int) -> Any:
 
 
 def probabilities(driver: Driver, sign: int, strength: float = 1.0) -> Any:
-    """The exponential mechanism by floating point: a_i (y - prediction) for +e_i, and the opposite for -e_i."""
+    """The exponential mechanism by floating point: a_i (y - prediction) for +e_i, and the opposite for
+    -e_i."""
     rate = driver.public.fit_plan("a", 1).rate
     assert rate is not None
     # The label is 1 and the prediction -R = -1.
@@ -128,7 +141,8 @@ def _runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Drawn]:
 
 
 def test_choices_of_roles_are_those_of_the_plan(runs: dict[int, Drawn], tmp_path: Path) -> None:
-    """Protects the claim on its way through the role: choices under 500 secrets are as likely as the plan's rate says.
+    """Protects the claim on its way through the role: choices under 500 secrets are as likely as the plan's
+    rate says.
 
     With half the noise, or twice, they would be others, and the test would say so.
     """
@@ -140,12 +154,18 @@ def test_choices_of_roles_are_those_of_the_plan(runs: dict[int, Drawn], tmp_path
             assert chisquare(counts, SECRETS * probabilities(driver, sign, strength)).pvalue < 1e-6
 
 
-def test_neighbouring_tables_are_told_apart_no_better_than_is_charged(runs: dict[int, Drawn], tmp_path: Path) -> None:
-    """Protects an entity from a server that asks what tells most: the range of the log-ratios is at most eps0, and nearly that."""
+def test_neighbouring_tables_are_told_apart_no_better_than_is_charged(
+    runs: dict[int, Drawn], tmp_path: Path
+) -> None:
+    """Protects an entity from a server that asks what tells most: the range of the log-ratios is at most
+    eps0, and nearly that."""
     rate = begun(tmp_path / "one", CORNER).public.fit_plan("a", 1).rate
     assert rate is not None
     charged = 2 * float(rate) * 2 * FEATURE_ONE * 2 * RESIDUAL_ONE
-    counts = {sign: np.array([chosen[vertex] for vertex in range(2 * COLUMNS)]) for sign, (chosen, _) in runs.items()}
+    counts = {
+        sign: np.array([chosen[vertex] for vertex in range(2 * COLUMNS)])
+        for sign, (chosen, _) in runs.items()
+    }
     # By what the row does to them there are two kinds of vertices.
     better = np.array([True, False, False, False, False, True, True, True])
     one, other = (np.log(counts[sign][better].sum() / counts[sign][~better].sum()) for sign in (1, -1))
@@ -153,7 +173,8 @@ def test_neighbouring_tables_are_told_apart_no_better_than_is_charged(runs: dict
 
 
 def test_sketches_of_roles_have_the_noise_of_the_plan(runs: dict[int, Drawn], tmp_path: Path) -> None:
-    """Protects columns that are shown: over secrets, what is shown is the column's sums with noise of the plan's deviation."""
+    """Protects columns that are shown: over secrets, what is shown is the column's sums with noise of the
+    plan's deviation."""
     noise = begun(tmp_path / "one", CORNER).public.fit_plan("a", 1).noise
     assert noise is not None
     for _, shown in runs.values():
@@ -164,9 +185,11 @@ def test_sketches_of_roles_have_the_noise_of_the_plan(runs: dict[int, Drawn], tm
 
 
 def test_an_estimator_that_chooses_once_has_the_noise_of_its_plan(tmp_path: Path) -> None:
-    """Protects the same of `marginal`: its choice, and the values and norms of the chosen column, over secrets."""
-    # The sum of these rows' columns, of their products with the labels, and of their squares. With 4 each column is chosen so often
-    # that half the strength, or twice, cannot pass for the plan's: with 8 no other column was chosen in one run of 28.
+    """Protects the same of `marginal`: its choice, and the values and norms of the chosen column, over
+    secrets."""
+    # The sum of these rows' columns, of their products with the labels, and of their squares. With 4 each
+    # column is chosen so often that half the strength, or twice, cannot pass for the plan's: with 8 no other
+    # column was chosen in one run of 28.
     sums = np.array([4.0, 0.0, 0.0, 0.0])
     driver = begun(tmp_path / "marginal", sums / 4, "marginal", 4)
     plan = driver.public.selection_plan("a")
@@ -182,14 +205,20 @@ def test_an_estimator_that_chooses_once_has_the_noise_of_its_plan(tmp_path: Path
     for strength, fits in ((1.0, True), (2.0, False), (0.5, False)):
         gain = strength * float(plan.rate) * FEATURE_ONE * RESIDUAL_ONE * sums
         weights = np.exp(gain) + np.exp(-gain)
-        assert (chisquare(np.bincount(columns, minlength=COLUMNS), SECRETS * weights / weights.sum()).pvalue > 1e-5) == fits
-    assert np.std(values) == pytest.approx(plan.noises["values"].deviation / (FEATURE_ONE * RESIDUAL_ONE), rel=0.15)
+        assert (
+            chisquare(np.bincount(columns, minlength=COLUMNS), SECRETS * weights / weights.sum()).pvalue
+            > 1e-5
+        ) == fits
+    assert np.std(values) == pytest.approx(
+        plan.noises["values"].deviation / (FEATURE_ONE * RESIDUAL_ONE), rel=0.15
+    )
     assert np.std(norms) == pytest.approx(plan.noises["norms"].deviation / FEATURE_ONE**2, rel=0.15)
 
 
 def test_means_of_roles_have_the_noise_of_the_plan(tmp_path: Path) -> None:
-    """Protects columns and labels that a window is centred by: over secrets what a party tells as it freezes is its sums with noise
-    of the plan's deviation, each number's own, so that neighbours are told apart no better than is charged.
+    """Protects columns and labels that a window is centred by: over secrets what a party tells as it freezes
+    is its sums with noise of the plan's deviation, each number's own, so that neighbours are told apart no
+    better than is charged.
     """
     driver = announced(tmp_path / "means", CORNER, "marginal", 1, intercept=True)
     noise = driver.public.means_plan("a").noise
@@ -197,12 +226,16 @@ def test_means_of_roles_have_the_noise_of_the_plan(tmp_path: Path) -> None:
     # Four columns, and the label twice.
     sums = np.append(CORNER, 2.0) * RESIDUAL_ONE / noise.unit
     with without_waiting():
-        told = [read_content(one.content, Frozen).means for one in released(driver, tmp_path / "means", driver.manifest())]
+        told = [
+            read_content(one.content, Frozen).means
+            for one in released(driver, tmp_path / "means", driver.manifest())
+        ]
     error = np.array([np.frombuffer(one, "<i8") - sums for one in told])
     deviation = noise.deviation / noise.unit
     np.testing.assert_allclose(error.mean(axis=0), 0.0, atol=5 * deviation / np.sqrt(SECRETS))
     np.testing.assert_allclose(np.cov(error.T) / deviation**2, np.eye(COLUMNS + 1), atol=0.25)
-    # One row at the other corner is 2 (d + 2^2)^.5 away: by these draws its privacy loss costs what is charged for the means.
+    # One row at the other corner is 2 (d + 2^2)^.5 away: by these draws its privacy loss costs what is
+    # charged for the means.
     furthest = 2 * np.sqrt(COLUMNS + 4) * RESIDUAL_ONE / noise.unit
     cost = furthest**2 / (2 * error.var())
     assert cost == pytest.approx(0.05 * driver.public.fit_cost("a"), rel=0.15)

@@ -1,4 +1,5 @@
-"""The documents' tables are made without roles: budgets are divided as a federation's settings divide them."""
+"""The documents' tables are made without roles: budgets are divided as a federation's settings divide
+them."""
 
 from __future__ import annotations
 
@@ -21,9 +22,13 @@ DELTA = 1e-3
 @pytest.mark.parametrize("epsilon", [0.5, 5.0, math.inf])
 @pytest.mark.parametrize("parties", [1, 2, 3])
 def test_tables_have_the_noise_that_a_federation_has(parties: int, epsilon: float, sketch: str) -> None:
-    """Protects the pages' R^2: what means and a fit may tell in a table is what a party of such a federation may. What roles and
-    arithmetic then make of the same plans is equal to the last bit (laws/test_closed_loop.py)."""
-    sections: dict[str, Any] = {"privacy": {"epsilon": epsilon, "delta": DELTA}, "learning": {"sketch": sketch}}
+    """Protects the pages' R^2: what means and a fit may tell in a table is what a party of such a federation
+    may. What roles and arithmetic then make of the same plans is equal to the last bit
+    (laws/test_closed_loop.py)."""
+    sections: dict[str, Any] = {
+        "privacy": {"epsilon": epsilon, "delta": DELTA},
+        "learning": {"sketch": sketch},
+    }
     public = Public(settings_of(SERVER_MEMBER, parties, **sections))
     random = np.random.default_rng(1)
     windows = divided(random.uniform(-1, 1, (ROWS, COLUMNS * parties)), random.uniform(-1, 1, ROWS), parties)

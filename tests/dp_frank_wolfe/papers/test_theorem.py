@@ -1,4 +1,5 @@
-"""Theorem 1 of the paper, corrected: the expected distance from the optimum under each sampling, and its rate."""
+"""Theorem 1 of the paper, corrected: the expected distance from the optimum under each sampling, and its
+rate."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def objectives(windows: dict[str, Window], samplings: list[Sampling], iterations
 
 
 def optimum(columns: np.ndarray, labels: np.ndarray, blocks: list[Block], starts: list[int]) -> float:
-    """The least objective in the product of the balls, by projected gradients with restarts, each ball's projection by bisection.
-    """
+    """The least objective in the product of the balls, by projected gradients with restarts, each ball's
+    projection by bisection."""
     x, ahead, momentum = np.zeros(columns.shape[1]), np.zeros(columns.shape[1]), 1.0
     step = len(labels) / np.linalg.norm(columns, 2) ** 2
 
@@ -38,7 +39,9 @@ def optimum(columns: np.ndarray, labels: np.ndarray, blocks: list[Block], starts
         low, high = 0.0, float(np.abs(values).max())
         for _ in range(55):
             middle = (low + high) / 2
-            low, high = (middle, high) if np.maximum(np.abs(values) - middle, 0).sum() > radius else (low, middle)
+            low, high = (
+                (middle, high) if np.maximum(np.abs(values) - middle, 0).sum() > radius else (low, middle)
+            )
         return np.sign(values) * np.maximum(np.abs(values) - high, 0)
 
     for _ in range(400):
@@ -55,17 +58,21 @@ def optimum(columns: np.ndarray, labels: np.ndarray, blocks: list[Block], starts
 
 @pytest.mark.parametrize("name", ["full", "uniform", "nice", "distributed"])
 def test_each_sampling_respects_the_bound_and_its_rate(name: str) -> None:
-    """Protects the rate: the mean distance over seeds is below 2 (h_0 + C / p) / (p t + 2), and falls as 1 / t."""
+    """Protects the rate: the mean distance over seeds is below 2 (h_0 + C / p) / (p t + 2), and falls as 1 /
+    t."""
     windows = sparse(200, 36, 3, seed=2)
     columns, labels = real(windows)
     blocks = list(equal_blocks(windows, 0.6, parts=2))
     best = optimum(columns, labels, blocks, [12 * number for number in (0, 0, 1, 1, 2, 2)])
     options = {"nice": 3, "distributed": 1}
-    samplings = [Sampling(name, blocks, seed, count=options.get(name, 1)) for seed in range(1 if name == "full" else 6)]
+    samplings = [
+        Sampling(name, blocks, seed, count=options.get(name, 1)) for seed in range(1 if name == "full" else 6)
+    ]
     p, taking_part = samplings[0].least, len(samplings[0].blocks_of(0, 0))
     iterations = int(150 / p)
     h = objectives(windows, samplings, iterations) - best
-    # C: f moves by at most gamma^2 / 2 of the squared length of A d / sqrt(n), d between points of the sampled balls.
+    # C: f moves by at most gamma^2 / 2 of the squared length of A d / sqrt(n), d between points of the
+    # sampled balls.
     widest = 2 * blocks[0].radius * taking_part * float(np.linalg.norm(columns, axis=0).max())
     t = np.arange(iterations)
     bound = 2 * (h[0] + widest**2 / len(labels) / p) / (p * t + 2)

@@ -1,4 +1,5 @@
-"""A fit computed again in plain NumPy, from its trace alone: Lou and Cheung 2018, algorithm 2, with choices as proved."""
+"""A fit computed again in plain NumPy, from its trace alone: Lou and Cheung 2018, algorithm 2, with choices
+as proved."""
 
 from __future__ import annotations
 
@@ -62,16 +63,27 @@ def fit_again(trace: dict[str, NDArray[Any]], cap: dict[str, int]) -> None:
                 assert not trace["1/due"][t, block] or not trace[f"1/tried/{party}"][t].any()
                 continue
             own = np.flatnonzero((trace[f"blocks/{party}"] == block) & trace[f"1/tried/{party}"][t])
-            others = sum((x[key[0]][key[1]] * told for key, told in sums.items() if key[0] != party), np.zeros(back.shape[1]))
+            others = sum(
+                (x[key[0]][key[1]] * told for key, told in sums.items() if key[0] != party),
+                np.zeros(back.shape[1]),
+            )
             predicted = np.clip((columns[party] @ x[party] + scale * back @ others) / FEATURE, -bound, bound)
             gradient = columns[party][:, own].T @ (np.rint(predicted * LABEL) - trace[f"1/labels/{party}"])
-            found = best(np.concatenate([-gradient, gradient]), str(trace[f"rate/{party}"]), trace["1/choice_draws"][t, block])
-            assert (own[found % len(own)], 1 if found < len(own) else -1) == (column, sign), f"iteration {t}, block {block}"
+            found = best(
+                np.concatenate([-gradient, gradient]),
+                str(trace[f"rate/{party}"]),
+                trace["1/choice_draws"][t, block],
+            )
+            assert (own[found % len(own)], 1 if found < len(own) else -1) == (column, sign), (
+                f"iteration {t}, block {block}"
+            )
             shown = trace[f"1/shown/{party}"].tolist()
             place = shown.index(column)
             if trace[f"1/shown_at/{party}"][place] == t:
                 draws, strength = trace[f"1/sum_draws/{party}"], trace[f"noise/{party}"]
-                released = told(back.T @ columns[party][:, column], strength, draws[place] if len(draws) else draws)
+                released = told(
+                    back.T @ columns[party][:, column], strength, draws[place] if len(draws) else draws
+                )
                 np.testing.assert_array_equal(released, trace[f"1/sums/{party}"][place])
                 shown_now[party, column] = released * unit_of(strength)
             mine = trace[f"blocks/{party}"] == block
@@ -91,13 +103,17 @@ def fit_again(trace: dict[str, NDArray[Any]], cap: dict[str, int]) -> None:
         (2.0, "sketch_rows = 8"),
         (12.0, "sketch_rows = 8"),
         (2.0, 'sketch = "identity"\niterations = 20\ncandidates = 2'),
-        (12.0, 'sketch_rows = 30\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\niterations = 15\ncolumns = 7'),
+        (
+            12.0,
+            'sketch_rows = 30\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\niterations = 15\ncolumns = '
+            "7",
+        ),
         (5.0, 'sketch_rows = 8\nsampling = "uniform"\niterations = 12\nintercept = false'),
     ],
 )
 def test_a_fit_follows_from_its_trace(line: Line, epsilon: float | str, learning: str) -> None:
-    """Protects whoever checks a run: the frozen table, the draws and public numbers are all that choices, sketches and weights
-    depend on, whatever the sampling is.
+    """Protects whoever checks a run: the frozen table, the draws and public numbers are all that choices,
+    sketches and weights depend on, whatever the sampling is.
     """
     found, trace = line.traced(epsilon=epsilon, learning=learning)
     assert sorted(trace["1/rows"].tolist()) == list(range(WINDOW))
@@ -124,7 +140,8 @@ def means_of(trace: dict[str, NDArray[Any]], party: str) -> Floats:
 
 
 def check_centred(trace: dict[str, NDArray[Any]], table: Floats, centres: bool = True) -> None:
-    """The frozen table is the file's, and each party has told its sums with noise and taken off what it told, within the bounds."""
+    """The frozen table is the file's, and each party has told its sums with noise and taken off what it told,
+    within the bounds."""
     start, label = 0, np.rint(table[:, -1] * LABEL)
     for party, count in PARTIES.items():
         own, start = np.rint(table[:, start : start + count] * FEATURE), start + count
@@ -139,11 +156,14 @@ def check_centred(trace: dict[str, NDArray[Any]], table: Floats, centres: bool =
         means = means_of(trace, party)
         moved = np.clip(own - np.rint(means[:-1] * FEATURE), -FEATURE, FEATURE)
         np.testing.assert_array_equal(trace[f"1/columns/{party}"], moved)
-        np.testing.assert_array_equal(trace[f"1/labels/{party}"], np.clip(label - np.rint(means[-1] * LABEL), -LABEL, LABEL))
+        np.testing.assert_array_equal(
+            trace[f"1/labels/{party}"], np.clip(label - np.rint(means[-1] * LABEL), -LABEL, LABEL)
+        )
 
 
 def check_predictions(trace: dict[str, NDArray[Any]], table: Floats) -> None:
-    """Of rows as they come: the label's means, by how little noise they have, and the weights times what is beyond means."""
+    """Of rows as they come: the label's means, by how little noise they have, and the weights times what is
+    beyond means."""
     start, total, label, certain = 0, np.zeros(len(table)), 0.0, 0.0
     for party, count in PARTIES.items():
         own, start = table[:, start : start + count], start + count
@@ -156,14 +176,18 @@ def check_predictions(trace: dict[str, NDArray[Any]], table: Floats) -> None:
                 weight = times(count)[-1] ** 2 / (float(Fraction(str(strength[1]))) * int(strength[0]) ** 2)
         total += (own - np.rint(means[:-1] * FEATURE) / FEATURE) @ trace[f"1/x/{party}"][-1]
         label, certain = label + weight * np.rint(means[-1] * LABEL) / LABEL, certain + weight
-    np.testing.assert_allclose(trace["predictions"], total + (label / certain if certain else 0.0), atol=1e-12)
+    np.testing.assert_allclose(
+        trace["predictions"], total + (label / certain if certain else 0.0), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("epsilon", ["inf", 3.0])
 @pytest.mark.parametrize("estimator", ["marginal", "two-round"])
-def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimator: str, epsilon: float | str) -> None:
-    """Protects whoever checks the other estimators: chosen columns and all released numbers follow from the frozen table and the
-    draws, and the weights from what was released.
+def test_columns_that_are_chosen_once_follow_from_the_trace(
+    line: Line, estimator: str, epsilon: float | str
+) -> None:
+    """Protects whoever checks the other estimators: chosen columns and all released numbers follow from the
+    frozen table and the draws, and the weights from what was released.
     """
     _, trace = line.traced(epsilon=epsilon, learning=f'estimator = "{estimator}"\ncolumns = 7')
     check_centred(trace, line.frame.to_numpy()[trace["1/rows"]])
@@ -175,7 +199,11 @@ def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimato
 
     def released(kind: str, party: str, values: Floats, unit: float) -> None:
         own = strength(kind, party)
-        again = told(values, own, trace.get(f"1/{kind}_draws/{party}", np.zeros(0, np.uint8))) * unit_of(own) / unit
+        again = (
+            told(values, own, trace.get(f"1/{kind}_draws/{party}", np.zeros(0, np.uint8)))
+            * unit_of(own)
+            / unit
+        )
         name = "told" if kind == "rows" else kind
         np.testing.assert_allclose(trace[f"1/{name}/{party}"].ravel(), again.ravel(), rtol=1e-12, atol=1e-12)
 
@@ -199,8 +227,12 @@ def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimato
         gram = np.zeros((2, 2))
         own_strength = strength("gram", party)
         draws = trace.get(f"1/gram_draws/{party}", np.zeros(0, np.uint8))
-        gram[above] = told(products[above], own_strength, draws) * unit_of(own_strength) / (FEATURE**2 * WINDOW)
-        np.testing.assert_allclose(trace[f"1/gram/{party}"], gram + np.triu(gram, 1).T, rtol=1e-12, atol=1e-12)
+        gram[above] = (
+            told(products[above], own_strength, draws) * unit_of(own_strength) / (FEATURE**2 * WINDOW)
+        )
+        np.testing.assert_allclose(
+            trace[f"1/gram/{party}"], gram + np.triu(gram, 1).T, rtol=1e-12, atol=1e-12
+        )
         others = np.hstack([trace[f"1/told/{other}"] for other in PARTIES if other != party])
         rows_cut, bits = cut(others, strength("rows", party), trace, party), int(trace[f"row_bits/{party}"])
         released("products", party, picked.T @ rows_cut, FEATURE * WINDOW * 2.0**bits)
@@ -209,7 +241,9 @@ def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimato
 
 def cut(others: Floats, strength: NDArray[np.str_], trace: dict[str, NDArray[Any]], party: str) -> Floats:
     """The others' rows, none longer than the public B, as whole numbers towards 0."""
-    deviation = float(Fraction(str(strength[1]))) ** 0.5 * int(strength[0]) / FEATURE if len(strength) else 0.0
+    deviation = (
+        float(Fraction(str(strength[1]))) ** 0.5 * int(strength[0]) / FEATURE if len(strength) else 0.0
+    )
     bound = np.ceil(np.sqrt(1 + deviation**2) * (np.sqrt(others.shape[1]) + 2.5))
     assert trace[f"row_bound/{party}"] == bound
     # The factor of 1 - 1e-9 keeps a row that is cut within B after rounding.
@@ -217,8 +251,11 @@ def cut(others: Floats, strength: NDArray[np.str_], trace: dict[str, NDArray[Any
     return np.trunc(others * shorter[:, np.newaxis] * 2.0 ** int(trace[f"row_bits/{party}"]))
 
 
-def check_least_squares(trace: dict[str, NDArray[Any]], estimator: str, strength: Callable[[str, str], NDArray[np.str_]]) -> None:
-    """The weights are the least squares of what was released, within the ball: by its conditions of optimality."""
+def check_least_squares(
+    trace: dict[str, NDArray[Any]], estimator: str, strength: Callable[[str, str], NDArray[np.str_]]
+) -> None:
+    """The weights are the least squares of what was released, within the ball: by its conditions of
+    optimality."""
     counts = {party: len(trace[f"1/selected/{party}"]) for party in PARTIES}
     ends = np.cumsum([0, *counts.values()])
     mine = {party: np.arange(ends[at], ends[at + 1]) for at, party in enumerate(PARTIES)}
@@ -238,7 +275,8 @@ def check_least_squares(trace: dict[str, NDArray[Any]], estimator: str, strength
     lifted = vectors @ np.diag(np.maximum(sizes, least)) @ vectors.T
     x = np.concatenate([trace[f"1/x/{party}"][-1][trace[f"1/selected/{party}"]] for party in PARTIES])
     slope, radius = lifted @ x - values, LEARNING["radius"]
-    # Within the ball the slope is 0; on its border it is the same everywhere that x moves, against it, and nowhere larger.
+    # Within the ball the slope is 0; on its border it is the same everywhere that x moves, against it, and
+    # nowhere larger.
     level = float(np.abs(slope).max())
     assert np.abs(x).sum() <= radius * (1 + 1e-9)
     assert level < 1e-6 or np.abs(x).sum() == pytest.approx(radius)
@@ -260,7 +298,8 @@ def noise_alone(trace: dict[str, NDArray[Any]], strength: Callable[[str, str], N
 
     rows = max(deviation("rows", party, FEATURE) for party in PARTIES) / WINDOW**0.5
     products = max(
-        deviation("products", party, FEATURE * WINDOW * 2.0 ** int(trace[f"row_bits/{party}"])) for party in PARTIES
+        deviation("products", party, FEATURE * WINDOW * 2.0 ** int(trace[f"row_bits/{party}"]))
+        for party in PARTIES
     )
     many = sum(len(trace[f"1/selected/{party}"]) for party in PARTIES)
     return float(np.hypot(rows, products) / 2**0.5 * many**0.5 / 2)

@@ -1,4 +1,5 @@
-"""What one entity's row can change in a whole fit, over all parties: measured on transcripts, against what is charged."""
+"""What one entity's row can change in a whole fit, over all parties: measured on transcripts, against what is
+charged."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def softmax(chosen: Chosen) -> np.ndarray:
 
 
 def absolute_gumbel(chosen: Chosen) -> np.ndarray:
-    """The mutant: one Gumbel variable for a column, and the column of the largest absolute value, with its sign."""
+    """The mutant: one Gumbel variable for a column, and the column of the largest absolute value, with its
+    sign."""
     half = len(chosen.scores) // 2
     gradient = chosen.scores[:half] * float(chosen.rate)
     at = np.linspace(1e-6, np.abs(gradient).max() + 60, 4_001)
@@ -40,7 +42,12 @@ def absolute_gumbel(chosen: Chosen) -> np.ndarray:
     def log_distribution(x: np.ndarray, centre: float) -> np.ndarray:
         return -np.exp(-np.clip(x - centre, -700, None))
 
-    within = np.array([np.log(np.exp(log_distribution(at, c)) - np.exp(log_distribution(-at, c)) + 1e-300) for c in gradient])
+    within = np.array(
+        [
+            np.log(np.exp(log_distribution(at, c)) - np.exp(log_distribution(-at, c)) + 1e-300)
+            for c in gradient
+        ]
+    )
     found = []
     for sign in (1, -1):
         for number, centre in enumerate(gradient):
@@ -61,7 +68,8 @@ def neighbours(windows: dict[str, Window], seed: int) -> dict[str, Window]:
 
 
 def spent(first: Transcript, second: Transcript, loss: Loss = softmax) -> float:
-    """Cost of the two transcripts' difference: an eighth of each choice's squared range, and each release's squared shift."""
+    """Cost of the two transcripts' difference: an eighth of each choice's squared range, and each release's
+    squared shift."""
     total = 0.0
     for one, two in zip(first.choices, second.choices, strict=True):
         total += cost_of_choice(float(np.ptp(loss(one) - loss(two))))
@@ -77,17 +85,28 @@ def private(windows: dict[str, Window], plans: dict[str, FitPlan]) -> DirectFit:
 
 
 def planned(windows: dict[str, Window], cost: float) -> dict[str, FitPlan]:
-    return plans_of(windows, Sampling("full", equal_blocks(windows, 1.0), 0), ITERATIONS, SignSketch(ROWS, 25, 3), cost, 9, 2.0)
+    return plans_of(
+        windows,
+        Sampling("full", equal_blocks(windows, 1.0), 0),
+        ITERATIONS,
+        SignSketch(ROWS, 25, 3),
+        cost,
+        9,
+        2.0,
+    )
 
 
 def measured(
     windows: dict[str, Window], cost: float, mutation: float = 1, loss: Loss = softmax, tries: int = 6
 ) -> tuple[float, float]:
-    """The largest joint cost over neighbours, and the largest share that one choice has of what was planned for it.
+    """The largest joint cost over neighbours, and the largest share that one choice has of what was planned
+    for it.
 
     mutation: what the choices' rates are multiplied by.
     """
-    plans = {party: replace(plan, rate=plan.rate * mutation) for party, plan in planned(windows, cost).items()}
+    plans = {
+        party: replace(plan, rate=plan.rate * mutation) for party, plan in planned(windows, cost).items()
+    }
     _, before = transcript(lambda: private(windows, plans), "party.fit")
     found, share = 0.0, 0.0
     each = cost / PARTIES / 2 / ITERATIONS
@@ -95,7 +114,10 @@ def measured(
         other = neighbours(windows, seed)
         _, after = transcript(lambda other=other: private(other, plans), "party.fit", before)
         found = max(found, spent(before, after, loss))
-        ranges = [float(np.ptp(loss(one) - loss(two))) for one, two in zip(before.choices, after.choices, strict=True)]
+        ranges = [
+            float(np.ptp(loss(one) - loss(two)))
+            for one, two in zip(before.choices, after.choices, strict=True)
+        ]
         share = max(share, cost_of_choice(max(ranges)) / each)
     return found, share
 
@@ -106,8 +128,8 @@ def _windows() -> dict[str, Window]:
 
 
 def test_a_row_changes_a_fit_by_no_more_than_is_charged(windows: dict[str, Window]) -> None:
-    """Protects the claim of epsilon for an entity: the same transcript on neighbours, over all parties, costs less than the
-    ledger has,
+    """Protects the claim of epsilon for an entity: the same transcript on neighbours, over all parties, costs
+    less than the ledger has,
     choice by choice and together.
     """
     cost = budget(EPSILON, DELTA, ROWS)
@@ -119,8 +141,8 @@ def test_a_row_changes_a_fit_by_no_more_than_is_charged(windows: dict[str, Windo
 
 
 def test_every_sketch_moves_by_what_is_charged(windows: dict[str, Window]) -> None:
-    """Protects the sketches' price: a replaced row moves each shown column by the noise's sensitivity at most, and by it at
-    corners.
+    """Protects the sketches' price: a replaced row moves each shown column by the noise's sensitivity at
+    most, and by it at corners.
     """
     plans = planned(windows, 0.1)
     _, before = transcript(lambda: private(windows, plans), "party.fit")
@@ -130,7 +152,9 @@ def test_every_sketch_moves_by_what_is_charged(windows: dict[str, Window]) -> No
         pair = []
         for value in (first, second):
             columns[7] = value
-            pair.append(transcript(lambda: private(divided(columns, labels, PARTIES), plans), "party.fit", before)[1])
+            pair.append(
+                transcript(lambda: private(divided(columns, labels, PARTIES), plans), "party.fit", before)[1]
+            )
         for one, two in zip(pair[0].releases, pair[1].releases, strict=True):
             change = (one.values - two.values) / one.noise.unit
             shifts.append(float(change @ change) / float(2 * one.noise.variance) / one.noise.cost)
@@ -145,7 +169,8 @@ def test_the_mutant_with_half_the_noise_is_caught(windows: dict[str, Window]) ->
 
 
 def test_the_mutant_of_absolute_values_is_caught(windows: dict[str, Window]) -> None:
-    """Protects the signed scores: one Gumbel for a column and an absolute value has a loss far above what is charged."""
+    """Protects the signed scores: one Gumbel for a column and an absolute value has a loss far above what is
+    charged."""
     example = Chosen(np.array([-30, 5, 30, -5]), Fraction(1, 10), np.zeros(1))
     assert np.exp(absolute_gumbel(example)).sum() == pytest.approx(1, abs=1e-3)
     _, share = measured(windows, 0.1, loss=absolute_gumbel, tries=1)
@@ -153,7 +178,8 @@ def test_the_mutant_of_absolute_values_is_caught(windows: dict[str, Window]) -> 
 
 
 def test_the_mutant_with_epsilon_for_each_party_is_caught(windows: dict[str, Window]) -> None:
-    """Protects the joint budget: parties that plan with the whole epsilon each spend more than an entity's."""
+    """Protects the joint budget: parties that plan with the whole epsilon each spend more than an
+    entity's."""
     cost = budget(EPSILON, DELTA, ROWS)
     plans = planned(windows, PARTIES * cost)
     assert sum(plan.cost for plan in plans.values()) > 2.9 * cost
@@ -164,21 +190,24 @@ def test_the_mutant_with_epsilon_for_each_party_is_caught(windows: dict[str, Win
 def test_a_row_changes_an_estimate_by_no_more_than_is_charged(
     windows: dict[str, Window], estimator: Callable[..., DirectFit]
 ) -> None:
-    """Protects the estimators' claim: choices, values, rows and products on neighbours cost less together than the ledger has."""
+    """Protects the estimators' claim: choices, values, rows and products on neighbours cost less together
+    than the ledger has."""
     cost = budget(EPSILON, DELTA, ROWS)
     _, before = transcript(lambda: estimator(windows, cost, 9, 1.0), "learning.selection")
     assert before.choices
     most = 0.0
     for seed in range(8):
         other = neighbours(windows, seed)
-        _, after = transcript(lambda other=other: estimator(other, cost, 9, 1.0), "learning.selection", before)
+        _, after = transcript(
+            lambda other=other: estimator(other, cost, 9, 1.0), "learning.selection", before
+        )
         most = max(most, spent(before, after))
     assert 0.1 * cost < most <= cost
 
 
 def test_what_is_public_does_not_follow_from_a_row(windows: dict[str, Window]) -> None:
-    """Protects everything that leaves besides the releases: with the same released bytes, a row that is NaN, missing or beyond all
-    bounds changes no answer, no number of them, no iterate and no charge.
+    """Protects everything that leaves besides the releases: with the same released bytes, a row that is NaN,
+    missing or beyond all bounds changes no answer, no number of them, no iterate and no charge.
     """
     plans = planned(windows, 0.5)
     columns, labels = real(windows)
@@ -192,9 +221,14 @@ def test_what_is_public_does_not_follow_from_a_row(windows: dict[str, Window]) -
         told = np.where(np.arange(ROWS) == 5, np.nan, labels)[: len(features)]
         other = divided(features, told, PARTIES, ROWS)
         after, _ = transcript(lambda other=other: private(other, plans), "party.fit", released)
-        assert [(step.chosen, step.shown) for step in after.steps] == [(step.chosen, step.shown) for step in before.steps]
+        assert [(step.chosen, step.shown) for step in after.steps] == [
+            (step.chosen, step.shown) for step in before.steps
+        ]
         for party, x in before.x.items():
             np.testing.assert_array_equal(after.x[party], x)
-        assert (after.cost, after.epsilon, after.uplink_numbers) == (before.cost, before.epsilon, before.uplink_numbers)
+        assert (after.cost, after.epsilon, after.uplink_numbers) == (
+            before.cost,
+            before.epsilon,
+            before.uplink_numbers,
+        )
         assert (after.support, after.l1_norm) == (before.support, before.l1_norm)
-

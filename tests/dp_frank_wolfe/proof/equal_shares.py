@@ -1,4 +1,5 @@
-"""Fits in one process in which every party has the same share of the budget, of the columns and of the ball."""
+"""Fits in one process in which every party has the same share of the budget, of the columns and of the
+ball."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ __all__ = ["centre_by", "equal_blocks", "marginal", "plans_of", "two_round"]
 
 
 def equal_blocks(windows: Mapping[str, Window], radius: float, parts: int = 1) -> Sequence[Block]:
-    """Each party's columns in ``parts`` blocks of consecutive columns. All blocks have the same radius. Radii sum to ``radius``."""
+    """Each party's columns in ``parts`` blocks of consecutive columns. All blocks have the same radius. Radii
+    sum to ``radius``."""
     each = radius / (parts * len(windows))
     return [
         Block(party, tuple(int(column) for column in columns), each)
@@ -60,7 +62,10 @@ def plans_of(
 
 def centre_by(windows: Mapping[str, Window], cost: float, secret: bytes, window: int = 0) -> Centred:
     """Centres the windows with equal shares. cost: of an entity, over all parties. window: its number."""
-    plans = {party: plan_means(cost / len(windows) * MEANS_SHARE, own.columns.shape[1]) for party, own in windows.items()}
+    plans = {
+        party: plan_means(cost / len(windows) * MEANS_SHARE, own.columns.shape[1])
+        for party, own in windows.items()
+    }
     return centre(windows, plans, lambda party: place(party, window, secret))
 
 
@@ -80,8 +85,8 @@ def marginal(
     """Top columns by |a_i'y|, then their values and norms.
 
     cost: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
-    norm: |a|^2 / n of every column if that is public. Then norms are not released, and their share goes to the values.
-    window, place: its number, and where releases belong, of a party, the window and the secret.
+    norm: |a|^2 / n of every column if that is public. Then norms are not released, and their share goes to
+    the values. window, place: its number, and where releases belong, of a party, the window and the secret.
     """
     plans = _plans(windows, cost, columns, _without_norms(shares) if norm is not None else shares)
     return fit_marginal(windows, plans, lambda party: place(party, window, secret), radius, delta, norm)
@@ -108,7 +113,9 @@ def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
     return {"choices": shares["choices"], "values": 1 - shares["choices"]}
 
 
-def _plans(windows: Mapping[str, Window], cost: float, columns: int, shares: Mapping[str, float]) -> dict[str, SelectionPlan]:
+def _plans(
+    windows: Mapping[str, Window], cost: float, columns: int, shares: Mapping[str, float]
+) -> dict[str, SelectionPlan]:
     """Equal shares of the budget and of the columns."""
     each = max(1, columns // len(windows))
     plans = {}

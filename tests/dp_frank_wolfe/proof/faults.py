@@ -33,8 +33,8 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     """The same with a fault that stays: all that does not depend on the missing member comes to its end.
 
-    Without a party the others' fit goes on. Without the server no fit goes on, and parties report that nobody answers.
-    """
+    Without a party the others' fit goes on. Without the server no fit goes on, and parties report that nobody
+    answers."""
     chosen = _with_a_fault_that_stays(seed)
     verdict = _simulate(chosen, bus)
     if chosen.absent == S and verdict.failure is not None and verdict.failure.startswith("not done"):
@@ -69,16 +69,22 @@ def _with_a_fault_that_stays(seed: int) -> DPFrankWolfeScenario:
     kind = ("process", "partition", "member")[int(draws.integers(3))]
     if kind == "member":
         window = {**chosen.sections["window"], "patience_seconds": PATIENCE}
-        chosen = replace(chosen, workers=workers, patient=False, sections={**chosen.sections, "window": window})
+        chosen = replace(
+            chosen, workers=workers, patient=False, sections={**chosen.sections, "window": window}
+        )
         absent = [*chosen.parties, S][int(draws.integers(len(chosen.parties) + 1))]
-        permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        permanent_fault = PermanentFault(
+            f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])}
+        )
         return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     chosen = replace(chosen, workers=workers)
     if kind == "process":
         return replace(chosen, permanent_fault=of_a_process(draws, at, list(workers)))
     topics = [*(samples_topic(party) for party in chosen.parties), LABELS]
     topic = topics[int(draws.integers(len(topics)))]
-    permanent_fault = PermanentFault(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
+    permanent_fault = PermanentFault(
+        f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)])
+    )
     return replace(chosen, permanent_fault=permanent_fault)
 
 

@@ -1,4 +1,5 @@
-"""Fuzz targets of DP Frank-Wolfe: its federations, and what must hold of party and server whatever they receive."""
+"""Fuzz targets of DP Frank-Wolfe: its federations, and what must hold of party and server whatever they
+receive."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ LEFT = 3
 
 def _federation(estimator: str, serving: str = "off") -> FuzzedFederation:
     content: dict[str, Any] = {
-        "federation": {"name": "study", "seed": 3, "parties": list(PARTIES), "columns": dict.fromkeys(PARTIES, 3)},
+        "federation": {
+            "name": "study",
+            "seed": 3,
+            "parties": list(PARTIES),
+            "columns": dict.fromkeys(PARTIES, 3),
+        },
         "window": {"rows": ROWS, "limit": 100},
         "bounds": {"bound": 1.0, "label_bound": 1.0},
         "privacy": {"epsilon": 8.0, "delta": 1e-3, "insecure_test_noise": True},
@@ -41,7 +47,9 @@ def _federation(estimator: str, serving: str = "off") -> FuzzedFederation:
     who = members(ColumnFederation(**content["federation"]))
     for name in PARTIES:
         who[name]["privacy"] = {**content["privacy"], "ledger": "patients"}
-    own = settings_of(DPFrankWolfeSettings, content, who, {"samples": {"format": "json"}, "labels": {"format": "json"}})
+    own = settings_of(
+        DPFrankWolfeSettings, content, who, {"samples": {"format": "json"}, "labels": {"format": "json"}}
+    )
 
     def written(round_number: int) -> Iterator[tuple[str, FuzzedRecord]]:
         for place in range(ROWS + LEFT) if round_number == 0 else ():
@@ -90,7 +98,9 @@ class DPFrankWolfeTarget(ReplayedTarget):
     def goes_on(self) -> None:
         """Checks that the member takes users' records, stays in its balls, and takes the whole fit anew."""
         # Noise that anybody can compute promises nothing: its epsilon is infinite.
-        assert all(math.isfinite(one.value) for one in self.role.measure() if one.name not in ("epsilon", "rho"))
+        assert all(
+            math.isfinite(one.value) for one in self.role.measure() if one.name not in ("epsilon", "rho")
+        )
         if self.settings.role.kind == PARTY:
             self._good += 1
             assert self.feed(sample(self.settings, f"good-{self._good}", 1)) is None
@@ -106,5 +116,7 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     decoded = FEDERATIONS["dp-frank-wolfe"]
     return {
         **member_targets(random, FEDERATIONS, {CLINIC: DPFrankWolfeTarget, HEAD: DPFrankWolfeTarget}),
-        "decode dp-frank-wolfe messages": lambda name: Decoder(name, decoded.heard(HEAD), random, decoded.member(HEAD).decode),
+        "decode dp-frank-wolfe messages": lambda name: Decoder(
+            name, decoded.heard(HEAD), random, decoded.member(HEAD).decode
+        ),
     }

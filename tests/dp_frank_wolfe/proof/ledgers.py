@@ -1,4 +1,5 @@
-"""Secrets and ledger files of a simulation. What is random in them follows from its seed, so that a run can be repeated."""
+"""Secrets and ledger files of a simulation. What is random in them follows from its seed, so that a run can
+be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the members of a simulated federation sent and drew noise for, committed or not, and what topics hold."""
+"""What the members of a simulated federation sent and drew noise for, committed or not, and what topics
+hold."""
 
 from __future__ import annotations
 
@@ -100,7 +101,9 @@ class Observed:
             return
         head = bits[:HEAD_BYTES]
         release = self._places[head]
-        content = _digest(f"{mechanism}|{len(bits)}|".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
+        content = _digest(
+            f"{mechanism}|{len(bits)}|".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes()
+        )
         self.drawn[head].add(Drawn(release, content, cost(release)))
 
     def check_drawn(self) -> None:
@@ -109,7 +112,10 @@ class Observed:
             one = next(iter(found)).release
             contents = {drawn.content for drawn in found}
             where = f"{one.kind}, window {one.window}, iteration {one.iteration}"
-            require(len(contents) == 1, f"{one.party}: the same noise, of {where}, lies over {len(contents)} contents")
+            require(
+                len(contents) == 1,
+                f"{one.party}: the same noise, of {where}, lies over {len(contents)} contents",
+            )
 
     def spent(self) -> dict[tuple[str, int], float]:
         """By party and window, cost of all distinct noise that was drawn for fits."""
@@ -130,7 +136,8 @@ class Observed:
 
 
 def timed_messages(bus: TopicReader, topic: str) -> Iterator[tuple[float, Message]]:
-    """Each message of a topic, with the time of writing. Skips strangers' messages and what a producer wrote again."""
+    """Each message of a topic, with the time of writing. Skips strangers' messages and what a producer wrote
+    again."""
     repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
     waiting: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     for record in bus.read(topic):
@@ -159,7 +166,11 @@ def names_by_window(asks: Iterable[Message], releases: Iterable[Message], rows: 
     """By window, the names in a party's manifests, resolved by the party's announcements."""
     told = (read_content(one.content, Entities) for one in releases if one.kind == "entities")
     announced = numbered((one.first, one.names) for one in told)
-    return {one.window: rows_of(read_content(one.content, Manifest), rows, announced) for one in asks if one.kind == "manifest"}
+    return {
+        one.window: rows_of(read_content(one.content, Manifest), rows, announced)
+        for one in asks
+        if one.kind == "manifest"
+    }
 
 
 def _digest(content: bytes) -> bytes:
@@ -169,8 +180,22 @@ def _digest(content: bytes) -> bytes:
 class _Choice:
     """A choice that notes its scores. bounded: they depend on predictions, whose bound the release names."""
 
-    def __init__(self, real: IntegerDistribution, observed: Observed, scores: Integers, rate: Fraction, *, bounded: bool) -> None:
-        self._real, self._said, self._scores, self._rate, self._bounded = real, observed, scores, rate, bounded
+    def __init__(
+        self,
+        real: IntegerDistribution,
+        observed: Observed,
+        scores: Integers,
+        rate: Fraction,
+        *,
+        bounded: bool,
+    ) -> None:
+        self._real, self._said, self._scores, self._rate, self._bounded = (
+            real,
+            observed,
+            scores,
+            rate,
+            bounded,
+        )
 
     def draw(self, bits: bytes) -> Integers:
         self._said.draws(bits, self._scores, f"choice {self._rate}", self._cost)
@@ -192,7 +217,9 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
     assert ROLES
     send, add = Outbox.send, IntegerNoise.add
 
-    def noted(self: Outbox[OutboxCounts], channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
+    def noted(
+        self: Outbox[OutboxCounts], channel: str, values: Iterable[bytes], headers: Headers = ()
+    ) -> int:
         found = list(values)
         observed.sends(channel, found)
         return send(self, channel, found, headers)
@@ -201,7 +228,9 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
         observed.draws(bits, values, f"noise {self.variance} {self.unit}", lambda release: self.cost)
         return add(self, values, bits)
 
-    def given(real: Callable[[bytes, Release, int], bytes], _module: str) -> Callable[[bytes, Release, int], bytes]:
+    def given(
+        real: Callable[[bytes, Release, int], bytes], _module: str
+    ) -> Callable[[bytes, Release, int], bytes]:
         def bits_of(secret: bytes, release: Release, draws: int) -> bytes:
             bits = real(secret, release, draws)
             observed.gives(release, bits)
@@ -209,7 +238,9 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
 
         return bits_of
 
-    def chosen(real: Callable[[Integers, Fraction], IntegerDistribution], module: str) -> Callable[[Integers, Fraction], _Choice]:
+    def chosen(
+        real: Callable[[Integers, Fraction], IntegerDistribution], module: str
+    ) -> Callable[[Integers, Fraction], _Choice]:
         bounded = module == f"{PACKAGE}.party_fit"
         return lambda scores, rate: _Choice(real(scores, rate), observed, scores, rate, bounded=bounded)
 
@@ -225,7 +256,11 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
     places.append((messages, "FRAGMENT_BYTES", fragment_bytes or messages.FRAGMENT_BYTES))
     for name, change in (("release_bits", given), ("choice", chosen), ("assemble", froze)):
         # A module holds what it imports under its own name, so each importing module is patched.
-        modules = [module for key, module in sys.modules.items() if key.startswith(f"{PACKAGE}.") and ".tools" not in key]
+        modules = [
+            module
+            for key, module in sys.modules.items()
+            if key.startswith(f"{PACKAGE}.") and ".tools" not in key
+        ]
         for module in modules:
             real = getattr(module, name, None)
             if real is not None and real.__module__ != module.__name__:

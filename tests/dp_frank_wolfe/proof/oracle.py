@@ -1,4 +1,5 @@
-"""The expected results of a federation, from its users' records, the parties that answered in time, and all secrets."""
+"""The expected results of a federation, from its users' records, the parties that answered in time, and all
+secrets."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Presence:
-    """Presence in a fit. used: iterations and parties whose answers the server used. late: those whose answers came too late.
+    """Presence in a fit. used: iterations and parties whose answers the server used. late: those whose
+    answers came too late.
 
     stopped: the fit ended before its last step. asked: iterations and parties that were asked.
     """
@@ -73,29 +75,38 @@ def presence(
 ) -> Presence:
     """Whose answers the server used in a fit: those by which x had moved when the party next received it.
 
-    asks, releases: by party, the messages of one window. stops: a fit whose last answers moved nothing has ended by its gap.
-    """
+    asks, releases: by party, the messages of one window. stops: a fit whose last answers moved nothing has
+    ended by its gap."""
     found, public = Presence(), Public(chosen.of(S))
     unmoved: set[tuple[int, str]] = set()
     for party in chosen.parties:
         told = [one for one in asks[party] if one.kind in ("ask", "model")]
-        answered = {one.iteration: read_content(one.content, Answers) for one in releases[party] if one.kind == "answers"}
+        answered = {
+            one.iteration: read_content(one.content, Answers)
+            for one in releases[party]
+            if one.kind == "answers"
+        }
         for one, following in itertools.pairwise(told):
             if one.iteration not in answered:
                 continue
             x = weights_of(read_content(one.content, Ask), chosen.columns[party])
-            after = weights_of(read_content(following.content, Ask if following.kind == "ask" else FittedModel), len(x))
+            after = weights_of(
+                read_content(following.content, Ask if following.kind == "ask" else FittedModel), len(x)
+            )
             iterate = Iterate(public.blocks, chosen.columns)
             iterate.x[party][:] = x
             answers = answered[one.iteration].answers
-            vertices = {answer.block: Vertex(answer.column, 1 if answer.positive else -1) for answer in answers}
+            vertices = {
+                answer.block: Vertex(answer.column, 1 if answer.positive else -1) for answer in answers
+            }
             iterate.step(vertices, step_length(one.iteration, public.sampling.least))
             place = one.iteration, party
             (found.used if np.array_equal(iterate.x[party], after) else found.late).add(place)
             unmoved |= {place} if np.array_equal(x, after) else set()
         found.asked |= {(one.iteration, party) for one in told if one.kind == "ask"}
     if stops and math.isinf(public.cost) and found.asked:
-        # If all parties sent their gap and it is small, the fit ends without the step. If all were late, they were asked again.
+        # If all parties sent their gap and it is small, the fit ends without the step. If all were late, they
+        # were asked again.
         last = max(iteration for iteration, _ in found.asked)
         places = {(last, party) for party in chosen.parties}
         if places <= unmoved:
@@ -106,10 +117,11 @@ def presence(
 def possibly_heard(
     chosen: DPFrankWolfeScenario, releases: Mapping[str, Sequence[Message]]
 ) -> list[tuple[list[str], list[str]]]:
-    """For estimators that choose once: whose choices, and whose products, the server may have received in time.
+    """For estimators that choose once: whose choices, and whose products, the server may have received in
+    time.
 
-    releases: by party, the messages of one window. The set of all that answered comes first. A patient server receives all.
-    """
+    releases: by party, the messages of one window. The set of all that answered comes first. A patient server
+    receives all."""
 
     def subsets(of: Sequence[str]) -> list[list[str]]:
         sizes = [len(of)] if chosen.patient else range(len(of), -1, -1)
@@ -137,22 +149,31 @@ def place_of(chosen: DPFrankWolfeScenario, party: str, window: int) -> ReleaseCo
 
 
 def possible_windows(chosen: DPFrankWolfeScenario, party: str, names: Sequence[str]) -> list[Window]:
-    """The windows that could be frozen of these entities: with any of each entity's records of columns, and any of its labels."""
+    """The windows that could be frozen of these entities: with any of each entity's records of columns, and
+    any of its labels."""
     settings = chosen.of(party)
     columns, bounds = chosen.columns[party], settings.bounds
-    rows = [_different([numbers_of(content, columns) for content in chosen.known[party, name]]) for name in names]
+    rows = [
+        _different([numbers_of(content, columns) for content in chosen.known[party, name]]) for name in names
+    ]
     labels = [_different([numbers_of([content], 1) for content in chosen.labels[name]]) for name in names]
     feature_bounds = Bounds(np.full(columns, bounds.centre), np.full(columns, bounds.bound))
     label_bounds = Bounds(np.array([bounds.label_centre]), np.array([bounds.label_bound]))
     found = []
     for own in itertools.product(*rows):
         for told in itertools.product(*labels):
-            found.append(freeze(np.array(own), np.array(told)[:, 0], feature_bounds, label_bounds, chosen.rows))
+            found.append(
+                freeze(np.array(own), np.array(told)[:, 0], feature_bounds, label_bounds, chosen.rows)
+            )
     return found
 
 
 def expected(
-    chosen: DPFrankWolfeScenario, windows: Mapping[str, Window], window: int, there: Presence, places: Mapping[str, ReleaseContext]
+    chosen: DPFrankWolfeScenario,
+    windows: Mapping[str, Window],
+    window: int,
+    there: Presence,
+    places: Mapping[str, ReleaseContext],
 ) -> direct.DirectFit:
     """The fit of these windows, with the same parties' answers used."""
     public = Public(chosen.of(S))
@@ -183,8 +204,8 @@ def expected_estimate(
 ) -> dict[str, Floats]:
     """The same for the estimators that choose once. Returns x by party.
 
-    choosers: parties whose choices came in time. takers: those whose products came in time too; without a second round, the same.
-    """
+    choosers: parties whose choices came in time. takers: those whose products came in time too; without a
+    second round, the same."""
     public = Public(chosen.of(S))
     learning, rows = public.settings.learning, chosen.rows
     plans = {party: public.selection_plan(party) for party in windows}
@@ -210,7 +231,10 @@ def expected_estimate(
             gram, product = member.gram(), member.products(clip_rows(others, plans[party].row_bound))
             if party in takers:
                 kept = [np.full(one.shape[1], name in takers) for name, one in given.items()]
-                own[party], products[party] = gram, product[:, np.concatenate([np.zeros(0, dtype=bool), *kept])]
+                own[party], products[party] = (
+                    gram,
+                    product[:, np.concatenate([np.zeros(0, dtype=bool), *kept])],
+                )
         found = refit(gram_of(own, products), values, learning.radius, LEAST_EIGENVALUE + doubt(plans, rows))
     at = 0
     for party in takers:

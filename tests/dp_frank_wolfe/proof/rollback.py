@@ -1,7 +1,9 @@
-"""A party whose changelogs were rolled back or cut off, and that receives other messages than before: it may release nothing new.
+"""A party whose changelogs were rolled back or cut off, and that receives other messages than before: it may
+release nothing new.
 
-Its ledger file has come further than its state. Its users' records come again with other values, and the server asks other things
-in place of its earlier asks. Whatever the party sends then, it has sent before, or sends in place of nothing.
+Its ledger file has come further than its state. Its users' records come again with other values, and the
+server asks other things in place of its earlier asks. Whatever the party sends then, it has sent before, or
+sends in place of nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class RestoredFromBackup:
         role = kind.build(settings)
         assert isinstance(role, PartitionedRole)
         self.role = role
-        self._inputs = {one.topic: (channel, one.decode) for channel, one in kind.channels(settings).inputs.items()}
+        self._inputs = {
+            one.topic: (channel, one.decode) for channel, one in kind.channels(settings).inputs.items()
+        }
         self._now = LATER
         role.open(0)
         for (channel, key), value in state.items():
@@ -64,7 +68,8 @@ class RestoredFromBackup:
 
 
 def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
-    """Restores some parties from earlier moments. What they send and draw is noted, and checked with everything else."""
+    """Restores some parties from earlier moments. What they send and draw is noted, and checked with
+    everything else."""
     draws = rng_for(chosen.seed, "simulation", "DP Frank-Wolfe rolled back")
     for _ in range(CUTS):
         party = chosen.parties[int(draws.integers(len(chosen.parties)))]
@@ -76,7 +81,8 @@ def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
             continue
         cuts = {channel: float(draws.choice(moments)) for channel in changelogs}
         if draws.random() < 0.7:
-            # All changelogs from one moment, as in a backup of a cluster. Otherwise one goes further than another.
+            # All changelogs from one moment, as in a backup of a cluster. Otherwise one goes further than
+            # another.
             cuts = dict.fromkeys(cuts, min(cuts.values()))
         try:
             restored = RestoredFromBackup(settings, state_until(bus, changelogs, cuts))
@@ -94,7 +100,9 @@ def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
             restored.tick()
 
 
-def state_until(bus: FaultyBus, changelogs: Mapping[str, str], cuts: Mapping[str, float]) -> dict[tuple[str, bytes], bytes]:
+def state_until(
+    bus: FaultyBus, changelogs: Mapping[str, str], cuts: Mapping[str, float]
+) -> dict[tuple[str, bytes], bytes]:
     """By channel and key, what each changelog held at its moment in ``cuts``."""
     found: dict[tuple[str, bytes], bytes | None] = {}
     for channel, topic in changelogs.items():
@@ -122,7 +130,15 @@ def _users_records(chosen: DPFrankWolfeScenario, party: str) -> Iterator[tuple[s
     """All records that the party's users write, with other values."""
     for (whose, name), contents in chosen.known.items():
         if whose == party:
-            other = [-0.5 * one for one in contents[0]] if isinstance(contents[0], list) else [0.25] * chosen.columns[party]
+            other = (
+                [-0.5 * one for one in contents[0]]
+                if isinstance(contents[0], list)
+                else [0.25] * chosen.columns[party]
+            )
             yield samples_topic(party), name.encode(), {"id": name, "x": other}
     for name, contents in chosen.labels.items():
-        yield LABELS, name.encode(), {"id": name, "y": -contents[0] if isinstance(contents[0], float) else 0.75}
+        yield (
+            LABELS,
+            name.encode(),
+            {"id": name, "y": -contents[0] if isinstance(contents[0], float) else 0.75},
+        )

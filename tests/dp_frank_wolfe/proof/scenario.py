@@ -40,10 +40,11 @@ UNREADABLE: tuple[Any, ...] = ("none", None, [], {}, [1.0] * 20)
 class DPFrankWolfeScenario(MembersScenario):
     """A federation that learns under faults.
 
-    sections: of every member's settings. columns: how many each party has. patient: the server never goes on without a party.
-    known: by party and entity, all contents of its records of columns, in the order of writing. labels: likewise, by entity.
-    strangers: by topic, number of records that strangers wrote. fragment_bytes: of a message in one record; 0: the usual.
-    absent: the party, or the server, that may send no more.
+    sections: of every member's settings. columns: how many each party has. patient: the server never goes on
+    without a party. known: by party and entity, all contents of its records of columns, in the order of
+    writing. labels: likewise, by entity. strangers: by topic, number of records that strangers wrote.
+    fragment_bytes: of a message in one record; 0: the usual. absent: the party, or the server, that may send
+    no more.
     folder: where the run keeps secrets and ledgers. observed: what roles sent, committed or not.
     """
 
@@ -61,13 +62,14 @@ class DPFrankWolfeScenario(MembersScenario):
     def __str__(self) -> str:
         learning, privacy = self.sections["learning"], self.sections["privacy"]
         return (
-            f"DP Frank-Wolfe, {learning['estimator']}, epsilon {privacy['epsilon']}"
-            f"{' (test noise)' if privacy['insecure_test_noise'] else ''}, columns {dict(self.columns)}, windows of "
-            f"{self.rows}, {self.sections['window']['fits']} fits of an entity, {learning['iterations']} iterations, "
-            f"{learning['sampling']} of {learning['blocks']} blocks, {learning['sketch']}, "
-            f"{f'until {tolerance:.2g}, ' if (tolerance := learning.get('tolerance')) else ''}"
-            f"serving {dict(self.sections['serving'])}, {len(self.known)} samples, "
-            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
+            f"DP Frank-Wolfe, {learning['estimator']}, epsilon "
+            f"{privacy['epsilon']}{' (test noise)' if privacy['insecure_test_noise'] else ''}, columns "
+            f"{dict(self.columns)}, windows of {self.rows}, {self.sections['window']['fits']} fits of an "
+            f"entity, {learning['iterations']} iterations, {learning['sampling']} of {learning['blocks']} "
+            f"blocks, {learning['sketch']}, "
+            f"{f'until {tolerance:.2g}, ' if (tolerance := learning.get('tolerance')) else ''}serving "
+            f"{dict(self.sections['serving'])}, {len(self.known)} samples, {len(self.labels)} labels, "
+            f"{sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
             f"{'patient, ' if self.patient else ''}{dict(self.workers)} processes; {self.faults}"
         )
 
@@ -80,7 +82,9 @@ class DPFrankWolfeScenario(MembersScenario):
         return int(self.sections["window"]["rows"])
 
     def of(self, member: str) -> DPFrankWolfeSettings:
-        own = members(ColumnFederation.model_validate(self.sections["federation"]))[HEAD if member == S else member]
+        own = members(ColumnFederation.model_validate(self.sections["federation"]))[
+            HEAD if member == S else member
+        ]
         content: dict[str, Any] = {**self.sections, **own}
         if member != S:
             content["privacy"] = {
@@ -110,10 +114,14 @@ class DPFrankWolfeScenario(MembersScenario):
             return ""
         if self.permanent_fault is not None and self.permanent_fault.places:
             return ""
-        heard = {party: messages_of(bus, f"{NAME}.{party}.asks") for party in self.parties if party != self.absent}
+        heard = {
+            party: messages_of(bus, f"{NAME}.{party}.asks") for party in self.parties if party != self.absent
+        }
         begun = {party: {one.window for one in own if one.kind == "manifest"} for party, own in heard.items()}
         ended = {party: {one.window for one in own if one.kind == "model"} for party, own in heard.items()}
-        open_ones = {party: sorted(begun[party] - ended[party]) for party in heard if begun[party] - ended[party]}
+        open_ones = {
+            party: sorted(begun[party] - ended[party]) for party in heard if begun[party] - ended[party]
+        }
         if open_ones:
             return f"windows without a model: {open_ones}"
         if self.absent is not None:
@@ -127,9 +135,16 @@ class DPFrankWolfeScenario(MembersScenario):
         told: dict[str, Counter[str]] = {}
         for party in self.parties:
             found = messages_of(bus, f"{NAME}.{party}.releases")
-            names = (name for one in found if one.kind == "entities" for name in read_content(one.content, Entities).names)
+            names = (
+                name
+                for one in found
+                if one.kind == "entities"
+                for name in read_content(one.content, Entities).names
+            )
             told[party] = Counter(set(names))
-        asks, releases = (messages_of(bus, f"{NAME}.{self.parties[0]}.{kind}") for kind in ("asks", "releases"))
+        asks, releases = (
+            messages_of(bus, f"{NAME}.{self.parties[0]}.{kind}") for kind in ("asks", "releases")
+        )
         used = {name for names in names_by_window(asks, releases, self.rows).values() for name in names}
         return len(set.intersection(*(set(own) for own in told.values())) - used)
 
@@ -168,7 +183,11 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
             "limit": 400,
             "patience_seconds": FOR_EVER
             if patient
-            else (float(draws.uniform(1.0, 8.0)) if estimator == "frank-wolfe" else float(more.uniform(0.2, 2.0))),
+            else (
+                float(draws.uniform(1.0, 8.0))
+                if estimator == "frank-wolfe"
+                else float(more.uniform(0.2, 2.0))
+            ),
         },
         "bounds": {"bound": 2.0, "label_bound": 3.0, "prediction": 1.0},
         "predictions": {"headers": ["traceparent"]},
@@ -207,7 +226,9 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
             for number in range(count):
                 content = {"id": f"{STRANGER}-{number}", "x": "none"}
                 at = float(draws.uniform(0.0, faulty_seconds))
-                data.readings.setdefault(topic, []).append(Reading(topic, f"{STRANGER}-{number}", content, at, False))
+                data.readings.setdefault(topic, []).append(
+                    Reading(topic, f"{STRANGER}-{number}", content, at, False)
+                )
     return DPFrankWolfeScenario(
         seed=seed,
         sections=sections,
@@ -235,11 +256,14 @@ class _Data:
     labels: dict[str, list[Any]] = field(default_factory=dict)
 
 
-def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, rows: int, seconds: float) -> _Data:
-    """Entities known to all parties, and some known to one; records that come twice, or with other values, or cannot be read.
+def _data(
+    draws: np.random.Generator, columns: Mapping[str, int], common: int, rows: int, seconds: float
+) -> _Data:
+    """Entities known to all parties, and some known to one; records that come twice, or with other values, or
+    cannot be read.
 
-    After the final restart as many new entities come as a window has, and records of some entities that are in a window already.
-    """
+    After the final restart as many new entities come as a window has, and records of some entities that are
+    in a window already."""
     data = _Data()
     weights = {party: draws.normal(size=count) for party, count in columns.items()}
     everybody = [f"e{one}" for one in range(common)]
@@ -310,7 +334,9 @@ def _show(draws: np.random.Generator, data: _Data, columns: Mapping[str, int], s
             if not name.startswith("late-"):
                 at = float(draws.uniform(0.1, 0.9) ** 1.5 * seconds)
                 content = data.known[party, str(name)][0]
-                data.readings[topic].append(Reading(topic, str(name), {"id": str(name), "x": content}, at, False))
+                data.readings[topic].append(
+                    Reading(topic, str(name), {"id": str(name), "x": content}, at, False)
+                )
 
 
 def _contents(data: _Data, topic: str, name: str) -> list[Any]:

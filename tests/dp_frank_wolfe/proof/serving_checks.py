@@ -1,4 +1,5 @@
-"""What must hold of predictions between fits, whatever happened: which parts are sent, their values, and what is published."""
+"""What must hold of predictions between fits, whatever happened: which parts are sent, their values, and what
+is published."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario, S
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Frozen, Message, Partial, Prediction, read_content
+from streamfl.dp_frank_wolfe.messages import (
+    Entities,
+    FittedModel,
+    Frozen,
+    Message,
+    Partial,
+    Prediction,
+    read_content,
+)
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, whole_row
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan
 from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
@@ -48,9 +57,12 @@ class _Row:
 
 
 def check_serving(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, releases: By) -> None:
-    """Checks that each record that came after a model has its part, of that row and model, and each entity its predictions."""
+    """Checks that each record that came after a model has its part, of that row and model, and each entity
+    its predictions."""
     told = {party: _parts(own) for party, own in releases.items()}
-    published = [msgspec.json.decode(record.value or b"", type=Prediction) for record in _predictions(bus, chosen)]
+    published = [
+        msgspec.json.decode(record.value or b"", type=Prediction) for record in _predictions(bus, chosen)
+    ]
     if chosen.of(S).serving.mode == "off":
         require(not any(told.values()) and not published, "predictions were made, and serving is off")
         return
@@ -61,13 +73,16 @@ def check_serving(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, releas
 
 
 def check_parts_of_entities(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
-    """Checks that fits and known parts of an entity are within its budget. Parts that were sent and never committed count."""
+    """Checks that fits and known parts of an entity are within its budget. Parts that were sent and never
+    committed count."""
     public = Public(chosen.of(chosen.parties[0]))
     if chosen.of(S).serving.mode != "private" or not public.settings.privacy.is_private:
         return
     for party in chosen.parties:
         asks, releases = (messages_of(bus, f"{NAME}.{party}.{kind}") for kind in ("asks", "releases"))
-        fits = Counter(name for names in names_by_window(asks, releases, chosen.rows).values() for name in names)
+        fits = Counter(
+            name for names in names_by_window(asks, releases, chosen.rows).values() for name in names
+        )
         for entity, count in Counter(entity for entity, _, _ in chosen.observed.parts[party]).items():
             spent = count * public.prediction_cost(party) + fits[entity] * public.fit_cost(party)
             what = f"{party}: {count} parts of predictions of {entity} are known and {fits[entity]} fits"
@@ -104,18 +119,27 @@ def _check_party(
     asks: Sequence[Message],
     releases: Sequence[Message],
 ) -> None:
-    """Checks the parts: those of all records after some first one, in order, as often as an entity may be predicted."""
+    """Checks the parts: those of all records after some first one, in order, as often as an entity may be
+    predicted."""
     rows, known = _rows(bus, chosen, party), _models_in_state(bus, chosen, party)
     require(bool(known) or not parts, f"{party} tells parts of predictions, and has no model")
     if not known:
         return
-    models = {one.window: weights_of(read_content(one.content, FittedModel), chosen.columns[party]) for one in _of(asks, "model")}
+    models = {
+        one.window: weights_of(read_content(one.content, FittedModel), chosen.columns[party])
+        for one in _of(asks, "model")
+    }
     versions = [part.model for part in parts]
-    require(versions == sorted(versions), f"{party}: parts are of models {versions[:20]}, of an older one after a newer one")
+    require(
+        versions == sorted(versions),
+        f"{party}: parts are of models {versions[:20]}, of an older one after a newer one",
+    )
     lenient = _often_announced(chosen, releases)
     surely = sum(row.at <= known[0][0] for row in rows)
     # Records written before the model was remembered may have been read before or after the model.
-    failures = [_apart(chosen, party, rows[start:], parts, known, models, lenient) for start in range(surely + 1)]
+    failures = [
+        _apart(chosen, party, rows[start:], parts, known, models, lenient) for start in range(surely + 1)
+    ]
     require("" in failures, f"{party}: {failures[-1]}")
 
 
@@ -140,14 +164,21 @@ def _apart(
             return ""
         if times[row.entity] >= most:
             continue
-        if left and left[-1].entity == row.entity and not (wrong := _wrong(chosen, party, row, left[-1], known, models)):
+        if (
+            left
+            and left[-1].entity == row.entity
+            and not (wrong := _wrong(chosen, party, row, left[-1], known, models))
+        ):
             left.pop()
             times[row.entity] += 1
         elif row.entity not in lenient:
             place = f"part {len(parts) - len(left) + 1}"
             if left and left[-1].entity == row.entity:
                 return f"{place}, of {row.entity}, {wrong}"
-            return f"{place} is of {left[-1].entity if left else 'nobody'}, and the record of {row.entity} is next"
+            return (
+                f"{place} is of {left[-1].entity if left else 'nobody'}, and the record of {row.entity} is "
+                "next"
+            )
     return f"{len(left)} parts of predictions are of no record" if left else ""
 
 
@@ -173,18 +204,27 @@ def _wrong(
         length_before = float(np.abs(models[part.model - 1]).sum())
         exact_before = float(row.columns.astype(np.float64) @ models[part.model - 1]) / FEATURE_ONE
         if deviation or abs(part.before - exact_before) > ROUNDING * length_before:
-            return f"is {part.before:g} with the model before, where {exact_before:g} was due, and nothing with noise"
+            return (
+                f"is {part.before:g} with the model before, where {exact_before:g} was due, and nothing with "
+                "noise"
+            )
     if deviation and part.value != _with_noise(chosen, party, row, part.model, PartialPlan.of(x, cost)):
         return f"is {part.value:g}, which is not {exact:g} with the noise of its row"
     return ""
 
 
-def _with_noise(chosen: DPFrankWolfeScenario, party: str, row: _Row, version: int, plan: PartialPlan) -> float:
-    """The part of a row, with the noise that follows from the party's secret, the row, the weights and the entity."""
+def _with_noise(
+    chosen: DPFrankWolfeScenario, party: str, row: _Row, version: int, plan: PartialPlan
+) -> float:
+    """The part of a row, with the noise that follows from the party's secret, the row, the weights and the
+    entity."""
     assert plan.noise is not None
     content = row.columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes()
     digest = hashlib.sha256(b"streamfl partial/1" + content).digest()
-    place, given = place_of(chosen, party, version), (plan.noise.variance, plan.noise.unit, plan.bits, row.entity)
+    place, given = (
+        place_of(chosen, party, version),
+        (plan.noise.variance, plan.noise.unit, plan.bits, row.entity),
+    )
     release = Release(place.ledger, place.federation, party, version, 0, "prediction", given, digest)
     # Not by the noise's own method: the observer notes what that draws.
     drawn = int(discrete_gaussian(plan.noise.variance).draw(release_bits(place.secret, release, 1))[0])
@@ -212,7 +252,8 @@ def _models_in_state(bus: FaultyBus, chosen: DPFrankWolfeScenario, party: str) -
 
 
 def _often_announced(chosen: DPFrankWolfeScenario, releases: Sequence[Message]) -> set[str]:
-    """Entities announced for more fits than ``window.fits``: what predictions left of their budget was to pay."""
+    """Entities announced for more fits than ``window.fits``: what predictions left of their budget was to
+    pay."""
     names = (name for one in _of(releases, "entities") for name in read_content(one.content, Entities).names)
     fits = int(chosen.sections["window"]["fits"])
     return {name for name, count in Counter(names).items() if count > fits}
@@ -226,7 +267,8 @@ def _check_published(
     asks: By,
     releases: By,
 ) -> None:
-    """Checks predictions: each sums one part of each party, for one entity and model. No part counts twice or waits in vain.
+    """Checks predictions: each sums one part of each party, for one entity and model. No part counts twice or
+    waits in vain.
 
     last: version of the latest model. Parts with a model older than the one before it may have come too late.
     """
@@ -255,7 +297,9 @@ def _check_published(
     intercepts = _intercepts(chosen, asks, releases)
     for prediction in published:
         found = parts.get((prediction.entity, prediction.model), {})
-        terms = itertools.product(intercepts[prediction.model], *(found.get(party, []) for party in chosen.parties))
+        terms = itertools.product(
+            intercepts[prediction.model], *(found.get(party, []) for party in chosen.parties)
+        )
         sums = {settings.bounds.label_centre + settings.bounds.label_bound * math.fsum(one) for one in terms}
         where = f"{prediction.entity}, model {prediction.model}"
         # The intercept's own sums are added in another order.
@@ -265,15 +309,18 @@ def _check_published(
 
 
 def _intercepts(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[int, list[float]]:
-    """Possible intercepts, by version: the label's mean, weighted by precision, minus the columns' means times the weights.
+    """Possible intercepts, by version: the label's mean, weighted by precision, minus the columns' means
+    times the weights.
 
-    Several where a party was asked nothing after it froze its window: only the server knows whether its means came in time.
-    """
+    Several where a party was asked nothing after it froze its window: only the server knows whether its means
+    came in time."""
     public = Public(chosen.of(S))
     found: dict[int, list[float]] = {}
     for window in {one.window for one in _of(asks[chosen.parties[0]], "model")}:
         counted = [
-            (True,) if any(one.window == window and one.kind not in ("manifest", "model") for one in asks[party]) else (True, False)
+            (True,)
+            if any(one.window == window and one.kind not in ("manifest", "model") for one in asks[party])
+            else (True, False)
             for party in chosen.parties
         ]
         told = [_told_means(public, party, window, asks[party], releases[party]) for party in chosen.parties]
@@ -284,7 +331,8 @@ def _intercepts(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[in
 def _told_means(
     public: Public, party: str, window: int, asks: Sequence[Message], releases: Sequence[Message]
 ) -> tuple[float, float, float]:
-    """One party's part of the intercept: its weight, the label's mean, the columns' means times the model's weights."""
+    """One party's part of the intercept: its weight, the label's mean, the columns' means times the model's
+    weights."""
     frozen = {one.content for one in _of(releases, "frozen") if one.window == window}
     content = next((read_content(one, Frozen).means for one in frozen), b"")
     if not content:

@@ -1,4 +1,5 @@
-"""DP Frank-Wolfe under faults: predictions, parties that drop out and the duality gap, and mistakes in these that are found."""
+"""DP Frank-Wolfe under faults: predictions, parties that drop out and the duality gap, and mistakes in these
+that are found."""
 
 from __future__ import annotations
 
@@ -27,13 +28,16 @@ pytestmark = pytest.mark.long
 
 
 def test_scenarios_serve_and_lose_parties() -> None:
-    """Protects the breadth of the seeds: all modes of serving, a gap that ends fits, and parties that drop out of any estimator."""
+    """Protects the breadth of the seeds: all modes of serving, a gap that ends fits, and parties that drop
+    out of any estimator."""
     chosen = [scenario(seed) for seed in range(24)]
     settings = [one.of("s") for one in chosen]
     assert {one.serving.mode for one in settings} == {"off", "exact", "private"}
     assert {one.serving.predictions for one in settings} == {1, 2, 3}
     assert {one.learning.tolerance > 0 for one in settings} == {True, False}
-    assert {one.learning.estimator for one, whole in zip(settings, chosen, strict=True) if not whole.patient} == {
+    assert {
+        one.learning.estimator for one, whole in zip(settings, chosen, strict=True) if not whole.patient
+    } == {
         "frank-wolfe",
         "marginal",
         "two-round",
@@ -70,7 +74,9 @@ def noise_of_a_part_is_of_its_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         serving_party,
         "release_bits",
-        lambda secret, release, draws: real(secret, dataclasses.replace(release, iteration=next(numbers)), draws),
+        lambda secret, release, draws: real(
+            secret, dataclasses.replace(release, iteration=next(numbers)), draws
+        ),
     )
 
 
@@ -78,7 +84,9 @@ def noise_of_a_part_has_no_row(patch: pytest.MonkeyPatch) -> None:
     """Two rows of one entity differ by what is told of them."""
     real = serving_party.release_bits
     patch.setattr(
-        serving_party, "release_bits", lambda secret, release, draws: real(secret, dataclasses.replace(release, digest=b""), draws)
+        serving_party,
+        "release_bits",
+        lambda secret, release, draws: real(secret, dataclasses.replace(release, digest=b""), draws),
     )
 
 
@@ -222,6 +230,7 @@ TRIED_FIRST = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation's worth: what loses or doubles predictions, or goes on with the wrong parties, fails."""
+    """Protects the simulation's worth: what loses or doubles predictions, or goes on with the wrong parties,
+    fails."""
     MUTATIONS[name](monkeypatch)
     check_caught(name, simulate, TRIED_FIRST.get(name, 0))

@@ -37,7 +37,8 @@ SEEDS = range(16)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
-    """Protects the equality with the arithmetic alone, and what every release costs, whatever fails in between."""
+    """Protects the equality with the arithmetic alone, and what every release costs, whatever fails in
+    between."""
     verdicts = [simulate(seed) for seed in SEEDS]
     assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
@@ -47,12 +48,17 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 
 
 def test_scenarios_are_of_every_kind() -> None:
-    """Protects the breadth of the seeds: all estimators and sketches, with and without noise, late answers and strangers."""
+    """Protects the breadth of the seeds: all estimators and sketches, with and without noise, late answers
+    and strangers."""
     chosen = [scenario(seed) for seed in SEEDS]
     learning = [one.of("s").learning for one in chosen]
     assert {len(one.parties) for one in chosen} == {1, 2, 3}
     assert {one.estimator for one in learning} == {"frank-wolfe", "marginal", "two-round"}
-    assert {one.sampling for one in learning if one.estimator == "frank-wolfe"} >= {"full", "uniform", "importance"}
+    assert {one.sampling for one in learning if one.estimator == "frank-wolfe"} >= {
+        "full",
+        "uniform",
+        "importance",
+    }
     assert {one.sketch for one in learning} == {"signs", "identity"}
     assert {one.blocks for one in learning} == {1, 2}
     assert {math.isinf(one.of("s").privacy.epsilon) for one in chosen} == {True, False}
@@ -65,7 +71,8 @@ def test_scenarios_are_of_every_kind() -> None:
 
 
 def test_a_seed_is_one_history() -> None:
-    """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its noise and ledger files."""
+    """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its noise and
+    ledger files."""
     assert [simulate(seed).hash for seed in (3, 8)] == [simulate(seed).hash for seed in (3, 8)]
 
 
@@ -84,7 +91,9 @@ def the_charge_comes_after_the_release(patch: pytest.MonkeyPatch) -> None:
 def noise_does_not_depend_on_what_it_hides(patch: pytest.MonkeyPatch) -> None:
     real = party_fit.release_bits
     patch.setattr(
-        party_fit, "release_bits", lambda secret, release, draws: real(secret, dataclasses.replace(release, digest=b""), draws)
+        party_fit,
+        "release_bits",
+        lambda secret, release, draws: real(secret, dataclasses.replace(release, digest=b""), draws),
     )
 
 
@@ -271,7 +280,9 @@ MUTATIONS: dict[str, Mutation] = {
     "server: what came late counts": a_repeated_answer_counts,
     "server: others' columns are forgotten": others_columns_are_forgotten,
     "work: what came meanwhile is lost": what_came_during_work_is_lost,
-    "written: a label beyond its bound": written(b"entity/", lambda row: structs.replace(row, label=b"\x7f" * 8)),
+    "written: a label beyond its bound": written(
+        b"entity/", lambda row: structs.replace(row, label=b"\x7f" * 8)
+    ),
     "restored: without the chain": without(b"chain/"),
     "restored: without progress": without(b"progress"),
     "restored: without entities": without(b"entity/"),
@@ -299,6 +310,7 @@ TRIED_FIRST = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds, and says how."""
+    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds,
+    and says how."""
     MUTATIONS[name](monkeypatch)
     check_caught(name, simulate, TRIED_FIRST.get(name, 0))

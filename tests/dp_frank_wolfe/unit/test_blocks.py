@@ -17,19 +17,25 @@ BLOCKS = [Block(party, (0, 1), 1.0) for party in ("a", "a", "b", "b", "b", "c", 
         (Sampling("uniform", BLOCKS, 0), [1 / 7] * 7),
         (Sampling("nice", BLOCKS, 0, count=3), [3 / 7] * 7),
         (Sampling("distributed", BLOCKS, 0, count=2), [1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0, 1.0]),
-        (Sampling("importance", BLOCKS, 0, probabilities=(0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)), [0.4] + [0.1] * 6),
+        (
+            Sampling("importance", BLOCKS, 0, probabilities=(0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)),
+            [0.4] + [0.1] * 6,
+        ),
     ],
     ids=lambda given: given.name if isinstance(given, Sampling) else "",
 )
 def test_blocks_take_part_as_often_as_the_theorem_says(sampling: Sampling, wanted: list[float]) -> None:
     """Protects the rate: each block's share of 6,000 iterations, and p, which the step's length follows."""
-    shares = np.bincount([number for t in range(6000) for number in sampling.blocks_of(1, t)], minlength=7) / 6000
+    shares = (
+        np.bincount([number for t in range(6000) for number in sampling.blocks_of(1, t)], minlength=7) / 6000
+    )
     np.testing.assert_allclose(shares, wanted, atol=0.025)
     assert sampling.least == pytest.approx(min(wanted))
 
 
 def test_a_schedule_is_public_and_counts_a_party_s_choices() -> None:
-    """Protects the charge: what a party pays for is the number of its turns, the same on every machine, another in each window."""
+    """Protects the charge: what a party pays for is the number of its turns, the same on every machine,
+    another in each window."""
     sampling = Sampling("nice", BLOCKS, 7, count=3)
     again = Sampling("nice", BLOCKS, 7, count=3)
     assert [sampling.blocks_of(1, t) for t in range(20)] == [again.blocks_of(1, t) for t in range(20)]

@@ -15,8 +15,8 @@ ROWS = 1000
 
 
 def test_a_choice_s_scale_is_that_of_the_derivation() -> None:
-    """Protects b = 2 Delta / eps0 with Delta = 2 (R + 1) / n, in the whole numbers of scores, which are n times FEATURE_ONE
-    RESIDUAL_ONE.
+    """Protects b = 2 Delta / eps0 with Delta = 2 (R + 1) / n, in the whole numbers of scores, which are n
+    times FEATURE_ONE RESIDUAL_ONE.
     """
     cost, bound = 1e-4, 3 * RESIDUAL_ONE
     eps0 = math.sqrt(8 * cost)
@@ -28,8 +28,8 @@ def test_a_choice_s_scale_is_that_of_the_derivation() -> None:
 
 @pytest.mark.parametrize("sketch", [IdentitySketch(ROWS), SignSketch(ROWS, 50, 0)])
 def test_a_plan_costs_what_it_was_given(sketch: IdentitySketch | SignSketch) -> None:
-    """Protects the budget: choices and sketches together cost cost, and not a share of it is lost; what sampling adds is in delta.
-    """
+    """Protects the budget: choices and sketches together cost cost, and not a share of it is lost; what
+    sampling adds is in delta."""
     plan = plan_fit(0.01, 40, 6, 2.0, sketch, choice_share=0.3)
     assert 0.01 * (1 - 1e-6) < plan.cost <= 0.01 * (1 + 1e-12)
     assert plan.noise is not None
@@ -43,7 +43,8 @@ def test_a_plan_costs_what_it_was_given(sketch: IdentitySketch | SignSketch) -> 
 
 
 def test_what_is_claimed_is_what_was_asked_for() -> None:
-    """Protects epsilon: a whole budget, spent, is the epsilon of the configuration at its delta, sampling included."""
+    """Protects epsilon: a whole budget, spent, is the epsilon of the configuration at its delta, sampling
+    included."""
     for epsilon in (0.5, 1.0, 5.0):
         cost = budget(epsilon, 1e-5, ROWS)
         assert epsilon_of(cost, 1e-5) < epsilon
@@ -55,12 +56,20 @@ def test_what_is_claimed_is_what_was_asked_for() -> None:
 
 
 def test_what_protects_nobody_is_refused() -> None:
-    """Protects an operator: a delta that allows to show a whole row, no epsilon, no choices, no share, no bound."""
+    """Protects an operator: a delta that allows to show a whole row, no epsilon, no choices, no share, no
+    bound."""
     for epsilon, delta in ((1.0, 1e-3), (1.0, 0.0), (0.0, 1e-5), (-1.0, 1e-5), (math.nan, 1e-5)):
         with pytest.raises(ValueError, match="epsilon"):
             budget(epsilon, delta, ROWS)
     sketch = IdentitySketch(ROWS)
-    wrong = [(0, 6, 2.0, 0.5), (4, 0, 2.0, 0.5), (4, 6, 0.0, 0.5), (4, 6, math.inf, 0.5), (4, 6, 2.0, 0.0), (4, 6, 2.0, 1.0)]
+    wrong = [
+        (0, 6, 2.0, 0.5),
+        (4, 0, 2.0, 0.5),
+        (4, 6, 0.0, 0.5),
+        (4, 6, math.inf, 0.5),
+        (4, 6, 2.0, 0.0),
+        (4, 6, 2.0, 1.0),
+    ]
     for choices, columns, bound, share in wrong:
         with pytest.raises(ValueError, match="a fit needs"):
             plan_fit(0.01, choices, columns, bound, sketch, share)

@@ -1,4 +1,5 @@
-"""``streamfl topics`` and ``streamfl check`` of a party and a server: rights, cautions, and a ledger that is only looked at."""
+"""``streamfl topics`` and ``streamfl check`` of a party and a server: rights, cautions, and a ledger that is
+only looked at."""
 
 from __future__ import annotations
 
@@ -33,13 +34,16 @@ def told(place: Place, command: str, *arguments: object, code: int = 0, **privac
 
 
 def test_rights_keep_the_server_from_rows_and_strangers_from_ledgers(place: Place) -> None:
-    """Protects plain rows, labels and ledgers: no right of the server is on them, and whoever grants one is told what they hold."""
+    """Protects plain rows, labels and ledgers: no right of the server is on them, and whoever grants one is
+    told what they hold."""
     place("init")
     party, server = told(place, "topics", "--create-inputs"), told(place, "topics", **SERVER_ONLY, code=4)
     read = {right["name"] for right in server["acls"] if right["resource"] == "topic"}
     assert {"f.ward.releases", "f.ward.asks", "f.model"} <= read
     assert not read & {"s", "t", TOPIC, "f.ward.state", "f.ward.dead-letters"}
-    rights = {right["name"]: set(right["operations"]) for right in party["acls"] if right["resource"] == "topic"}
+    rights = {
+        right["name"]: set(right["operations"]) for right in party["acls"] if right["resource"] == "topic"
+    }
     assert {name for name, operations in rights.items() if "Write" in operations} == {
         "f.ward.releases", "f.ward.state", "f.ward.dead-letters", TOPIC,
     }  # fmt: skip
@@ -55,17 +59,37 @@ def write_rows(place: Place) -> None:
     """A window's rows of the party, and the server's manifest of them."""
     settings = load_settings(place.config(), DPFrankWolfeSettings)
     names = [f"p{row:02}" for row in range(20)]
-    message = Message(VERSION, Public(settings).fingerprint, SERVER_NAME, 1, 0, "manifest", 0, b"", content_of(Manifest(names)))
+    message = Message(
+        VERSION,
+        Public(settings).fingerprint,
+        SERVER_NAME,
+        1,
+        0,
+        "manifest",
+        0,
+        b"",
+        content_of(Manifest(names)),
+    )
     bus = connect(settings.bus.url)
     values = {name: float("nan") for name in names[1:]} | {names[0]: 0.5}
-    rows = [Outgoing("s", name.encode(), msgspec.json.encode({"x": 0.5, "y": value})) for name, value in values.items()]
+    rows = [
+        Outgoing("s", name.encode(), msgspec.json.encode({"x": 0.5, "y": value}))
+        for name, value in values.items()
+    ]
     rows += [Outgoing("t", name.encode(), b'{"z": 0.25}') for name in names]
-    bus.write(rows + [Outgoing("f.ward.asks", None, value) for value in records_of(codec(settings.message_bytes), message)])
+    bus.write(
+        rows
+        + [
+            Outgoing("f.ward.asks", None, value)
+            for value in records_of(codec(settings.message_bytes), message)
+        ]
+    )
     bus.close()
 
 
 def test_a_check_releases_and_notes_nothing(place: Place) -> None:
-    """Protects the ledger from a look at it: rows and a manifest are there to be taken, and the file stays as it is."""
+    """Protects the ledger from a look at it: rows and a manifest are there to be taken, and the file stays as
+    it is."""
     place("init")
     told(place, "topics", "--create-inputs")
     write_rows(place)
@@ -73,13 +97,15 @@ def test_a_check_releases_and_notes_nothing(place: Place) -> None:
     found = told(place, "check")
     assert found["ok"]
     assert place.file.read_bytes() == before
-    # What cannot be read of a row is nobody's business, its operator's log included. If all are so, the settings are wrong.
+    # What cannot be read of a row is nobody's business, its operator's log included. If all are so, the
+    # settings are wrong.
     [rows] = [one["detail"] for one in found["checks"] if one["check"] == "records of s"]
     assert rows == "20 of 20 records readable"
 
 
 def test_a_ledger_of_another_federation_is_taken_over(place: Place) -> None:
-    """Protects a second federation on the same data: what the first one spent is its own too, and no reason to delete anything."""
+    """Protects a second federation on the same data: what the first one spent is its own too, and no reason
+    to delete anything."""
     place("init")
     told(place, "topics", "--create-inputs")
     place.remember(place.release(1))

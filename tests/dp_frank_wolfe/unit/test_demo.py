@@ -20,13 +20,15 @@ PAGE = (Path(__file__).parents[3] / "docs" / "dp-frank-wolfe.md").read_text(enco
 def test_the_demo_shows_what_three_find_for_epsilon_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects the first impression: at epsilon 1 the three come near whoever has one table and no privacy, find what matters, and
-    spend what is allowed, as the page says; what works badly is shown as well.
+    """Protects the first impression: at epsilon 1 the three come near whoever has one table and no privacy,
+    find what matters, and spend what is allowed, as the page says; what works badly is shown as well.
     """
     # The curves take most of the time, and the table needs none of them.
     monkeypatch.setattr(demo_sparse, "EPSILONS", (1.0, math.inf))
     picture = tmp_path / "demo.png"
-    code, out, error = run_command(monkeypatch, capsys, "demo", "dp-frank-wolfe", "--out", picture, "--format", "json")
+    code, out, error = run_command(
+        monkeypatch, capsys, "demo", "dp-frank-wolfe", "--out", picture, "--format", "json"
+    )
     assert code == 0, error
     assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(out)
@@ -49,7 +51,8 @@ def test_the_demo_shows_what_three_find_for_epsilon_one(
 
 
 def test_the_last_release_of_a_fit_reaches_the_budget_and_none_is_beyond() -> None:
-    """Protects the picture of the budget: epsilon grows with each release of the plans, to what was configured."""
+    """Protects the picture of the budget: epsilon grows with each release of the plans, to what was
+    configured."""
     for estimator, releases in (("marginal", 18), ("frank-wolfe", 48)):
         spent = demo_sparse._spent(demo_sparse._settings(7, estimator))
         assert len(spent) == releases + 1

@@ -1,4 +1,5 @@
-"""Server and parties with keys, on the memory bus: nobody else spends a budget or changes a model, and the fit goes on."""
+"""Server and parties with keys, on the memory bus: nobody else spends a budget or changes a model, and the
+fit goes on."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Federation:
         self.dead_letters[member] = settings.dead_letters
         specs = find_kind(settings.role.kind).topics(settings)
         known = self.bus.describe([spec.name for spec in specs])
-        self.bus.create([type(spec)(spec.name, 1, spec.compacted) for spec in specs if spec.name not in known])
+        self.bus.create(
+            [type(spec)(spec.name, 1, spec.compacted) for spec in specs if spec.name not in known]
+        )
         return build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
 
     def settle(self, *without: str, rounds: int = 60) -> None:
@@ -67,7 +70,9 @@ class Federation:
         return list(self.bus.read(f"f.{topic}"))
 
     def refused(self, member: str) -> Counter[str]:
-        return Counter(dict(letter.headers)["error"].decode() for letter in self.bus.read(self.dead_letters[member]))
+        return Counter(
+            dict(letter.headers)["error"].decode() for letter in self.bus.read(self.dead_letters[member])
+        )
 
     def model(self) -> dict[bytes | None, bytes | None]:
         found = {record.key: record.value for record in self.said("model")}
@@ -83,8 +88,11 @@ def _usual(tmp_path_factory: pytest.TempPathFactory) -> dict[bytes | None, bytes
     return federation.model()
 
 
-def test_keys_change_nothing_of_what_is_learnt(tmp_path: Path, usual: dict[bytes | None, bytes | None]) -> None:
-    """Protects a federation that gives its members keys: party and server sign what they say, and hear each other."""
+def test_keys_change_nothing_of_what_is_learnt(
+    tmp_path: Path, usual: dict[bytes | None, bytes | None]
+) -> None:
+    """Protects a federation that gives its members keys: party and server sign what they say, and hear each
+    other."""
     federation = Federation(tmp_path)
     federation.settle()
     assert federation.model() == usual
@@ -107,8 +115,8 @@ def test_keys_change_nothing_of_what_is_learnt(tmp_path: Path, usual: dict[bytes
 def test_what_somebody_else_wrote_is_refused_and_the_fit_goes_on(
     tmp_path: Path, usual: dict[bytes | None, bytes | None], topic: str, hears: str, kind: str
 ) -> None:
-    """Protects budgets and the model: who may write to the broker begins no fit, asks nothing and answers nothing in another's
-    name.
+    """Protects budgets and the model: who may write to the broker begins no fit, asks nothing and answers
+    nothing in another's name.
     """
     federation = Federation(tmp_path)
     for _ in range(200):
@@ -126,7 +134,9 @@ def test_what_somebody_else_wrote_is_refused_and_the_fit_goes_on(
             again(msgspec.structs.replace(genuine, value=changed)),
             Outgoing(genuine.topic, None, changed, genuine.partition),
             # Signed by a member, for another place.
-            again((federation.said(elsewhere) or federation.said("party-1.releases"))[0], topic=genuine.topic),
+            again(
+                (federation.said(elsewhere) or federation.said("party-1.releases"))[0], topic=genuine.topic
+            ),
         ]
     )
     federation.settle()
@@ -137,8 +147,11 @@ def test_what_somebody_else_wrote_is_refused_and_the_fit_goes_on(
     assert federation.model() == usual
 
 
-def test_the_model_is_signed_for_everybody_and_what_a_stranger_writes_there_is_refused(tmp_path: Path) -> None:
-    """Protects who applies the model: with keys it is the server's, unchanged, or shown as refused without its weights."""
+def test_the_model_is_signed_for_everybody_and_what_a_stranger_writes_there_is_refused(
+    tmp_path: Path,
+) -> None:
+    """Protects who applies the model: with keys it is the server's, unchanged, or shown as refused without
+    its weights."""
     federation = Federation(tmp_path)
     federation.settle()
     own = settings_of("party-0").model_dump(exclude_unset=True)
@@ -148,7 +161,9 @@ def test_the_model_is_signed_for_everybody_and_what_a_stranger_writes_there_is_r
     says = find_topic(reader, federation.bus, "model").says
     genuine = federation.said("model")[0]
     assert says(genuine) == json.loads(genuine.value or b"")
-    assert says(msgspec.structs.replace(genuine, partition=3, offset=77)) == says(genuine), "the bus chose its partition"
+    assert says(msgspec.structs.replace(genuine, partition=3, offset=77)) == says(genuine), (
+        "the bus chose its partition"
+    )
 
     heavier = (genuine.value or b"").replace(b'"weights":[', b'"weights":[9.0,')
     party = federation.keys.identity("party-1", PARTY)
@@ -159,7 +174,9 @@ def test_the_model_is_signed_for_everybody_and_what_a_stranger_writes_there_is_r
             genuine, value=heavier, headers=signatures(party, "f.model")(genuine.key, heavier, None)
         ),
     }
-    assert {reason: says(record)["refused"] for reason, record in strangers.items()} == {reason: reason for reason in strangers}
+    assert {reason: says(record)["refused"] for reason, record in strangers.items()} == {
+        reason: reason for reason in strangers
+    }
     elsewhere = [{"key": b"party-1"}, {"key": None}, {"topic": "g.model"}, {"headers": genuine.headers * 2}]
     assert {says(msgspec.structs.replace(genuine, **place))["refused"] for place in elsewhere} == {"forged"}
     assert all("weights" not in says(record) for record in strangers.values())

@@ -1,4 +1,5 @@
-"""The server's iterate: in its balls, moved by those who answered, and predictions that are made of x anew."""
+"""The server's iterate: in its balls, moved by those who answered, and predictions that are made of x
+anew."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def make() -> Iterate:
 
 
 def test_a_step_is_a_convex_combination_in_each_block_that_answered() -> None:
-    """Protects the algorithm: x_b <- (1 - gamma) x_b + gamma r_b s_b, the vertex as it came, and the others untouched."""
+    """Protects the algorithm: x_b <- (1 - gamma) x_b + gamma r_b s_b, the vertex as it came, and the others
+    untouched."""
     iterate = make()
     iterate.step({0: Vertex(1, -1), 2: Vertex(0, 1)}, 1.0)
     np.testing.assert_allclose(iterate.x["a"], [0.0, -0.4, 0.0])
@@ -29,10 +31,14 @@ def test_a_step_is_a_convex_combination_in_each_block_that_answered() -> None:
 
 
 def test_the_iterate_stays_in_its_balls_for_thousands_of_steps() -> None:
-    """Protects feasibility: rounding of many steps does not carry x out, and a step that would is an assertion."""
+    """Protects feasibility: rounding of many steps does not carry x out, and a step that would is an
+    assertion."""
     iterate, random = make(), np.random.default_rng(0)
     for t in range(5000):
-        answers = {n: Vertex(int(random.choice(b.columns)), int(random.choice([-1, 1]))) for n, b in enumerate(BLOCKS)}
+        answers = {
+            n: Vertex(int(random.choice(b.columns)), int(random.choice([-1, 1])))
+            for n, b in enumerate(BLOCKS)
+        }
         iterate.step(answers, step_length(t, 1.0))
     assert iterate.l1_norm <= 1 + 1e-12
     with pytest.raises(AssertionError, match="left its ball"):
@@ -43,7 +49,12 @@ def test_what_is_no_vertex_of_its_block_changes_nothing() -> None:
     """Protects the model from a party that answers for columns that it does not have."""
     iterate = make()
     iterate.step({0: Vertex(0, 1)}, 1.0)
-    for wrong in ({1: Vertex(0, 1)}, {0: Vertex(5, 1)}, {0: Vertex(0, 2)}, {2: Vertex(0, 1), 0: Vertex(1, 0)}):
+    for wrong in (
+        {1: Vertex(0, 1)},
+        {0: Vertex(5, 1)},
+        {0: Vertex(0, 2)},
+        {2: Vertex(0, 1), 0: Vertex(1, 0)},
+    ):
         with pytest.raises(ValueError, match="no vertex"):
             iterate.step(wrong, 0.5)
     np.testing.assert_allclose(iterate.x["a"], [0.4, 0.0, 0.0])
@@ -51,7 +62,8 @@ def test_what_is_no_vertex_of_its_block_changes_nothing() -> None:
 
 
 def test_a_party_gets_what_the_others_predict() -> None:
-    """Protects predictions: the sum over the other parties' columns with a weight, and nothing of the party's own."""
+    """Protects predictions: the sum over the other parties' columns with a weight, and nothing of the party's
+    own."""
     iterate = make()
     iterate.show("a", 0, np.array([1.0, 2.0]))
     iterate.show("b", 2, np.array([10.0, 0.0]))
@@ -63,7 +75,8 @@ def test_a_party_gets_what_the_others_predict() -> None:
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-9, 1.0, 1e12, 1e200])
 def test_quantised_numbers_are_whole_and_sum_to_what_is_exact(scale: float) -> None:
-    """Protects exact sums: whatever a server sends, whole numbers of it cannot add up beyond what doubles hold."""
+    """Protects exact sums: whatever a server sends, whole numbers of it cannot add up beyond what doubles
+    hold."""
     values = scale * np.random.default_rng(0).normal(size=1000)
     for bits in (SUM_BITS, 20):
         found = quantise(values, bits)

@@ -1,4 +1,5 @@
-"""``streamfl ledger``: a file that is begun once, and what is seen of a ledger whose topic and file agree, or do not."""
+"""``streamfl ledger``: a file that is begun once, and what is seen of a ledger whose topic and file agree, or
+do not."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_a_file_is_begun_once(place: Place) -> None:
-    """Protects what was spent: a second `init` leaves the file, and the first one's is the party's alone and is told apart."""
+    """Protects what was spent: a second `init` leaves the file, and the first one's is the party's alone and
+    is told apart."""
     code, out, said = place("init")
     assert (code, place.file.stat().st_mode & 0o777) == (0, 0o600)
     assert out.strip() == Anchor.open(place.file, "patients", "ward").identity.hex()
@@ -44,15 +46,19 @@ def test_a_file_is_begun_once(place: Place) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["init", "show"])
-def test_what_is_wrong_in_the_settings_is_a_sentence(place: Place, command: str, given: dict[str, Any], told: str) -> None:
-    """Protects the operator from a traceback: the setting is named, and the exit code is that of a configuration."""
+def test_what_is_wrong_in_the_settings_is_a_sentence(
+    place: Place, command: str, given: dict[str, Any], told: str
+) -> None:
+    """Protects the operator from a traceback: the setting is named, and the exit code is that of a
+    configuration."""
     code, out, said = place(command, place.config(**given))
     assert (code, out) == (2, "")
     assert told in said
 
 
 def test_what_was_spent_is_shown(place: Place) -> None:
-    """Protects whoever is asked how much was told of a person: the largest cost and its epsilon, and the chain's length."""
+    """Protects whoever is asked how much was told of a person: the largest cost and its epsilon, and the
+    chain's length."""
     place("init")
     place.remember(place.release(1, 2))
     shown, settings = place.shown(), load_settings(place.config(), DPFrankWolfeSettings)
@@ -73,7 +79,8 @@ def test_what_was_spent_is_shown(place: Place) -> None:
 
 
 def test_a_file_that_is_one_step_ahead_agrees(place: Place) -> None:
-    """Protects a party that was killed between the file and the commit: it does the work again, and nobody needs to act."""
+    """Protects a party that was killed between the file and the commit: it does the work again, and nobody
+    needs to act."""
     place("init")
     remembered = place.release(1)
     place.remember(remembered)
@@ -87,7 +94,8 @@ def test_a_file_that_is_one_step_ahead_agrees(place: Place) -> None:
 
 
 def test_topic_and_file_that_do_not_agree_are_a_failed_check(place: Place) -> None:
-    """Protects the promise: a topic that was deleted, one of another file, one that is ahead of an old file, and a damaged one."""
+    """Protects the promise: a topic that was deleted, one of another file, one that is ahead of an old file,
+    and a damaged one."""
     place("init")
     old = place.file.read_bytes()
     remembered = place.release(1)
@@ -109,7 +117,8 @@ def test_topic_and_file_that_do_not_agree_are_a_failed_check(place: Place) -> No
 
 @pytest.mark.parametrize("lost", [b"spent/", b"spent/1-7", b"terms"])
 def test_records_that_were_lost_are_a_failed_check(place: Place, lost: bytes) -> None:
-    """Protects who was charged: chain and file agree on how many releases there were, and say nothing of whom."""
+    """Protects who was charged: chain and file agree on how many releases there were, and say nothing of
+    whom."""
     place("init")
     remembered = place.release(1)
     place.remember([record for record in remembered if not (record.key or b"").startswith(lost)])
@@ -117,7 +126,8 @@ def test_records_that_were_lost_are_a_failed_check(place: Place, lost: bytes) ->
 
 
 def test_without_the_bus_the_file_is_shown(place: Place) -> None:
-    """Protects whoever looks after an accident: what the file says stands there, and then what is wrong with the bus."""
+    """Protects whoever looks after an accident: what the file says stands there, and then what is wrong with
+    the bus."""
     place("init")
     code, out, said = place("show")
     assert code == 2

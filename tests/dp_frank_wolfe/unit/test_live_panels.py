@@ -1,4 +1,5 @@
-"""The board of private Frank-Wolfe federations, asked of a real Prometheus that has watched one through kills and restarts."""
+"""The board of private Frank-Wolfe federations, asked of a real Prometheus that has watched one through kills
+and restarts."""
 
 from __future__ import annotations
 
@@ -25,10 +26,13 @@ COUNT = 60
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A federation of which a party and the server were killed in a fit and while they predict, and that rests."""
+    """A federation of which a party and the server were killed in a fit and while they predict, and that
+    rests."""
     plan = Plan("frank-wolfe", "sqlite")
     private = {'mode = "exact"': 'mode = "private"'}
-    with federation("dp-frank-wolfe", plan, tmp_path_factory.mktemp("sparse"), lambda _, own: replaced(own, private)) as found:
+    with federation(
+        "dp-frank-wolfe", plan, tmp_path_factory.mktemp("sparse"), lambda _, own: replaced(own, private)
+    ) as found:
         found.write(SOAK.first(plan))
         found.until(lambda: found.count(f"{FEDERATION}.clinic.asks") > 1, "a fit has begun")
         found.kill("server")
@@ -51,19 +55,27 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def epsilon_of(cost: float) -> float:
-    """What rho-zCDP implies at delta: the least over alpha > 1 of Canonne, Kamath and Steinke's bound, on a fine grid."""
+    """What rho-zCDP implies at delta: the least over alpha > 1 of Canonne, Kamath and Steinke's bound, on a
+    fine grid."""
     delta, alpha = DELTA * (1 - 2**-10), 1 + np.logspace(-3, 4, 2_000_001)
     return float((alpha * cost + np.log1p(-1 / alpha) - np.log(alpha * delta) / (alpha - 1)).min())
 
 
 def test_epsilon_is_what_was_released(watched: Watched) -> None:
-    """Protects the figure that a budget is watched by: after a fit, it is what a fit costs; with a prediction, the whole budget."""
+    """Protects the figure that a budget is watched by: after a fit, it is what a fit costs; with a
+    prediction, the whole budget."""
     cost = brentq(lambda one: epsilon_of(one) - EPSILON, 1e-3, 10)
     fitted = watched.marks["fitted"]
-    assert watched.value("Epsilon spent", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * cost), rel=1e-5)
-    assert watched.value("Privacy budget used", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * cost) / EPSILON, rel=1e-5)
+    assert watched.value("Epsilon spent", at=fitted) == pytest.approx(
+        epsilon_of((1 - SHARE) * cost), rel=1e-5
+    )
+    assert watched.value("Privacy budget used", at=fitted) == pytest.approx(
+        epsilon_of((1 - SHARE) * cost) / EPSILON, rel=1e-5
+    )
     assert watched.value("Epsilon spent") == pytest.approx(EPSILON, rel=1e-5)
-    asks, releases = (messages_of(watched.left(), f"{FEDERATION}.clinic.{kind}") for kind in ("asks", "releases"))
+    asks, releases = (
+        messages_of(watched.left(), f"{FEDERATION}.clinic.{kind}") for kind in ("asks", "releases")
+    )
     charged = {name for names in names_by_window(asks, releases, ROWS).values() for name in names}
     assert charged & {one["entity"] for one in watched.contents(PREDICTIONS)}
 
@@ -75,7 +87,9 @@ def test_releases_and_models_are_those_of_the_topics(watched: Watched) -> None:
     for party in PARTIES:
         releases = messages_of(left, f"{FEDERATION}.{party}.releases")
         # The ledger has a chain of what fits release, and one of parts of predictions.
-        links = sum(len({one.link for one in releases if one.kind in kinds}) for kinds in (RELEASES, ("partial",)))
+        links = sum(
+            len({one.link for one in releases if one.kind in kinds}) for kinds in (RELEASES, ("partial",))
+        )
         [(_, found)] = watched.prometheus.ask(f'streamfl_ledger_links{{group="{FEDERATION}.{party}"}}')
         assert found == links > COUNT
         windows = sum(one.kind == "manifest" for one in messages_of(left, f"{FEDERATION}.{party}.asks"))
@@ -88,7 +102,9 @@ def test_releases_and_models_are_those_of_the_topics(watched: Watched) -> None:
     }
     numbers = sum(1 + len(own.sums) // 8 for one in answers.values() for own in one.answers)
     for party in PARTIES:
-        frozen = {one.content for one in messages_of(left, f"{FEDERATION}.{party}.releases") if one.kind == "frozen"}
+        frozen = {
+            one.content for one in messages_of(left, f"{FEDERATION}.{party}.releases") if one.kind == "frozen"
+        }
         numbers += max(len(read_content(one, Frozen).means) // 8 for one in frozen)
     assert watched.value("Uplink of a fit") == numbers
     models = [json.loads(one.value or b"") for one in left.of("model")]
@@ -101,7 +117,9 @@ def test_counts_are_those_of_the_topics(watched: Watched) -> None:
     """Protects every line that is a rate: what workers count is what lies in the topics."""
     truth = {
         ("samples_total", "dp-frank-wolfe-party"): COUNT * len(PARTIES),
-        ("partials_total", "dp-frank-wolfe-party"): sum(watched.written(f"{FEDERATION}.{party}.releases") for party in PARTIES),
+        ("partials_total", "dp-frank-wolfe-party"): sum(
+            watched.written(f"{FEDERATION}.{party}.releases") for party in PARTIES
+        ),
         ("predictions_total", "dp-frank-wolfe-server"): watched.written(PREDICTIONS),
     }
     assert {one: watched.counted(*one) for one in truth} == truth
@@ -113,5 +131,6 @@ def test_no_line_is_empty(watched: Watched) -> None:
 
 
 def test_the_service_is_as_it_is(watched: Watched) -> None:
-    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as
+    they were."""
     assert watched.service() == watched.resting

@@ -1,4 +1,5 @@
-"""A window is said by the numbers that each party announced its entities under: names travel once, and both mean the same ones."""
+"""A window is said by the numbers that each party announced its entities under: names travel once, and both
+mean the same ones."""
 
 from __future__ import annotations
 
@@ -39,11 +40,14 @@ def numbers_in(runs: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_order_parties_announce_in_both_mean_the_same_rows(seed: int) -> None:
-    """Protects fits from rows of different people: each party hears its own numbers of the same names, across restarts."""
+    """Protects fits from rows of different people: each party hears its own numbers of the same names, across
+    restarts."""
     random = np.random.default_rng(seed)
     server = Server(server_settings())
     given = {party: [] for party in PARTIES}
-    orders = {party: [*names_of(ROWS), *(f"{party} alone {number}" for number in range(9))] for party in PARTIES}
+    orders = {
+        party: [*names_of(ROWS), *(f"{party} alone {number}" for number in range(9))] for party in PARTIES
+    }
     for order in orders.values():
         random.shuffle(order)
     said: list[tuple[str, Any]] = []
@@ -63,12 +67,15 @@ def test_whatever_order_parties_announce_in_both_mean_the_same_rows(seed: int) -
     assert [party for party, _ in said] == list(PARTIES)
     for party, message in said:
         told: Manifest = read_content(message.content, Manifest)
-        assert [given[party][number - 1] for number in numbers_in(told.runs)] == [one for one in given[party] if one in names_of()]
+        assert [given[party][number - 1] for number in numbers_in(told.runs)] == [
+            one for one in given[party] if one in names_of()
+        ]
         assert (told.names, told.digest) == ([], digest_of(names_of()))
 
 
 def test_no_message_says_a_name_again() -> None:
-    """Protects the network: a window of what was announced one after another is a few numbers, however long the names are."""
+    """Protects the network: a window of what was announced one after another is a few numbers, however long
+    the names are."""
     server = Server(server_settings())
     server.announce(sorted(f"{number:03}".ljust(250, "x") for number in range(ROWS)))
     first = server.said
@@ -92,7 +99,8 @@ def waiting(folder: Path) -> Driver:
 
 
 def test_a_manifest_by_numbers_is_frozen_whatever_ended_before(tmp_path: Path) -> None:
-    """Protects numbers from restarts: a party finds the same entities under them, and never gives a number twice."""
+    """Protects numbers from restarts: a party finds the same entities under them, and never gives a number
+    twice."""
     party = waiting(tmp_path)
     told = [read_content(one.content, Entities) for one in party.sent]
     assert [(one.first, len(one.names)) for one in told] == [(1, 10), (11, 10), (21, 10)]
@@ -130,7 +138,8 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_manifest_changes_nothing(case: str, tmp_path: Path) -> None:
-    """Protects rows and budget: what does not mean rows that this party announced is refused, and the right one is taken."""
+    """Protects rows and budget: what does not mean rows that this party announced is refused, and the right
+    one is taken."""
     party = waiting(tmp_path)
     content, wanted = WRONG[case]
     assert reason(party, party.server("manifest", 1, 0, content)) == wanted
@@ -144,8 +153,9 @@ def reasons(loop: ClosedLoop, kind: str) -> list[str]:
 
 
 def test_a_party_that_lost_its_state_is_understood() -> None:
-    """Protects whoever began a party anew before its first window: it announces the same entities under other numbers, in messages
-    that were heard already. The latest numbers count, across a restart too, and nobody is left out.
+    """Protects whoever began a party anew before its first window: it announces the same entities under other
+    numbers, in messages that were heard already. The latest numbers count, across a restart too, and nobody
+    is left out.
     """
     loop = federation(2)
     loop.away = [SERVER_MEMBER, PARTIES[1]]
@@ -169,7 +179,8 @@ def test_a_party_that_lost_its_state_is_understood() -> None:
 
 
 def test_numbers_that_are_said_anew_keep_the_order_of_their_writing() -> None:
-    """Protects a restart from other windows: which names are drawn first is the same as if the server had never stopped."""
+    """Protects a restart from other windows: which names are drawn first is the same as if the server had
+    never stopped."""
     found = []
     for restarts in (False, True):
         server = Server(server_settings())
@@ -185,9 +196,11 @@ def test_numbers_that_are_said_anew_keep_the_order_of_their_writing() -> None:
 @pytest.mark.parametrize(
     ("numbers", "wanted"), [([40], "another_manifest"), ([5] * 5, "malformed"), ([900, 901], "implausible")]
 )
-def test_a_strangers_announcement_costs_a_window_and_nothing_for_good(numbers: list[int], wanted: str) -> None:
-    """Protects a federation without keys: numbers that somebody else gave in a party's name lead to a manifest which the party
-    refuses, and it is charged for nobody. The next window is everybody's again.
+def test_a_strangers_announcement_costs_a_window_and_nothing_for_good(
+    numbers: list[int], wanted: str
+) -> None:
+    """Protects a federation without keys: numbers that somebody else gave in a party's name lead to a
+    manifest which the party refuses, and it is charged for nobody. The next window is everybody's again.
     """
     loop = federation(2)
     loop.write_rows([f"person {number:03d}" for number in range(20)])
@@ -209,7 +222,8 @@ def test_a_strangers_announcement_costs_a_window_and_nothing_for_good(numbers: l
 
 
 def test_names_of_the_release_before_are_said_by_name() -> None:
-    """Protects an upgrade: what waited at the server has no numbers, and is said as it was before, with what is new."""
+    """Protects an upgrade: what waited at the server has no numbers, and is said as it was before, with what
+    is new."""
     server = Server(server_settings())
     server.announce(names_of(ROWS - 2))
     assert server.hear("party-0", "entities", Entities(["z"]), iteration=2) == []
@@ -217,7 +231,9 @@ def test_names_of_the_release_before_are_said_by_name() -> None:
     for key, value in server.state.items():
         if key.startswith(b"name/"):
             told = [one is not None for one in msgspec.msgpack.decode(value)]
-            server.state[key] = msgspec.msgpack.encode(sum(1 << place for place, one in enumerate(told) if one))
+            server.state[key] = msgspec.msgpack.encode(
+                sum(1 << place for place, one in enumerate(told) if one)
+            )
     server.restart()
     assert server.task.announced.missing == {"party-0": 0, "party-1": 1}
     assert server.hear("party-1", "entities", Entities(["z", "zz"]), iteration=2) == []
@@ -231,7 +247,8 @@ def test_names_of_the_release_before_are_said_by_name() -> None:
 
 
 def test_a_party_of_the_release_before_hears_names_alone() -> None:
-    """Protects an upgrade, server first: a party that announces without numbers gets what it can read, and there is a model."""
+    """Protects an upgrade, server first: a party that announces without numbers gets what it can read, and
+    there is a model."""
     server = Server(server_settings())
     assert server.hear("party-0", "entities", Entities(names_of()), iteration=1) == []
     assert server.hear("party-1", "entities", msgspec.msgpack.encode([names_of()]), iteration=1) == []
@@ -242,7 +259,8 @@ def test_a_party_of_the_release_before_hears_names_alone() -> None:
 
 
 def test_a_manifest_of_the_release_before_is_told_again() -> None:
-    """Protects a window that was being frozen at an upgrade: the one manifest that was remembered for all is said again."""
+    """Protects a window that was being frozen at an upgrade: the one manifest that was remembered for all is
+    said again."""
     server = Server(server_settings())
     server.announce(names_of())
     first = msgspec.msgpack.encode([names_of()])
@@ -256,7 +274,11 @@ def test_damaged_manifests_are_refused() -> None:
     """Protects the server's process: pieces of manifests that do not fit together are no crash."""
     server = Server(server_settings())
     server.announce(names_of())
-    for damaged in (b"\xc1", msgspec.msgpack.encode({"party-0": b""}), msgspec.msgpack.encode({"party-1": 7})):
+    for damaged in (
+        b"\xc1",
+        msgspec.msgpack.encode({"party-0": b""}),
+        msgspec.msgpack.encode({"party-1": 7}),
+    ):
         server.state[b"manifest/0"] = damaged
         server.restart()
         with pytest.raises(PeerError, match="no manifests of window 1"):
@@ -264,7 +286,8 @@ def test_damaged_manifests_are_refused() -> None:
 
 
 def test_a_party_takes_up_what_the_release_before_announced(tmp_path: Path) -> None:
-    """Protects an upgrade: entities that were announced without numbers are frozen by name, and the next ones begin at 1."""
+    """Protects an upgrade: entities that were announced without numbers are frozen by name, and the next ones
+    begin at 1."""
     party = waiting(tmp_path)
     for (channel, key), value in list(party.state.items()):
         if key.startswith(b"entity/"):
@@ -280,10 +303,13 @@ def test_a_party_takes_up_what_the_release_before_announced(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "value", [5, [1], [1, 2, 3], [None, None], [1, -1], [1, "x"], 0, -1, [1, 2**53 + 1], {}, b"", [True, 1]], ids=repr
+    "value",
+    [5, [1], [1, 2, 3], [None, None], [1, -1], [1, "x"], 0, -1, [1, 2**53 + 1], {}, b"", [True, 1]],
+    ids=repr,
 )
 def test_names_that_nobody_announced_are_refused_in_state(value: Any) -> None:
-    """Protects windows from a damaged changelog: numbers that no party can have given are refused as they are taken back."""
+    """Protects windows from a damaged changelog: numbers that no party can have given are refused as they are
+    taken back."""
     server = Server(server_settings())
     server.state[b"name/x"] = msgspec.msgpack.encode(value)
     with pytest.raises((PeerError, msgspec.ValidationError)):
@@ -300,7 +326,8 @@ def test_two_rows_of_one_number_are_refused_in_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [2**53 - 1, 2**53])
 def test_numbers_that_could_not_be_remembered_are_refused(first: int) -> None:
-    """Protects the server's state from a lying party: no number is written that would be refused when it is read."""
+    """Protects the server's state from a lying party: no number is written that would be refused when it is
+    read."""
     server = Server(server_settings())
     assert server.hear("party-0", "entities", Entities(["a", "b"], first), iteration=1) == ["implausible"]
     assert server.hear("party-0", "entities", Entities(["a", "b"], 2**53 - 2), iteration=1) == []

@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_frank_wolfe.hand_made import COLUMNS, PARTIES, ROWS, Hand, Server, converse, hands, names_of, settings_of
+from dp_frank_wolfe.hand_made import (
+    COLUMNS,
+    PARTIES,
+    ROWS,
+    Hand,
+    Server,
+    converse,
+    hands,
+    names_of,
+    settings_of,
+)
 from dp_frank_wolfe.party_driver import Driver, settings
 from dp_frank_wolfe.problems import divided
 
@@ -29,14 +39,17 @@ def exact(window: Window) -> np.ndarray:
 
 def table(seed: int = 0, rows: int = 50, columns: int = 3, centre: float = 0.0) -> Window:
     random = np.random.default_rng(seed)
-    features, labels = np.clip(centre + 0.2 * random.normal(size=(rows, columns)), -1, 1), random.uniform(-1, 1, rows)
+    features, labels = (
+        np.clip(centre + 0.2 * random.normal(size=(rows, columns)), -1, 1),
+        random.uniform(-1, 1, rows),
+    )
     return divided(features, labels, 1)["party-0"]
 
 
 def test_a_row_moves_the_sums_by_what_the_noise_is_of() -> None:
-    """Protects epsilon: over neighbours with all corners of the bounds, the sums of all columns and the label's, which is told
-    floor(sqrt(d)) times, move together by 2 sqrt(d + floor(sqrt(d))^2) at most, which is reached, and sigma^2 is that squared over
-    2 cost, as an exact fraction.
+    """Protects epsilon: over neighbours with all corners of the bounds, the sums of all columns and the
+    label's, which is told floor(sqrt(d)) times, move together by 2 sqrt(d + floor(sqrt(d))^2) at most, which
+    is reached, and sigma^2 is that squared over 2 cost, as an exact fraction.
     """
     random, columns, cost = np.random.default_rng(1), 5, 0.003
     features, labels = random.uniform(-1, 1, (20, columns)), random.uniform(-1, 1, 20)
@@ -51,7 +64,9 @@ def test_a_row_moves_the_sums_by_what_the_noise_is_of() -> None:
     assert furthest == 2 * math.sqrt(columns + 4) * RESIDUAL_ONE
     noise = plan_means(cost, columns).noise
     assert noise is not None
-    assert noise.variance * noise.unit**2 == Fraction((2 * RESIDUAL_ONE) ** 2 * (columns + 4)) / (2 * Fraction(cost))
+    assert noise.variance * noise.unit**2 == Fraction((2 * RESIDUAL_ONE) ** 2 * (columns + 4)) / (
+        2 * Fraction(cost)
+    )
     # Rounding to the unit commutes with a shift of 2: it does not move neighbours further apart.
     assert 2 * RESIDUAL_ONE % noise.unit == 0
 
@@ -60,11 +75,13 @@ def test_a_row_moves_the_sums_by_what_the_noise_is_of() -> None:
 @pytest.mark.parametrize("shares", [None, {"party-0": 0.6, "party-1": 0.3}])
 @pytest.mark.parametrize("fits", [1, 3])
 def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, shares: Any, fits: int) -> None:
-    """Protects epsilon: each release of a fit counted again from sensitivities and variances, the means with all others, is no more
-    than an entity is charged for the fit, and nearly that.
+    """Protects epsilon: each release of a fit counted again from sensitivities and variances, the means with
+    all others, is no more than an entity is charged for the fit, and nearly that.
     """
     learning = {"estimator": estimator, "columns": 6, "iterations": 9, "sketch_rows": 16}
-    public = Public(settings_of(learning=learning, privacy={"epsilon": 2.0, "shares": shares}, window={"fits": fits}))
+    public = Public(
+        settings_of(learning=learning, privacy={"epsilon": 2.0, "shares": shares}, window={"fits": fits})
+    )
     for party in public.parties:
 
         def gaussian(noise: Any, sensitivity: float) -> float:
@@ -78,7 +95,9 @@ def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, sh
             plan = public.fit_plan(party, 1)
             assert plan.rate is not None
             moved = 2 * FEATURE_ONE * (plan.prediction_bound + RESIDUAL_ONE)
-            spent += 9 * float(2 * plan.rate * moved) ** 2 / 8 + chosen * gaussian(plan.noise, 2 * math.sqrt(16) * FEATURE_ONE)
+            spent += 9 * float(2 * plan.rate * moved) ** 2 / 8 + chosen * gaussian(
+                plan.noise, 2 * math.sqrt(16) * FEATURE_ONE
+            )
         else:
             selection = public.selection_plan(party)
             assert selection.rate is not None
@@ -94,16 +113,21 @@ def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, sh
 
 
 def test_a_centred_row_is_of_its_own_row_and_within_the_bounds() -> None:
-    """Protects every sensitivity that rests on the bounds: whatever the means are, values lie within 1 again, and replacing one row
-    changes that row alone where the same means were released.
+    """Protects every sensitivity that rests on the bounds: whatever the means are, values lie within 1 again,
+    and replacing one row changes that row alone where the same means were released.
     """
     random = np.random.default_rng(2)
     features, labels = random.uniform(-1, 1, (30, 4)), random.uniform(-1, 1, 30)
     other, told = features.copy(), labels.copy()
     other[11], told[11] = [1.0, -1.0, 1.0, -1.0], -1.0
     for size in (0.0, 0.3, 1.0):
-        means = Means(np.rint(size * FEATURE_ONE * np.array([1, -1, 1, -1])).astype(np.int64), round(size * RESIDUAL_ONE))
-        one, neighbour = (centred(divided(*each, 1)["party-0"], means) for each in ((features, labels), (other, told)))
+        means = Means(
+            np.rint(size * FEATURE_ONE * np.array([1, -1, 1, -1])).astype(np.int64),
+            round(size * RESIDUAL_ONE),
+        )
+        one, neighbour = (
+            centred(divided(*each, 1)["party-0"], means) for each in ((features, labels), (other, told))
+        )
         for window in (one, neighbour):
             assert np.abs(window.columns.astype(int)).max() <= FEATURE_ONE
             assert np.abs(window.labels).max() <= RESIDUAL_ONE
@@ -116,7 +140,8 @@ def test_a_centred_row_is_of_its_own_row_and_within_the_bounds() -> None:
 
 
 def test_noise_is_of_the_secret_and_of_all_that_it_hides() -> None:
-    """Protects rows: the same window has the same means, made again; another row, secret, window or strength has other noise."""
+    """Protects rows: the same window has the same means, made again; another row, secret, window or strength
+    has other noise."""
     window, plan, at = table(), plan_means(0.01, 3), place("party-0", 1, SECRET)
     once = released_means(window, plan, at)
     assert np.array_equal(once, released_means(window, plan, at))
@@ -140,7 +165,8 @@ def test_noise_is_of_the_secret_and_of_all_that_it_hides() -> None:
 
 
 def test_what_noise_alone_could_be_moves_nothing() -> None:
-    """Protects wide tables whose columns have no mean: nearly none of 400 is moved by its noise. Means that are seen are kept."""
+    """Protects wide tables whose columns have no mean: nearly none of 400 is moved by its noise. Means that
+    are seen are kept."""
     plan = plan_means(0.001, 400)
     noise = plan.noise
     assert noise is not None
@@ -158,18 +184,21 @@ def test_what_noise_alone_could_be_moves_nothing() -> None:
 
 
 def test_the_intercept_is_what_makes_a_centred_model_one_of_the_table() -> None:
-    """Protects predictions: b + A x of the table as it is equals (A - m) x + the label's mean, which counts by how little noise a
-    party has it with.
+    """Protects predictions: b + A x of the table as it is equals (A - m) x + the label's mean, which counts
+    by how little noise a party has it with.
     """
     random = np.random.default_rng(4)
     plans = {"a": plan_means(0.1, 2), "b": plan_means(0.4, 3), "c": plan_means(0.2, 5)}
     means = {
-        name: Means(random.integers(-FEATURE_ONE, FEATURE_ONE, plan.columns), int(random.integers(-9999, 9999)))
+        name: Means(
+            random.integers(-FEATURE_ONE, FEATURE_ONE, plan.columns), int(random.integers(-9999, 9999))
+        )
         for name, plan in plans.items()
     }
     x = {name: random.normal(size=plan.columns) for name, plan in plans.items()}
     rows = {name: random.uniform(-1, 1, (5, plan.columns)) for name, plan in plans.items()}
-    # Variances are as (2 + 1) / .1 to (3 + 1) / .4 with one label; five columns tell it twice: (5 + 4) / 4 / .2.
+    # Variances are as (2 + 1) / .1 to (3 + 1) / .4 with one label; five columns tell it twice: (5 + 4) / 4 /
+    # .2.
     parts = np.array([0.1 / 3, 0.4 / 4, 4 * 0.2 / 9])
     label = float(parts @ [means[name].label for name in "abc"]) / parts.sum() / RESIDUAL_ONE
     wanted = label + sum((rows[name] - means[name].columns / FEATURE_ONE) @ x[name] for name in rows)
@@ -180,9 +209,9 @@ def test_the_intercept_is_what_makes_a_centred_model_one_of_the_table() -> None:
 
 @pytest.mark.parametrize("columns", [1, 4, 30, 1000])
 def test_the_label_has_no_more_noise_for_more_columns(columns: int) -> None:
-    """Protects wide tables: over secrets the label's mean varies by what its own sensitivity costs, times 3^.5 at most, however
-    many columns share the release. Told once it had d + 1 times the variance, and every prediction of 1,000 columns was off by it.
-    """
+    """Protects wide tables: over secrets the label's mean varies by what its own sensitivity costs, times
+    3^.5 at most, however many columns share the release. Told once it had d + 1 times the variance, and every
+    prediction of 1,000 columns was off by it."""
     rows, cost = 400, 0.05
     window = divided(np.zeros((rows, columns)), np.full(rows, 0.25), 1)["party-0"]
     plan, found = plan_means(cost, columns), []
@@ -199,14 +228,16 @@ def shifted(server: Server) -> dict[str, Hand]:
     random = np.random.default_rng(5)
     features = np.clip(random.normal(0.5, 0.2, (ROWS, COLUMNS * PARTIES)), -1, 1)
     labels = np.clip(-0.4 + 0.8 * (features[:, 0] - 0.5), -1, 1)
-    return {party: Hand(server, party, window) for party, window in divided(features, labels, PARTIES).items()}
+    return {
+        party: Hand(server, party, window) for party, window in divided(features, labels, PARTIES).items()
+    }
 
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
 def test_every_estimator_publishes_its_intercept(estimator: str, restart: bool) -> None:
-    """Protects users of the model: each party's record has the intercept of the whole model, through restarts of the server, and
-    the model with it is right on a table whose means are far from 0.
+    """Protects users of the model: each party's record has the intercept of the whole model, through restarts
+    of the server, and the model with it is right on a table whose means are far from 0.
     """
     learning = {"estimator": estimator, "columns": 8, "iterations": 60, "sketch": "identity", "radius": 2.0}
     server = Server(settings_of(learning=learning, privacy={"epsilon": math.inf}))
@@ -227,8 +258,8 @@ def test_every_estimator_publishes_its_intercept(estimator: str, restart: bool) 
 
 
 def test_no_mean_passes_that_no_rows_can_have() -> None:
-    """Protects the intercept from a party that lies: means beyond what noise could take them to, or of another shape, are refused,
-    and the party's own may still come.
+    """Protects the intercept from a party that lies: means beyond what noise could take them to, or of
+    another shape, are refused, and the party's own may still come.
     """
     server = Server(settings_of())
     server.announce(names_of())
@@ -244,12 +275,16 @@ def test_no_mean_passes_that_no_rows_can_have() -> None:
         for lie in (limit + 1, -limit - 1, 2**62, -(2**63)):
             means = np.frombuffer(own.means, "<i8").copy()
             means[place_of] = lie
-            assert server.hear("party-0", "frozen", Frozen(own.manifest, means.tobytes(), 2), 1) == ["out_of_bounds"]
+            assert server.hear("party-0", "frozen", Frozen(own.manifest, means.tobytes(), 2), 1) == [
+                "out_of_bounds"
+            ]
     for means in (own.means[:-8], own.means + bytes(8), own.means[:-1]):
         assert server.hear("party-0", "frozen", Frozen(own.manifest, means, 2), 1) == ["shape"]
     # A build between two releases told the label's sum once, and one of it would be half of the mean.
     for weight in (0, 1, 3):
-        assert server.hear("party-0", "frozen", Frozen(own.manifest, own.means, weight), 1) == ["configuration"]
+        assert server.hear("party-0", "frozen", Frozen(own.manifest, own.means, weight), 1) == [
+            "configuration"
+        ]
     assert not server.task.means.has("party-0")
     highest = np.array([most[0]] * COLUMNS + most[1:], "<i8").tobytes()
     assert server.hear("party-0", "frozen", Frozen(own.manifest, highest, 2), 1) == []
@@ -258,8 +293,8 @@ def test_no_mean_passes_that_no_rows_can_have() -> None:
 
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal"])
 def test_a_fit_of_the_release_before_ends_as_it_began(tmp_path: Path, estimator: str) -> None:
-    """Protects who upgrades within a fit: a window that was frozen without means is fitted by the plan that it was charged for, bit
-    for bit, and the next one is centred.
+    """Protects who upgrades within a fit: a window that was frozen without means is fitted by the plan that
+    it was charged for, bit for bit, and the next one is centred.
     """
     learning = {"estimator": estimator}
     before = Driver(settings(tmp_path, learning={**learning, "intercept": False}, window={"fits": 2})).begun()
@@ -281,7 +316,8 @@ def test_a_fit_of_the_release_before_ends_as_it_began(tmp_path: Path, estimator:
 
 
 def test_a_party_that_does_not_centre_is_told_of_and_the_fit_goes_on() -> None:
-    """Protects a federation of two releases: that a party tells no means the server says, and takes its columns as they are."""
+    """Protects a federation of two releases: that a party tells no means the server says, and takes its
+    columns as they are."""
     server = Server(settings_of())
     server.announce(names_of())
     found = hands(server)

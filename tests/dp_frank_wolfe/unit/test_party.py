@@ -1,4 +1,5 @@
-"""A party that is driven by hand-made messages: what it says, what it refuses, and what it does not take twice."""
+"""A party that is driven by hand-made messages: what it says, what it refuses, and what it does not take
+twice."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def window() -> Window:
 
 
 def test_entities_are_announced_once_both_records_came() -> None:
-    """Protects the manifest: a name that the server hears has a row and a label here, and it hears it once."""
+    """Protects the manifest: a name that the server hears has a row and a label here, and it hears it
+    once."""
     party = Driver(settings())
     features, labels = table()
     party.feed([party.sample("x", features[0].tolist()), party.label("y", 0.5)])
@@ -63,12 +65,19 @@ def test_many_names_are_announced_in_several_messages() -> None:
 
 
 def test_its_answers_are_those_of_the_arithmetic(tmp_path: Path) -> None:
-    """Protects the proofs, which are of ``PartyFit`` on the frozen window: the party adds nothing and leaves nothing out."""
+    """Protects the proofs, which are of ``PartyFit`` on the frozen window: the party adds nothing and leaves
+    nothing out."""
     party = Driver(settings(tmp_path)).begun()
     public = party.public
-    blocks: dict[int, Block] = {number: block for number, block in enumerate(public.blocks) if block.party == "a"}
-    own = centre_for(public, {"a": window()}, lambda _: party.task.given.place(party.settings, 1)).windows["a"]
-    fit = PartyFit(own, blocks, public.fit_plan("a", 1), public.sketch(1), party.task.given.place(party.settings, 1))
+    blocks: dict[int, Block] = {
+        number: block for number, block in enumerate(public.blocks) if block.party == "a"
+    }
+    own = centre_for(public, {"a": window()}, lambda _: party.task.given.place(party.settings, 1)).windows[
+        "a"
+    ]
+    fit = PartyFit(
+        own, blocks, public.fit_plan("a", 1), public.sketch(1), party.task.given.place(party.settings, 1)
+    )
     random = np.random.default_rng(1)
     weights = np.zeros(COLUMNS)
     for iteration in range(6):
@@ -90,7 +99,8 @@ def test_its_answers_are_those_of_the_arithmetic(tmp_path: Path) -> None:
 
 
 def test_without_noise_it_tells_its_gap() -> None:
-    """Protects the end of fits that promise nothing: the sum of the gaps bounds how far the objective is from its optimum."""
+    """Protects the end of fits that promise nothing: the sum of the gaps bounds how far the objective is from
+    its optimum."""
     party = Driver(settings(privacy={"epsilon": float("inf")})).begun()
     (message,) = party.feed([party.ask(0)])
     answers: Answers = read_content(message.content, Answers)
@@ -102,11 +112,14 @@ def test_without_noise_it_tells_its_gap() -> None:
 
 @pytest.mark.parametrize("estimator", ["marginal", "two-round"])
 def test_estimators_that_choose_once_are_those_of_the_arithmetic(tmp_path: Path, estimator: str) -> None:
-    """Protects the proofs, which are of ``PartySelection``: the same releases in the same order, through a restart."""
+    """Protects the proofs, which are of ``PartySelection``: the same releases in the same order, through a
+    restart."""
     learning = {"estimator": estimator, "columns": 4}
     party = Driver(settings(tmp_path, learning=learning)).begun()
     plan = party.public.selection_plan("a")
-    own = centre_for(party.public, {"a": window()}, lambda _: party.task.given.place(party.settings, 1)).windows["a"]
+    own = centre_for(
+        party.public, {"a": window()}, lambda _: party.task.given.place(party.settings, 1)
+    ).windows["a"]
     wanted = PartySelection(own, plan, party.task.given.place(party.settings, 1))
     (message,) = party.feed([party.server("choose", 1, 0, b"")])
     chosen: Chosen = read_content(message.content, Chosen)
@@ -125,7 +138,8 @@ def test_estimators_that_choose_once_are_those_of_the_arithmetic(tmp_path: Path,
 
 
 def test_a_fit_ends_with_its_model_and_another_window_begins() -> None:
-    """Protects the stream: rows that were frozen are gone, the model is there, and the next window has its own fit."""
+    """Protects the stream: rows that were frozen are gone, the model is there, and the next window has its
+    own fit."""
     party = Driver(settings()).begun()
     party.feed([party.ask(0)])
     column = read_content(party.sent[-1].content, Answers).answers[0].column
@@ -161,20 +175,47 @@ def refused_asks(party: Driver) -> dict[str, tuple[Received, str]]:
         "too few numbers": (party.server("ask", 1, 1, ask_of([0] * 4, np.zeros(7))), "shape"),
         "numbers that are none": (party.server("ask", 1, 1, ask_of([0] * 4, nan)), "not_finite"),
         "numbers beyond all": (party.server("ask", 1, 1, ask_of([0] * 4, zeros + 1e300)), "implausible"),
-        "a weight beyond the ball": (party.server("ask", 1, 1, ask_of([0, 0.6, 0, 0], zeros)), "out_of_bounds"),
-        "weights that overflow": (party.server("ask", 1, 1, ask_of([1e308, 1e308, 1e308, 0], zeros)), "out_of_bounds"),
+        "a weight beyond the ball": (
+            party.server("ask", 1, 1, ask_of([0, 0.6, 0, 0], zeros)),
+            "out_of_bounds",
+        ),
+        "weights that overflow": (
+            party.server("ask", 1, 1, ask_of([1e308, 1e308, 1e308, 0], zeros)),
+            "out_of_bounds",
+        ),
         "a weight that is none": (party.server("ask", 1, 1, ask_of([0, np.nan, 0, 0], zeros)), "not_finite"),
-        "a column that there is not": (party.server("ask", 1, 1, Ask(b"\x09\0\0\0", bytes(8), zeros.tobytes())), "implausible"),
+        "a column that there is not": (
+            party.server("ask", 1, 1, Ask(b"\x09\0\0\0", bytes(8), zeros.tobytes())),
+            "implausible",
+        ),
         "half a column": (party.server("ask", 1, 1, Ask(b"\x01\0", bytes(8), zeros.tobytes())), "shape"),
-        "a column twice": (party.server("ask", 1, 1, Ask(bytes(8), bytes(16), zeros.tobytes())), "implausible"),
-        "a column that was never chosen": (party.server("ask", 1, 1, ask_of([0.1, 0.1, 0.1, 0.1], zeros)), "implausible"),
-        "the same ask with another content": (party.server("ask", 1, 0, ask_of([0] * 4, zeros + 1)), "another_ask"),
+        "a column twice": (
+            party.server("ask", 1, 1, Ask(bytes(8), bytes(16), zeros.tobytes())),
+            "implausible",
+        ),
+        "a column that was never chosen": (
+            party.server("ask", 1, 1, ask_of([0.1, 0.1, 0.1, 0.1], zeros)),
+            "implausible",
+        ),
+        "the same ask with another content": (
+            party.server("ask", 1, 0, ask_of([0] * 4, zeros + 1)),
+            "another_ask",
+        ),
         "another manifest": (party.manifest(1, sorted([*NAMES[1:], "another"])), "another_ask"),
-        "a manifest of unknown names": (party.manifest(2, [f"{number:02}" for number in range(ROWS)]), "implausible"),
+        "a manifest of unknown names": (
+            party.manifest(2, [f"{number:02}" for number in range(ROWS)]),
+            "implausible",
+        ),
         "a manifest of numbers that wait no longer": (party.manifest(2), "implausible"),
         "a short manifest": (party.server("manifest", 2, 0, [NAMES[:-1]]), "malformed"),
-        "a manifest that is out of order": (party.server("manifest", 2, 0, [[NAMES[1], NAMES[0], *NAMES[2:]]]), "malformed"),
-        "a manifest with a name twice": (party.server("manifest", 2, 0, [[NAMES[0], *NAMES[:-1]]]), "malformed"),
+        "a manifest that is out of order": (
+            party.server("manifest", 2, 0, [[NAMES[1], NAMES[0], *NAMES[2:]]]),
+            "malformed",
+        ),
+        "a manifest with a name twice": (
+            party.server("manifest", 2, 0, [[NAMES[0], *NAMES[:-1]]]),
+            "malformed",
+        ),
         "a model of a later window": (party.model(window=2), "implausible"),
         "a model beyond the ball": (party.model([2, 0, 0, 0]), "out_of_bounds"),
         "a model without content": (party.server("model", 1, 0, b""), "malformed"),
@@ -182,7 +223,8 @@ def refused_asks(party: Driver) -> dict[str, tuple[Received, str]]:
 
 
 def test_wrong_messages_change_nothing(tmp_path: Path) -> None:
-    """Protects a party from its server: each is refused for its reason, before anything is charged, chosen or remembered."""
+    """Protects a party from its server: each is refused for its reason, before anything is charged, chosen or
+    remembered."""
     party = Driver(settings(tmp_path)).begun()
     party.feed([party.ask(0)])
     found = {name: reason(party, message) for name, (message, _) in refused_asks(party).items()}
@@ -212,7 +254,8 @@ def test_wrong_messages_to_a_party_that_chooses_once_change_nothing() -> None:
 
 
 def test_what_comes_twice_is_counted_and_answered_once(tmp_path: Path) -> None:
-    """Protects the ledger from a server that asks again: one release for each place, and none for what is past."""
+    """Protects the ledger from a server that asks again: one release for each place, and none for what is
+    past."""
     party = Driver(settings(tmp_path)).begun()
     messages = [party.manifest(), party.ask(0), party.ask(2), party.model([0, 0, 0, 0])]
     for number, message in enumerate(messages):
@@ -238,7 +281,8 @@ def test_a_sampling_that_leaves_the_party_out_asks_nothing_of_it() -> None:
 
 
 def test_settings_that_do_not_fit_are_mistakes(tmp_path: Path) -> None:
-    """Protects operators: a missing secret, a missing ledger file and a wrong number of columns are said at the start."""
+    """Protects operators: a missing secret, a missing ledger file and a wrong number of columns are said at
+    the start."""
     with pytest.raises(ConfigurationError, match=r"privacy\.secret_file"):
         Driver(settings(privacy={"insecure_test_noise": False}))
     own = settings(tmp_path)

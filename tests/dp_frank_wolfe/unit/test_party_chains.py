@@ -25,7 +25,8 @@ def told(chains: PartyChains, notices: Notices, message: Message) -> list[str]:
 
 
 def test_an_old_copy_of_all_that_a_party_has_is_told_of(tmp_path: Path) -> None:
-    """Protects the promise where a party's machine and topics were put back together: the party itself cannot know of it."""
+    """Protects the promise where a party's machine and topics were put back together: the party itself cannot
+    know of it."""
     party = Driver(settings(tmp_path)).begun()
     old, file = dict(party.state), shutil.copy(tmp_path / "ledger", tmp_path / "copy")
     parts, notices = ChangedParts(), Notices()
@@ -51,7 +52,8 @@ BEHIND = ["ledger_went_back"]
 
 @pytest.mark.parametrize(("second", "wanted"), [(6, []), (5, BEHIND), (2, BEHIND)])
 def test_the_server_compares_what_it_hears(second: int, wanted: list[str]) -> None:
-    """Protects against a warning that nobody gives, through a restart: the release is not used, and the party is asked no more."""
+    """Protects against a warning that nobody gives, through a restart: the release is not used, and the party
+    is asked no more."""
     server = Server(settings_of())
     parties = hands(server)
     server.announce(names_of())

@@ -17,16 +17,22 @@ from streamfl.runtime.memory_bus import MemoryBus
 
 
 def test_a_mistaken_field_is_told_of(tmp_path: Path) -> None:
-    """Protects an operator whose field is misspelt: a worker would learn from rows of zeros, and say nothing. One row alone is
-    nobody's business.
+    """Protects an operator whose field is misspelt: a worker would learn from rows of zeros, and say nothing.
+    One row alone is nobody's business.
     """
     own, bus = settings(tmp_path), MemoryBus()
     kind = ROLES[PARTY]
     bus.create(kind.topics(own))
-    bus.write([Outgoing("a-samples", b"anna", msgspec.json.encode({"X0": 1.0, "x1": 1.0, "x2": 1.0, "x3": 1.0}))])
+    bus.write(
+        [Outgoing("a-samples", b"anna", msgspec.json.encode({"X0": 1.0, "x1": 1.0, "x2": 1.0, "x3": 1.0}))]
+    )
     bus.write([Outgoing("labels", b"anna", b'{"y": 0.5}'), Outgoing("labels", b"bert", b'{"y": "high"}')])
     found = look_at_inputs(
-        Configured(tmp_path / "a.toml", kind, own), bus, kind.build(own), kind.channels(own), ChangelogContents()
+        Configured(tmp_path / "a.toml", kind, own),
+        bus,
+        kind.build(own),
+        kind.channels(own),
+        ChangelogContents(),
     )
     by_name = {one.check: one for one in found}
     assert not by_name["records of a-samples"].passed
@@ -36,12 +42,16 @@ def test_a_mistaken_field_is_told_of(tmp_path: Path) -> None:
 
 
 def test_looking_at_records_releases_nothing(tmp_path: Path) -> None:
-    """Protects the ledger file from a check beside a party that runs: it looks at rows, a manifest and an ask."""
+    """Protects the ledger file from a check beside a party that runs: it looks at rows, a manifest and an
+    ask."""
     own, bus = settings(tmp_path, window={"rows": 3}, learning={"sketch_rows": 2}), MemoryBus()
     kind, party, names = ROLES[PARTY], Driver(own), NAMES[:3]
     bus.create(kind.topics(own))
     for name in names:
-        for topic, received in (("a-samples", party.sample(name, [0.5] * 4)), ("labels", party.label(name, 0.5))):
+        for topic, received in (
+            ("a-samples", party.sample(name, [0.5] * 4)),
+            ("labels", party.label(name, 0.5)),
+        ):
             bus.write([Outgoing(topic, received.record.key, received.record.value)])
     for received in (party.manifest(1, names), party.ask(0)):
         bus.write([Outgoing("f.a.asks", None, received.record.value)])
@@ -49,7 +59,11 @@ def test_looking_at_records_releases_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         list(
             look_at_inputs(
-                Configured(tmp_path / "a.toml", kind, own), bus, kind.build(own), kind.channels(own), ChangelogContents()
+                Configured(tmp_path / "a.toml", kind, own),
+                bus,
+                kind.build(own),
+                kind.channels(own),
+                ChangelogContents(),
             )
         )
     assert (tmp_path / "ledger").read_bytes() == before

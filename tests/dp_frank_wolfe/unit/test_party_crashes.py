@@ -1,4 +1,5 @@
-"""A release leaves once it is noted, a crash anywhere gives the same bytes, and a state that was rolled back releases nothing."""
+"""A release leaves once it is noted, a crash anywhere gives the same bytes, and a state that was rolled back
+releases nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def undisturbed(folder: Path, steps: Script, **sections: object) -> Driver:
 
 
 def same_anchor(folder: Path, other: Path) -> None:
-    """Two ledger files that began alike: noise and links depend on what was drawn at random when a file was made."""
+    """Two ledger files that began alike: noise and links depend on what was drawn at random when a file was
+    made."""
     folder.mkdir()
     content = (other / "ledger").read_bytes()[:512]
     (folder / "ledger").touch(0o600)
@@ -62,7 +64,8 @@ def same_anchor(folder: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "two-round"])
 def test_a_release_leaves_once_its_link_is_on_the_disk(tmp_path: Path, estimator: str) -> None:
-    """Protects the order of all: noted, then remembered, then sent. Before the work is done nothing is sent and nothing changed."""
+    """Protects the order of all: noted, then remembered, then sent. Before the work is done nothing is sent
+    and nothing changed."""
     steps = script(estimator)
     # A window that is centred is not the one that its means were released of.
     party = Driver(settings(tmp_path, learning={"estimator": estimator, "intercept": False}, **TWICE))
@@ -93,7 +96,8 @@ def test_a_release_leaves_once_its_link_is_on_the_disk(tmp_path: Path, estimator
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "two-round"])
 @pytest.mark.parametrize("kill", ["before", "after noting", "torn", "before committing"])
 def test_a_kill_anywhere_gives_the_same_bytes(tmp_path: Path, estimator: str, kill: str) -> None:
-    """Protects rows from two noises on one content: wherever a worker is killed, what it does again is what it did before."""
+    """Protects rows from two noises on one content: wherever a worker is killed, what it does again is what
+    it did before."""
     steps, learning = script(estimator), {"estimator": estimator}
     wanted = undisturbed(tmp_path / "once", steps, learning=learning, **TWICE)
     same_anchor(tmp_path / "again", tmp_path / "once")
@@ -118,7 +122,9 @@ def test_a_kill_anywhere_gives_the_same_bytes(tmp_path: Path, estimator: str, ki
     assert path.read_bytes() == (tmp_path / "once" / "ledger").read_bytes()
 
 
-def rolled_back(folder: Path, keep: Callable[[tuple[str, bytes]], bool] = lambda key: True) -> tuple[Driver, Driver]:
+def rolled_back(
+    folder: Path, keep: Callable[[tuple[str, bytes]], bool] = lambda key: True
+) -> tuple[Driver, Driver]:
     """A party after three answers, and one whose state is that of the moment when the window was frozen.
 
     keep: which keys were rolled back; others are as they are now.
@@ -142,7 +148,8 @@ def released_nothing(party: Driver, received: Received) -> None:
 
 
 def test_other_content_in_the_place_of_a_release_is_refused(tmp_path: Path) -> None:
-    """Protects rows from a state that was rolled back: a second answer at the same place would be one that nobody was charged."""
+    """Protects rows from a state that was rolled back: a second answer at the same place would be one that
+    nobody was charged."""
     party, old = rolled_back(tmp_path)
     noted = (tmp_path / "ledger").read_bytes()
     released_nothing(old, old.ask(0, others=np.ones(8)))
@@ -154,7 +161,8 @@ def test_other_content_in_the_place_of_a_release_is_refused(tmp_path: Path) -> N
 
 
 def test_a_state_that_was_rolled_back_may_do_the_same_again(tmp_path: Path) -> None:
-    """Protects a party whose last commits were lost: the same asks have the same answers, and then it goes on."""
+    """Protects a party whose last commits were lost: the same asks have the same answers, and then it goes
+    on."""
     party, old = rolled_back(tmp_path)
     for iteration in range(4):
         sent = old.feed([old.ask(iteration)])
@@ -164,14 +172,15 @@ def test_a_state_that_was_rolled_back_may_do_the_same_again(tmp_path: Path) -> N
 
 
 def test_state_and_ledger_go_together(tmp_path: Path) -> None:
-    """Protects a fit of which the state was rolled back, and the ledger's topic was not: choices would be made anew, uncharged."""
+    """Protects a fit of which the state was rolled back, and the ledger's topic was not: choices would be
+    made anew, uncharged."""
     _, old = rolled_back(tmp_path, lambda key: key[0] == "state")
     released_nothing(old, old.ask(0, others=np.ones(8)))
 
 
 def test_a_window_that_the_ledger_knows_is_not_frozen_of_other_rows(tmp_path: Path) -> None:
-    """Protects one fit a window, ever: if the state is lost and the ledger is not, entities that are new have no second fit there,
-    although they have budget.
+    """Protects one fit a window, ever: if the state is lost and the ledger is not, entities that are new have
+    no second fit there, although they have budget.
     """
     party = Driver(settings(tmp_path)).begun()
     ledger = {key: value for key, value in party.state.items() if key[0] == "ledger"}
@@ -183,7 +192,8 @@ def test_a_window_that_the_ledger_knows_is_not_frozen_of_other_rows(tmp_path: Pa
 
 
 def test_a_ledger_that_was_cut_off_releases_nothing(tmp_path: Path) -> None:
-    """Protects entities whose spend was forgotten with the ledger's topic: other rows, names or federations get nothing."""
+    """Protects entities whose spend was forgotten with the ledger's topic: other rows, names or federations
+    get nothing."""
     rolled_back(tmp_path)
     for federation, names in (("f", NAMES), ("f", OTHERS), ("g", NAMES)):
         lost = Driver(settings(tmp_path, federation={"name": federation}))
@@ -239,7 +249,8 @@ def test_what_was_computed_and_not_noted_leaves_no_trace(tmp_path: Path, estimat
 
 
 def test_everybody_is_charged_before_anything_is_released(tmp_path: Path) -> None:
-    """Protects an entity of which something would be released before it is charged, or whose fit ended early and cost less."""
+    """Protects an entity of which something would be released before it is charged, or whose fit ended early
+    and cost less."""
     party = Driver(settings(tmp_path))
     party.feed(party.rows())
     party.feed([])
@@ -272,7 +283,8 @@ def test_nobody_is_charged_for_a_window_with_somebody_without_budget(tmp_path: P
 
 
 def test_an_entity_takes_part_in_as_many_fits_as_its_budget_has(tmp_path: Path) -> None:
-    """Protects the promise over an entity's life: its budget is divided by `window.fits`, and that is the end."""
+    """Protects the promise over an entity's life: its budget is divided by `window.fits`, and that is the
+    end."""
     party = Driver(settings(tmp_path, **TWICE))
     for window in (1, 2):
         party.feed(party.rows(window))
@@ -288,7 +300,8 @@ def test_an_entity_takes_part_in_as_many_fits_as_its_budget_has(tmp_path: Path) 
 
 
 def test_no_share_of_a_fit_is_given_beyond_the_budget(tmp_path: Path) -> None:
-    """Protects epsilon to the last digits: an entity of which a millionth of a fit more was told takes part in one fit less."""
+    """Protects epsilon to the last digits: an entity of which a millionth of a fit more was told takes part
+    in one fit less."""
     party = Driver(settings(tmp_path, **TWICE))
     party.task.ledger.spend.spend(NAMES[0], 1e-6 * party.task.ledger.fit_cost)
     party.begun()
@@ -313,7 +326,8 @@ def test_another_federation_on_the_same_data_has_the_same_spend(tmp_path: Path) 
 
 
 def test_a_manifest_is_refused_where_budget_was_spent_meanwhile(tmp_path: Path) -> None:
-    """Protects entities that one federation has announced, and another has learnt from before the window began."""
+    """Protects entities that one federation has announced, and another has learnt from before the window
+    began."""
     party = Driver(settings(tmp_path))
     party.feed(party.rows())
     party.feed([])
@@ -325,9 +339,12 @@ def test_a_manifest_is_refused_where_budget_was_spent_meanwhile(tmp_path: Path) 
     assert again.task.trouble is None
 
 
-@pytest.mark.parametrize("nothing", [{"insecure_test_noise": True}, {"epsilon": math.inf, "insecure_test_noise": False}])
+@pytest.mark.parametrize(
+    "nothing", [{"insecure_test_noise": True}, {"epsilon": math.inf, "insecure_test_noise": False}]
+)
 def test_what_promises_nothing_is_charged_without_end(tmp_path: Path, nothing: dict[str, object]) -> None:
-    """Protects a promise that is made later, of however many fits: what was told without secret noise counts as told."""
+    """Protects a promise that is made later, of however many fits: what was told without secret noise counts
+    as told."""
     test = {**nothing, "ledger": "people"}
     Anchor.create(tmp_path / "test-ledger", "people", "a")
     party = Driver(settings(privacy={**test, "ledger_file": str(tmp_path / "test-ledger")})).begun()

@@ -29,7 +29,9 @@ def _window() -> Window:
     return sparse(ROWS, COLUMNS, 1, seed=6)["party-0"]
 
 
-def make(window: Window, cost: float = 1.0, choices: int = 40, columns: int = 4, **options: object) -> PartyFit:
+def make(
+    window: Window, cost: float = 1.0, choices: int = 40, columns: int = 4, **options: object
+) -> PartyFit:
     plan = plan_fit(cost, choices, columns, 2.0, SKETCH)
     return PartyFit(window, BLOCKS, plan, SKETCH, options.pop("place", PLACE), **options)
 
@@ -38,16 +40,22 @@ def test_predictions_are_bounded_whatever_others_say(window: Window) -> None:
     """Protects Delta: no prediction is beyond R, and within it they are those of floating point."""
     random = np.random.default_rng(0)
     own, others = random.uniform(-0.2, 0.2, COLUMNS), random.normal(size=ROWS)
-    found = predictions(window, own, quantise(others * FEATURE_ONE), IdentitySketch(ROWS), 2 * RESIDUAL_ONE) / RESIDUAL_ONE
+    found = (
+        predictions(window, own, quantise(others * FEATURE_ONE), IdentitySketch(ROWS), 2 * RESIDUAL_ONE)
+        / RESIDUAL_ONE
+    )
     wanted = np.clip(window.columns / FEATURE_ONE @ own + others, -2, 2)
     np.testing.assert_allclose(found, wanted, atol=2.0**-18)
     for wild in (1e9, 1e200):
-        found = predictions(window, own, quantise(wild * others * FEATURE_ONE), IdentitySketch(ROWS), 2 * RESIDUAL_ONE)
+        found = predictions(
+            window, own, quantise(wild * others * FEATURE_ONE), IdentitySketch(ROWS), 2 * RESIDUAL_ONE
+        )
         assert np.abs(found).max() <= 2 * RESIDUAL_ONE
 
 
 def test_candidates_are_drawn_from_the_block_and_change(window: Window) -> None:
-    """Protects a fit with few candidates: vertices are of their own block, and every column comes up in time."""
+    """Protects a fit with few candidates: vertices are of their own block, and every column comes up in
+    time."""
     party = make(window, cost=float("inf"), columns=12, candidates=1)
     found = [party.answer(t, [0, 3], NONE, np.zeros(20)) for t in range(20)]
     first, last = ({answers[number].vertex.column for answers in found} for number in (0, 3))
@@ -65,10 +73,16 @@ def test_a_party_chooses_no_more_often_than_its_plan_says(window: Window) -> Non
 
 
 def test_what_no_server_could_have_come_to_is_refused(window: Window) -> None:
-    """Protects a party from an untrusted server: an iterate outside of the balls or numbers that are none cost no choice."""
+    """Protects a party from an untrusted server: an iterate outside of the balls or numbers that are none
+    cost no choice."""
     party = make(window, choices=2)
     zeros = np.zeros(20)
-    for own, others in ((NONE + 1, zeros), (NONE + np.nan, zeros), (NONE, zeros + np.nan), (NONE, zeros + np.inf)):
+    for own, others in (
+        (NONE + 1, zeros),
+        (NONE + np.nan, zeros),
+        (NONE, zeros + np.nan),
+        (NONE, zeros + np.inf),
+    ):
         with pytest.raises(ValueError, match="radius"):
             party.answer(0, [0, 3], own, others)
     assert len(party.answer(0, [0, 3], NONE, np.full(20, 1e250))) == 2
@@ -100,8 +114,9 @@ def released(
 
 
 def test_noise_is_for_one_content_in_one_place(window: Window) -> None:
-    """Protects from differences: the same release has the same noise, and another row, window, party, federation, ledger, secret or
-    strength has independent noise in every column, also in those that did not change.
+    """Protects from differences: the same release has the same noise, and another row, window, party,
+    federation, ledger, secret or strength has independent noise in every column, also in those that did not
+    change.
     """
     once = released(window)
     assert len(once) > 8
@@ -113,8 +128,17 @@ def test_noise_is_for_one_content_in_one_place(window: Window) -> None:
     features[3, 0] = -features[3, 0]
     changed = divided(features, labels, 1)["party-0"]
     others = [released(changed), released(window, plan=plan_fit(1.1, 40, 12, 2.0, SKETCH))]
-    others += [released(window, plan=plan_fit(1.0, 40, 12, 2.1, SKETCH)), released(window, sketch=SignSketch(ROWS, 20, 2))]
-    names = [{"ledger": "b"}, {"federation": "b"}, {"party": "b"}, {"window": 1}, {"secret": bytes(range(1, 33))}]
+    others += [
+        released(window, plan=plan_fit(1.0, 40, 12, 2.1, SKETCH)),
+        released(window, sketch=SignSketch(ROWS, 20, 2)),
+    ]
+    names = [
+        {"ledger": "b"},
+        {"federation": "b"},
+        {"party": "b"},
+        {"window": 1},
+        {"secret": bytes(range(1, 33))},
+    ]
     others += [released(window, replace(PLACE, **name)) for name in names]
     for other in others:
         for column in once.keys() & other.keys():
@@ -122,8 +146,8 @@ def test_noise_is_for_one_content_in_one_place(window: Window) -> None:
 
 
 def test_a_column_s_sketch_does_not_depend_on_when_it_is_shown(window: Window) -> None:
-    """Protects a fit that is done again after another order of answers: the same window shows the same sketch, never a second
-    one.
+    """Protects a fit that is done again after another order of answers: the same window shows the same
+    sketch, never a second one.
     """
     first = make(window, cost=1.0, columns=12, candidates=1, seed=1)
     second = make(window, cost=1.0, columns=12, candidates=1, seed=2)
@@ -137,9 +161,11 @@ def test_a_column_s_sketch_does_not_depend_on_when_it_is_shown(window: Window) -
         np.testing.assert_array_equal(shown[0][column], shown[1][column])
 
 
-def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects noise keys of choices: no two releases of a fit have one key, and a fit that differs in its strength, what it was
-    told,
+def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(
+    window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects noise keys of choices: no two releases of a fit have one key, and a fit that differs in its
+    strength, what it was told,
     its candidates or its rows has none in common with it.
     """
     heard: list[Release] = []

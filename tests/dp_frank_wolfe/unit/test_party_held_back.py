@@ -1,4 +1,5 @@
-"""What becomes of a message that the ledger held back: it is kept, and heard again once the newest state is there."""
+"""What becomes of a message that the ledger held back: it is kept, and heard again once the newest state is
+there."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from streamfl.privacy.anchor import Anchor
 
 
 def test_what_the_ledger_held_back_is_a_dead_letter_and_heard_again(tmp_path: Path) -> None:
-    """Protects a fit from an old copy that was put right: the ask that met it is not lost, and neither is the one after it."""
+    """Protects a fit from an old copy that was put right: the ask that met it is not lost, and neither is the
+    one after it."""
     party = Driver(settings(tmp_path)).begun()
     old = dict(party.state)
     party.feed([party.ask(0)])
@@ -39,15 +41,22 @@ def test_a_state_beside_the_ledger_that_was_rolled_back_holds_back_too(tmp_path:
     party = Driver(settings(tmp_path)).begun()
     old = dict(party.state)
     party.feed([party.ask(0)])
-    mixed = {key: (old if key[0] == "state" else party.state).get(key, value) for key, value in party.state.items()}
-    rolled_back = Driver(party.settings, {key: value for key, value in mixed.items() if key in old or key[0] == "ledger"})
+    mixed = {
+        key: (old if key[0] == "state" else party.state).get(key, value) for key, value in party.state.items()
+    }
+    rolled_back = Driver(
+        party.settings, {key: value for key, value in mixed.items() if key in old or key[0] == "ledger"}
+    )
     assert rolled_back.feed([party.ask(0, others=np.ones(8))]) == []
     assert [one.error.reason for one in rolled_back.rejections] == ["ledger"]
 
 
 def test_a_state_that_was_deleted_to_begin_anew_says_what_to_do(tmp_path: Path) -> None:
-    """Protects the operator from a federation that stands still: its first window was frozen once, and the party says so."""
-    ledger = {key: value for key, value in Driver(settings(tmp_path)).begun().state.items() if key[0] == "ledger"}
+    """Protects the operator from a federation that stands still: its first window was frozen once, and the
+    party says so."""
+    ledger = {
+        key: value for key, value in Driver(settings(tmp_path)).begun().state.items() if key[0] == "ledger"
+    }
     anew = Driver(settings(tmp_path), ledger)
     names = [f"another {row:02}" for row in range(20)]
     anew.feed(anew.rows(1, names))
@@ -66,11 +75,16 @@ def test_a_state_that_was_deleted_to_begin_anew_says_what_to_do(tmp_path: Path) 
     ],
 )
 def test_a_federation_with_other_terms_releases_nothing(tmp_path: Path, other: dict[str, Any]) -> None:
-    """Protects the promise over all parties: each knows its own spend alone, and under other shares the sum would be beyond it."""
-    ledger = {key: value for key, value in Driver(settings(tmp_path)).begun().state.items() if key[0] == "ledger"}
+    """Protects the promise over all parties: each knows its own spend alone, and under other shares the sum
+    would be beyond it."""
+    ledger = {
+        key: value for key, value in Driver(settings(tmp_path)).begun().state.items() if key[0] == "ledger"
+    }
     others = {**other, "federation": {"name": "g", **other.get("federation", {})}}
     second = Driver(settings(tmp_path, **others), ledger)
-    assert "were promised epsilon = 2 at delta = 0.001 with shares {'a': 0.5, 'b': 0.5}" in (second.role.trouble or "")
+    assert "were promised epsilon = 2 at delta = 0.001 with shares {'a': 0.5, 'b': 0.5}" in (
+        second.role.trouble or ""
+    )
     names = [f"another {row:02}" for row in range(20)]
     second.feed(second.rows(1, names))
     assert second.feed([]) == []
@@ -81,8 +95,8 @@ def test_a_federation_with_other_terms_releases_nothing(tmp_path: Path, other: d
 
 @pytest.mark.parametrize("privacy", [{}, {"epsilon": math.inf}])
 def test_a_ledger_that_exact_parts_came_of_is_for_no_promise(tmp_path: Path, privacy: dict[str, Any]) -> None:
-    """Protects entities that were told as they are from a later claim of a whole epsilon; what is exact itself goes on, and what
-    began with a model alone and told nothing ends no promise.
+    """Protects entities that were told as they are from a later claim of a whole epsilon; what is exact
+    itself goes on, and what began with a model alone and told nothing ends no promise.
     """
     exact = {"serving": {"mode": "exact"}, "privacy": privacy}
     party = Driver(settings(tmp_path, **exact)).begun()
@@ -125,8 +139,11 @@ def another_file(path: Path) -> None:
         (lambda path: path.write_bytes(b"nonsense"), "is not a ledger file any more"),
     ],
 )
-def test_a_file_that_goes_away_under_a_party_is_told_of(tmp_path: Path, happens: Callable[[Path], None], told: str) -> None:
-    """Protects the operator from a traceback: a ledger file that was removed or replaced is a reason to release nothing."""
+def test_a_file_that_goes_away_under_a_party_is_told_of(
+    tmp_path: Path, happens: Callable[[Path], None], told: str
+) -> None:
+    """Protects the operator from a traceback: a ledger file that was removed or replaced is a reason to
+    release nothing."""
     party = Driver(settings(tmp_path)).begun()
     happens(tmp_path / "ledger")
     assert party.feed([party.ask(0)]) == []
@@ -134,8 +151,11 @@ def test_a_file_that_goes_away_under_a_party_is_told_of(tmp_path: Path, happens:
     assert told in (party.role.trouble or "")
 
 
-def test_a_full_disk_releases_nothing_and_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the order of file and release: what is not on the disk has not left, and with room again it leaves as it is."""
+def test_a_full_disk_releases_nothing_and_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the order of file and release: what is not on the disk has not left, and with room again it
+    leaves as it is."""
     party = Driver(settings(tmp_path)).begun()
 
     def full(_: int) -> None:

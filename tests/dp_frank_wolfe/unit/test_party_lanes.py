@@ -1,4 +1,5 @@
-"""Fits and predictions are two chains of one ledger: neither goes on where the other was rolled back, and both do after a crash."""
+"""Fits and predictions are two chains of one ledger: neither goes on where the other was rolled back, and
+both do after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ OTHERS = [f"other {name}" for name in NAMES]
 
 def predicting(folder: Path) -> Driver:
     """A party with a model and with rows for another window, that has told no part of a prediction yet."""
-    party = Driver(settings(folder, window={"fits": 5}, serving={"mode": "private", "share": 0.5, "predictions": 1})).begun()
+    party = Driver(
+        settings(folder, window={"fits": 5}, serving={"mode": "private", "share": 0.5, "predictions": 1})
+    ).begun()
     party.feed(party.rows(1, OTHERS))
     party.feed([])
     party.feed([party.ask(0)])
@@ -32,11 +35,15 @@ def show(party: Driver, names: list[str]) -> list[Message]:
 
 @pytest.mark.parametrize("state", ["begun anew", "rolled back"])
 def test_no_fit_follows_predictions_that_were_forgotten(tmp_path: Path, state: str) -> None:
-    """Protects entities whose predictions were charged: by a ledger's topic of before, fits would be charged as if none was."""
+    """Protects entities whose predictions were charged: by a ledger's topic of before, fits would be charged
+    as if none was."""
     party = predicting(tmp_path)
     old = dict(party.state)
     assert [message.kind for message in show(party, NAMES)] == ["partial"] * len(NAMES)
-    back = Driver(party.settings, {key: value for key, value in old.items() if state == "rolled back" or key[0] == "ledger"})
+    back = Driver(
+        party.settings,
+        {key: value for key, value in old.items() if state == "rolled back" or key[0] == "ledger"},
+    )
     if state == "begun anew":
         back.feed(back.rows(1, OTHERS))
         back.feed([])
@@ -48,7 +55,8 @@ def test_no_fit_follows_predictions_that_were_forgotten(tmp_path: Path, state: s
 
 
 def test_no_prediction_follows_fits_that_were_forgotten(tmp_path: Path) -> None:
-    """Protects the same the other way round: while the file knows of fits that the state does not, no part of a prediction is told.
+    """Protects the same the other way round: while the file knows of fits that the state does not, no part of
+    a prediction is told.
 
     Nor does the party ask for ticks in vain.
     """
@@ -63,8 +71,8 @@ def test_no_prediction_follows_fits_that_were_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", [["partial"], ["frozen"], ["partial", "frozen"]])
 @pytest.mark.parametrize("first", ["tick", "manifest"])
 def test_what_was_noted_before_a_crash_is_done_again(tmp_path: Path, first: str, lost: list[str]) -> None:
-    """Protects a party from holding itself back: killed between file and commit, one chain or both are behind the file, and
-    whichever is done again first, both come to the same bytes.
+    """Protects a party from holding itself back: killed between file and commit, one chain or both are behind
+    the file, and whichever is done again first, both come to the same bytes.
     """
     party = predicting(tmp_path)
     party.feed([party.sample(name, [0.5] * 4) for name in NAMES])

@@ -15,7 +15,8 @@ from streamfl.dp_frank_wolfe.messages import records_of
 
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
 def test_restored_anywhere_it_says_the_same(tmp_path: Path, estimator: str) -> None:
-    """Protects a fit from restarts: whatever is left out of what is remembered is missing in the next message."""
+    """Protects a fit from restarts: whatever is left out of what is remembered is missing in the next
+    message."""
     steps = script(estimator)
     if estimator == "marginal":
         steps = [step for number, step in enumerate(script("two-round")) if number not in (4, 10)]
@@ -34,8 +35,8 @@ def test_restored_anywhere_it_says_the_same(tmp_path: Path, estimator: str) -> N
 
 
 def test_a_manifest_in_parts_comes_whole_through_a_restart(tmp_path: Path) -> None:
-    """Protects long messages: names of thousands of rows, which were announced without numbers, do not fit into a record, and a
-    restart may come between two of them.
+    """Protects long messages: names of thousands of rows, which were announced without numbers, do not fit
+    into a record, and a restart may come between two of them.
     """
     rows = 4200
     party = Driver(settings(tmp_path, window={"rows": rows, "limit": rows}, privacy={"delta": 1e-5}))

@@ -1,4 +1,5 @@
-"""One row changes, and everything that is released is forced to be the same: then nothing else may show that it changed."""
+"""One row changes, and everything that is released is forced to be the same: then nothing else may show that
+it changed."""
 
 from __future__ import annotations
 
@@ -48,14 +49,18 @@ class _Fixed:
         return np.array([2])
 
 
-def life(folder: Path, estimator: str, values: list[Any] | bytes, label: Any, monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """A party's life with these values of one entity; every choice and every noisy number is the same whatever they are."""
+def life(
+    folder: Path, estimator: str, values: list[Any] | bytes, label: Any, monkeypatch: pytest.MonkeyPatch
+) -> Seen:
+    """A party's life with these values of one entity; every choice and every noisy number is the same
+    whatever they are."""
     with monkeypatch.context() as patch:
         patch.setattr(IntegerNoise, "add", lambda noise, values, bits: np.arange(len(values), dtype=np.int64))
         for module in ("party.fit", "learning.selection"):
             patch.setattr(f"streamfl.dp_frank_wolfe.{module}.choice", lambda scores, rate: _Fixed())
         own = settings(folder, learning={"estimator": estimator})
-        # The same ledger, from its beginning: of a head that others see nothing follows from what was noted before.
+        # The same ledger, from its beginning: of a head that others see nothing follows from what was noted
+        # before.
         os.truncate(folder / "ledger", HEADER_BYTES)
         party, seen = Driver(own), Seen()
         features, labels = table()
@@ -89,8 +94,11 @@ def life(folder: Path, estimator: str, values: list[Any] | bytes, label: Any, mo
 
 
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
-def test_nothing_but_releases_tells_of_a_row(tmp_path: Path, estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a row from everything that epsilon does not cover: messages and their sizes, figures, notices, times, what is kept.
+def test_nothing_but_releases_tells_of_a_row(
+    tmp_path: Path, estimator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects a row from everything that epsilon does not cover: messages and their sizes, figures, notices,
+    times, what is kept.
 
     The row is of other numbers, beyond every bound, not readable, or not there at all.
     """
@@ -106,8 +114,8 @@ def test_nothing_but_releases_tells_of_a_row(tmp_path: Path, estimator: str, mon
 
 
 def test_the_chain_is_of_what_others_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects rows from whoever tries out contents until a hash fits: no digest of a window leaves the party, and the file that
-    holds one is nobody else's.
+    """Protects rows from whoever tries out contents until a hash fits: no digest of a window leaves the
+    party, and the file that holds one is nobody else's.
     """
     features, _ = table()
     first = life(tmp_path, "frank-wolfe", features[ENTITY].tolist(), 0.5, monkeypatch)

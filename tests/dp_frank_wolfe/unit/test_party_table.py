@@ -66,7 +66,8 @@ def test_the_first_record_counts() -> None:
 
 
 def test_the_oldest_that_lacks_something_gives_way() -> None:
-    """Protects memory: a complete row waits, a half one makes room, and beyond complete ones nothing is taken."""
+    """Protects memory: a complete row waits, a half one makes room, and beyond complete ones nothing is
+    taken."""
     counts = MemberCounts()
     found = PartyTable(ChangedParts(), 1, 2, counts)
     one = np.ones(1, np.int16)

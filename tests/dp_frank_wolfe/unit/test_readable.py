@@ -34,7 +34,8 @@ def record(key: bytes | None, value: bytes | None) -> Record:
 
 @pytest.mark.parametrize("value", UNREADABLE)
 def test_values_that_cannot_be_read_make_a_row(value: bytes | None) -> None:
-    """Protects the row's content: nobody may see from a dead letter, or from a window that waits, that a row could not be read."""
+    """Protects the row's content: nobody may see from a dead letter, or from a window that waits, that a row
+    could not be read."""
     samples = EntitySamplesSection(topic="s", features=["x0", "x1"])
     found = readable_sample(SampleReader(samples.samples))(record(b"anna", value))
     assert (found.client, len(found.features)) == ("anna", 2)
@@ -53,7 +54,9 @@ def test_values_that_can_be_read_stay() -> None:
     assert decode(record(None, b'{"who": 7, "x0": 1, "x1": {}}')).client == "7"
 
 
-@pytest.mark.parametrize("value", [None, b"{", b"[]", b'{"x0": 1, "x1": 2}', b'{"who": null, "x0": 1, "x1": 2}', b'{"who": ""}'])
+@pytest.mark.parametrize(
+    "value", [None, b"{", b"[]", b'{"x0": 1, "x1": 2}', b'{"who": null, "x0": 1, "x1": 2}', b'{"who": ""}']
+)
 def test_nobodys_record_is_refused(value: bytes | None) -> None:
     """Protects the table from rows without an owner."""
     samples = EntitySamplesSection(topic="s", features=["x0", "x1"], entity="who")
@@ -61,4 +64,6 @@ def test_nobodys_record_is_refused(value: bytes | None) -> None:
         readable_sample(SampleReader(samples.samples))(record(b"anna", value))
     for key in (None, b"", b"\xff", b"x" * 300):
         with pytest.raises(PeerError):
-            readable_sample(SampleReader(EntitySamplesSection(topic="s", features=["x"]).samples))(record(key, value))
+            readable_sample(SampleReader(EntitySamplesSection(topic="s", features=["x"]).samples))(
+                record(key, value)
+            )

@@ -1,4 +1,5 @@
-"""Estimators that choose once: without privacy what plain numbers give, and sensitivities measured at the corners of the bounds."""
+"""Estimators that choose once: without privacy what plain numbers give, and sensitivities measured at the
+corners of the bounds."""
 
 from __future__ import annotations
 
@@ -30,11 +31,16 @@ SECRET = bytes(range(32))
 
 
 def test_without_privacy_they_are_least_squares_of_the_chosen_columns() -> None:
-    """Protects the estimators: the marginal one has the best columns by |a'y| and their single fits, the other the joint fit."""
+    """Protects the estimators: the marginal one has the best columns by |a'y| and their single fits, the
+    other the joint fit."""
     windows = sparse(3000, 40, 2, seed=1)
     columns, labels = real(windows)
     products = columns.T @ labels / len(labels)
-    best = sorted(20 * half + int(i) for half in (0, 1) for i in np.argsort(-np.abs(products[20 * half : 20 * half + 20]))[:4])
+    best = sorted(
+        20 * half + int(i)
+        for half in (0, 1)
+        for i in np.argsort(-np.abs(products[20 * half : 20 * half + 20]))[:4]
+    )
     found = marginal(windows, math.inf, 8, 10.0)
     x = np.concatenate(list(found.x.values()))
     assert sorted(np.flatnonzero(x).tolist()) == best
@@ -48,7 +54,8 @@ def test_without_privacy_they_are_least_squares_of_the_chosen_columns() -> None:
 
 
 def test_what_they_release_costs_their_budget() -> None:
-    """Protects the claim: choices and noises add up to cost, and to an epsilon that is not above the one that was asked for."""
+    """Protects the claim: choices and noises add up to cost, and to an epsilon that is not above the one that
+    was asked for."""
     windows = sparse(3000, 40, 2, seed=1)
     public = marginal(windows, 0.03, 8, 1.0, norm=1 / 3)
     for estimate in (marginal(windows, 0.03, 8, 1.0), public, two_round(windows, 0.03, 8, 1.0)):
@@ -58,8 +65,8 @@ def test_what_they_release_costs_their_budget() -> None:
 
 
 def test_sensitivities_are_those_of_the_derivation() -> None:
-    """Protects every noise: replaced rows at the corners of the bounds move each release by its sensitivity at most, and some by
-    it.
+    """Protects every noise: replaced rows at the corners of the bounds move each release by its sensitivity
+    at most, and some by it.
     """
     random = np.random.default_rng(0)
     count, others = 3, 4
@@ -79,7 +86,13 @@ def test_sensitivities_are_those_of_the_derivation() -> None:
             seen["gram"] = max(seen["gram"], float(np.linalg.norm((np.outer(a, a) - np.outer(b, b))[upper])))
         corners.pop()
     root = math.sqrt(count)
-    claimed = {"values": 2 * root, "norms": root, "rows": 2 * root, "products": 2 * root * bound, "gram": math.sqrt(10.5)}
+    claimed = {
+        "values": 2 * root,
+        "norms": root,
+        "rows": 2 * root,
+        "products": 2 * root * bound,
+        "gram": math.sqrt(10.5),
+    }
     for kind, most in claimed.items():
         assert seen[kind] <= most * (1 + 1e-9)
         assert seen[kind] > most * (0.85 if kind == "gram" else 1 - 1e-9)
@@ -87,8 +100,8 @@ def test_sensitivities_are_those_of_the_derivation() -> None:
 
 @pytest.mark.parametrize("shares", [MARGINAL, TWO_ROUND])
 def test_noise_covers_the_sensitivity_in_whole_numbers(shares: dict[str, float]) -> None:
-    """Protects the units: the noise of each kind is for its sensitivity in the whole numbers that are released, and so is its
-    cost.
+    """Protects the units: the noise of each kind is for its sensitivity in the whole numbers that are
+    released, and so is its cost.
     """
     plan = plan_selection(0.01, 3, 4, shares)
     one, root = FEATURE_ONE, math.sqrt(3)
@@ -108,12 +121,14 @@ def test_noise_covers_the_sensitivity_in_whole_numbers(shares: dict[str, float])
 
 
 def test_rows_are_never_longer_than_their_bound() -> None:
-    """Protects the products' sensitivity: released rows have no bound of their own, and are clipped to one; few are, as it is
-    chosen.
+    """Protects the products' sensitivity: released rows have no bound of their own, and are clipped to one;
+    few are, as it is chosen.
     """
     plan = plan_selection(0.01, 4, 16, TWO_ROUND)
     deviation = plan.noises["rows"].deviation / FEATURE_ONE
-    rows = np.random.default_rng(0).normal(size=(5000, 16)) * deviation + np.random.default_rng(1).uniform(-1, 1, (5000, 16))
+    rows = np.random.default_rng(0).normal(size=(5000, 16)) * deviation + np.random.default_rng(1).uniform(
+        -1, 1, (5000, 16)
+    )
     clipped = clip_rows(rows, plan.row_bound)
     scale = 2.0 ** (52 - 15 - (4096).bit_length() - plan.row_bound.bit_length())
     assert np.linalg.norm(clipped / scale, axis=1).max() <= plan.row_bound
@@ -125,7 +140,8 @@ def test_rows_are_never_longer_than_their_bound() -> None:
 
 
 def test_choices_are_of_columns_that_are_left_and_follow_from_the_secret() -> None:
-    """Protects the selection: no column twice, the same again from the same secret and window, others from others."""
+    """Protects the selection: no column twice, the same again from the same secret and window, others from
+    others."""
     windows = sparse(2000, 40, 1, seed=3)
     window = next(iter(windows.values()))
     plan = plan_selection(0.5, 6, 0, MARGINAL)
@@ -139,7 +155,8 @@ def test_choices_are_of_columns_that_are_left_and_follow_from_the_secret() -> No
 
 
 def test_the_refit_is_the_constrained_optimum() -> None:
-    """Protects the model: the refit's objective is SciPy's, in the ball, also where noise made the matrix indefinite."""
+    """Protects the model: the refit's objective is SciPy's, in the ball, also where noise made the matrix
+    indefinite."""
     random = np.random.default_rng(0)
     for radius in (0.3, 5.0):
         half = random.normal(size=(30, 5))
@@ -161,12 +178,16 @@ def test_the_refit_is_the_constrained_optimum() -> None:
         assert value(found) <= other.fun + 1e-7
     noisy = np.diag([1.0, -0.5, 0.2, 0.0, 1.0])
     assert np.abs(refit(noisy, right, 2.0, 0.01)).sum() <= 2 * (1 + 1e-12)
-    np.testing.assert_allclose(refit(noisy, right, 1e6, 0.01), right / np.maximum(np.diag(noisy), 0.01), rtol=1e-6)
+    np.testing.assert_allclose(
+        refit(noisy, right, 1e6, 0.01), right / np.maximum(np.diag(noisy), 0.01), rtol=1e-6
+    )
     np.testing.assert_allclose(project(np.array([3.0, -1.0]), 2.0), [2.0, 0.0])
     np.testing.assert_allclose(project(np.array([0.5, -1.0]), 2.0), [0.5, -1.0])
 
 
-def releases(window: Window, plan: SelectionPlan, told: float = 0.5) -> tuple[PartySelection, dict[str, np.ndarray]]:
+def releases(
+    window: Window, plan: SelectionPlan, told: float = 0.5
+) -> tuple[PartySelection, dict[str, np.ndarray]]:
     """Everything that a party may release, the others' rows being this."""
     party = PartySelection(window, plan, place("a", 0, SECRET))
     party.choose()
@@ -179,7 +200,8 @@ ALL = {"choices": 0.3, "values": 0.1, "norms": 0.1, "rows": 0.2, "products": 0.2
 
 
 def test_what_is_released_is_the_value_with_its_noise() -> None:
-    """Protects the units on the way back: with a cost that hardly leaves noise, each release is the plain number of the table."""
+    """Protects the units on the way back: with a cost that hardly leaves noise, each release is the plain
+    number of the table."""
     window = sparse(3000, 20, 1, seed=3)["party-0"]
     columns, labels = window.columns / FEATURE_ONE, window.labels / RESIDUAL_ONE
     party, found = releases(window, plan_selection(1e6, 3, 4, ALL))
@@ -196,8 +218,8 @@ def test_what_is_released_is_the_value_with_its_noise() -> None:
 
 
 def test_every_release_of_a_selection_has_a_noise_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects from one draw on two contents: no two releases have one key, and a selection of other rows, another strength or
-    after
+    """Protects from one draw on two contents: no two releases have one key, and a selection of other rows,
+    another strength or after
     other rows of the others has none in common where that matters.
     """
     heard: list[Release] = []

@@ -32,20 +32,32 @@ EXACT: dict[str, Any] = {"epsilon": float("inf")}
 
 
 def told_directly(
-    server: Server, found: dict[str, Hand], absent: Callable[[int, str], bool] = lambda iteration, party: False
+    server: Server,
+    found: dict[str, Hand],
+    absent: Callable[[int, str], bool] = lambda iteration, party: False,
 ) -> direct.DirectFit:
     public, learning = server.public, server.settings.learning
     plans = {party: public.fit_plan(party, 1) for party in public.parties}
     until = learning.tolerance or -1.0
     windows, sketch = windows_of(found), public.sketch(1)
     return direct.fit(
-        windows, public.sampling, learning.iterations, sketch, plans, delta=1e-3, window=1, absent=absent, until_gap=until
+        windows,
+        public.sampling,
+        learning.iterations,
+        sketch,
+        plans,
+        delta=1e-3,
+        window=1,
+        absent=absent,
+        until_gap=until,
     )
 
 
 def assert_is(found: dict[str, Hand], x: dict[str, Any]) -> None:
     """To the last bit."""
-    assert {party: hand.weights for party, hand in found.items()} == {party: weights_of(own) for party, own in x.items()}
+    assert {party: hand.weights for party, hand in found.items()} == {
+        party: weights_of(own) for party, own in x.items()
+    }
 
 
 def begun(**sections: dict[str, Any]) -> tuple[Server, dict[str, Hand]]:
@@ -63,12 +75,16 @@ def begun(**sections: dict[str, Any]) -> tuple[Server, dict[str, Hand]]:
         {"learning": {"blocks": 2, "columns": 8, "sampling": "nice", "sampled_blocks": 3}},
         {"learning": {"sampling": "uniform", "iterations": 12}},
         {"learning": {"sketch": "identity", "iterations": 20}, "privacy": EXACT},
-        {"learning": {"sketch": "identity", "iterations": 200, "tolerance": 0.02, "columns": 8}, "privacy": EXACT},
+        {
+            "learning": {"sketch": "identity", "iterations": 200, "tolerance": 0.02, "columns": 8},
+            "privacy": EXACT,
+        },
         {"learning": {"columns": 2, "blocks": 2}},
     ],
 )
 def test_a_fit_is_that_of_one_process(sections: dict[str, Any], restart: bool) -> None:
-    """Protects the arithmetic from the messages: weights, uplink and iterations to the last bit, in one life or in many."""
+    """Protects the arithmetic from the messages: weights, uplink and iterations to the last bit, in one life
+    or in many."""
     server, found = begun(**sections)
     converse(server, found, restart)
     expected, learning = told_directly(server, found), server.settings.learning
@@ -94,7 +110,8 @@ def test_a_fit_is_that_of_one_process(sections: dict[str, Any], restart: bool) -
 @pytest.mark.parametrize("privacy", [{"epsilon": 5.0}, EXACT])
 @pytest.mark.parametrize("estimator", ["marginal", "two-round"])
 def test_a_selection_is_that_of_one_process(estimator: str, privacy: dict[str, Any], restart: bool) -> None:
-    """Protects the estimators that choose once: two parties' half of the budget each, the same weights to the last bit."""
+    """Protects the estimators that choose once: two parties' half of the budget each, the same weights to the
+    last bit."""
     server, found = begun(learning={"estimator": estimator, "columns": 4, "radius": 0.9}, privacy=privacy)
     converse(server, found, restart)
     call = marginal if estimator == "marginal" else two_round
@@ -107,14 +124,20 @@ def test_a_selection_is_that_of_one_process(estimator: str, privacy: dict[str, A
 
 
 def test_windows_follow_one_another() -> None:
-    """Protects windows: rows names that all have announced, in ascending order, each once; the next begins when one has ended."""
+    """Protects windows: rows names that all have announced, in ascending order, each once; the next begins
+    when one has ended."""
     server = Server(settings_of())
     server.announce(names_of(ROWS - 1), 1)
     assert server.said == []
     assert server.hear("party-0", "entities", Entities(["z"]), iteration=2) == []
     assert server.said == []
     # The first to be complete are the first to be taken, and a name that one party alone has announced waits.
-    assert server.hear("party-1", "entities", Entities(["a later one", *names_of(2 * ROWS)[ROWS:], "z"]), iteration=2) == []
+    assert (
+        server.hear(
+            "party-1", "entities", Entities(["a later one", *names_of(2 * ROWS)[ROWS:], "z"]), iteration=2
+        )
+        == []
+    )
     assert [party for party, _ in server.said] == ["party-0", "party-1"]
     for party, message in server.said:
         assert server.rows(party, message) == sorted([*names_of(ROWS - 1), "z"])
@@ -147,7 +170,8 @@ def test_windows_follow_one_another() -> None:
 
 
 def test_a_party_that_is_away_is_not_waited_for() -> None:
-    """Protects dropouts: after the patience the others' blocks go on as if its answers had not come; its late word counts."""
+    """Protects dropouts: after the patience the others' blocks go on as if its answers had not come; its late
+    word counts."""
     server, found = begun(learning={"iterations": 8})
     away: list[Message] = []
     unread = list(server.said)
@@ -175,7 +199,9 @@ def test_a_party_that_is_away_is_not_waited_for() -> None:
             unread += server.said
     assert server.role.counts.missing_answers == server.role.counts.timed_out_rounds == 1
     assert server.role.counts.late_answers == 1
-    expected = told_directly(server, found, lambda iteration, party: party == "party-1" and 3 <= iteration <= 6)
+    expected = told_directly(
+        server, found, lambda iteration, party: party == "party-1" and 3 <= iteration <= 6
+    )
     # What party-1 said in iteration 3 moved its transcript, not the model.
     assert_is({"party-0": found["party-0"]}, {"party-0": expected.x["party-0"]})
     assert server.task.estimator.iteration == 8
@@ -183,7 +209,8 @@ def test_a_party_that_is_away_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_nobody_is_left_behind_if_all_are_silent(restart: bool) -> None:
-    """Protects a fit from going on with nobody, and from a manifest or an ask that met parties which could release nothing."""
+    """Protects a fit from going on with nobody, and from a manifest or an ask that met parties which could
+    release nothing."""
 
     def assert_said_again() -> None:
         said = list(server.said)
@@ -226,7 +253,8 @@ def test_what_comes_again_is_counted_and_something_else_is_refused() -> None:
 
 
 def test_announcements_beyond_the_limit_are_left_out_and_the_next_are_heard() -> None:
-    """Protects a server whose window.limit is below a party's: what fits waits, the rest is counted, and nothing stops for good."""
+    """Protects a server whose window.limit is below a party's: what fits waits, the rest is counted, and
+    nothing stops for good."""
     server = Server(settings_of(window={"limit": ROWS}))
     one, other = server.public.parties[:2]
     assert server.hear(one, "entities", Entities(names_of(ROWS + 1)), iteration=1) == []
@@ -242,7 +270,8 @@ def test_announcements_beyond_the_limit_are_left_out_and_the_next_are_heard() ->
 
 
 def asked() -> tuple[Server, dict[str, Hand], Message]:
-    """A server with room for a window's names alone, which waits for the first answers, and what it asked of party-0."""
+    """A server with room for a window's names alone, which waits for the first answers, and what it asked of
+    party-0."""
     server, found = begun(window={"limit": ROWS})
     asks = []
     for party, message in list(server.said):
@@ -256,7 +285,9 @@ def asked() -> tuple[Server, dict[str, Hand], Message]:
 NUMBERS = np.zeros(16, "<i8")
 
 
-def vertex(block: int = 0, column: int = 1, positive: bool = True, sums: bytes = NUMBERS.tobytes()) -> VertexAnswer:
+def vertex(
+    block: int = 0, column: int = 1, positive: bool = True, sums: bytes = NUMBERS.tobytes()
+) -> VertexAnswer:
     return VertexAnswer(block, column, positive, sums)
 
 
@@ -287,7 +318,9 @@ WRONG: list[tuple[str, str, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("reason", "kind", "content", "changed"), WRONG)
-def test_what_is_wrong_is_refused_and_changes_nothing(reason: str, kind: str, content: Any, changed: dict[str, Any]) -> None:
+def test_what_is_wrong_is_refused_and_changes_nothing(
+    reason: str, kind: str, content: Any, changed: dict[str, Any]
+) -> None:
     """Protects the model from a party: law 4."""
     server, found, ask = asked()
     before = dict(server.state)
@@ -303,7 +336,8 @@ def test_what_is_wrong_is_refused_and_changes_nothing(reason: str, kind: str, co
 
 
 def test_columns_beyond_the_quota_are_refused() -> None:
-    """Protects what was agreed of sparsity, uplink and the server's memory, and sketches from being told twice."""
+    """Protects what was agreed of sparsity, uplink and the server's memory, and sketches from being told
+    twice."""
     server, _, _ = asked()
     for iteration, column in enumerate((0, 1, 2)):
         refused = server.hear("party-0", "answers", Answers([vertex(column=column)], None), 1, iteration)
@@ -316,12 +350,18 @@ def test_columns_beyond_the_quota_are_refused() -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_column_that_is_shown_too_late_is_shown(restart: bool) -> None:
-    """Protects a party's return: it shows a column once, and what came too late for the step is what predictions are made of."""
+    """Protects a party's return: it shows a column once, and what came too late for the step is what
+    predictions are made of."""
     server, _, _ = asked()
     assert server.hear("party-0", "answers", Answers([vertex()], None), 1, 0) == []
     server.tick(60)
     sums = np.arange(16, dtype="<i8")
-    assert server.hear("party-1", "answers", Answers([vertex(block=1, column=2, sums=sums.tobytes())], None), 1, 0) == []
+    assert (
+        server.hear(
+            "party-1", "answers", Answers([vertex(block=1, column=2, sums=sums.tobytes())], None), 1, 0
+        )
+        == []
+    )
     assert server.hear("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 1) == []
     assert [(party, message.iteration) for party, message in server.said] == [("party-0", 2), ("party-1", 2)]
     if restart:
@@ -336,7 +376,8 @@ def test_a_column_that_is_shown_too_late_is_shown(restart: bool) -> None:
 
 
 def test_a_gap_is_told_where_nothing_is_private_and_is_a_number() -> None:
-    """Protects the end of a fit, which a party could forge with NaN, and privacy from a gap that would tell of the data."""
+    """Protects the end of a fit, which a party could forge with NaN, and privacy from a gap that would tell
+    of the data."""
     server, _found = begun(privacy=EXACT)
     for party in server.public.parties:
         assert server.hear(party, "frozen", Frozen(manifest_digest()), 1) == []
@@ -383,7 +424,10 @@ def test_wrong_choices_are_refused_and_change_nothing(estimator: str) -> None:
         made: Products = products[1]
         gram = np.frombuffer(made.gram, "<f8").reshape(2, 2).copy()
         gram[0, 1] += 1
-        for reason, other in (("shape", change(made, products=b"")), ("implausible", change(made, gram=gram.tobytes()))):
+        for reason, other in (
+            ("shape", change(made, products=b"")),
+            ("implausible", change(made, gram=gram.tobytes())),
+        ):
             assert server.hear("party-0", "products", other, 1) == [reason]
         assert server.hear("party-0", "products", made, 1) == []
 
@@ -393,8 +437,8 @@ def test_wrong_choices_are_refused_and_change_nothing(estimator: str) -> None:
 def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy: dict[str, Any]) -> None:
     """Protects the model, and the server's process, from a party that lies: values of 1e5 used to end it.
 
-    What is just within the plan is taken, for honest noise may have come to it, and the fit ends with weights in their ball.
-    """
+    What is just within the plan is taken, for honest noise may have come to it, and the fit ends with weights
+    in their ball."""
     server, found = begun(learning={"estimator": estimator, "columns": 4, "radius": 0.9}, privacy=privacy)
     change = msgspec.structs.replace
     plan = server.public.selection_plan("party-0")
@@ -420,14 +464,17 @@ def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy:
                 content = change(content, **{name: within})
         assert server.hear(party, kind, content, 1) == []
         said += [one for one in server.said if one[1].kind != "model"]
-    assert lied == ({"values", "norms"} if estimator == "marginal" else {"values", "rows", "products", "gram"})
+    assert lied == (
+        {"values", "norms"} if estimator == "marginal" else {"values", "rows", "products", "gram"}
+    )
     assert server.task.estimator.over
     assert server.task.estimator.l1_norm <= 0.9 * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("estimator", ["marginal", "two-round"])
 def test_a_party_whose_every_answer_is_refused_is_not_waited_for(estimator: str) -> None:
-    """Protects the others from a party that says NaN: the fit goes on without it after the patience, which is counted and told."""
+    """Protects the others from a party that says NaN: the fit goes on without it after the patience, which is
+    counted and told."""
     server, found = begun(learning={"estimator": estimator, "columns": 4})
     unread = list(server.said)
     for _ in range(100):

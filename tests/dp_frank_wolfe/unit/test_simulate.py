@@ -1,4 +1,5 @@
-"""A Frank-Wolfe federation on a file: figures against calculations of their own, and mistakes of whoever asks for it."""
+"""A Frank-Wolfe federation on a file: figures against calculations of their own, and mistakes of whoever asks
+for it."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ def block_frank_wolfe(columns: np.ndarray, labels: np.ndarray) -> tuple[np.ndarr
 
 
 def test_without_noise_it_is_block_frank_wolfe(line: Line) -> None:
-    """Protects the paper's algorithm through roles, bus and messages: without noise, sketch and intercept, figures are those of one
-    place to 1e-12.
+    """Protects the paper's algorithm through roles, bus and messages: without noise, sketch and intercept,
+    figures are those of one place to 1e-12.
     """
     found, trace = line.traced(learning='sketch = "identity"\ncolumns = 27\nintercept = false')
     assert list(found)[: len(CONTRACT)] == CONTRACT
@@ -74,15 +75,17 @@ def test_without_noise_it_is_block_frank_wolfe(line: Line) -> None:
 
 
 def test_a_private_run_says_what_it_cost_and_what_is_not_private(line: Line) -> None:
-    """Protects whoever reads a report: epsilon is that of the configuration, numbers sent are within what the plans allow, and what
-    is of the data is labelled.
+    """Protects whoever reads a report: epsilon is that of the configuration, numbers sent are within what the
+    plans allow, and what is of the data is labelled.
     """
     found = line.json(**PRIVATE)
     assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
     assert found["epsilon_spent"] == pytest.approx(2.0, abs=1e-3)
     assert found["not_private"] == ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled"]
     # A mean of each column, and of the label by each party; signed indices; sketches.
-    assert 12 + 3 * ITERATIONS < found["uplink_numbers"] <= found["uplink_most"] == 12 + 3 * ITERATIONS + 3 * 8
+    assert (
+        12 + 3 * ITERATIONS < found["uplink_numbers"] <= found["uplink_most"] == 12 + 3 * ITERATIONS + 3 * 8
+    )
     assert found["l1_norm"] <= RADIUS * (1 + 1e-12)
     assert found["support"] <= 3
     assert found["insecure_test_noise"]
@@ -98,16 +101,22 @@ def held_out_r2(table: np.ndarray, columns: list[int]) -> float:
     design = np.column_stack([np.ones(ROWS), table[:, columns]])
     weights = np.linalg.lstsq(design[:WINDOW], table[:WINDOW, -1], rcond=None)[0]
     held_out = table[WINDOW:, -1]
-    return float(1 - np.sum((held_out - design[WINDOW:] @ weights) ** 2) / np.sum((held_out - held_out.mean()) ** 2))
+    return float(
+        1 - np.sum((held_out - design[WINDOW:] @ weights) ** 2) / np.sum((held_out - held_out.mean()) ** 2)
+    )
 
 
 def test_a_figure_has_its_spread_and_what_it_is_compared_with(line: Line) -> None:
-    """Protects whoever decides by one number: R^2 of several draws of noise, of the best party alone, and of all columns."""
+    """Protects whoever decides by one number: R^2 of several draws of noise, of the best party alone, and of
+    all columns."""
     found, told = line.json(**PRIVATE), line(**PRIVATE)[1]
     draws = found["r2_draws"]
     assert len(set(draws)) == len(draws) == 5
     assert draws[0] == found["r2"]
-    assert f"{np.mean(draws):.3f} ± {np.std(draws, ddof=1):.3f}, mean and deviation of 5 draws; this one {draws[0]:.3f}" in told
+    assert (
+        f"{np.mean(draws):.3f} ± {np.std(draws, ddof=1):.3f}, mean and deviation of 5 draws; this one "
+        f"{draws[0]:.3f}" in told
+    )
     table, ends = line.frame.to_numpy(), np.cumsum([0, *PARTIES.values()])
     alone = {name: held_out_r2(table, list(range(ends[k], ends[k + 1]))) for k, name in enumerate(PARTIES)}
     assert found["alone"] == pytest.approx(alone, abs=1e-9)
@@ -125,12 +134,16 @@ def test_a_figure_has_its_spread_and_what_it_is_compared_with(line: Line) -> Non
     [
         'estimator = "marginal"',
         'estimator = "two-round"',
-        'sketch_rows = 8\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\nradii = {bank = 0.2, shop = 0.9, post = 0.4}',
+        'sketch_rows = 8\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\nradii = {bank = 0.2, shop = '
+        "0.9, post = 0.4}",
         'sketch = "identity"\ncandidates = 2\nintercept = false',
     ],
 )
-def test_draws_are_what_the_federation_would_have_come_to(line: Line, monkeypatch: pytest.MonkeyPatch, learning: str) -> None:
-    """Protects the spread: with the federation's own secrets a draw without members is its model, bit for bit, whatever is set."""
+def test_draws_are_what_the_federation_would_have_come_to(
+    line: Line, monkeypatch: pytest.MonkeyPatch, learning: str
+) -> None:
+    """Protects the spread: with the federation's own secrets a draw without members is its model, bit for
+    bit, whatever is set."""
     monkeypatch.setattr(run, "_drawn", lambda settings, places, number: places)
     found = line.json(epsilon=4.0, learning=learning, privacy="shares = {bank = 0.5, shop = 0.2, post = 0.2}")
     assert found["r2_draws"] == [found["r2"]] * 5
@@ -152,7 +165,8 @@ def test_the_same_seed_is_the_same_run_and_a_secret_is_not(line: Line) -> None:
 
 @pytest.mark.parametrize("estimator", ["marginal", "two-round"])
 def test_estimators_that_choose_once_are_measured(line: Line, estimator: str) -> None:
-    """Protects the other estimators: they learn without noise, and send as many numbers as their plans say."""
+    """Protects the other estimators: they learn without noise, and send as many numbers as their plans
+    say."""
     found = line.json(learning=f'estimator = "{estimator}"')
     assert found["r2"] > 0.5
     assert (found["iterations"], found["estimator"]) == (1, estimator)
@@ -164,10 +178,13 @@ def test_estimators_that_choose_once_are_measured(line: Line, estimator: str) ->
 
 
 def test_the_default_estimator_is_the_one_that_serves() -> None:
-    """Protects whoever sets nothing of learning: columns and label have a mean, and it learns more than the paper's algorithm."""
+    """Protects whoever sets nothing of learning: columns and label have a mean, and it learns more than the
+    paper's algorithm."""
     random, names = np.random.default_rng(8), ["bank", "shop"]
     centres, common = np.array([0.5, -0.6, 0.4, 0.3, -0.5, 0.6]), 0.04 * random.normal(size=(3, 6))
-    columns = np.clip(centres + random.normal(size=(2_600, 3)) @ common + 0.15 * random.normal(size=(2_600, 6)), -1, 1)
+    columns = np.clip(
+        centres + random.normal(size=(2_600, 3)) @ common + 0.15 * random.normal(size=(2_600, 6)), -1, 1
+    )
     inputs, labels = [columns[:, :3], columns[:, 3:]], 0.5 + (columns - centres) @ [0.5, 0, -0.4, 0.6, 0, 0.3]
     found = {}
     learnings: list[dict[str, str]] = [{}, {"estimator": "frank-wolfe"}]
@@ -196,11 +213,14 @@ def test_without_rows_to_hold_out_it_says_so(line: Line) -> None:
     assert "R^2 of training rows" in line()[1]
     # Objective and R^2 are of the same rows then.
     labels = line.frame["y"].to_numpy()
-    assert found["r2"] == pytest.approx(1 - 2 * WINDOW * found["objective"] / np.sum((labels - labels.mean()) ** 2))
+    assert found["r2"] == pytest.approx(
+        1 - 2 * WINDOW * found["objective"] / np.sum((labels - labels.mean()) ** 2)
+    )
 
 
 def test_windows_are_of_different_rows_and_fitted_one_after_the_other(line: Line) -> None:
-    """Protects the budget of an entity: each row is in one window, and figures are of the last one and of the rows behind it."""
+    """Protects the budget of an entity: each row is in one window, and figures are of the last one and of the
+    rows behind it."""
     line.frame = pd.concat([line.frame, line.frame.iloc[::-1]], ignore_index=True)
     found, trace = line.traced("--windows", 3)
     rows = [trace[f"{window}/rows"].tolist() for window in (1, 2, 3)]
@@ -213,16 +233,20 @@ def test_windows_are_of_different_rows_and_fitted_one_after_the_other(line: Line
 
 
 def test_a_message_takes_as_long_as_is_asked(line: Line) -> None:
-    """Protects whoever plans for a slow network: names, manifest, frozen, two messages an iteration and the model wait for each
-    other.
+    """Protects whoever plans for a slow network: names, manifest, frozen, two messages an iteration and the
+    model wait for each other.
     """
     found = line.json("--network-delay", 3)
     assert found["virtual_seconds"] == pytest.approx(3 * (4 + 2 * ITERATIONS), rel=0.02)
 
 
 def test_any_members_file_is_the_same_federation(line: Line) -> None:
-    """Protects a newcomer: a party's file does as the server's, and what it says of its own secret and ledger is not looked at."""
-    more = '[party]\nname = "shop"\n[samples]\ntopic = "own"\nfeatures = ["x"]\n[labels]\ntopic = "told"\nlabel = "z"\n'
+    """Protects a newcomer: a party's file does as the server's, and what it says of its own secret and ledger
+    is not looked at."""
+    more = (
+        '[party]\nname = "shop"\n[samples]\ntopic = "own"\nfeatures = ["x"]\n[labels]\ntopic = "told"\nlabel '
+        '= "z"\n'
+    )
     privacy = 'secret_file = "nowhere"\nledger = "own"\nledger_file = "nowhere"\n'
     found = line.json(kind="party", more=more, privacy=privacy, **PRIVATE)
     expected = line.json(**PRIVATE)
@@ -230,16 +254,22 @@ def test_any_members_file_is_the_same_federation(line: Line) -> None:
 
 
 def test_bounds_of_all_columns_stand_in_the_servers_file(line: Line) -> None:
-    """Protects columns of different sizes: centres and bounds are dealt as columns are, and predictions scale back."""
+    """Protects columns of different sizes: centres and bounds are dealt as columns are, and predictions scale
+    back."""
     expected = line.json(learning='sketch = "identity"')
     sizes = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256])
     line.frame.iloc[:, :COLUMNS] = line.frame.iloc[:, :COLUMNS] * sizes + 4 * sizes
     line.frame["y"] = line.frame["y"] * 8 + 16
-    bounds = f"centre = {(4 * sizes).tolist()}\nbound = {sizes.tolist()}\nlabel_centre = 16.0\nlabel_bound = 8.0"
+    bounds = (
+        f"centre = {(4 * sizes).tolist()}\nbound = {sizes.tolist()}\nlabel_centre = 16.0\nlabel_bound = 8.0"
+    )
     found = line.json(learning='sketch = "identity"', bounds=bounds)
     for name in ("r2", "objective", "gap"):
         assert found[name] == pytest.approx(expected[name])
-    party = '[party]\nname = "shop"\n[samples]\ntopic = "own"\nfeatures = ["x"]\n[labels]\ntopic = "told"\nlabel = "z"\n'
+    party = (
+        '[party]\nname = "shop"\n[samples]\ntopic = "own"\nfeatures = ["x"]\n[labels]\ntopic = "told"\nlabel '
+        '= "z"\n'
+    )
     code, _, error = line(kind="party", more=party, bounds="bound = [1.0, 2.0, 3.0, 4.0]")
     assert code == 2
     assert "bounds.bound is a list" in error
@@ -257,7 +287,11 @@ def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
 @pytest.mark.parametrize(
     ("arguments", "settings", "text"),
     [
-        (["--trace", "folder"], {"epsilon": 1.0, "insecure": False}, "set privacy.insecure_test_noise = true"),
+        (
+            ["--trace", "folder"],
+            {"epsilon": 1.0, "insecure": False},
+            "set privacy.insecure_test_noise = true",
+        ),
         (["--split", "bank=0:2,shop=2:7,post=7:9"], {}, "bank 3, not 2, shop 4, not 5"),
         (["--windows", 2], {}, "window.rows = 60: 2 of them are more than the 100 usable rows"),
         (["--epsilon", -1], {}, "--epsilon -1: a number above 0, or inf, is expected"),
@@ -270,8 +304,11 @@ def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
         ([], {"learning": "tolerance = 0.1", "epsilon": 1.0}, "learning.tolerance"),
     ],
 )
-def test_mistakes_are_named(line: Line, arguments: list[object], settings: dict[str, object], text: str) -> None:
-    """Protects whoever tries it first: each mistake says what is expected, and no trace of a secret is written."""
+def test_mistakes_are_named(
+    line: Line, arguments: list[object], settings: dict[str, object], text: str
+) -> None:
+    """Protects whoever tries it first: each mistake says what is expected, and no trace of a secret is
+    written."""
     code, out, error = line(*arguments, **settings)
     assert (code, out) == (2, "")
     assert text in error
@@ -280,7 +317,8 @@ def test_mistakes_are_named(line: Line, arguments: list[object], settings: dict[
 
 
 def test_a_gap_that_is_small_enough_ends_the_fit(line: Line) -> None:
-    """Protects whoever looks for the optimum: without noise a fit ends by its gap, and says after how many steps."""
+    """Protects whoever looks for the optimum: without noise a fit ends by its gap, and says after how many
+    steps."""
     found = line.json(learning='sketch = "identity"\ntolerance = 0.002\niterations = 500\ncolumns = 27')
     assert ITERATIONS < found["iterations"] < 500
     assert found["gap"] <= 0.002 + 1e-5
@@ -289,8 +327,8 @@ def test_a_gap_that_is_small_enough_ends_the_fit(line: Line) -> None:
 
 @pytest.mark.parametrize("insecure", [True, False])
 def test_what_is_kept_for_predictions_is_not_spent_by_a_fit(line: Line, insecure: bool) -> None:
-    """Protects the difference between what an entity may be charged and what it was: a fit has a part of the budget, and what
-    ledgers were charged is that part.
+    """Protects the difference between what an entity may be charged and what it was: a fit has a part of the
+    budget, and what ledgers were charged is that part.
     """
     found = line.json(more='[serving]\nmode = "private"\nshare = 0.5', insecure=insecure, **PRIVATE)
     assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
@@ -305,6 +343,7 @@ def test_serving_without_noise_is_told(line: Line) -> None:
 
 
 def test_a_model_that_is_worse_than_the_mean_is_told(line: Line) -> None:
-    """Protects users from a model of noise alone: R^2 is printed either way, and below 0 a note says what that means."""
+    """Protects users from a model of noise alone: R^2 is printed either way, and below 0 a note says what
+    that means."""
     assert "worse than none" not in line(learning='sketch = "identity"\ncolumns = 27')[2]
     assert "worse than none" in line(epsilon=0.01, learning="sketch_rows = 8")[2]

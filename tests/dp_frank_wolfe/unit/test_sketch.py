@@ -19,8 +19,8 @@ def unit(row: int) -> np.ndarray:
 
 @pytest.mark.parametrize("sketch", [SignSketch(ROWS, 30, 1), SignSketch(ROWS, 1, 2), IdentitySketch(ROWS)])
 def test_a_row_moves_a_release_by_exactly_what_the_noise_is_made_for(sketch: Sketch) -> None:
-    """Protects the sensitivity: every row's column of J has norm 1, and a row that goes from 1 to -1 moves `moved` sums by 2
-    each.
+    """Protects the sensitivity: every row's column of J has norm 1, and a row that goes from 1 to -1 moves
+    `moved` sums by 2 each.
     """
     for row in (0, 4095, 4096, ROWS - 1):
         first, second = sketch.apply(FEATURE_ONE * unit(row)), sketch.apply(-FEATURE_ONE * unit(row))
@@ -42,14 +42,17 @@ def test_going_back_is_the_transpose() -> None:
 
 
 def test_signs_are_fair_and_products_are_kept_to_one_over_root_m() -> None:
-    """Protects Johnson and Lindenstrauss: products of columns come back with the error that m numbers allow, and no bias."""
+    """Protects Johnson and Lindenstrauss: products of columns come back with the error that m numbers allow,
+    and no bias."""
     random = np.random.default_rng(0)
     first, second = (random.integers(-FEATURE_ONE, FEATURE_ONE + 1, ROWS).astype(np.int16) for _ in range(2))
     errors = []
     for seed in range(200):
         sketch = SignSketch(ROWS, 50, seed)
         found = float(sketch.apply(first) @ sketch.apply(second)) * sketch.scale
-        errors.append((found - float(first.astype(float) @ second)) / (np.linalg.norm(first) * np.linalg.norm(second)))
+        errors.append(
+            (found - float(first.astype(float) @ second)) / (np.linalg.norm(first) * np.linalg.norm(second))
+        )
     assert abs(np.mean(errors)) < 4 / np.sqrt(50 * 200)
     assert np.std(errors) == pytest.approx(1 / np.sqrt(50), rel=0.2)
 

@@ -21,13 +21,19 @@ SAMPLES = 800
 def _calm(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """What a short load leaves behind."""
     plan = Plan("two-round", seed=7)
-    settings = load_members(write_configuration(SOAK, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak")))
-    load = [[one for number in range(at, at + 50) for one in SOAK.records(plan, number)] for at in range(0, SAMPLES, 50)]
+    settings = load_members(
+        write_configuration(SOAK, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak"))
+    )
+    load = [
+        [one for number in range(at, at + 50) for one in SOAK.records(plan, number)]
+        for at in range(0, SAMPLES, 50)
+    ]
     return Left(plan, settings, run_calmly(settings, [SOAK.first(plan), *load]))
 
 
 def test_a_calm_run_is_right(calm: Left) -> None:
-    """Protects the verdict from being always the same: nothing is lost, doubled or wrong where nothing happens."""
+    """Protects the verdict from being always the same: nothing is lost, doubled or wrong where nothing
+    happens."""
     verdict = judge_topics(SOAK, calm)
     assert verdict.wrong == []
     assert verdict.samples == SAMPLES
@@ -44,8 +50,18 @@ def another_release(value: bytes) -> bytes:
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Record], bool], Callable[[bytes], bytes], bool]] = {
-    "charged twice": ("ledger-clinic.ledger", lambda one: (one.key or b"").startswith(b"spent/"), charged_again, True),
-    "said twice": ("soak.insurer.releases", lambda one: b"products" in (one.value or b""), another_release, False),
+    "charged twice": (
+        "ledger-clinic.ledger",
+        lambda one: (one.key or b"").startswith(b"spent/"),
+        charged_again,
+        True,
+    ),
+    "said twice": (
+        "soak.insurer.releases",
+        lambda one: b"products" in (one.value or b""),
+        another_release,
+        False,
+    ),
     "predictions too many": ("soak.predictions", lambda one: True, lambda value: value, False),
 }
 
@@ -57,6 +73,10 @@ def test_the_verdict_finds(found: str, calm: Left) -> None:
     records = list(calm.topics[topic])
     place = max(place for place, one in enumerate(records) if chosen(one))
     other = msgspec.structs.replace(records[place], value=change(records[place].value or b""))
-    records = [*records[:place], *([other] if instead else [records[place], *(4 * [other])]), *records[place + 1 :]]
+    records = [
+        *records[:place],
+        *([other] if instead else [records[place], *(4 * [other])]),
+        *records[place + 1 :],
+    ]
     wrong = judge_topics(SOAK, Left(calm.plan, calm.settings, {**calm.topics, topic: records})).wrong
     assert any(found in text for text in wrong), wrong

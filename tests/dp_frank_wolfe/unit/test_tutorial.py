@@ -43,7 +43,8 @@ def read(file: str) -> DPFrankWolfeSettings:
 
 
 def test_its_configurations_are_valid() -> None:
-    """Protects four organisations' first try: all files load, agree where they have to, and are all that is needed."""
+    """Protects four organisations' first try: all files load, agree where they have to, and are all that is
+    needed."""
     settings = [read(file) for file in FILES]
     assert [item.role.kind for item in settings] == ["dp-frank-wolfe-party"] * 3 + ["dp-frank-wolfe-server"]
     assert [item.party.name for item in settings if item.party is not None] == settings[0].federation.parties
@@ -54,19 +55,26 @@ def test_its_configurations_are_valid() -> None:
 
 
 def test_its_table_of_topics_is_whole() -> None:
-    """Protects whoever grants rights by the page: these topics and no others are there, and it says who writes and reads which."""
+    """Protects whoever grants rights by the page: these topics and no others are there, and it says who
+    writes and reads which."""
     rows = re.findall(r"^\| (`stay[^|]*) \| ([^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE)
-    told = {topic: (writer, reader) for names, writer, reader in rows for topic in re.findall(r"`(.*?)`", names)}
+    told = {
+        topic: (writer, reader) for names, writer, reader in rows for topic in re.findall(r"`(.*?)`", names)
+    }
     settings = {f"the {name}": read(file) for name, file in zip(MEMBERS, FILES, strict=True)}
     channels = {name: find_kind(item.role.kind).channels(item) for name, item in settings.items()}
     for topic, (writer, reader) in told.items():
         if topic.endswith(".state"):
             continue
         assert {name for name, one in channels.items() if topic in one.outputs.values()} == {writer}, topic
-        read_by = {name for name, one in channels.items() if topic in [each.topic for each in one.inputs.values()]}
+        read_by = {
+            name for name, one in channels.items() if topic in [each.topic for each in one.inputs.values()]
+        }
         assert read_by == {reader} - {"you"}, topic
     every = {topic.name for item in settings.values() for topic in find_kind(item.role.kind).topics(item)}
-    assert told.keys() == {name for name in every if name.startswith("stay.") and not name.endswith("dead-letters")}
+    assert told.keys() == {
+        name for name in every if name.startswith("stay.") and not name.endswith("dead-letters")
+    }
     ledgers = {name for name in every if name.endswith(".ledger")}
     assert len(ledgers) == 3
     assert all(f"`{name}`" in PAGE for name in ledgers)
@@ -80,11 +88,15 @@ def _patients() -> list[dict[str, float]]:
     days = 10 + 10 * (inputs @ [0.3, 0, 0, 0, -0.3, 0, 0.3, 0] + 0.05 * random.normal(size=ROWS))
     inputs = inputs * [50, 5, 2, 15, 30, 100, 10, 0.5] + [50, 5, 2, 15, 70, 100, 10, 0.5]
     names = [name for fields in FIELDS.values() for name in fields]
-    return [dict(zip(names, (*row, day), strict=True)) for row, day in zip(inputs.tolist(), days.tolist(), strict=True)]
+    return [
+        dict(zip(names, (*row, day), strict=True))
+        for row, day in zip(inputs.tolist(), days.tolist(), strict=True)
+    ]
 
 
 class Tutorial:
-    """The four files of the page on a memory bus, with secrets and ledgers made as it says. Windows are small, to take seconds."""
+    """The four files of the page on a memory bus, with secrets and ledgers made as it says. Windows are
+    small, to take seconds."""
 
     def __init__(self, folder: Path, patients: list[dict[str, float]]) -> None:
         self.now = 1000.0
@@ -106,7 +118,13 @@ class Tutorial:
             self.settings.append(DPFrankWolfeSettings(**own))
             topics = find_kind(self.settings[-1].role.kind).topics(self.settings[-1])
             known = self.bus.describe([topic.name for topic in topics])
-            self.bus.create([replace(topic, partitions=topic.partitions or 1) for topic in topics if topic.name not in known])
+            self.bus.create(
+                [
+                    replace(topic, partitions=topic.partitions or 1)
+                    for topic in topics
+                    if topic.name not in known
+                ]
+            )
 
     def start(self) -> list[Worker]:
         return [build_worker(own, self.bus, lambda: self.now, lambda: self.now) for own in self.settings]
@@ -118,17 +136,22 @@ class Tutorial:
             self.now += idle > 0
 
     def write(self, topic: str, numbers: Iterable[int]) -> None:
-        rows = [(f"patient-{number}", {name: self._patients[number][name] for name in FIELDS[topic]}) for number in numbers]
+        rows = [
+            (f"patient-{number}", {name: self._patients[number][name] for name in FIELDS[topic]})
+            for number in numbers
+        ]
         self.bus.write([Outgoing(topic, name.encode(), json.dumps(row).encode()) for name, row in rows])
 
     def models(self) -> list[dict[str, Any]]:
         return [json.loads(record.value or b"") for record in self.bus.read("stay.model")]
 
 
-def test_a_model_is_there_once_all_four_run_and_nobody_is_in_two(tmp_path: Path, patients: list[dict[str, float]]) -> None:
-    """Protects a newcomer's first try: with the files of the page and secrets and ledgers made as it says, a fit begins by itself,
-    of patients that all know, and the model looks as the page shows it. The same patients make no second fit, others do, also after
-    a restart.
+def test_a_model_is_there_once_all_four_run_and_nobody_is_in_two(
+    tmp_path: Path, patients: list[dict[str, float]]
+) -> None:
+    """Protects a newcomer's first try: with the files of the page and secrets and ledgers made as it says, a
+    fit begins by itself, of patients that all know, and the model looks as the page shows it. The same
+    patients make no second fit, others do, also after a restart.
     """
     tutorial = Tutorial(tmp_path, patients)
     workers = tutorial.start()
@@ -163,10 +186,13 @@ def test_a_model_is_there_once_all_four_run_and_nobody_is_in_two(tmp_path: Path,
 
 
 def test_the_command_that_says_whether_it_is_worth_it_runs(
-    patients: list[dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    patients: list[dict[str, float]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects the first thing that is tried: the command of the page takes the server's file as it stands there, without a broker,
-    a secret or a ledger, and what matters in the data is found at epsilon 1.
+    """Protects the first thing that is tried: the command of the page takes the server's file as it stands
+    there, without a broker, a secret or a ledger, and what matters in the data is found at epsilon 1.
     """
     pd.DataFrame(patients).to_csv(tmp_path / "history.csv", index=False)
     (tmp_path / "institute.toml").write_text(FILES[3])

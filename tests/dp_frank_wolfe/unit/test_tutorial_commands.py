@@ -16,7 +16,9 @@ COLUMNS = ["age", "ward", "operations", "iron", "protein", "sugar", "doses", "op
 
 
 @pytest.fixture(name="page")
-def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
+def _page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[PageCommands]:
     page = PageCommands(tmp_path, page_text("dp-frank-wolfe.md", "Tutorial"), monkeypatch, capsys)
     yield page
     page.close()
@@ -24,8 +26,8 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.mark.long
 def test_every_command_of_the_page_runs(page: PageCommands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects three organisations' first try: secrets, ledgers, topics, history, check and processes, in the page's own words,
-    lead to a model. Patients are few, so that it takes seconds.
+    """Protects three organisations' first try: secrets, ledgers, topics, history, check and processes, in the
+    page's own words, lead to a model. Patients are few, so that it takes seconds.
     """
     monkeypatch.setenv("STREAMFL_WINDOW__ROWS", "500")
     parties = [member for member in page.files if member != "institute.toml"]

@@ -1,4 +1,5 @@
-"""What waits without a time limit is to be seen: names that a party never announces, and records that never come."""
+"""What waits without a time limit is to be seen: names that a party never announces, and records that never
+come."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def missing(server: Server) -> list[float]:
 
 
 def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> None:
-    """Protects a federation from a window that waits for ever in silence: the notice says whose names lack, and how many.
+    """Protects a federation from a window that waits for ever in silence: the notice says whose names lack,
+    and how many.
 
     It is said once, again after things got on, and not while a fit is under way or where nothing lacks.
     """
@@ -53,7 +55,9 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
     assert len(notices(server)) == 1
     assert server.hear("party-1", "entities", Entities(names[ROWS - 10 : ROWS - 5]), iteration=2) == []
     server.tick(61)
-    assert [one.text.split(" of those")[0].rpartition("has ")[2] for one in notices(server)] == [f"{ROWS - 5} of {ROWS}, and"]
+    assert [one.text.split(" of those")[0].rpartition("has ")[2] for one in notices(server)] == [
+        f"{ROWS - 5} of {ROWS}, and"
+    ]
     # In a fit whoever owes an answer has the patience.
     parties = hands(server)
     assert server.hear("party-1", "entities", Entities(names[ROWS - 5 : ROWS]), iteration=3) == []
@@ -69,7 +73,8 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
 
 
 def test_a_clock_that_was_ahead_does_not_put_the_notice_off() -> None:
-    """Protects the notice from a clock that is set back: it comes a patience after that, not when the clock has caught up."""
+    """Protects the notice from a clock that is set back: it comes a patience after that, not when the clock
+    has caught up."""
     server = Server(settings_of())
     server.now += 1e6
     assert server.hear("party-0", "entities", Entities(names_of(3)), iteration=1) == []
@@ -81,11 +86,14 @@ def test_a_clock_that_was_ahead_does_not_put_the_notice_off() -> None:
 
 
 def lacking(party: Driver) -> dict[str, float]:
-    return {one.labels[0][1]: one.value for one in party.task.table.measure() if one.name == "lacking_entities"}
+    return {
+        one.labels[0][1]: one.value for one in party.task.table.measure() if one.name == "lacking_entities"
+    }
 
 
 def test_a_party_says_what_its_entities_lack() -> None:
-    """Protects an operator who has to find out why nobody is announced: whether labels do not come, or columns, and of how many."""
+    """Protects an operator who has to find out why nobody is announced: whether labels do not come, or
+    columns, and of how many."""
     party = Driver(settings(window={"rows": 20, "limit": 20}))
     first, second, *others = NAMES
     party.feed([party.sample(name, [0.0] * 4) for name in (first, second)])
@@ -103,7 +111,8 @@ def test_a_party_says_what_its_entities_lack() -> None:
 
 
 def test_predictions_that_wait_for_fits_of_the_ledger_file_are_told_of(tmp_path: Path) -> None:
-    """Protects the operator of a party whose file is ahead for good: parts of predictions wait, and the log says for what."""
+    """Protects the operator of a party whose file is ahead for good: parts of predictions wait, and the log
+    says for what."""
     party = predicting(tmp_path)
     old = dict(party.state)
     party.feed([party.manifest(2, OTHERS)])
@@ -118,5 +127,8 @@ def test_predictions_that_wait_for_fits_of_the_ledger_file_are_told_of(tmp_path:
 
 @pytest.mark.parametrize("metric", ["lacking_entities", "missing_entities", "complete_entities"])
 def test_a_board_shows_what_waits(metric: str) -> None:
-    """Protects an operator whose first window never fills: what it lacks is on a board, not in a table of metrics alone."""
-    assert any(f"streamfl_{metric}{{" in expression for board in DASHBOARDS for expression in board.expressions)
+    """Protects an operator whose first window never fills: what it lacks is on a board, not in a table of
+    metrics alone."""
+    assert any(
+        f"streamfl_{metric}{{" in expression for board in DASHBOARDS for expression in board.expressions
+    )

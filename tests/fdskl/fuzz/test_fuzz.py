@@ -1,4 +1,5 @@
-"""Wrong messages and damaged state, given to the active party and to another: what is refused, and mistakes that are found."""
+"""Wrong messages and damaged state, given to the active party and to another: what is refused, and mistakes
+that are found."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def _asked_by_whoever_says_so(message: Round, settings: FdsklSettings) -> int:
     return settings.federation.root
 
 
-def _adds_whatever_came(self: PendingSums, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
+def _adds_whatever_came(
+    self: PendingSums, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any
+) -> bool:
     values = np.frombuffer(message.values, dtype)
     pending.stage(message.stage).add(values, np.frombuffer(message.known, np.uint8), message.contributors)
     return True
@@ -35,7 +38,12 @@ def _restores_unchecked(self: FdsklWorker, change: StateChange) -> None:
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "a party trusts the active one": (sums, "asked_by", _asked_by_whoever_says_so, "fdskl-worker pump"),
-    "the active party passes over labels": (ActivePartition, "take_label", lambda *given: None, "fdskl-worker press"),
+    "the active party passes over labels": (
+        ActivePartition,
+        "take_label",
+        lambda *given: None,
+        "fdskl-worker press",
+    ),
     "a party adds whatever came": (PendingSums, "add", _adds_whatever_came, "fdskl-worker press"),
     "a party's state is not checked": (FdsklWorker, "restore", _restores_unchecked, "restore fdskl-worker"),
 }
@@ -67,7 +75,8 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 )
 @pytest.mark.parametrize("name", fuzz.PARTIES[:2])
 def test_a_damaged_state_is_refused(name: str, key: bytes) -> None:
-    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
+    do."""
     role = fuzz.FEDERATIONS["fdskl-newton"].member(name).role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))

@@ -21,13 +21,18 @@ def after_some_rounds(federation: str) -> MemoryFederation:
 @pytest.mark.parametrize("federation", ["fdskl-newton", "fdskl-sgd"])
 @pytest.mark.parametrize("member", fuzz.PARTIES[:2])
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:
-    """Protects whoever restarts from state that was damaged, written by a release without checksums or by hand: no traceback, no
-    warning of NumPy, no number that is none, no absurd count, neither at once nor after the next restart.
+    """Protects whoever restarts from state that was damaged, written by a release without checksums or by
+    hand: no traceback, no warning of NumPy, no number that is none, no absurd count, neither at once nor
+    after the next restart.
     """
     check_refused_or_harmless(after_some_rounds(federation), member, f"{federation} {member}")
 
 
 def test_something_was_learnt_before_the_damage() -> None:
-    """Protects the test above from looking at nothing: there are coefficients, labelled entities and a secret to damage."""
-    kinds = {(one.key or b"").partition(b"/")[0] for one in after_some_rounds("fdskl-newton").changelog(fuzz.PARTIES[0])}
+    """Protects the test above from looking at nothing: there are coefficients, labelled entities and a secret
+    to damage."""
+    kinds = {
+        (one.key or b"").partition(b"/")[0]
+        for one in after_some_rounds("fdskl-newton").changelog(fuzz.PARTIES[0])
+    }
     assert {b"alphas", b"model", b"labelled", b"outputs", b"secret"} <= kinds

@@ -1,4 +1,5 @@
-"""Three parties as processes on a real broker, with keys: one is killed, one stands still for a minute; every count is exact."""
+"""Three parties as processes on a real broker, with keys: one is killed, one stands still for a minute; every
+count is exact."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ label = "outcome"
 
 
 class Federation:
-    """Its members' settings, keys and processes. active: who has labels, the first topic of them without a name of its own."""
+    """Its members' settings, keys and processes. active: who has labels, the first topic of them without a
+    name of its own."""
 
     def __init__(self, folder: Path, url: str, active: Sequence[str] = PARTIES[:1]) -> None:
         self.name = f"kernel-{uuid.uuid4().hex[:8]}"
@@ -83,10 +85,15 @@ class Federation:
             )
             if len(active) > 1:
                 text = text.replace("[identity]", f"active = {json.dumps(list(active))}\n[identity]")
-                text = text.replace("block_instances = 40", 'solver = "sgd"\nstep = 10.0\nbandwidth = 2.0\nblock_instances = 20')
+                text = text.replace(
+                    "block_instances = 40",
+                    'solver = "sgd"\nstep = 10.0\nbandwidth = 2.0\nblock_instances = 20',
+                )
             (folder / f"{party}.toml").write_text(text)
         for party in PARTIES:
-            self._call("topics", str(folder / f"{party}.toml"), "--create-inputs", "--partitions", str(PARTITIONS))
+            self._call(
+                "topics", str(folder / f"{party}.toml"), "--create-inputs", "--partitions", str(PARTITIONS)
+            )
 
     def labels_of(self, party: str) -> str:
         """The topic of an active party's labels."""
@@ -110,7 +117,9 @@ class Federation:
                 process.kill()
 
     def log(self) -> str:
-        return "".join(f"{one.name}:\n{one.read_text(errors='replace')[-3000:]}\n" for one in self._folder.glob("*.log"))
+        return "".join(
+            f"{one.name}:\n{one.read_text(errors='replace')[-3000:]}\n" for one in self._folder.glob("*.log")
+        )
 
     def predictions(self, bus: Bus) -> list[dict[str, Any]]:
         return [json.loads(record.value or b"") for record in bus.read(f"{self.name}.predictions")]
@@ -118,11 +127,15 @@ class Federation:
     def wait(self, found: Callable[[], int], count: int, what: str, seconds: float = 180.0) -> None:
         deadline = time.monotonic() + seconds
         while (number := found()) < count:
-            assert time.monotonic() < deadline, f"{number} of {count} {what}; the processes said:\n{self.log()}"
+            assert time.monotonic() < deadline, (
+                f"{number} of {count} {what}; the processes said:\n{self.log()}"
+            )
             time.sleep(0.5)
 
     def _call(self, *words: str) -> str:
-        ended = subprocess.run(self._line(*words), timeout=120, env=_environment(), capture_output=True, text=True)
+        ended = subprocess.run(
+            self._line(*words), timeout=120, env=_environment(), capture_output=True, text=True
+        )
         assert ended.returncode == 0, f"streamfl {' '.join(words)}: {ended.stderr}"
         return ended.stdout
 
@@ -142,12 +155,14 @@ def federation(tmp_path: Path, broker: Broker) -> Iterator[Federation]:
 
 
 def test_who_is_killed_or_stands_still_costs_rounds_and_nothing_else(federation: Federation) -> None:
-    """Protects every count through a kill -9 and a pause: each entity is predicted once and its label counted once, no round is
-    announced twice and no masked sum is sent twice, and the model learns.
+    """Protects every count through a kill -9 and a pause: each entity is predicted once and its label counted
+    once, no round is announced twice and no masked sum is sent twice, and the model learns.
     """
     generator = np.random.default_rng(2)
     inputs = {party: generator.normal(size=(ENTITIES, 2)) for party in PARTIES}
-    outcomes = (inputs["bank"][:, 0] + inputs["shop"][:, 1] * np.sign(inputs["phone"][:, 0]) > 0).astype(float)
+    outcomes = (inputs["bank"][:, 0] + inputs["shop"][:, 1] * np.sign(inputs["phone"][:, 0]) > 0).astype(
+        float
+    )
     _, victim, sleeper = (federation.start(party) for party in PARTIES)
     with closing(connect(federation.url, {})) as bus:
 
@@ -157,7 +172,9 @@ def test_who_is_killed_or_stands_still_costs_rounds_and_nothing_else(federation:
                     Outgoing(
                         f"{federation.name}-{party}",
                         b"%d" % entity,
-                        json.dumps({f"{party}-0": inputs[party][entity, 0], f"{party}-1": inputs[party][entity, 1]}).encode(),
+                        json.dumps(
+                            {f"{party}-0": inputs[party][entity, 0], f"{party}-1": inputs[party][entity, 1]}
+                        ).encode(),
                     )
                     for entity in entities
                     for party in PARTIES
@@ -167,7 +184,11 @@ def test_who_is_killed_or_stands_still_costs_rounds_and_nothing_else(federation:
         def write_labels(entities: range) -> None:
             bus.write(
                 [
-                    Outgoing(f"{federation.name}-results", b"%d" % entity, json.dumps({"outcome": outcomes[entity]}).encode())
+                    Outgoing(
+                        f"{federation.name}-results",
+                        b"%d" % entity,
+                        json.dumps({"outcome": outcomes[entity]}).encode(),
+                    )
                     for entity in entities
                 ]
             )
@@ -204,12 +225,17 @@ def test_who_is_killed_or_stands_still_costs_rounds_and_nothing_else(federation:
         for party in PARTIES:
             assert not list(bus.read(f"{federation.name}.{party}.dead-letters")), party
         check_rounds(bus, federation)
-        right = [(one["prediction"] > 0.5) == outcomes[int(one["entity"])] for one in found if int(one["entity"]) >= 2 * third]
+        right = [
+            (one["prediction"] > 0.5) == outcomes[int(one["entity"])]
+            for one in found
+            if int(one["entity"]) >= 2 * third
+        ]
         assert np.mean(right) > 0.75
 
 
 def test_two_active_parties_with_keys_take_turns(tmp_path: Path, broker: Broker) -> None:
-    """Protects several active parties on a real cluster: one is killed, and every turn is signed, taken once and in one order."""
+    """Protects several active parties on a real cluster: one is killed, and every turn is signed, taken once
+    and in one order."""
     made, entities, size = Federation(tmp_path, broker.url, ("bank", "shop")), 480, 20
     generator = np.random.default_rng(3)
     with closing(connect(made.url, {})) as bus:
@@ -217,22 +243,34 @@ def test_two_active_parties_with_keys_take_turns(tmp_path: Path, broker: Broker)
             _, victim, _ = (made.start(party) for party in PARTIES)
             for party in PARTIES:
                 names = (f"{party}-0", f"{party}-1")
-                rows = [dict(zip(names, row, strict=True)) for row in generator.normal(size=(entities, 2)).tolist()]
+                rows = [
+                    dict(zip(names, row, strict=True))
+                    for row in generator.normal(size=(entities, 2)).tolist()
+                ]
                 topic = f"{made.name}-{party}"
-                bus.write([Outgoing(topic, b"%d" % number, json.dumps(row).encode()) for number, row in enumerate(rows)])
+                bus.write(
+                    [
+                        Outgoing(topic, b"%d" % number, json.dumps(row).encode())
+                        for number, row in enumerate(rows)
+                    ]
+                )
             made.wait(lambda: len(made.predictions(bus)), entities, "entities predicted")
 
             def write_labels(numbers: range) -> None:
                 for number in numbers:
                     content = json.dumps({"outcome": number % 3 % 2}).encode()
-                    bus.write([Outgoing(made.labels_of(("bank", "shop")[number % 2]), b"%d" % number, content)])
+                    bus.write(
+                        [Outgoing(made.labels_of(("bank", "shop")[number % 2]), b"%d" % number, content)]
+                    )
 
             write_labels(range(entities // 2))
             made.wait(lambda: len(learnt(bus, made)), 4, "iterations of learning")
             victim.kill()
             write_labels(range(entities // 2, entities))
             made.start("shop")
-            made.wait(lambda: counted(bus, made, "bank") + counted(bus, made, "shop"), entities, "labels counted")
+            made.wait(
+                lambda: counted(bus, made, "bank") + counted(bus, made, "shop"), entities, "labels counted"
+            )
             # In each partition of each party fewer labels than an iteration's are left.
             made.wait(lambda: len(learnt(bus, made)) * size, entities - 4 * (size - 1), "labels learnt from")
             assert made.stop() == [0] * 3
@@ -247,7 +285,9 @@ def test_two_active_parties_with_keys_take_turns(tmp_path: Path, broker: Broker)
             assert len({(message.sender, message.number) for message in own}) == len(own)
         for party in PARTIES:
             assert not list(bus.read(f"{made.name}.{party}.dead-letters")), party
-        assert Counter(one["entity"] for one in made.predictions(bus)) == {str(entity): 1 for entity in range(entities)}
+        assert Counter(one["entity"] for one in made.predictions(bus)) == {
+            str(entity): 1 for entity in range(entities)
+        }
 
 
 def learnt(bus: Bus, federation: Federation) -> list[tuple[int, Turn]]:
@@ -276,7 +316,8 @@ def iterations(bus: Bus, federation: Federation) -> int:
 
 
 def check_rounds(bus: Bus, federation: Federation) -> None:
-    """Each announcement is another round, and each party answers each round once at most, never with the same numbers."""
+    """Each announcement is another round, and each party answers each round once at most, never with the same
+    numbers."""
     rounds: Counter[tuple[int, int, int]] = Counter()
     for record in bus.read(f"{federation.name}.shop.rounds"):
         one: Round = ROUND.decode(record.value)

@@ -1,4 +1,5 @@
-"""A whole federation of roles that hear one another, any of which may end at any point and be taken up again by another."""
+"""A whole federation of roles that hear one another, any of which may end at any point and be taken up again
+by another."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ MOST_STEPS = 4000
 
 @dataclass
 class Member:
-    """A party. state: what its changelog holds. unread: what its inputs hold. masks: keys of all masks that it ever made."""
+    """A party. state: what its changelog holds. unread: what its inputs hold. masks: keys of all masks that
+    it ever made."""
 
     settings: FdsklSettings
     number: int
@@ -69,11 +71,13 @@ class ClosedLoop:
         self.members[to].unread.append(("labels", Received("labels", Label(entity, entity, label), record)))
 
     def step(self, number: int, most: int, lost: bool = False) -> bool:
-        """A party takes so many messages, or a tick. lost: it ends before that is committed. Returns whether anything came."""
+        """A party takes so many messages, or a tick. lost: it ends before that is committed. Returns whether
+        anything came."""
         member = self.members[number]
         batch = [member.unread.popleft() for _ in range(min(most, len(member.unread)))]
         messages = [
-            one if isinstance(one, Received) else Received(channel, member.decode[channel](one), one) for channel, one in batch
+            one if isinstance(one, Received) else Received(channel, member.decode[channel](one), one)
+            for channel, one in batch
         ]
         self.turn = member
         wake_at = member.role.wake_at

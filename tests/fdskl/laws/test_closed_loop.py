@@ -1,4 +1,5 @@
-"""The laws of restoring on a whole federation: rounds under way are not remembered, and nothing is lost or said twice for that."""
+"""The laws of restoring on a whole federation: rounds under way are not remembered, and nothing is lost or
+said twice for that."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ TURNS = st.lists(TURN, min_size=20, max_size=60)
 @given(turns=TURNS, parties=st.integers(2, 4))
 @settings(max_examples=8, deadline=None)
 def test_a_restored_party_changes_nothing_that_counts(kind: str, turns: list[Turn], parties: int) -> None:
-    """Protects from predictions lost or said twice, labels lost or counted twice, and masks used twice, by a restart anywhere."""
+    """Protects from predictions lost or said twice, labels lost or counted twice, and masks used twice, by a
+    restart anywhere."""
     stayed, restored = run(kind, parties, turns, False), run(kind, parties, turns, True)
     for loop in (stayed, restored):
         said = Counter((one.entity, one.revision) for one in loop.predictions)
@@ -99,7 +101,11 @@ def test_a_restored_party_changes_nothing_that_counts(kind: str, turns: list[Tur
         for member in loop.members:
             assert max(member.masks.values()) == 1, f"party {member.number} has used a mask twice"
     one, other = (loop.active.active_partition(0) for loop in (stayed, restored))
-    assert {said.entity for said in restored.predictions} == {said.entity for said in stayed.predictions} == set(ENTITIES)
+    assert (
+        {said.entity for said in restored.predictions}
+        == {said.entity for said in stayed.predictions}
+        == set(ENTITIES)
+    )
     assert one.labelled.labels == other.labelled.labels == len(ENTITIES)
     assert set(one.labelled) == set(other.labelled)
     assert one.model.version == other.model.version == len(ENTITIES) // 3
@@ -117,7 +123,8 @@ def test_masks_are_seen_by_this_test() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_an_iteration_whose_entity_comes_anew_begins_without_it(restarts: bool) -> None:
-    """Protects the law of restoring where own columns come anew while they are learnt from: the label was of what they were."""
+    """Protects the law of restoring where own columns come anew while they are learnt from: the label was of
+    what they were."""
     loop = ClosedLoop(federation("sgd-ring", 2))
     for number, entity in enumerate(ENTITIES[:3]):
         loop.write_sample(entity, 0.3 * number)

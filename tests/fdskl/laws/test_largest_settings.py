@@ -26,7 +26,11 @@ ENTITIES = 6
 def settings(party: str, parties: int, dimension: int = 1, **sections: dict[str, Any]) -> FdsklSettings:
     """Of a federation "f" with what these sections say besides; labels of two entities make an iteration."""
     learning = {"bandwidth": 1.0, "block_instances": 2, "window": ENTITIES, **sections.pop("learning", {})}
-    labels = {"labels": {"topic": "labels", "label": "y", "label_range": [-1000.0, 1000.0]}} if party == "p0" else {}
+    labels = (
+        {"labels": {"topic": "labels", "label": "y", "label_range": [-1000.0, 1000.0]}}
+        if party == "p0"
+        else {}
+    )
     content = {
         "federation": {"name": "f", "parties": [f"p{number}" for number in range(parties)]},
         "role": {"kind": WORKER},
@@ -53,10 +57,15 @@ def users(made: FdsklSettings, extreme: Extreme) -> list[tuple[str, Record]]:
 
 
 def alone(size: str, bits: int = 32, **learning: Any) -> Case:
-    """A party that is all of its federation, with as many features, as many in a block, or as many columns as it may have."""
+    """A party that is all of its federation, with as many features, as many in a block, or as many columns as
+    it may have."""
 
     def make(number: int) -> FdsklSettings:
-        sizes = {"features": ("features_limit",), "block": ("features_limit", "block_features"), "columns": ()}[size]
+        sizes = {
+            "features": ("features_limit",),
+            "block": ("features_limit", "block_features"),
+            "columns": (),
+        }[size]
         blocks = {"block_features": 64 if number >= 64 else number} if size == "features" else {}
         few = {"features_limit": 4, "block_features": 2} if size == "columns" else {}
         return settings(
@@ -83,19 +92,25 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Case) -> None:
-    """Protects a party that its settings allow from ending at every start, or once it has learnt enough for a record too large."""
+    """Protects a party that its settings allow from ending at every start, or once it has learnt enough for a
+    record too large."""
     check_what_is_accepted_can_be_written(case)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("few", [True, False])
 def test_the_sum_of_the_largest_round_can_be_written(few: bool, bits: int) -> None:
-    """Protects a party from ending at a round that it answers: few entities of as many features as settings allow, or as many
-    entities as a round names, with names as long as they may be.
+    """Protects a party from ending at a round that it answers: few entities of as many features as settings
+    allow, or as many entities as a round names, with names as long as they may be.
     """
 
     def make(number: int) -> FdsklSettings:
-        return settings("p1", 2, learning={"features_limit": number, "block_features": 1}, aggregation={"circle_bits": bits})
+        return settings(
+            "p1",
+            2,
+            learning={"features_limit": number, "block_features": 1},
+            aggregation={"circle_bits": bits},
+        )
 
     made = make(largest(make))
     kind, role = find_kind(WORKER), make_worker(made)
@@ -107,13 +122,33 @@ def test_the_sum_of_the_largest_round_can_be_written(few: bool, bits: int) -> No
         count = 1 if few else min(MOST_ENTITIES, NAMES_BYTES // size)
         names = [f"{place:04}{extreme.name}"[: len(extreme.name)] for place in range(count)]
         features = 2 * made.learning.features_limit if few else CARRIED_BYTES // (count * bits // 8)
-        incarnation = [VERSION, role.settings.fingerprint, "p0", lives[0].number, lives[0].public, 1, lives[1].number]
+        incarnation = [
+            VERSION,
+            role.settings.fingerprint,
+            "p0",
+            lives[0].number,
+            lives[0].public,
+            1,
+            lives[1].number,
+        ]
         ranges = [[2**52 - features, features]]
-        content = [VERSION, role.settings.fingerprint, "p0", [life.number for life in lives], 7, PHASES, 1.0, ranges, names]
+        content = [
+            VERSION,
+            role.settings.fingerprint,
+            "p0",
+            [life.number for life in lives],
+            7,
+            PHASES,
+            1.0,
+            ranges,
+            names,
+        ]
         columns = [written(name.encode(), {"x": [extreme.number]}) for name in names[:2]]
         return [*columns, written(None, incarnation, "incarnations"), written(None, content, "rounds")]
 
-    subject = Subject(make=functools.partial(make_worker, made), traffic=st.nothing(), anybody=anybody, decode=decode)
+    subject = Subject(
+        make=functools.partial(make_worker, made), traffic=st.nothing(), anybody=anybody, decode=decode
+    )
     for extreme in LARGEST:
         assert not what_is_refused(subject, anybody(extreme))
         assert _largest_sum(subject, anybody(extreme)) > CARRIED_BYTES * (0.5 if few else 0.9)
@@ -126,4 +161,6 @@ def _largest_sum(subject: Subject, records: Sequence[tuple[str, Record]]) -> int
     batch = [Received(channel, subject.decode[channel](record), record) for channel, record in records]
     # Mean and deviation are fixed when columns have been waited for, and answers follow.
     replies = [*role.receive(batch, now), *role.receive([], now + 11.0), *role.receive([], now + 12.0)]
-    return max((len(one.value) for one in replies if isinstance(one, Send) and one.channel == "sums/p0"), default=0)
+    return max(
+        (len(one.value) for one in replies if isinstance(one, Send) and one.channel == "sums/p0"), default=0
+    )

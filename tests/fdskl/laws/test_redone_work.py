@@ -1,4 +1,5 @@
-"""Work that is redone with other columns: who reads every message ever sent, committed or not, learns nothing of them."""
+"""Work that is redone with other columns: who reads every message ever sent, committed or not, learns nothing
+of them."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ class Leaf:
     """
 
     def __init__(self, first: int) -> None:
-        self.settings = settings_of("p1", 3, aggregation={"topology": "star"}, standardisation={"columns": False})
+        self.settings = settings_of(
+            "p1", 3, aggregation={"topology": "star"}, standardisation={"columns": False}
+        )
         self.role: FdsklWorker = make_worker(self.settings, lives(1, first))
         self.told = 0
 
@@ -68,7 +71,9 @@ class Leaf:
         for party in (0, 2):
             life = life_of(party, 5)
             self.told += 1
-            message = Incarnation(VERSION, self.role.fingerprint, f"p{party}", life.number, life.public, self.told, 0)
+            message = Incarnation(
+                VERSION, self.role.fingerprint, f"p{party}", life.number, life.public, self.told, 0
+            )
             self.hear("incarnations", partition, message, INCARNATION.encode(message))
 
     def life(self, partition: int) -> int:
@@ -91,9 +96,14 @@ class Leaf:
         return Round(VERSION, self.role.fingerprint, "p0", numbers, number, PHASES, 1.0, ranges, ENTITIES)
 
     def answer(self, partition: int, announced: Round) -> NDArray[np.uint32] | None:
-        """The numbers that it sends, as anybody reads them who does not wait for the commit; None: it sends nothing."""
+        """The numbers that it sends, as anybody reads them who does not wait for the commit; None: it sends
+        nothing."""
         replies = self.hear("rounds", partition, announced, ROUND.encode(announced))
-        sums = [PARTIAL_SUM.decode(one.value) for one in replies if isinstance(one, Send) and one.channel == "sums/p0"]
+        sums = [
+            PARTIAL_SUM.decode(one.value)
+            for one in replies
+            if isinstance(one, Send) and one.channel == "sums/p0"
+        ]
         return np.frombuffer(sums[0].values, "<u4")[: len(ENTITIES) * FEATURES] if sums else None
 
     def hear(self, channel: str, partition: int, message: Any, value: bytes) -> list[Any]:
@@ -106,14 +116,16 @@ class Leaf:
     def hidden(self, version: int) -> NDArray[np.uint32]:
         """What its numbers hide, without any mask."""
         drawn = self.role.partition(0).sums.own_part.contributions.frequencies(1.0)
-        return np.asarray(to_circle(drawn.partial_phases(COLUMNS + version * STEP, [(0, FEATURES)]), 32)).ravel()
+        return np.asarray(
+            to_circle(drawn.partial_phases(COLUMNS + version * STEP, [(0, FEATURES)]), 32)
+        ).ravel()
 
 
 def every_message() -> tuple[Leaf, list[tuple[int, NDArray[np.uint32]]]]:
     """All that a party ever sends of the same features and entities, with the version of the columns in each.
 
-    Its step is aborted and done again; its process is killed and another begins; the old one goes on as a zombie; and a second
-    partition has the same entities. Each time the columns are others.
+    Its step is aborted and done again; its process is killed and another begins; the old one goes on as a
+    zombie; and a second partition has the same entities. Each time the columns are others.
     """
     said: list[tuple[int, NDArray[np.uint32]]] = []
 
@@ -129,7 +141,8 @@ def every_message() -> tuple[Leaf, list[tuple[int, NDArray[np.uint32]]]]:
     sent(0, leaf.answer(0, first))
     # The same again in the same life, as after a rebalance that gave nothing away: not answered.
     assert leaf.answer(0, first) is None
-    # The commit is refused: the partition is given back, comes anew, and everything since the last commit is done again.
+    # The commit is refused: the partition is given back, comes anew, and everything since the last commit is
+    # done again.
     leaf.role.close(0)
     leaf.open(0, state)
     leaf.see(0, 1)
@@ -141,7 +154,8 @@ def every_message() -> tuple[Leaf, list[tuple[int, NDArray[np.uint32]]]]:
     leaf.see(0, 2)
     assert leaf.answer(0, first) is None
     sent(2, leaf.answer(0, leaf.announced(0, 1)))
-    # Who was thought dead goes on, with other columns, and answers what names its life; the other one does not.
+    # Who was thought dead goes on, with other columns, and answers what names its life; the other one does
+    # not.
     zombie.see(0, 3)
     late = zombie.announced(0, 2)
     sent(3, zombie.answer(0, late))
@@ -156,13 +170,14 @@ def every_message() -> tuple[Leaf, list[tuple[int, NDArray[np.uint32]]]]:
 
 
 def agreement(one: NDArray[np.uint32], other: NDArray[np.uint32]) -> float:
-    """Mean cosine of the angle between two lists of numbers on the circle: 1 where they are equal, about 0 by chance."""
+    """Mean cosine of the angle between two lists of numbers on the circle: 1 where they are equal, about 0 by
+    chance."""
     return float(np.cos((one - other) * (2 * np.pi / 2**32)).mean())
 
 
 def test_redone_work_shows_no_difference_of_columns(ranges: Ranges) -> None:
-    """Protects columns from whoever subtracts two messages: no byte of a keystream hides two things, and every difference is
-    uniform and follows the columns no more than chance does.
+    """Protects columns from whoever subtracts two messages: no byte of a keystream hides two things, and
+    every difference is uniform and follows the columns no more than chance does.
     """
     leaf, said = every_message()
     assert len(said) == 6
@@ -179,10 +194,12 @@ def test_redone_work_shows_no_difference_of_columns(ranges: Ranges) -> None:
 
 
 def test_one_mask_for_two_messages_would_show_it(ranges: Ranges, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the test above from finding nothing because it looks at nothing: where rounds and lives have no part in a mask, the
-    difference of two messages is that of the columns, to the last bit.
+    """Protects the test above from finding nothing because it looks at nothing: where rounds and lives have
+    no part in a mask, the difference of two messages is that of the columns, to the last bit.
     """
-    monkeypatch.setattr(masks, "mask_key", lambda pair_secret, round_id, purpose, bits: b"one key for all".ljust(32))
+    monkeypatch.setattr(
+        masks, "mask_key", lambda pair_secret, round_id, purpose, bits: b"one key for all".ljust(32)
+    )
     leaf, said = every_message()
     assert any(one[1] > other[0] for parts in ranges.values() for one, other in pairwise(parts))
     (one, left), (other, right) = said[:2]

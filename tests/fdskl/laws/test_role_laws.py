@@ -1,4 +1,5 @@
-"""The laws of a role on FDSKL's worker: a passive party below others and above others, the active party, and one alone."""
+"""The laws of a role on FDSKL's worker: a passive party below others and above others, the active party, and
+one alone."""
 
 from __future__ import annotations
 
@@ -73,8 +74,8 @@ def pair_secret(one: OwnIncarnation, other: OwnIncarnation) -> bytes:
 class Others:
     """The parties that a test plays, with their real keys, in one partition of the subject.
 
-    The subject has the incarnation ``partition`` of its own, as it opens its partitions in order; others have their n-th.
-    """
+    The subject has the incarnation ``partition`` of its own, as it opens its partitions in order; others have
+    their n-th."""
 
     def __init__(self, settings: FdsklSettings, partition: int) -> None:
         self.settings = settings
@@ -86,25 +87,35 @@ class Others:
         self.told = 0
 
     def life(self, party: int) -> OwnIncarnation:
-        return life_of(party, self.partition if party == self.own else 10 + self.partition + 2 * self.heard[party])
+        return life_of(
+            party, self.partition if party == self.own else 10 + self.partition + 2 * self.heard[party]
+        )
 
     def incarnation(self, party: int, now: float, knows: bool = True) -> Received:
         life, known = self.life(party), self.life(self.own).number if knows else 0
         self.told += 1
-        message = Incarnation(VERSION, self.fingerprint, f"p{party}", life.number, life.public, self.told, known)
+        message = Incarnation(
+            VERSION, self.fingerprint, f"p{party}", life.number, life.public, self.told, known
+        )
         return arrived("incarnations", self.partition, message, INCARNATION.encode(message), now)
 
-    def round(self, number: int, incarnations: list[int], entities: list[str], count: int, now: float) -> tuple[Round, Received]:
+    def round(
+        self, number: int, incarnations: list[int], entities: list[str], count: int, now: float
+    ) -> tuple[Round, Received]:
         # Each fourth with another bandwidth.
         ranges, bandwidth = [FeatureRange(4, count)], 1.5 if number % 4 == 3 else 1.0
-        message = Round(VERSION, self.fingerprint, "p0", incarnations, number, PHASES, bandwidth, ranges, entities)
+        message = Round(
+            VERSION, self.fingerprint, "p0", incarnations, number, PHASES, bandwidth, ranges, entities
+        )
         return message, arrived("rounds", self.partition, message, ROUND.encode(message), now)
 
     @property
     def incarnations(self) -> list[int]:
         return [self.life(party).number for party in range(self.parties)]
 
-    def sum_of(self, party: int, announced: Round, content: bytes, now: float, wrong: bool = False) -> Received:
+    def sum_of(
+        self, party: int, announced: Round, content: bytes, now: float, wrong: bool = False
+    ) -> Received:
         """The masked sum of a party and all below it, of phases that follow from the round."""
         identity = identity_of(content, "f", self.partition)
         size, dtype = numbers_of(announced, self.settings.aggregation.circle_bits)
@@ -112,20 +123,27 @@ class Others:
         total = np.zeros(size, dtype)
         for one in below:
             life = self.life(one)
-            others = {other: pair_secret(life, self.life(other)) for other in range(self.parties) if other != one}
+            others = {
+                other: pair_secret(life, self.life(other)) for other in range(self.parties) if other != one
+            }
             random = np.random.default_rng([one, announced.number])
             numbers = random.integers(0, 2**32, size - 2, dtype=np.uint64).astype(dtype)
-            total += masked(numbers, others if self.settings.aggregation.mask == "one-time" else {}, one, identity, b"sum")
+            total += masked(
+                numbers, others if self.settings.aggregation.mask == "one-time" else {}, one, identity, b"sum"
+            )
         total[-1] += wrong
         known = bytes([len(below)] * len(announced.entities))
         key = announced.incarnations[0], announced.number
-        message = PartialSum(VERSION, self.fingerprint, f"p{party}", *key, identity, SUM, below, known, total.tobytes())
+        message = PartialSum(
+            VERSION, self.fingerprint, f"p{party}", *key, identity, SUM, below, known, total.tobytes()
+        )
         return arrived("sums", self.partition, message, PARTIAL_SUM.encode(message), now)
 
 
 @st.composite
 def passive_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
-    """Samples, lives of the others, rounds named correctly or not, and the sums of parties below, in any order."""
+    """Samples, lives of the others, rounds named correctly or not, and the sums of parties below, in any
+    order."""
     played = [Others(settings, partition) for partition in (0, 1)]
     below = TREE.children[played[0].own]
     now, batches = BEGIN, []
@@ -133,7 +151,12 @@ def passive_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
     for place in range(draw(st.integers(1, 6))):
         batch = []
         if not place and draw(st.integers(0, 3)):
-            batch += [others.incarnation(party, now) for others in played for party in range(PARTIES) if party != others.own]
+            batch += [
+                others.incarnation(party, now)
+                for others in played
+                for party in range(PARTIES)
+                if party != others.own
+            ]
         for _ in range(draw(st.integers(0, 8))):
             others = draw(st.sampled_from(played))
             said = announced[others.partition]
@@ -165,7 +188,8 @@ def passive_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
 
 
 class Log:
-    """Turns of the subject, p0, and of p1, which a test plays, in one partition and in the order in which both read them."""
+    """Turns of the subject, p0, and of p1, which a test plays, in one partition and in the order in which
+    both read them."""
 
     def __init__(self, others: Others) -> None:
         self._others = others
@@ -207,7 +231,8 @@ class Log:
 
 @st.composite
 def active_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
-    """Samples, labels, revisions and lives of others; sums for whatever rounds were announced in an earlier batch."""
+    """Samples, labels, revisions and lives of others; sums for whatever rounds were announced in an earlier
+    batch."""
     played = [Others(settings, partition) for partition in (0, 1)]
     parties = played[0].parties
     twin = make_worker(settings)
@@ -224,7 +249,11 @@ def active_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
             batch += [others.incarnation(party, now) for others in played for party in range(1, parties)]
         for _ in range(draw(st.integers(0, 8))):
             others = draw(st.sampled_from(played))
-            what = draw(st.sampled_from(["sample", "sample", "label", "label", "sum", "sum", "sum", "life", "revision"]))
+            what = draw(
+                st.sampled_from(
+                    ["sample", "sample", "label", "label", "sum", "sum", "sum", "life", "revision"]
+                )
+            )
             if what == "sample":
                 batch.append(sample(draw, now))
             elif what == "label":
@@ -241,7 +270,9 @@ def active_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
                 revisions += 1
                 entity = draw(st.sampled_from(ENTITIES))
                 message = Revision(VERSION, others.fingerprint, "p1", EPOCH, revisions, entity)
-                batch.append(arrived("revisions", partition_of(entity), message, REVISION.encode(message), now))
+                batch.append(
+                    arrived("revisions", partition_of(entity), message, REVISION.encode(message), now)
+                )
             elif several and what == "sum" and draw(st.integers(0, 2)) == 0:
                 batch += logs[others.partition].next(draw(st.booleans()), now)
             elif asked[others.partition]:
@@ -280,18 +311,26 @@ def anybody(settings: FdsklSettings, extreme: Extreme) -> list[tuple[str, Record
     print_, records = others.fingerprint, []
 
     def samples(factor: float) -> list[tuple[str, Record]]:
-        return [written("samples", {"x": number * factor, "y": number}, one) for one in (name, "b", "c") if one]
+        return [
+            written("samples", {"x": number * factor, "y": number}, one) for one in (name, "b", "c") if one
+        ]
 
     records += samples(1.0)
     for party in range(others.parties):
         if party != others.own:
             life = others.life(party)
-            records.append(written("incarnations", [VERSION, print_, f"p{party}", life.number, life.public, whole, whole]))
+            records.append(
+                written(
+                    "incarnations", [VERSION, print_, f"p{party}", life.number, life.public, whole, whole]
+                )
+            )
     if "labels" in heard:
         records += [written("labels", {"y": 1}, one) for one in (name, "b", "c") if one]
     if "revisions" in heard:
         records += [
-            written("revisions", [VERSION, print_, "p1", epoch, whole, one]) for one in (name, "b") for epoch in (whole, EPOCH)
+            written("revisions", [VERSION, print_, "p1", epoch, whole, one])
+            for one in (name, "b")
+            for epoch in (whole, EPOCH)
         ]
     if "turns" in heard:
         turns = Log(others).fingerprint
@@ -301,18 +340,32 @@ def anybody(settings: FdsklSettings, extreme: Extreme) -> list[tuple[str, Record
         asks = "p1" if others.own == 0 else "p0"
         for place, entities in enumerate(([name, "b"], [name] * (900 if len(name) <= LONGEST_NAME else 1))):
             ranges = [[whole, 2], [4, 3]]
-            content = [VERSION, print_, asks, others.incarnations, whole + place, PHASES, number, ranges, entities]
+            content = [
+                VERSION,
+                print_,
+                asks,
+                others.incarnations,
+                whole + place,
+                PHASES,
+                number,
+                ranges,
+                entities,
+            ]
             records.append(written("rounds", content))
             value = records[-1][1].value or b""
             for child in TREE.children[others.own] if asks == "p0" else ():
                 asked = [FeatureRange(*one) for one in ranges]
-                with_names = Round(VERSION, print_, "p0", others.incarnations, whole + place, PHASES, number, asked, entities)
+                with_names = Round(
+                    VERSION, print_, "p0", others.incarnations, whole + place, PHASES, number, asked, entities
+                )
                 if 0 <= whole <= 2**53:
                     records.append(("sums", others.sum_of(child, with_names, value, 0.0).record))
     return [*records, *samples(0.5)]
 
 
-def life(public: bytes = b"", number: int | None = None, sender: str = "", fingerprint: int | None = None) -> Callable[..., Any]:
+def life(
+    public: bytes = b"", number: int | None = None, sender: str = "", fingerprint: int | None = None
+) -> Callable[..., Any]:
     def made(others: Others) -> Received:
         known = life_of(9, 9)
         message = Incarnation(
@@ -373,7 +426,10 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
                 # Nobody has so many turns that the log does not say.
                 ({"number": 2**52}, "implausible"),
             ]
-            bad += [(arrived("turns", 0, msgspec.structs.replace(turn, **one), b"", BEGIN), reason) for one, reason in wrong]
+            bad += [
+                (arrived("turns", 0, msgspec.structs.replace(turn, **one), b"", BEGIN), reason)
+                for one, reason in wrong
+            ]
         return bad
 
     def asked(**changes: Any) -> Received:
@@ -399,7 +455,8 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
 
 
 def subject_of(party: str, parties: int, features: int | None = None, **sections: dict[str, Any]) -> Subject:
-    """features: that an entity tells. On a memory bus nobody can be a stranger, as where members have keys."""
+    """features: that an entity tells. On a memory bus nobody can be a stranger, as where members have
+    keys."""
     if features is not None:
         sections |= {"bus": {"url": "memory://"}, "privacy": {"features_per_entity": features}}
     settings = settings_of(party, parties, **sections)
@@ -423,9 +480,7 @@ SUBJECTS = {
     "inner-none": subject_of("p1", PARTIES, aggregation={"mask": "none", "circle_bits": 64}),
     "active-newton": subject_of("p0", PARTIES, learning={"sweeps": 2}),
     "active-sgd": subject_of("p0", 2, learning={"solver": "sgd"}, aggregation={"circle_bits": 64}),
-    "one-of-two-active": subject_of(
-        "p0", 2, federation={"active": ["p0", "p1"]}, learning={"solver": "sgd"}
-    ),
+    "one-of-two-active": subject_of("p0", 2, federation={"active": ["p0", "p1"]}, learning={"solver": "sgd"}),
     "active-and-not-first": subject_of(
         "p0", 3, federation={"active": ["p1", "p0"]}, learning={"solver": "sgd"}
     ),
@@ -435,14 +490,19 @@ SUBJECTS = {
 
 @st.composite
 def quiet_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
-    """Nothing that leaves a round under way: of a passive party without parties below only rounds that it can answer at once."""
+    """Nothing that leaves a round under way: of a passive party without parties below only rounds that it can
+    answer at once."""
     others = Others(settings, 0)
     now, batches, rounds = BEGIN, [], 0
     for place in range(draw(st.integers(1, 5))):
         batch = []
         if not place:
             # An active party asks nobody that it has not heard of.
-            batch += [others.incarnation(party, now) for party in range(others.parties) if others.own not in (0, party)]
+            batch += [
+                others.incarnation(party, now)
+                for party in range(others.parties)
+                if others.own not in (0, party)
+            ]
             features = [(draw(NUMBERS), draw(NUMBERS)) for _ in ENTITIES]
             batch += [
                 arrived("samples", 0, Sample(entity, "s", own, None), b"", now, entity)
@@ -455,7 +515,11 @@ def quiet_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
                 columns = (draw(NUMBERS), draw(NUMBERS))
                 batch.append(arrived("samples", 0, Sample(entity, "s", columns, None), b"", now, entity))
             elif what == "label":
-                batch.append(arrived("labels", 0, Label(entity, entity, float(draw(st.integers(0, 1)))), b"", now, entity))
+                batch.append(
+                    arrived(
+                        "labels", 0, Label(entity, entity, float(draw(st.integers(0, 1)))), b"", now, entity
+                    )
+                )
             else:
                 entities = draw(st.lists(st.sampled_from(ENTITIES), min_size=1, max_size=3, unique=True))
                 batch.append(others.round(rounds, others.incarnations, entities, 2, now)[1])
@@ -469,7 +533,9 @@ def quiet_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
 
 def quiet(party: str, parties: int, **sections: dict[str, Any]) -> Subject:
     """A subject with no round under way, and of one incarnation for ever."""
-    settings = settings_of(party, parties, standardisation={"columns": False, "transform": "none"}, **sections)
+    settings = settings_of(
+        party, parties, standardisation={"columns": False, "transform": "none"}, **sections
+    )
     own = settings.federation.parties.index(party)
     return Subject(
         make=lambda: make_worker(settings, lambda: secret_bytes(own, 0)),
@@ -481,7 +547,8 @@ def quiet(party: str, parties: int, **sections: dict[str, Any]) -> Subject:
 
 
 def alike(_channel: str, _key: bytes | None, one: bytes, other: bytes) -> bool:
-    """Equal, but for the rounding of what was computed from features that are cached as float32, and from others."""
+    """Equal, but for the rounding of what was computed from features that are cached as float32, and from
+    others."""
     if one == other:
         return True
     if len(one) == len(other) and len(one) % 8 == 0 and len(one) < CHUNK:
@@ -493,7 +560,9 @@ def alike(_channel: str, _key: bytes | None, one: bytes, other: bytes) -> bool:
     try:
         texts = [msgspec.json.decode(content, type=Prediction) for content in (one, other)]
         fields = [(text.entity, text.model, text.parties, text.revision) for text in texts]
-        return fields[0] == fields[1] and bool(np.isclose(texts[0].score, texts[1].score, rtol=1e-5, atol=1e-5))
+        return fields[0] == fields[1] and bool(
+            np.isclose(texts[0].score, texts[1].score, rtol=1e-5, atol=1e-5)
+        )
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     fields = [msgspec.msgpack.decode(content) for content in (one, other)]
@@ -505,7 +574,9 @@ def alike(_channel: str, _key: bytes | None, one: bytes, other: bytes) -> bool:
 
 QUIET = {
     "leaf": quiet("p2", PARTIES),
-    "active-that-predicts-nought": quiet("p0", 3, learning={"block_instances": 1000, "window": 1000}, alignment={"limit": 2000}),
+    "active-that-predicts-nought": quiet(
+        "p0", 3, learning={"block_instances": 1000, "window": 1000}, alignment={"limit": 2000}
+    ),
     "alone-newton": quiet("p0", 1, learning={"sweeps": 1, "visits": 1}),
     "alone-sgd": quiet("p0", 1, learning={"solver": "sgd"}),
 }
@@ -523,7 +594,8 @@ class TestWorker(RoleLaws):
 
 @pytest.mark.parametrize("subject", QUIET.values(), ids=QUIET.keys())
 class TestWithNoRoundUnderWay:
-    """Where the incarnation stays and no round is under way, a role that was restored goes on exactly as one that was not."""
+    """Where the incarnation stays and no round is under way, a role that was restored goes on exactly as one
+    that was not."""
 
     test_it_goes_on_after_restoring = RoleLaws.test_it_goes_on_after_restoring
     test_its_partitions_move = RoleLaws.test_its_partitions_move

@@ -1,4 +1,5 @@
-"""Several active parties, any of which may end at any point: their coefficients are those of one list of iterations, to 1e-9."""
+"""Several active parties, any of which may end at any point: their coefficients are those of one list of
+iterations, to 1e-9."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from streamfl.fdskl.worker.active import ActivePartition
 ENTITIES = [f"e{number}" for number in range(18)]
 # B, R, kept features, gamma, lambda of the makers' federation.
 BLOCK, SIZE, KEPT, STEP, DECAY = 3, 2, 6, 1.0, 1e-3
-# How often everybody goes on first; then which party takes how many messages, and -1: is taken up by another process; and whether
-# what it did is lost.
+# How often everybody goes on first; then which party takes how many messages, and -1: is taken up by another
+# process; and whether what it did is lost.
 Turn = tuple[int, int, int, bool]
 
 
@@ -35,7 +36,8 @@ def number_of(entity: str) -> float:
 
 
 class Learnt:
-    """A federation that has learnt. begun: by version of the model, the entities of the iteration that was begun last there."""
+    """A federation that has learnt. begun: by version of the model, the entities of the iteration that was
+    begun last there."""
 
     def __init__(self, parties: int, active: list[int], topology: str, queue: list[Turn]) -> None:
         self.names = [f"p{number}" for number in active]
@@ -48,7 +50,9 @@ class Learnt:
             "aggregation": {"topology": topology, "circle_bits": 64, "round_seconds": 2.0},
             "standardisation": {"columns": False},
         }
-        self.loop = loop = ClosedLoop([settings_of(f"p{number}", parties, **sections) for number in range(parties)])
+        self.loop = loop = ClosedLoop(
+            [settings_of(f"p{number}", parties, **sections) for number in range(parties)]
+        )
         patch = pytest.MonkeyPatch()
         next_iteration = ActivePartition._next_iteration
 
@@ -99,7 +103,8 @@ class Learnt:
         return np.sqrt(2.0) * np.cos(phases)
 
     def check(self) -> None:
-        """Coefficients, their owners, the last prediction and the use of masks, against Algorithm 1 over the log."""
+        """Coefficients, their owners, the last prediction and the use of masks, against Algorithm 1 over the
+        log."""
         learners = [message.sender for message in self.loop.log if message.learnt]
         assert len(learners) == len(ENTITIES) // BLOCK
         count = len(learners) * SIZE
@@ -121,7 +126,9 @@ class Learnt:
             expansion = own.model.snapshot()
             mine = np.repeat([learner == name for learner in learners], SIZE)
             assert (expansion.version, expansion.first + len(expansion.alphas)) == (len(learners), count)
-            np.testing.assert_allclose(expansion.alphas, np.where(mine, alphas, 0.0)[expansion.first :], rtol=0, atol=1e-9)
+            np.testing.assert_allclose(
+                expansion.alphas, np.where(mine, alphas, 0.0)[expansion.first :], rtol=0, atol=1e-9
+            )
             assert not own.rounds.busy
         for member in self.loop.members:
             assert max(member.masks.values()) == 1, f"party {member.number} has used a mask twice"
@@ -134,10 +141,17 @@ TURN = st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(-1, 4), st.bo
 SEVERAL = st.sampled_from([(2, [0, 1]), (3, [2, 0]), (4, [1, 3]), (4, [3, 0, 2])])
 
 
-@given(who=SEVERAL, topology=st.sampled_from(["tree", "star", "ring"]), queue=st.lists(TURN, min_size=5, max_size=40))
+@given(
+    who=SEVERAL,
+    topology=st.sampled_from(["tree", "star", "ring"]),
+    queue=st.lists(TURN, min_size=5, max_size=40),
+)
 @settings(max_examples=25, deadline=None)
-def test_coefficients_are_exact_whoever_is_killed(who: tuple[int, list[int]], topology: str, queue: list[Turn]) -> None:
-    """Protects the one model of several active parties from a restart anywhere: none learns twice, or from stale coefficients."""
+def test_coefficients_are_exact_whoever_is_killed(
+    who: tuple[int, list[int]], topology: str, queue: list[Turn]
+) -> None:
+    """Protects the one model of several active parties from a restart anywhere: none learns twice, or from
+    stale coefficients."""
     Learnt(*who, topology, queue).check()
 
 
@@ -158,11 +172,21 @@ def others_iterations_are_not_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def others_iterations_decay_nothing(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, KernelModel, "take_turn", lambda real, self, first, decay, bandwidth: real(self, first, 1.0, bandwidth))
+    instead(
+        patch,
+        KernelModel,
+        "take_turn",
+        lambda real, self, first, decay, bandwidth: real(self, first, 1.0, bandwidth),
+    )
 
 
 def decays_what_is_new_too(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, KernelModel, "put", lambda real, self, block, alphas: real(self, block, alphas * (1 - STEP * DECAY)))
+    instead(
+        patch,
+        KernelModel,
+        "put",
+        lambda real, self, block, alphas: real(self, block, alphas * (1 - STEP * DECAY)),
+    )
 
 
 def decays_when_a_turn_is_asked_for(patch: pytest.MonkeyPatch) -> None:
@@ -172,7 +196,15 @@ def decays_when_a_turn_is_asked_for(patch: pytest.MonkeyPatch) -> None:
 
     models: dict[int, KernelModel] = {}
 
-    def made(result: None, self: SharedModel, settings: Any, fingerprint: int, partition: Any, model: Any, rounds: Any) -> None:
+    def made(
+        result: None,
+        self: SharedModel,
+        settings: Any,
+        fingerprint: int,
+        partition: Any,
+        model: Any,
+        rounds: Any,
+    ) -> None:
         models[id(self.queue)] = model
 
     after(patch, SharedModel, "__init__", made)
@@ -209,7 +241,12 @@ def others_parts_are_left_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def drops_the_newest(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, KernelModel, "take_turn", lambda real, self, first, *given: real(self, self._record.first, *given))
+    instead(
+        patch,
+        KernelModel,
+        "take_turn",
+        lambda real, self, first, *given: real(self, self._record.first, *given),
+    )
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -228,11 +265,15 @@ MUTATIONS: dict[str, Mutation] = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the law above from being blind: stale coefficients, or decay out of order, fail within 30 runs."""
+    """Protects the law above from being blind: stale coefficients, or decay out of order, fail within 30
+    runs."""
     MUTATIONS[name](monkeypatch)
     random = np.random.default_rng(3)
     for run in range(30):
-        queue = [(*(int(one) for one in random.integers([0, 0, -1], [5, 3, 5])), bool(random.integers(2))) for _ in range(30)]
+        queue = [
+            (*(int(one) for one in random.integers([0, 0, -1], [5, 3, 5])), bool(random.integers(2)))
+            for _ in range(30)
+        ]
         try:
             Learnt(3, [2, 0], "tree", queue).check()
         except (AssertionError, PeerError) as error:

@@ -1,4 +1,5 @@
-"""The window of ``newton`` after a restart: the same entities, the same f, and the same steps from there on."""
+"""The window of ``newton`` after a restart: the same entities, the same f, and the same steps from there
+on."""
 
 from __future__ import annotations
 
@@ -22,14 +23,17 @@ ENTITIES = 60
 
 def members(**learning: Any) -> list[FdsklSettings]:
     alignment = {"expiry_seconds": 1e6, "limit": 200, "linger_ms": 5.0}
-    return [settings_of(f"p{number}", 3, learning={**LEARNING, **learning}, alignment=alignment) for number in range(3)]
+    return [
+        settings_of(f"p{number}", 3, learning={**LEARNING, **learning}, alignment=alignment)
+        for number in range(3)
+    ]
 
 
 def learnt(restarts: dict[int, int], **learning: Any) -> ClosedLoop:
     """Three parties; entities come, are predicted and get their labels, some of them again.
 
-    restarts: by the number of a label, the turns of the parties that come after it before the active party ends; it ends at once
-    with 0, and in the middle of an iteration's rounds with a few.
+    restarts: by the number of a label, the turns of the parties that come after it before the active party
+    ends; it ends at once with 0, and in the middle of an iteration's rounds with a few.
     """
     loop = ClosedLoop(members(**learning))
     for number in range(ENTITIES):
@@ -51,31 +55,41 @@ def learnt(restarts: dict[int, int], **learning: Any) -> ClosedLoop:
 
 @pytest.mark.parametrize("learning", [{}, {"sweeps": 2}, {"cache_bytes": 24 * 4 * 10}, {"loss": "square"}])
 @pytest.mark.parametrize(
-    "restarts", [{20: 0}, {29: 0, 41: 0}, {23: 1, 29: 3, 35: 2, 47: 5}, {number: number % 4 for number in range(8, 60)}]
+    "restarts",
+    [{20: 0}, {29: 0, 41: 0}, {23: 1, 29: 3, 35: 2, 47: 5}, {number: number % 4 for number in range(8, 60)}],
 )
 def test_a_restart_leaves_the_window_as_it_was(restarts: dict[int, int], learning: dict[str, Any]) -> None:
-    """Protects what was learnt from a restart: entities, their labels and their f are what they would be, and so are the steps
-    that are taken from there, whether features are in the cache or have to be asked for.
+    """Protects what was learnt from a restart: entities, their labels and their f are what they would be, and
+    so are the steps that are taken from there, whether features are in the cache or have to be asked for.
     """
-    stayed, restarted = (loop.active.active_partition(0) for loop in (learnt({}, **learning), learnt(restarts, **learning)))
+    stayed, restarted = (
+        loop.active.active_partition(0) for loop in (learnt({}, **learning), learnt(restarts, **learning))
+    )
     entities = list(stayed.labelled)
     assert len(entities) == LEARNING["window"]
     assert list(restarted.labelled) == entities
     assert restarted.labelled.labels == stayed.labelled.labels
     assert restarted.labelled.labels_of(entities).tolist() == stayed.labelled.labels_of(entities).tolist()
-    assert restarted.labelled.outputs_and_known(entities)[1].tolist() == stayed.labelled.outputs_and_known(entities)[1].tolist()
+    assert (
+        restarted.labelled.outputs_and_known(entities)[1].tolist()
+        == stayed.labelled.outputs_and_known(entities)[1].tolist()
+    )
     assert restarted.model.version == stayed.model.version > 8
     one, other = stayed.model.snapshot(), restarted.model.snapshot()
     assert (one.first, one.version) == (other.first, other.version)
     np.testing.assert_allclose(other.alphas, one.alphas, rtol=1e-4, atol=1e-4 * np.abs(one.alphas).max())
     outputs = stayed.labelled.outputs_and_known(entities)[0]
     assert np.std(outputs[~np.isnan(outputs)]) > 0.1
-    np.testing.assert_allclose(restarted.labelled.outputs_and_known(entities)[0], outputs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        restarted.labelled.outputs_and_known(entities)[0], outputs, rtol=1e-4, atol=1e-4
+    )
 
 
-def test_after_a_restart_features_are_asked_for_once_and_not_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects traffic: what is in memory no more comes back into it as the blocks have their turn, and then as little is asked for
-    as if nobody had stopped.
+def test_after_a_restart_features_are_asked_for_once_and_not_in_each_iteration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects traffic: what is in memory no more comes back into it as the blocks have their turn, and then
+    as little is asked for as if nobody had stopped.
     """
     asked: list[int] = []
     want = Rounds.want
@@ -106,8 +120,8 @@ def test_after_a_restart_features_are_asked_for_once_and_not_in_each_iteration(m
 
 
 def test_an_iteration_that_has_lost_all_its_entities_is_as_after_a_restart() -> None:
-    """Protects what waits from depending on a restart: the only labelled entity has new columns while an iteration asks for its
-    old ones. That went on for nobody, and after a restart it was over.
+    """Protects what waits from depending on a restart: the only labelled entity has new columns while an
+    iteration asks for its old ones. That went on for nobody, and after a restart it was over.
     """
     loop = ClosedLoop(members())
     for entity in ("a", "b"):
@@ -118,7 +132,9 @@ def test_an_iteration_that_has_lost_all_its_entities_is_as_after_a_restart() -> 
     loop.step(0, 1000)
     assert dict(loop.active.waiting) == {"iterations": 1}
     record = Record("samples", 0, 0, b"a", b"", (), loop.now)
-    loop.members[0].unread.append(("samples", Received("samples", Sample("a", "s", (-7.0, 0.5), None), record)))
+    loop.members[0].unread.append(
+        ("samples", Received("samples", Sample("a", "s", (-7.0, 0.5), None), record))
+    )
     loop.step(0, 1000)
     assert list(loop.active.active_partition(0).labelled) == []
     stayed = dict(loop.active.waiting)
@@ -130,7 +146,8 @@ def test_an_iteration_that_has_lost_all_its_entities_is_as_after_a_restart() -> 
 
 @pytest.mark.parametrize("learning", [{"visits": 2}, {"sweeps": 2}, {"solver": "sgd"}])
 def test_lower_limits_are_kept_to_after_a_restart(learning: dict[str, Any]) -> None:
-    """Protects learning from an operator who lowers features_limit or the window: a model above its limit took no more steps."""
+    """Protects learning from an operator who lowers features_limit or the window: a model above its limit
+    took no more steps."""
     loop = learnt({}, **learning)
     before = loop.active.active_partition(0).model
     assert before.kept == LEARNING["features_limit"]

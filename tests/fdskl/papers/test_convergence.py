@@ -18,12 +18,15 @@ def problem(loss: str) -> RegularisedRisk:
     """Labels that no linear function tells apart."""
     random = np.random.default_rng(0)
     inputs = random.normal(size=(24, 2))
-    return RegularisedRisk(inputs, np.where(inputs[:, 0] * inputs[:, 1] > 0, 1.0, -1.0), LOSSES[loss], REGULARISATION[loss])
+    return RegularisedRisk(
+        inputs, np.where(inputs[:, 0] * inputs[:, 1] > 0, 1.0, -1.0), LOSSES[loss], REGULARISATION[loss]
+    )
 
 
 @pytest.mark.parametrize("loss", ["square", "logistic"])
 def test_the_error_falls_like_one_over_the_horizon(loss: str) -> None:
-    """Protects the paper's theorem: a step or a decay that is off by a factor converges to another function, or not at all."""
+    """Protects the paper's theorem: a step or a decay that is off by a factor converges to another function,
+    or not at all."""
     errors = distances(problem(loss), "horizon", 1e9, HORIZONS, RUNS)
     assert slope(HORIZONS, errors) <= -0.9
     assert errors[-1] < 0.15 * np.square(problem(loss).best()).mean()
@@ -43,7 +46,9 @@ def test_a_constant_step_stops_at_a_floor_that_the_step_decides() -> None:
     looks = range(2000, 8001, 50)
 
     def errors(step: float) -> np.ndarray:
-        return np.array([np.square(found - best).mean() for found in some.run("constant", step, looks[-1], 0, looks)])
+        return np.array(
+            [np.square(found - best).mean() for found in some.run("constant", step, looks[-1], 0, looks)]
+        )
 
     floor, lower = errors(0.04), errors(0.01)
     assert floor[60:].mean() > 0.7 * floor[:60].mean()

@@ -1,4 +1,5 @@
-"""The doubly stochastic solver against Algorithm 1 written in plain numbers, and the error contract of the paper."""
+"""The doubly stochastic solver against Algorithm 1 written in plain numbers, and the error contract of the
+paper."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ Floats = NDArray[np.float64]
 REGULARISATION = 0.2
 
 
-def algorithm_1(loss: str, instances: Floats, labels: Floats, frequencies: Floats, offsets: Floats, steps: Floats) -> Floats:
+def algorithm_1(
+    loss: str, instances: Floats, labels: Floats, frequencies: Floats, offsets: Floats, steps: Floats
+) -> Floats:
     """alpha_1 .. alpha_T with B = R = 1: the loop as printed, with the losses of Table 1 by themselves."""
 
     def phi(i: int, x: Floats) -> float:
@@ -62,21 +65,31 @@ def test_blocks_of_one_are_algorithm_1(loss: MarginLoss, rule: StepRule) -> None
 def test_a_block_is_the_mean_of_its_instances_and_shares_the_step_among_its_features() -> None:
     """Protects step sizes: one that was found with one size of the blocks has to serve with another."""
     random = np.random.default_rng(4)
-    features, outputs, labels = random.normal(size=(6, 3)), random.normal(size=6), np.sign(random.normal(size=6))
+    features, outputs, labels = (
+        random.normal(size=(6, 3)),
+        random.normal(size=6),
+        np.sign(random.normal(size=6)),
+    )
     loss = LOSSES["logistic"]
     whole = step_alphas(features, outputs, labels, 0.5, loss)
     singles = [
-        [step_alphas(features[b : b + 1, r : r + 1], outputs[b : b + 1], labels[b : b + 1], 0.5, loss)[0] for r in range(3)]
+        [
+            step_alphas(features[b : b + 1, r : r + 1], outputs[b : b + 1], labels[b : b + 1], 0.5, loss)[0]
+            for r in range(3)
+        ]
         for b in range(6)
     ]
     np.testing.assert_allclose(whole, np.mean(singles, axis=0) / 3, rtol=1e-12)
-    twice = step_alphas(np.repeat(features, 2, axis=0), np.repeat(outputs, 2), np.repeat(labels, 2), 0.5, loss)
+    twice = step_alphas(
+        np.repeat(features, 2, axis=0), np.repeat(outputs, 2), np.repeat(labels, 2), 0.5, loss
+    )
     np.testing.assert_allclose(twice, whole, rtol=1e-12)
     assert step_alphas(features[:0], outputs[:0], labels[:0], 0.5, loss).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_step_sizes_follow_their_rules() -> None:
-    """Protects convergence, which depends on how a step falls, and from a step that forgets everything at once."""
+    """Protects convergence, which depends on how a step falls, and from a step that forgets everything at
+    once."""
     assert [step_size("constant", t, 0.3, 0.1) for t in (0, 5)] == [0.3, 0.3]
     assert step_size("inverse", 7, 0.3, 0.1) == pytest.approx(1 / (0.1 * (7 + 1 / (0.1 * 0.3))))
     assert step_size("horizon", 7, 9.0, 0.1, 1000) == pytest.approx(np.log(1000) / 100)

@@ -1,4 +1,5 @@
-"""One party alone is DSG (Dai et al. 2014), and several are one: alphas and predictions, under every topology and mask."""
+"""One party alone is DSG (Dai et al. 2014), and several are one: alphas and predictions, under every topology
+and mask."""
 
 from __future__ import annotations
 
@@ -70,8 +71,17 @@ def scores(federation: KernelFederation) -> Floats:
     return np.array([said[str(row)] for row in range(ROWS, ROWS + 5)])
 
 
-def dsg(frequencies: Floats, offsets: Floats, loss: str, block: tuple[int, int], kept: int, step: float, decay: float) -> Floats:
-    """alpha_1, alpha_2, … of the features that are kept in the end: Dai et al. 2014, Algorithm 1, with the paper's decay.
+def dsg(
+    frequencies: Floats,
+    offsets: Floats,
+    loss: str,
+    block: tuple[int, int],
+    kept: int,
+    step: float,
+    decay: float,
+) -> Floats:
+    """alpha_1, alpha_2, … of the features that are kept in the end: Dai et al. 2014, Algorithm 1, with the
+    paper's decay.
 
     block: B instances and R features an iteration; then the oldest beyond ``kept`` go.
     """
@@ -84,6 +94,7 @@ def dsg(frequencies: Floats, offsets: Floats, loss: str, block: tuple[int, int],
         rows = range(t * size, (t + 1) * size)
         added = np.zeros(wide)
         for row in rows:
+
             def phi(i: int, row: int = row) -> float:
                 return float(np.sqrt(2.0) * np.cos(frequencies[i] @ x[row] + offsets[i]))
 
@@ -101,8 +112,14 @@ def dsg(frequencies: Floats, offsets: Floats, loss: str, block: tuple[int, int],
 @pytest.mark.parametrize("block", [(1, 1), (4, 3)], ids=["one", "blocks"])
 @pytest.mark.parametrize("kept", [60, 12], ids=["all-kept", "oldest-dropped"])
 def test_one_party_is_dsg(loss: str, block: tuple[int, int], kept: int) -> None:
-    """Protects the claim that q = 1 is DSG, and B = R = 1 the paper: alpha for alpha to 1e-9, with and without the cap."""
-    learning: dict[str, Any] = {"loss": loss, "block_instances": block[0], "block_features": block[1], "features_limit": kept}
+    """Protects the claim that q = 1 is DSG, and B = R = 1 the paper: alpha for alpha to 1e-9, with and
+    without the cap."""
+    learning: dict[str, Any] = {
+        "loss": loss,
+        "block_instances": block[0],
+        "block_features": block[1],
+        "features_limit": kept,
+    }
     step = 0.7 if loss == "logistic" else 0.1
     federation = learnt(1, solver="sgd", step=step, regularisation=1e-2, **learning)
     drawn = federation.active.partition(0).sums.own_part.contributions.frequencies(2.0)
@@ -129,7 +146,8 @@ SOLVERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("mask", MASKS)
 def test_several_parties_are_one(parties: int, topology: str, mask: str) -> None:
-    """Protects the equality of every split, topology and mask with all columns in one place; and the messages that it costs."""
+    """Protects the equality of every split, topology and mask with all columns in one place; and the messages
+    that it costs."""
     said: list[Outgoing] = []
     federation = learnt(parties, topology, mask, overheard=said.append, **SOLVERS["sgd"])
     for found, expected in zip((alphas(federation), scores(federation)), alone("sgd"), strict=True):

@@ -1,4 +1,5 @@
-"""The kernel that parties' frequencies add up to: its value by the closed form, whoever has which columns. (FDSKL, eq. 7.)"""
+"""The kernel that parties' frequencies add up to: its value by the closed form, whoever has which columns.
+(FDSKL, eq. 7.)"""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ BANDWIDTH = 1.7
 COLUMNS = tuple("abcdefgh")
 # Differences of instances: near, far, along one column, along all.
 DIFFERENCES = np.array(
-    [[0.3] * 8, [1.5, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0.8, 0, 0, -0.8, 0, 0.8], [0.9, -0.9, 0.9, -0.9, 0.9, -0.9, 0.9, 0.0]]
+    [
+        [0.3] * 8,
+        [1.5, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0.8, 0, 0, -0.8, 0, 0.8],
+        [0.9, -0.9, 0.9, -0.9, 0.9, -0.9, 0.9, 0.0],
+    ]
 )
 
 
@@ -34,12 +40,13 @@ def closed_form(kernel: str, nu: float) -> Any:
 @pytest.mark.parametrize("parties", [1, 2, 4])
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize(
-    ("kernel", "nu"), [("gaussian", 1.5), ("laplacian", 1.5), ("matern", 1.5), ("matern", 0.5), ("matern", 2.75)]
+    ("kernel", "nu"),
+    [("gaussian", 1.5), ("laplacian", 1.5), ("matern", 1.5), ("matern", 0.5), ("matern", 2.75)],
 )
 def test_features_are_those_of_the_kernel(kernel: Any, nu: float, private: bool, parties: int) -> None:
-    """Protects the model from a kernel that is another one: the mean of phi(x) phi(x') is k(x - x'), for any number of parties and
-    with private frequencies too. A Matern kernel whose scales were each party's own would be a product: half of it at four parties.
-    """
+    """Protects the model from a kernel that is another one: the mean of phi(x) phi(x') is k(x - x'), for any
+    number of parties and with private frequencies too. A Matern kernel whose scales were each party's own
+    would be a product: half of it at four parties."""
     density = SpectralDensity(kernel, BANDWIDTH, nu)
     instances = np.concatenate([np.random.default_rng(1).normal(size=(1, 8)), DIFFERENCES])
     instances[1:] += instances[0]

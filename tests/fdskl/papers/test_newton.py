@@ -24,12 +24,16 @@ def problem(seed: int = 0, size: float = 1.0) -> tuple[Floats, Floats, Floats]:
     return size * np.sqrt(2) * np.cos(phases), labels, random.uniform(0.2, 3.0, ENTITIES)
 
 
-def objective(loss: MarginLoss, features: Floats, labels: Floats, weights: Floats, alphas: Floats) -> tuple[float, Floats]:
+def objective(
+    loss: MarginLoss, features: Floats, labels: Floats, weights: Floats, alphas: Floats
+) -> tuple[float, Floats]:
     """J and its gradient, written from the problem."""
     outputs = features @ alphas
     shares = weights / weights.sum()
     value = np.sum(shares * loss.value(outputs, labels)) + 0.5 * REGULARISATION * FEATURES * alphas @ alphas
-    return float(value), features.T @ (shares * loss.gradient(outputs, labels)) + REGULARISATION * FEATURES * alphas
+    return float(value), features.T @ (
+        shares * loss.gradient(outputs, labels)
+    ) + REGULARISATION * FEATURES * alphas
 
 
 def optimum(loss: MarginLoss, features: Floats, labels: Floats, weights: Floats) -> Floats:
@@ -46,7 +50,8 @@ def optimum(loss: MarginLoss, features: Floats, labels: Floats, weights: Floats)
 @pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sweeps_over_the_blocks_reach_the_joint_optimum(loss: MarginLoss, weighted: bool) -> None:
-    """Protects the model: a solver that leaves out weights, penalty or the other blocks stops somewhere else."""
+    """Protects the model: a solver that leaves out weights, penalty or the other blocks stops somewhere
+    else."""
     features, labels, weights = problem()
     if not weighted:
         weights = np.ones(ENTITIES)
@@ -56,7 +61,9 @@ def test_sweeps_over_the_blocks_reach_the_joint_optimum(loss: MarginLoss, weight
         for first in range(0, FEATURES, BLOCK):
             block = slice(first, first + BLOCK)
             given = weights if weighted else None
-            step = solve_block(features[:, block], outputs, labels, alphas[block], FEATURES, REGULARISATION, loss, given)
+            step = solve_block(
+                features[:, block], outputs, labels, alphas[block], FEATURES, REGULARISATION, loss, given
+            )
             alphas[block] += step
             outputs += features[:, block] @ step
         value, _ = objective(loss, features, labels, weights, alphas)
@@ -70,7 +77,9 @@ def test_sweeps_over_the_blocks_reach_the_joint_optimum(loss: MarginLoss, weight
 def test_one_block_of_the_square_loss_is_ridge_regression() -> None:
     """Protects the factors of the paper's square loss, (f - y)^2 and lambda / 2, by the closed form."""
     features, labels, weights = problem()
-    step = solve_block(features, np.zeros(ENTITIES), labels, np.zeros(FEATURES), FEATURES, 0.01, LOSSES["square"], weights)
+    step = solve_block(
+        features, np.zeros(ENTITIES), labels, np.zeros(FEATURES), FEATURES, 0.01, LOSSES["square"], weights
+    )
     shares = np.diag(weights / weights.sum())
     ridge = features.T @ shares @ features + 0.5 * 0.01 * FEATURES * np.eye(FEATURES)
     np.testing.assert_allclose(step, np.linalg.solve(ridge, features.T @ shares @ labels), rtol=1e-9)
@@ -78,7 +87,8 @@ def test_one_block_of_the_square_loss_is_ridge_regression() -> None:
 
 @pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
 def test_a_step_from_far_away_lowers_the_objective(loss: MarginLoss) -> None:
-    """Protects from overshooting: where all margins are wrong by far, a logistic loss has next to no curvature."""
+    """Protects from overshooting: where all margins are wrong by far, a logistic loss has next to no
+    curvature."""
     features, labels, weights = problem(size=5.0)
     alphas = np.random.default_rng(1).normal(size=FEATURES)
     before, _ = objective(loss, features, labels, weights, alphas)
@@ -93,18 +103,27 @@ def test_single_precision_gives_the_same_step() -> None:
     arguments = (np.zeros(ENTITIES), labels, np.zeros(FEATURES), FEATURES, REGULARISATION, LOSSES["logistic"])
     exact = solve_block(features, *arguments)
     assert exact.dtype == solve_block(features.astype(np.float32), *arguments).dtype == np.float64
-    np.testing.assert_allclose(solve_block(features.astype(np.float32), *arguments), exact, atol=1e-3 * np.abs(exact).max())
+    np.testing.assert_allclose(
+        solve_block(features.astype(np.float32), *arguments), exact, atol=1e-3 * np.abs(exact).max()
+    )
 
 
 def test_a_repeated_feature_and_an_empty_window_do_no_harm() -> None:
-    """Protects a role from a matrix that rounding makes singular, and from its first moments without a label."""
+    """Protects a role from a matrix that rounding makes singular, and from its first moments without a
+    label."""
     features, labels, _ = problem()
     same = np.repeat(features[:, :1], FEATURES, axis=1).astype(np.float32)
     alphas = np.zeros(FEATURES)
-    assert np.isfinite(solve_block(same, np.zeros(ENTITIES), labels, alphas, FEATURES, 1e-12, LOSSES["logistic"])).all()
+    assert np.isfinite(
+        solve_block(same, np.zeros(ENTITIES), labels, alphas, FEATURES, 1e-12, LOSSES["logistic"])
+    ).all()
     empty = np.zeros(0)
-    assert not solve_block(features[:0], empty, empty, alphas, FEATURES, REGULARISATION, LOSSES["square"]).any()
+    assert not solve_block(
+        features[:0], empty, empty, alphas, FEATURES, REGULARISATION, LOSSES["square"]
+    ).any()
     zeros = np.zeros(ENTITIES)
-    assert not solve_block(features, zeros, labels, alphas, FEATURES, REGULARISATION, LOSSES["square"], zeros).any()
+    assert not solve_block(
+        features, zeros, labels, alphas, FEATURES, REGULARISATION, LOSSES["square"], zeros
+    ).any()
     with pytest.raises(ValueError, match="above 0"):
         solve_block(features, zeros, labels, alphas, FEATURES, 0.0, LOSSES["square"])

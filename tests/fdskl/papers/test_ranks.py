@@ -1,4 +1,5 @@
-"""What each worker can combine of all that it hears: the rank that Definition 2 and Lemma 8 of the paper are meant to bound."""
+"""What each worker can combine of all that it hears: the rank that Definition 2 and Lemma 8 of the paper are
+meant to bound."""
 
 from __future__ import annotations
 
@@ -29,9 +30,11 @@ def rank(rows: list[list[int]]) -> int:
     return found
 
 
-def combinations(worker: int, first: Aggregation, second: Aggregation | None, mask: str, root_knows: int | None) -> int:
-    """In exact numbers: rows of all a worker hears and of its own secrets, over parts o and masks b; the rank of all less that of
-    the masks, less its own part. root_knows: the owner, whose b is in the answer.
+def combinations(
+    worker: int, first: Aggregation, second: Aggregation | None, mask: str, root_knows: int | None
+) -> int:
+    """In exact numbers: rows of all a worker hears and of its own secrets, over parts o and masks b; the rank
+    of all less that of the masks, less its own part. root_knows: the owner, whose b is in the answer.
     """
     parties = len(first.parent)
     pairs = list(itertools.combinations(range(parties), 2))
@@ -58,13 +61,17 @@ def combinations(worker: int, first: Aggregation, second: Aggregation | None, ma
         rows.append(unit(parties + root_knows))
     for tree, with_parts in ((first, True), (second, False)):
         if tree is not None:
-            rows += [signs(below(tree, child), with_parts) for child in range(parties) if tree.parent[child] == worker]
+            rows += [
+                signs(below(tree, child), with_parts)
+                for child in range(parties)
+                if tree.parent[child] == worker
+            ]
     return rank(rows) - rank([row[parties:] for row in rows]) - 1
 
 
 def test_one_time_masks_leave_the_answer_alone() -> None:
-    """Protects columns: in every topology, for up to 16 parties, the active party has one combination without masks, which is the
-    answer, and nobody else has any.
+    """Protects columns: in every topology, for up to 16 parties, the active party has one combination without
+    masks, which is the answer, and nobody else has any.
     """
     for kind, parties in itertools.product(("tree", "star", "ring"), PARTIES):
         for root in {0, 1, parties - 1}:
@@ -78,17 +85,25 @@ def test_the_papers_masks_leave_the_answer_alone_on_trees_and_reversed_rings(kin
     """Protects the comparison with the paper: whoever owns the feature, for up to 16 parties and any root."""
     for parties in PARTIES:
         for root, owner in itertools.permutations(range(parties), 2):
-            first, second = aggregation(kind, parties, root), aggregation(kind, parties, root, owner, second=True)
-            found = [unmasked_combinations(worker, "paper", first, second, owner) for worker in range(parties)]
+            first, second = (
+                aggregation(kind, parties, root),
+                aggregation(kind, parties, root, owner, second=True),
+            )
+            found = [
+                unmasked_combinations(worker, "paper", first, second, owner) for worker in range(parties)
+            ]
             assert found == [int(worker == root) for worker in range(parties)], (parties, root, owner)
 
 
 def test_a_star_leaks_under_the_papers_masks() -> None:
-    """Protects users of a star from believing in them: the active party has each part but the owner's alone, besides the answer."""
+    """Protects users of a star from believing in them: the active party has each part but the owner's alone,
+    besides the answer."""
     for parties in PARTIES:
         first, second = aggregation("star", parties, 0), aggregation("star", parties, 0, 1, second=True)
         assert unmasked_combinations(0, "paper", first, second, 1) == 1 + (parties - 2)
-        assert all(unmasked_combinations(worker, "paper", first, second, 1) == 0 for worker in range(1, parties))
+        assert all(
+            unmasked_combinations(worker, "paper", first, second, 1) == 0 for worker in range(1, parties)
+        )
 
 
 def test_without_masks_all_that_is_heard_is_seen() -> None:
@@ -100,21 +115,27 @@ def test_without_masks_all_that_is_heard_is_seen() -> None:
 
 
 def test_two_rings_in_one_direction_leak() -> None:
-    """Protects the reversal: with T2 in the direction of T1 some worker hears the same neighbour's sum and masks."""
+    """Protects the reversal: with T2 in the direction of T1 some worker hears the same neighbour's sum and
+    masks."""
     parties, leaking = 8, 0
     first = aggregation("ring", parties, 0)
     for owner in range(1, parties):
         line = [worker for worker in range(1, parties) if worker != owner]
         parent = dict(zip(line, [*line[1:], 0], strict=True))
-        children = tuple(tuple(one for one, to in parent.items() if to == worker) for worker in range(parties))
-        second = Aggregation(0, tuple(parent.get(worker) for worker in range(parties)), children, len(line), len(line))
+        children = tuple(
+            tuple(one for one, to in parent.items() if to == worker) for worker in range(parties)
+        )
+        second = Aggregation(
+            0, tuple(parent.get(worker) for worker in range(parties)), children, len(line), len(line)
+        )
         found = [unmasked_combinations(worker, "paper", first, second, owner) for worker in range(parties)]
         leaking += found != [1] + [0] * (parties - 1)
     assert leaking >= 5
 
 
 def test_totally_different_trees_can_leak() -> None:
-    """Protects the reason for the rank: 1 and 2 send to 0 in T1, 2 alone in T2. No subtree is in both, and 0 has the part of 2."""
+    """Protects the reason for the rank: 1 and 2 send to 0 in T1, 2 alone in T2. No subtree is in both, and 0
+    has the part of 2."""
     first = aggregation("star", 3, 0)
     second = Aggregation(0, (None, None, 0), ((2,), (), ()), 1, 1)
     assert unmasked_combinations(0, "paper", first, second, 1) == 2
@@ -123,7 +144,8 @@ def test_totally_different_trees_can_leak() -> None:
 
 
 def test_the_rank_is_that_of_exact_numbers() -> None:
-    """Protects the count from rounding, and from its short form: own secrets as rows, in fractions, for some of each."""
+    """Protects the count from rounding, and from its short form: own secrets as rows, in fractions, for some
+    of each."""
     for kind, parties in itertools.product(("tree", "star", "ring"), (2, 3, 4, 5, 7, 9)):
         for root, owner in ((0, 1), (parties - 1, 0), (1, parties - 1)):
             if root == owner:

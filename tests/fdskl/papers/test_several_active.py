@@ -1,4 +1,5 @@
-"""Several active parties learn one model, alpha for alpha what one list of all iterations gives: Gu et al. 2020, Algorithm 1."""
+"""Several active parties learn one model, alpha for alpha what one list of all iterations gives: Gu et al.
+2020, Algorithm 1."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def made(
     x, y = data()
     parts = np.array_split(np.arange(COLUMNS), PARTIES)
     small = {
-        "solver": "sgd", "bandwidth": 2.0, "block_instances": BLOCK, "block_features": SIZE, "features_limit": 24, "step": STEP,
+        "solver": "sgd", "bandwidth": 2.0, "block_instances": BLOCK, "block_features": SIZE,
+        "features_limit": 24, "step": STEP,
         "regularisation": DECAY, "window": 64,
     }  # fmt: skip
     settings = settings_of_all(
@@ -52,7 +54,8 @@ def made(
 
 
 def learn(federation: KernelFederation, between: Callable[[int], None] = lambda batch: None) -> None:
-    """All rows, a few at a time, and five more that the whole model predicts. between: done while each few are learnt from."""
+    """All rows, a few at a time, and five more that the whole model predicts. between: done while each few
+    are learnt from."""
     for batch, begin in enumerate(range(0, ROWS, 12)):
         federation.write_samples(range(begin, begin + 12))
         federation.run()
@@ -80,7 +83,8 @@ def phi(federation: KernelFederation, count: int) -> Floats:
 
 
 def oracle(features: Floats, learners: Sequence[str], known: dict[str, list[int]], kept: int = 24) -> Floats:
-    """alpha_1, alpha_2, … of Algorithm 1, one iteration after the other: of its learner's next rows, and earlier ones decay."""
+    """alpha_1, alpha_2, … of Algorithm 1, one iteration after the other: of its learner's next rows, and
+    earlier ones decay."""
     signs = 2 * data()[1] - 1
     found = np.zeros(features.shape[1])
     left = {name: list(rows) for name, rows in known.items()}
@@ -119,16 +123,20 @@ def check_equals_the_oracle(federation: KernelFederation, kept: int = 24) -> Non
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("active", [("p0", "p1"), ("p2", "p0"), ("p3", "p1", "p2"), ("p0", "p1", "p2", "p3")], ids="-".join)
+@pytest.mark.parametrize(
+    "active", [("p0", "p1"), ("p2", "p0"), ("p3", "p1", "p2"), ("p0", "p1", "p2", "p3")], ids="-".join
+)
 def test_several_active_parties_learn_what_one_would(active: Sequence[str], topology: str) -> None:
-    """Protects the paper's sum over active workers: coefficients to 1e-9, predictions, and who has which, under every topology."""
+    """Protects the paper's sum over active workers: coefficients to 1e-9, predictions, and who has which,
+    under every topology."""
     federation = made(active, topology)
     learn(federation)
     check_equals_the_oracle(federation)
 
 
 def test_workers_that_are_taken_up_by_others_learn_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects the worker's own way of it, with changelog and positions: any party ends in the middle of others' iterations."""
+    """Protects the worker's own way of it, with changelog and positions: any party ends in the middle of
+    others' iterations."""
     federation = made(("p2", "p0"))
     names = list(federation.workers)
     random = np.random.default_rng(2)
@@ -145,7 +153,9 @@ def test_workers_that_are_taken_up_by_others_learn_the_same(caplog: pytest.LogCa
 
 def test_the_paper_to_the_letter() -> None:
     """Protects B = R = 1, the paper's iteration, where every second feature is another party's."""
-    federation = made(("p1", "p2"), learning={"block_instances": 1, "block_features": 1, "features_limit": 30})
+    federation = made(
+        ("p1", "p2"), learning={"block_instances": 1, "block_features": 1, "features_limit": 30}
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{__name__}.BLOCK", 1)
         patch.setattr(f"{__name__}.SIZE", 1)
@@ -154,7 +164,8 @@ def test_the_paper_to_the_letter() -> None:
 
 
 def test_the_first_turn_finds_the_bandwidth_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects features of one kernel: whoever learns first measures the distances, and the others take its word."""
+    """Protects features of one kernel: whoever learns first measures the distances, and the others take its
+    word."""
     monkeypatch.setattr(f"{__name__}.ROWS", 144)
     federation = made(("p3", "p1"), learning={"bandwidth": None, "features_limit": 96, "window": 100})
     learn(federation)
@@ -164,7 +175,8 @@ def test_the_first_turn_finds_the_bandwidth_for_all(monkeypatch: pytest.MonkeyPa
 
 
 def test_predictions_go_on_while_others_learn() -> None:
-    """Protects whoever waits for predictions: each is by a version that there was, exactly, and none waits for learning to end."""
+    """Protects whoever waits for predictions: each is by a version that there was, exactly, and none waits
+    for learning to end."""
     federation = made(("p0", "p1"), learning={"features_limit": 300})
     federation.write_samples(range(ROWS))
     federation.run()
@@ -190,7 +202,8 @@ def test_predictions_go_on_while_others_learn() -> None:
 
 
 def test_two_active_parties_learn_each_others_part() -> None:
-    """Protects what the page says: a sum of two is no secret between them. With f published, each knows the other's f_l'."""
+    """Protects what the page says: a sum of two is no secret between them. With f published, each knows the
+    other's f_l'."""
     federation = made(("p0", "p1"))
     learn(federation)
     features = phi(federation, len(federation.learners) * SIZE)
@@ -202,8 +215,8 @@ def test_two_active_parties_learn_each_others_part() -> None:
 
 
 def test_parts_of_f_travel_under_masks_of_their_own() -> None:
-    """Protects f_l' from whoever reads the bus: what a leaf sends looks uniform, and two messages of the same f_l' have nothing in
-    common."""
+    """Protects f_l' from whoever reads the bus: what a leaf sends looks uniform, and two messages of the same
+    f_l' have nothing in common."""
     said: dict[str, list[NDArray[np.uint64]]] = {"p1": [], "p3": []}
     asked: set[tuple[int, int]] = set()
 
@@ -227,12 +240,17 @@ def test_parts_of_f_travel_under_masks_of_their_own() -> None:
 
 
 def test_a_part_of_f_that_is_too_large_is_refused_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects a sum from numbers that would wrap around: with a step that diverges nobody answers, and somebody says why."""
+    """Protects a sum from numbers that would wrap around: with a step that diverges nobody answers, and
+    somebody says why."""
     federation = made(("p0", "p1"), learning={"step": 1e6, "regularisation": 1e-7})
     federation.write_samples(range(ROWS))
     federation.run()
     federation.write_labels(range(ROWS))
     federation.run(100.0)
     assert "learning diverges" in caplog.text
-    assert federation.figure("p0", PartyMetrics.abandoned_rounds) + federation.figure("p1", PartyMetrics.abandoned_rounds) > 0
+    assert (
+        federation.figure("p0", PartyMetrics.abandoned_rounds)
+        + federation.figure("p1", PartyMetrics.abandoned_rounds)
+        > 0
+    )
     assert max(np.abs(one.alphas).max() for one in federation.expansions.values()) > 1e4

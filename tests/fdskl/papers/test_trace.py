@@ -1,4 +1,5 @@
-"""A run of ``sgd`` computed again in plain NumPy, from its trace alone: Gu et al. 2020, equation (7) and Algorithm 1."""
+"""A run of ``sgd`` computed again in plain NumPy, from its trace alone: Gu et al. 2020, equation (7) and
+Algorithm 1."""
 
 from __future__ import annotations
 
@@ -66,7 +67,13 @@ def gradient(loss: str, output: np.ndarray[Any, Any], label: np.ndarray[Any, Any
         ("logistic", "late", "tree", (1, 1, 300), ("--epochs", 2)),
         # Several active parties, whose labels are of every second or third row.
         ("logistic", "late", "tree", (7, 3, 60), ("--epochs", 3, "--active", "bank,post")),
-        ("square", "amount", "star", (6, 3, 300), ("--online", "--label-delay", 10, "--active", "post,bank,shop")),
+        (
+            "square",
+            "amount",
+            "star",
+            (6, 3, 300),
+            ("--online", "--label-delay", 10, "--active", "post,bank,shop"),
+        ),
         ("logistic", "late", "ring", (2, 1, 300), ("--epochs", 1, "--active", "shop,post")),
     ],
 )
@@ -81,17 +88,30 @@ def test_coefficients_and_predictions_follow_from_the_trace(
     sizes: tuple[int, int, int],
     options: tuple[object, ...],
 ) -> None:
-    """Protects whoever checks a run: columns, frequencies, phases and the order of instances are all that coefficients and
-    predictions depend on, whatever the topology, with old features dropped, with labels that come late, and whoever is active.
-    """
+    """Protects whoever checks a run: columns, frequencies, phases and the order of instances are all that
+    coefficients and predictions depend on, whatever the topology, with old features dropped, with labels that
+    come late, and whoever is active."""
     config = tmp_path / "bank.toml"
     block, size, limit = sizes
     bandwidth = "bandwidth = 1.5" if block > 1 else ""
     config.write_text(
-        CONFIG.format(loss=loss, topology=topology, instances=block, features=size, limit=limit, bandwidth=bandwidth)
+        CONFIG.format(
+            loss=loss, topology=topology, instances=block, features=size, limit=limit, bandwidth=bandwidth
+        )
     )
-    arguments = ("--data", data, "--label", label, "--split", "bank=0:2,shop=2:4,post=4:6", "--trace", tmp_path)
-    code, _, error = run_command(monkeypatch, capsys, "simulate", config, *arguments, *options, "--format", "json")
+    arguments = (
+        "--data",
+        data,
+        "--label",
+        label,
+        "--split",
+        "bank=0:2,shop=2:4,post=4:6",
+        "--trace",
+        tmp_path,
+    )
+    code, _, error = run_command(
+        monkeypatch, capsys, "simulate", config, *arguments, *options, "--format", "json"
+    )
     assert code == 0, error
     with np.load(tmp_path / "trace.npz", allow_pickle=False) as archive:
         trace = dict(archive)
@@ -116,7 +136,8 @@ def test_coefficients_and_predictions_follow_from_the_trace(
     assert instances.shape == (len(active) * (passes * (ROWS - TEST) // len(active) // block), block)
     learners = trace["learners"].reshape(len(instances), size)
     for rows, own in zip(instances, learners, strict=True):
-        # One party learns in an iteration, from labels that only it has, and all of the new coefficients are its own.
+        # One party learns in an iteration, from labels that only it has, and all of the new coefficients are
+        # its own.
         assert {PARTIES.index(active[row % len(active)]) for row in rows.tolist()} == set(own.tolist())
     assert {PARTIES[number] for number in learners.ravel().tolist()} == set(active)
     assert all(len(set(rows)) == block and max(rows) < ROWS - TEST for rows in instances.tolist())

@@ -1,4 +1,5 @@
-"""What must hold for a federation of masked sums, whatever happened: checked from its topics, with the secrets of all parties."""
+"""What must hold for a federation of masked sums, whatever happened: checked from its topics, with the
+secrets of all parties."""
 
 from __future__ import annotations
 
@@ -23,12 +24,20 @@ __all__ = ["check_outcome"]
 
 
 def check_outcome(bus: FaultyBus, chosen: FdsklScenario) -> None:
-    """No record was refused, no mask was used twice, predictions are what the model says, and every label was learnt once."""
+    """No record was refused, no mask was used twice, predictions are what the model says, and every label was
+    learnt once."""
     for member in chosen.members:
         letters = list(bus.read(chosen.of(member).dead_letters))
-        require(not letters, f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}")
+        require(
+            not letters,
+            f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}",
+        )
     require(not chosen.observed.reused, f"{chosen.observed.reused[:1]}")
-    unmasked = chosen.settings.aggregation.mask == "one-time" and chosen.observed.announced and not chosen.observed.hidden
+    unmasked = (
+        chosen.settings.aggregation.mask == "one-time"
+        and chosen.observed.announced
+        and not chosen.observed.hidden
+    )
     require(not unmasked, "rounds were announced, and nothing was masked")
     found: dict[tuple[int, str], list[Prediction]] = defaultdict(list)
     for record in bus.read(f"{chosen.name}.predictions"):
@@ -59,7 +68,8 @@ def check_predicted(bus: Bus, chosen: FdsklScenario, found: dict[tuple[int, str]
 
 
 def check_revisions(chosen: FdsklScenario, entity: str, predictions: list[Prediction]) -> None:
-    """An entity's predictions are counted from 0 without gaps, and anew when it comes again after it was learnt from."""
+    """An entity's predictions are counted from 0 without gaps, and anew when it comes again after it was
+    learnt from."""
     numbers = [prediction.revision for prediction in predictions]
     begins = [place for place, number in enumerate(numbers) if number == 0]
     require(begins[:1] == [0], f"{entity}: revisions {numbers}")
@@ -73,7 +83,11 @@ def check_revisions(chosen: FdsklScenario, entity: str, predictions: list[Predic
 
 
 def check_outputs(
-    chosen: FdsklScenario, oracle: Oracle, models: dict[int, RememberedModel], partition: int, predictions: list[Prediction]
+    chosen: FdsklScenario,
+    oracle: Oracle,
+    models: dict[int, RememberedModel],
+    partition: int,
+    predictions: list[Prediction],
 ) -> None:
     """Each prediction is what the model of its version gives for columns that the parties had.
 
@@ -90,11 +104,16 @@ def check_outputs(
             continue
         latest_only = settles and number == len(predictions) - 1 and prediction.entity not in chosen.labels
         tolerance, nearest = oracle.tolerance(model), math.inf
-        for known, newest, features in oracle.features(partition, prediction.entity, model, model.first, len(model.alphas)):
+        for known, newest, features in oracle.features(
+            partition, prediction.entity, model, model.first, len(model.alphas)
+        ):
             if sum(known) == prediction.parties and (newest or not latest_only):
                 nearest = min(nearest, abs(float(features @ model.alphas) - prediction.score))
         which = "the latest columns" if latest_only else "any columns"
-        require(nearest <= tolerance, f"{what}: {nearest:g} from what {which} of {prediction.parties} parties give")
+        require(
+            nearest <= tolerance,
+            f"{what}: {nearest:g} from what {which} of {prediction.parties} parties give",
+        )
 
 
 def check_labels(bus: FaultyBus, chosen: FdsklScenario) -> None:
@@ -112,18 +131,27 @@ def _check_labels_of(bus: FaultyBus, chosen: FdsklScenario, party: str, entities
     for partition in range(chosen.partitions):
         counts = state.get((partition, b"labels"))
         labels, fresh = (0, 0) if counts is None else msgspec.msgpack.decode(counts)[:2]
-        fewer = chosen.absent or any(chosen.is_hidden(topic, partition) for topic in (LABELS, f"samples-{chosen.active}"))
+        fewer = chosen.absent or any(
+            chosen.is_hidden(topic, partition) for topic in (LABELS, f"samples-{chosen.active}")
+        )
         as_written = labels <= written[partition] if fewer else labels == written[partition]
-        require(as_written, f"partition {partition}: {labels} labels were learnt, {written[partition]} written")
+        require(
+            as_written, f"partition {partition}: {labels} labels were learnt, {written[partition]} written"
+        )
         model = state.get((partition, b"model"))
-        version, bandwidth = (0, 0.0) if model is None else [msgspec.msgpack.decode(model)[place] for place in (0, 5)]
+        version, bandwidth = (
+            (0, 0.0) if model is None else [msgspec.msgpack.decode(model)[place] for place in (0, 5)]
+        )
         if several and (turns := state.get((partition, b"turns"))) is not None:
             # Only the party's own iterations.
             version = msgspec.msgpack.decode(turns)[3]
         size = chosen.settings.learning.block_instances
         first = chosen.settings.learning.first_block
         learnt = 0 if not version else next(islice(ends_of_iterations(first, size), version - 1, None))
-        told = f"partition {partition}: {version} iterations of {first} to {size} in {labels} labels leave {fresh}"
+        told = (
+            f"partition {partition}: {version} iterations of {first} to {size} in {labels} labels leave "
+            f"{fresh}"
+        )
         require(labels - learnt == fresh, told)
         size = labels_wanted(learnt, first, size)
         known = bandwidth or chosen.settings.learning.bandwidth is not None
@@ -134,7 +162,10 @@ def _check_labels_of(bus: FaultyBus, chosen: FdsklScenario, party: str, entities
 def check_features(chosen: FdsklScenario, model: RememberedModel) -> None:
     """As many features were drawn, kept and dropped as the iterations say."""
     learning = chosen.settings.learning
-    block, limit = learning.block_features, learning.features_limit // learning.block_features * learning.block_features
+    block, limit = (
+        learning.block_features,
+        learning.features_limit // learning.block_features * learning.block_features,
+    )
     kept = dropped = 0
     for version in range(model.version):
         if learning.solver == "sgd":

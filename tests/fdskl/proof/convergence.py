@@ -1,4 +1,5 @@
-"""How fast doubly stochastic steps approach the best function: E|f_T(x) - f*(x)|^2 over numbers of iterations T."""
+"""How fast doubly stochastic steps approach the best function: E|f_T(x) - f*(x)|^2 over numbers of iterations
+T."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RegularisedRisk:
-    """min over f of mean L(f(x_i), y_i) + (lambda / 2) |f|_H^2 for a Gaussian kernel of bandwidth 1, on a few points.
+    """min over f of mean L(f(x_i), y_i) + (lambda / 2) |f|_H^2 for a Gaussian kernel of bandwidth 1, on a few
+    points.
 
     inputs: (n, d). labels: (n,). regularisation: lambda.
     """
@@ -38,16 +40,25 @@ class RegularisedRisk:
         def objective(weights: Floats) -> tuple[float, Floats]:
             outputs = kernel @ weights
             gradient = self.loss.gradient(outputs, self.labels) / len(outputs) + self.regularisation * weights
-            value = self.loss.value(outputs, self.labels).mean() + 0.5 * self.regularisation * weights @ outputs
+            value = (
+                self.loss.value(outputs, self.labels).mean() + 0.5 * self.regularisation * weights @ outputs
+            )
             return float(value), kernel @ gradient
 
         found = minimize(
-            objective, np.zeros(len(self.labels)), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10}
+            objective,
+            np.zeros(len(self.labels)),
+            jac=True,
+            method="L-BFGS-B",
+            options={"ftol": 1e-15, "gtol": 1e-10},
         )
         return np.asarray(kernel @ found.x)
 
-    def run(self, rule: StepRule, step: float, iterations: int, seed: int, looks: Sequence[int] = ()) -> list[Floats]:
-        """f at the points after each of the numbers of iterations ``looks``, or at the end: Algorithm 1 with B = R = 1."""
+    def run(
+        self, rule: StepRule, step: float, iterations: int, seed: int, looks: Sequence[int] = ()
+    ) -> list[Floats]:
+        """f at the points after each of the numbers of iterations ``looks``, or at the end: Algorithm 1 with
+        B = R = 1."""
         random = rng_for(seed, "fdskl", "convergence", str(iterations))
         outputs, scale, found = np.zeros(len(self.labels)), 1.0, []
         chosen = random.integers(0, len(self.labels), iterations)
@@ -55,7 +66,9 @@ class RegularisedRisk:
         features = np.sqrt(2.0) * np.cos(phases + random.uniform(0, 2 * np.pi, iterations)).T
         ends = set(looks) or {iterations}
         for iteration, (row, phi) in enumerate(zip(chosen.tolist(), features, strict=True)):
-            gamma = step_size(rule, iteration, step, self.regularisation, iterations if rule == "horizon" else None)
+            gamma = step_size(
+                rule, iteration, step, self.regularisation, iterations if rule == "horizon" else None
+            )
             # Outputs are divided by the common scale of their alphas, as the alphas of a model are.
             present = scale * outputs[row : row + 1]
             alpha = step_alphas(phi[row].reshape(1, 1), present, self.labels[row : row + 1], gamma, self.loss)
@@ -68,12 +81,16 @@ class RegularisedRisk:
         return found
 
 
-def distances(problem: RegularisedRisk, rule: StepRule, step: float, horizons: Sequence[int], runs: int) -> Floats:
+def distances(
+    problem: RegularisedRisk, rule: StepRule, step: float, horizons: Sequence[int], runs: int
+) -> Floats:
     """E|f_T - f*|^2 for each T, (T,): the mean over points and runs."""
     best = problem.best()
     return np.array(
         [
-            np.mean([np.square(problem.run(rule, step, horizon, seed)[-1] - best).mean() for seed in range(runs)])
+            np.mean(
+                [np.square(problem.run(rule, step, horizon, seed)[-1] - best).mean() for seed in range(runs)]
+            )
             for horizon in horizons
         ]
     )

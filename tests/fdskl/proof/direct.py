@@ -1,4 +1,5 @@
-"""What a federation learns, computed in arrays: the same features, windows, blocks and steps, without parties, rounds or masks."""
+"""What a federation learns, computed in arrays: the same features, windows, blocks and steps, without
+parties, rounds or masks."""
 
 from __future__ import annotations
 
@@ -23,13 +24,15 @@ from streamfl.fdskl.sums.standardisation import moments_of, scaling_of
 __all__ = ["DirectModel", "Party", "learn", "median_distance", "standardised"]
 
 Floats = NDArray[np.float64]
-# Most distances between entities for the bandwidth, which is their median; rows whose features are computed at a time.
+# Most distances between entities for the bandwidth, which is their median; rows whose features are computed
+# at a time.
 MOST_DISTANCES, CHUNK = 256, 4096
 
 
 @dataclass(frozen=True)
 class Party:
-    """names: of its columns. inputs: standardised, (entities, columns). secret: None for shared frequencies."""
+    """names: of its columns. inputs: standardised, (entities, columns). secret: None for shared
+    frequencies."""
 
     names: Sequence[str]
     inputs: Floats
@@ -63,12 +66,15 @@ class DirectModel:
         if len(self.alphas):
             for start in range(0, len(found), CHUNK):
                 part = [own[start : start + CHUNK] for own in inputs]
-                found[start : start + CHUNK] = self._features.of(part, self.first, len(self.alphas)) @ self.alphas
+                found[start : start + CHUNK] = (
+                    self._features.of(part, self.first, len(self.alphas)) @ self.alphas
+                )
         return found
 
 
 def standardised(inputs: Floats, first: int) -> Floats:
-    """Columns that are standardised by a party's first entities, (n, columns); a missing number becomes the mean.
+    """Columns that are standardised by a party's first entities, (n, columns); a missing number becomes the
+    mean.
 
     first: the number of these entities.
     """
@@ -85,17 +91,24 @@ def median_distance(inputs: Sequence[Floats], entities: Sequence[int], laplacian
 
 
 class _Features:
-    """phi of entities from the columns of all parties. bits: None: phases are sums of floats; 32 or 64: of circle numbers."""
+    """phi of entities from the columns of all parties. bits: None: phases are sums of floats; 32 or 64: of
+    circle numbers."""
 
-    def __init__(self, parties: Sequence[Party], density: SpectralDensity, seed: int, root: int, bits: int | None) -> None:
+    def __init__(
+        self, parties: Sequence[Party], density: SpectralDensity, seed: int, root: int, bits: int | None
+    ) -> None:
         self._bits = bits
         self._drawn = [
-            Frequencies(density, party.names, seed, party.secret, len(parties), own, root) for own, party in enumerate(parties)
+            Frequencies(density, party.names, seed, party.secret, len(parties), own, root)
+            for own, party in enumerate(parties)
         ]
 
     def of(self, inputs: Sequence[Floats], first: int, count: int) -> Floats:
         """sqrt(2) cos(omega_i' x + b_i), (n, count); inputs: by party."""
-        parts = [drawn.partial_phases(own, [(first, count)]) for drawn, own in zip(self._drawn, inputs, strict=True)]
+        parts = [
+            drawn.partial_phases(own, [(first, count)])
+            for drawn, own in zip(self._drawn, inputs, strict=True)
+        ]
         if self._bits is None:
             phases = sum(parts[1:], parts[0])
         else:
@@ -147,7 +160,12 @@ class _Newton:
     """A window of rows, each with f and its features in blocks by their numbers."""
 
     def __init__(
-        self, learning: KernelLearningSection, features: _Features, inputs: Sequence[Floats], labels: Floats, learnt: DirectModel
+        self,
+        learning: KernelLearningSection,
+        features: _Features,
+        inputs: Sequence[Floats],
+        labels: Floats,
+        learnt: DirectModel,
     ) -> None:
         self._learning = learning
         self._phi = features
@@ -219,7 +237,11 @@ class _Newton:
     def model(self) -> tuple[int, Floats]:
         """Number of the oldest kept feature, and the coefficients from it on."""
         kept = sorted(self._alphas)
-        return (kept[0] * self._size, np.concatenate([self._alphas[block] for block in kept])) if kept else (0, np.zeros(0))
+        return (
+            (kept[0] * self._size, np.concatenate([self._alphas[block] for block in kept]))
+            if kept
+            else (0, np.zeros(0))
+        )
 
     def _plan(self) -> tuple[list[int], bool]:
         """Blocks of this iteration, and whether the first replaces the oldest."""
@@ -241,7 +263,12 @@ class _Sgd:
     """Coefficients over a common scale. (Algorithm 1 for B instances and R features at a time.)"""
 
     def __init__(
-        self, learning: KernelLearningSection, features: _Features, inputs: Sequence[Floats], labels: Floats, learnt: DirectModel
+        self,
+        learning: KernelLearningSection,
+        features: _Features,
+        inputs: Sequence[Floats],
+        labels: Floats,
+        learnt: DirectModel,
     ) -> None:
         self._learning = learning
         self._phi = features
@@ -266,7 +293,9 @@ class _Sgd:
         """One step from the rows that were shown last."""
         learning, kept = self._learning, len(self._stored)
         outputs = self._scale * (self._shown[:, :kept] @ self._stored)
-        gamma = step_size(learning.step_rule, self._version, learning.step, learning.regularisation, learning.horizon)
+        gamma = step_size(
+            learning.step_rule, self._version, learning.step, learning.regularisation, learning.horizon
+        )
         alphas = step_alphas(self._shown[:, kept:], outputs, self._labels[rows], gamma, self._loss)
         self._scale = decay(self._scale, gamma, learning.regularisation)
         if kept >= self._most:

@@ -29,8 +29,8 @@ def simulate_several(seed: int, bus: str = "memory") -> Verdict:
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     """The same with a permanent fault: everything that does not depend on the lost part has to finish.
 
-    Without a party no sum is complete. Then the active party goes on asking, gives up unanswered rounds, and reports it.
-    """
+    Without a party no sum is complete. Then the active party goes on asking, gives up unanswered rounds, and
+    reports it."""
     chosen = _with_a_fault_that_stays(seed)
     if chosen.absent is None:
         return _simulate(chosen, bus)
@@ -45,7 +45,10 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     elif chosen.observed.reused:
         failure = chosen.observed.reused[0]
     elif not chosen.observed.trouble or (chosen.observed.announced and not chosen.observed.abandoned):
-        failure = f"given up: {chosen.observed.abandoned}, trouble was said: {chosen.observed.trouble}, but waiting: {waiting}"
+        failure = (
+            f"given up: {chosen.observed.abandoned}, trouble was said: {chosen.observed.trouble}, but "
+            f"waiting: {waiting}"
+        )
     return replace(verdict, failure=failure)
 
 
@@ -71,11 +74,15 @@ def _with_a_fault_that_stays(seed: int) -> FdsklScenario:
     if kind == "party":
         others = [name for name in chosen.parties if name != chosen.active]
         absent = others[int(draws.integers(len(others)))]
-        permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        permanent_fault = PermanentFault(
+            f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])}
+        )
         return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     topics = [*(f"samples-{name}" for name in chosen.parties), LABELS]
     place = topics[int(draws.integers(len(topics)))], int(draws.integers(chosen.partitions))
-    permanent_fault = PermanentFault(f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place]))
+    permanent_fault = PermanentFault(
+        f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place])
+    )
     return replace(chosen, permanent_fault=permanent_fault)
 
 

@@ -175,7 +175,10 @@ class FdsklTarget(RoleTarget):
                 return replace(message, value=_encode(whole))
             if message.channel == "revisions":
                 self._number += 1
-                return replace(message, value=_encode(structs.replace(REVISION.decode(message.value), sequence=self._number)))
+                return replace(
+                    message,
+                    value=_encode(structs.replace(REVISION.decode(message.value), sequence=self._number)),
+                )
         except (PeerError, IndexError):
             pass
         return message
@@ -184,7 +187,11 @@ class FdsklTarget(RoleTarget):
         """Note an announced round."""
         announced = ROUND.decode(content)
         root = PARTIES.index(announced.sender) if announced.sender in PARTIES else 0
-        self.last = announced.incarnations[root], announced.number, identity_of(content, self.settings.federation.name, 0)
+        self.last = (
+            announced.incarnations[root],
+            announced.number,
+            identity_of(content, self.settings.federation.name, 0),
+        )
 
     def good_entity(self) -> str:
         """An entity that no party knows."""
@@ -230,7 +237,9 @@ class ActiveTarget(FdsklTarget):
         active = self.role.active_partition(partition_of(entity))
         found = active.forecasts.get(entity)
         assert found is None or found.label is not None, "a good label is not kept"
-        assert found is None or (found.awaited and active.rounds.busy), "a good sample is neither predicted nor asked for"
+        assert found is None or (found.awaited and active.rounds.busy), (
+            "a good sample is neither predicted nor asked for"
+        )
 
 
 class OtherTarget(FdsklTarget):
@@ -246,10 +255,14 @@ class OtherTarget(FdsklTarget):
         said = [INCARNATION.decode(one.value) for one in known]
         task = self.role.partition(partition)
         own = self.role.settings
-        lives = {one.sender: one.number for one in said} | {own.required_party(): task.peers.incarnation.number}
+        lives = {one.sender: one.number for one in said} | {
+            own.required_party(): task.peers.incarnation.number
+        }
         self._number += 1
         fingerprint, numbers = own.fingerprint, [lives[name] for name in PARTIES]
-        good = Round(1, fingerprint, ACTIVE, numbers, self._number, PHASES, 1.5, [FeatureRange(0, 2)], [entity])
+        good = Round(
+            1, fingerprint, ACTIVE, numbers, self._number, PHASES, 1.5, [FeatureRange(0, 2)], [entity]
+        )
         assert self.feed(FuzzedRecord("rounds", None, ROUND.encode(good), partition)) is None
         self.now += self.settings.alignment.reply_seconds
         self.tick()
@@ -268,7 +281,13 @@ class RestoredParty(Restored):
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     """By name, a function that makes the target."""
     made = member_targets(random, FEDERATIONS, {ACTIVE: ActiveTarget, OTHER: OtherTarget}, RestoredParty)
-    codecs = {"incarnations": INCARNATION, "rounds": ROUND, "sums": PARTIAL_SUM, "revisions": REVISION, "turns": TURN}
+    codecs = {
+        "incarnations": INCARNATION,
+        "rounds": ROUND,
+        "sums": PARTIAL_SUM,
+        "revisions": REVISION,
+        "turns": TURN,
+    }
     for kind, codec in codecs.items():
         federation = FEDERATIONS["fdskl-several" if kind == "turns" else "fdskl-newton"]
         heard = partial(federation.heard, OTHER if kind == "rounds" else ACTIVE, kind)

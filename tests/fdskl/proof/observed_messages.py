@@ -24,10 +24,10 @@ class Observed:
     """Facts about a run that no topic shows.
 
     lives: the parties' names, one for each secret that was made.
-    hidden: by party and key of a keystream, digest of the numbers that it hid. A round is answered once, so no key may come again.
-    reused: for each key that did, a sentence on what it hid.
-    trouble: whether the active party ever reported that nobody answers. announced, abandoned: whether it asked for any round, or
-    gave one up.
+    hidden: by party and key of a keystream, digest of the numbers that it hid. A round is answered once, so
+    no key may come again. reused: for each key that did, a sentence on what it hid.
+    trouble: whether the active party ever reported that nobody answers. announced, abandoned: whether it
+    asked for any round, or gave one up.
     begun: by partition and version of the model, the entities of each iteration that began there.
     """
 
@@ -44,7 +44,9 @@ class Observed:
         digest = hashlib.blake2b(numbers.tobytes(), digest_size=16).digest()
         before = self.hidden.get((own, key))
         if before is not None:
-            self.reused.append(f"party {own} hid {'one thing twice' if before == digest else 'two things'} with one mask")
+            self.reused.append(
+                f"party {own} hid {'one thing twice' if before == digest else 'two things'} with one mask"
+            )
         self.hidden[own, key] = digest
 
 
@@ -56,7 +58,11 @@ def decode_prediction(record: Record) -> Prediction:
 def recorded(observed: Observed) -> Iterator[None]:
     """Note meanwhile what roles of this process mask, and what they begin to learn from."""
     # These modules import the functions by name, so the functions are replaced in the modules.
-    places: list[tuple[Any, str]] = [(contributions, "masked"), (masks, "mask_key"), (ActivePartition, "_next_iteration")]
+    places: list[tuple[Any, str]] = [
+        (contributions, "masked"),
+        (masks, "mask_key"),
+        (ActivePartition, "_next_iteration"),
+    ]
     before = [getattr(owner, name) for owner, name in places]
     masked, mask_key, next_iteration = before
     hiding: list[tuple[NDArray[Any], int]] = []

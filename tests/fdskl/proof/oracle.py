@@ -1,4 +1,5 @@
-"""Computes, with the secrets of all parties, every party's part of every feature, and the model at each of its versions."""
+"""Computes, with the secrets of all parties, every party's part of every feature, and the model at each of
+its versions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from streamfl.testing.faults.observed_messages import latest
 
 __all__ = ["Oracle", "RememberedModel", "models_of"]
 
-# Rounding of a phase, in radians, if sums are made in another order and frequencies are as large as a Laplacian kernel's.
+# Rounding of a phase, in radians, if sums are made in another order and frequencies are as large as a
+# Laplacian kernel's.
 ROUNDING = 1e-7
 
 Columns = Sequence[float] | None
@@ -42,7 +44,8 @@ class RememberedModel:
 
 
 def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, RememberedModel]]:
-    """By partition and version, the models that all active parties remembered, with their coefficients together."""
+    """By partition and version, the models that all active parties remembered, with their coefficients
+    together."""
     found = [_models_of(bus, chosen, party) for party in chosen.settings.federation.active_parties]
     return {
         partition: {
@@ -58,7 +61,9 @@ def _models_of(bus: Bus, chosen: FdsklScenario, party: str) -> dict[int, dict[in
     """The models that one active party remembered: the last version of each commit."""
     found: dict[int, dict[int, RememberedModel]] = {partition: {} for partition in range(chosen.partitions)}
     size = chosen.settings.learning.block_features
-    alphas: dict[int, dict[int, NDArray[np.float64]]] = {partition: {} for partition in range(chosen.partitions)}
+    alphas: dict[int, dict[int, NDArray[np.float64]]] = {
+        partition: {} for partition in range(chosen.partitions)
+    }
     records = sorted(bus.read(f"{chosen.name}.{party}.state"), key=lambda one: (one.partition, one.offset))
     for (partition, _), group in groupby(records, key=lambda one: (one.partition, one.timestamp)):
         content = None
@@ -92,7 +97,8 @@ class Oracle:
     def features(
         self, partition: int, entity: str, model: RememberedModel, first: int, count: int
     ) -> Iterator[tuple[tuple[bool, ...], bool, NDArray[np.float64]]]:
-        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), for all columns there may have been.
+        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), for all columns
+        there may have been.
 
         Yields before them which parties had columns, and whether these are all the latest.
         """
@@ -104,13 +110,21 @@ class Oracle:
             last = len(given) - 1
             parts.append(
                 [
-                    (columns is not None, number == last, self._phases(partition, party, columns, model.bandwidth, first, count))
+                    (
+                        columns is not None,
+                        number == last,
+                        self._phases(partition, party, columns, model.bandwidth, first, count),
+                    )
                     for number, columns in enumerate(given)
                 ]
             )
         for choice in product(*parts):
             total = np.sum([phases for _, _, phases in choice], axis=0)
-            yield tuple(known for known, _, _ in choice), all(last for _, last, _ in choice), math.sqrt(2) * np.cos(total)
+            yield (
+                tuple(known for known, _, _ in choice),
+                all(last for _, last, _ in choice),
+                math.sqrt(2) * np.cos(total),
+            )
 
     def tolerance(self, model: RememberedModel) -> float:
         """|df| <= sqrt(2) q pi 2^-32 sum |alpha|, and rounding."""
@@ -124,7 +138,11 @@ class Oracle:
         place = partition, party, bandwidth
         if place not in self._drawn:
             self._drawn[place] = self._frequencies(partition, party, bandwidth)
-        rows = np.zeros((1, self._chosen.dimensions[party])) if columns is None else self._standardised(partition, party, columns)
+        rows = (
+            np.zeros((1, self._chosen.dimensions[party]))
+            if columns is None
+            else self._standardised(partition, party, columns)
+        )
         return np.asarray(self._drawn[place].partial_phases(rows, [(first, count)])[0])
 
     def _frequencies(self, partition: int, party: str, bandwidth: float) -> Frequencies:
@@ -136,7 +154,13 @@ class Oracle:
         shared = settings.aggregation.frequencies == "shared"
         root = settings.federation.root
         return Frequencies(
-            density, names, settings.federation.seed, None if shared else secret, len(parties), parties.index(party), root
+            density,
+            names,
+            settings.federation.seed,
+            None if shared else secret,
+            len(parties),
+            parties.index(party),
+            root,
         )
 
     def _standardised(self, partition: int, party: str, columns: Sequence[float]) -> NDArray[np.float64]:
@@ -146,7 +170,10 @@ class Oracle:
             return row
         content: Any = msgspec.msgpack.decode(self._remembered[party][partition, b"columns"])
         moments = np.frombuffer(content[1]).reshape(5, 2, -1)
-        own = [_scaled(float(number), moments[:, :, place], wanted.transform) for place, number in enumerate(row[0])]
+        own = [
+            _scaled(float(number), moments[:, :, place], wanted.transform)
+            for place, number in enumerate(row[0])
+        ]
         return np.array([own])
 
 
@@ -156,7 +183,9 @@ def _scaled(number: float, moments: NDArray[np.float64], transform: str) -> floa
     for count, mean, second, third, fourth in moments.T.tolist():
         variance = second / count if count else 0.0
         usual = variance > 1e-100
-        skewness, kurtosis = (third / count / variance**1.5, fourth / count / variance**2) if usual else (0.0, 3.0)
+        skewness, kurtosis = (
+            (third / count / variance**1.5, fourth / count / variance**2) if usual else (0.0, 3.0)
+        )
         shapes.append((mean, math.sqrt(variance), skewness, kurtosis))
     heavy = transform != "none" and shapes[0][3] > 6
     mean, deviation, skewness, kurtosis = shapes[heavy]

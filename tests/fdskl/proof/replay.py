@@ -1,4 +1,5 @@
-"""Computes every iteration again from the equations: each version of the model from the one before and what it learnt from."""
+"""Computes every iteration again from the equations: each version of the model from the one before and what
+it learnt from."""
 
 from __future__ import annotations
 
@@ -20,8 +21,11 @@ Floats = NDArray[np.float64]
 CLOSE = 2e-3
 
 
-def check_learning(chosen: FdsklScenario, oracle: Oracle, partition: int, models: dict[int, RememberedModel]) -> None:
-    """Require that each version is what its iteration makes of the version before and of the entities that it began with.
+def check_learning(
+    chosen: FdsklScenario, oracle: Oracle, partition: int, models: dict[int, RememberedModel]
+) -> None:
+    """Require that each version is what its iteration makes of the version before and of the entities that it
+    began with.
 
     An iteration that was given up may have begun with other entities, so one of all that began has to fit.
     """
@@ -34,11 +38,19 @@ def check_learning(chosen: FdsklScenario, oracle: Oracle, partition: int, models
             continue
         step = _sgd if chosen.settings.learning.solver == "sgd" else _newton
         apart = min(step(chosen, oracle, partition, before, after, entities) for entities in begun)
-        require(apart <= CLOSE, f"partition {partition}: version {version} is {apart:g} from what its iteration makes")
+        require(
+            apart <= CLOSE,
+            f"partition {partition}: version {version} is {apart:g} from what its iteration makes",
+        )
 
 
 def _sgd(
-    chosen: FdsklScenario, oracle: Oracle, partition: int, before: RememberedModel, after: RememberedModel, entities: list[str]
+    chosen: FdsklScenario,
+    oracle: Oracle,
+    partition: int,
+    before: RememberedModel,
+    after: RememberedModel,
+    entities: list[str],
 ) -> float:
     """alpha_new = -gamma / (B R) sum_b L'(f(x_b), y_b) phi_new(x_b); all others times (1 - gamma lambda)."""
     learning = chosen.settings.learning
@@ -48,15 +60,28 @@ def _sgd(
     else:
         kept = _features(oracle, partition, before, after, entities, before.first, len(before.alphas))
         added = _features(oracle, partition, before, after, entities, before.next, size)
-        new = -gamma / added.size * added.T @ _slope(learning.loss, kept @ before.alphas, _labels(chosen, entities))
-    expected = np.concatenate([before.alphas * (1 - gamma * learning.regularisation), new])[after.first - before.first :]
+        new = (
+            -gamma
+            / added.size
+            * added.T
+            @ _slope(learning.loss, kept @ before.alphas, _labels(chosen, entities))
+        )
+    expected = np.concatenate([before.alphas * (1 - gamma * learning.regularisation), new])[
+        after.first - before.first :
+    ]
     return _apart(after.alphas, expected)
 
 
 def _newton(
-    chosen: FdsklScenario, oracle: Oracle, partition: int, before: RememberedModel, after: RememberedModel, entities: list[str]
+    chosen: FdsklScenario,
+    oracle: Oracle,
+    partition: int,
+    before: RememberedModel,
+    after: RememberedModel,
+    entities: list[str],
 ) -> float:
-    """(Phi' diag(L'') Phi / n + lambda C I) step = -(Phi' L' / n + lambda C alpha), for one block after another."""
+    """(Phi' diag(L'') Phi / n + lambda C I) step = -(Phi' L' / n + lambda C alpha), for one block after
+    another."""
     learning = chosen.settings.learning
     size = learning.block_features
     limit = learning.features_limit // size * size
@@ -73,7 +98,10 @@ def _newton(
         blocks = [before.next + number * size for number in range(count)]
     elif gone:
         others = len(after.alphas) // size - 1
-        blocks = [before.next, *(after.first + (before.cursor + number) % others * size for number in range(count - 1))]
+        blocks = [
+            before.next,
+            *(after.first + (before.cursor + number) % others * size for number in range(count - 1)),
+        ]
     else:
         blocks = [before.first + (before.cursor + number) % (limit // size) * size for number in range(count)]
     penalty = learning.regularisation * max(1.0, 1024 / len(entities)) * limit
@@ -88,7 +116,10 @@ def _newton(
         made = after.alphas[first - after.first :][:size] - own
         if blocks.count(first) == 1:
             # The step may have been halved. Where rounding decides that, either is right.
-            halves = [_apart(made, whole * 2.0**-halved) for halved in (range(4) if learning.loss == "logistic" else (0,))]
+            halves = [
+                _apart(made, whole * 2.0**-halved)
+                for halved in (range(4) if learning.loss == "logistic" else (0,))
+            ]
             apart = max(apart, min(halves))
         alphas[part] = own + made
         outputs = outputs + phi @ made
@@ -96,7 +127,13 @@ def _newton(
 
 
 def _features(
-    oracle: Oracle, partition: int, before: RememberedModel, after: RememberedModel, entities: list[str], first: int, count: int
+    oracle: Oracle,
+    partition: int,
+    before: RememberedModel,
+    after: RememberedModel,
+    entities: list[str],
+    first: int,
+    count: int,
 ) -> Floats:
     """phi of entities that all parties know, (n, count)."""
     del before

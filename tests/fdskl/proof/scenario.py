@@ -31,8 +31,9 @@ LAST_ENTITIES = 3
 class FdsklScenario(MembersScenario):
     """A federation of masked sums under faults.
 
-    dimensions: columns of each party. columns: by party and entity, all columns that the party ever gets, in order. labels: by
-    entity. synchronous: every party gets everything once and is waited for, so that each iteration is known.
+    dimensions: columns of each party. columns: by party and entity, all columns that the party ever gets, in
+    order. labels: by entity. synchronous: every party gets everything once and is waited for, so that each
+    iteration is known.
     absent: the party that may stop sending.
     observed: what roles sent and used, whether it was committed or not.
     """
@@ -46,17 +47,22 @@ class FdsklScenario(MembersScenario):
     observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
-        learning, alignment, aggregation = self.settings.learning, self.settings.alignment, self.settings.aggregation
+        learning, alignment, aggregation = (
+            self.settings.learning,
+            self.settings.alignment,
+            self.settings.aggregation,
+        )
         forgets = f", forgotten after {alignment.expiry_seconds:.3g} s" if self.forgets else ""
         sweeps = "" if learning.sweeps is None else f", {learning.sweeps} sweeps"
         return (
-            f"masked sums{', synchronous' if self.synchronous else ''}, {len(self.parties)} parties, {self.active} is active, "
-            f"{aggregation.topology}, mask {aggregation.mask}, {aggregation.frequencies} frequencies, {aggregation.circle_bits} "
-            f"bits, {learning.solver}, {learning.loss}, {learning.kernel}, {learning.block_instances} x {learning.block_features}, "
-            f"at most {learning.features_limit}{sweeps}, {self.settings.bus.processing_guarantee}, waits "
-            f"{alignment.reply_seconds:.3g} s for columns, {aggregation.round_seconds:.3g} s for a round{forgets}, "
-            f"{self.partitions} partitions, "
-            f"{dict(self.workers)} processes, {len(self.columns)} samples, {len(self.labels)} labels; {self.faults}"
+            f"masked sums{', synchronous' if self.synchronous else ''}, {len(self.parties)} parties, "
+            f"{self.active} is active, {aggregation.topology}, mask {aggregation.mask}, "
+            f"{aggregation.frequencies} frequencies, {aggregation.circle_bits} bits, {learning.solver}, "
+            f"{learning.loss}, {learning.kernel}, {learning.block_instances} x {learning.block_features}, at "
+            f"most {learning.features_limit}{sweeps}, {self.settings.bus.processing_guarantee}, waits "
+            f"{alignment.reply_seconds:.3g} s for columns, {aggregation.round_seconds:.3g} s for a "
+            f"round{forgets}, {self.partitions} partitions, {dict(self.workers)} processes, "
+            f"{len(self.columns)} samples, {len(self.labels)} labels; {self.faults}"
         )
 
     @property
@@ -111,17 +117,32 @@ class FdsklScenario(MembersScenario):
         for partition, task in role._tasks.items():
             pending = len(task.sums.pending)
             require(pending <= 4 * most * several, f"{role.settings.own_party}: {pending} rounds under way")
-            require(len(task.columns) <= settings.alignment.limit, f"{role.settings.own_party}: {len(task.columns)} entities")
+            require(
+                len(task.columns) <= settings.alignment.limit,
+                f"{role.settings.own_party}: {len(task.columns)} entities",
+            )
             if not role.settings.is_active:
                 continue
             active = role.active_partition(partition)
             may = most if actives == 1 else 2 * most
-            require(len(active.rounds) <= may, f"{len(active.rounds)} rounds were announced and are not over, {may} may be")
+            require(
+                len(active.rounds) <= may,
+                f"{len(active.rounds)} rounds were announced and are not over, {may} may be",
+            )
             limit = max(settings.learning.window, settings.learning.block_instances)
-            require(len(active.labelled) <= limit, f"{len(active.labelled)} labelled entities are kept, {limit} may be")
-            require(active.model.kept <= settings.learning.features_limit, f"{active.model.kept} features are kept")
+            require(
+                len(active.labelled) <= limit,
+                f"{len(active.labelled)} labelled entities are kept, {limit} may be",
+            )
+            require(
+                active.model.kept <= settings.learning.features_limit,
+                f"{active.model.kept} features are kept",
+            )
             most_bytes = settings.learning.cache_bytes
-            require(4 * len(active.cache) * active.model.limit <= most_bytes, f"{len(active.cache)} entities in the cache")
+            require(
+                4 * len(active.cache) * active.model.limit <= most_bytes,
+                f"{len(active.cache)} entities in the cache",
+            )
 
     def standing(self, bus: Bus, last: bool) -> str:
         late = {reading.client for reading in self.last}
@@ -135,18 +156,24 @@ class FdsklScenario(MembersScenario):
         return self.permanent_fault is not None and (topic, partition) in self.permanent_fault.places
 
     def to_be_predicted(self, bus: Bus) -> set[str]:
-        """The entities that the active party has to predict. If a party is absent, or entities are forgotten, none is certain."""
+        """The entities that the active party has to predict. If a party is absent, or entities are forgotten,
+        none is certain."""
         if self.absent is not None or self.forgets:
             return set()
         topic, count = samples_topic(self.active), self.partitions
         seen = {entity for party, entity in self.columns if party == self.active}
-        return {entity for entity in seen if not self.is_hidden(topic, bus.partition_of(entity.encode(), count))}
+        return {
+            entity for entity in seen if not self.is_hidden(topic, bus.partition_of(entity.encode(), count))
+        }
 
 
 def scenario_of_several(seed: int) -> FdsklScenario:
-    """The scenario of this seed with two or more active parties, where every party gets everything once and is waited for."""
+    """The scenario of this seed with two or more active parties, where every party gets everything once and
+    is waited for."""
     chosen, draws = scenario(seed), rng_for(seed, "simulation", "several active parties")
-    names = [str(name) for name in draws.permutation(list(chosen.parties))][: int(draws.integers(2, len(chosen.parties) + 1))]
+    names = [str(name) for name in draws.permutation(list(chosen.parties))][
+        : int(draws.integers(2, len(chosen.parties) + 1))
+    ]
     given = chosen.settings
 
     def changed(section: Any, **update: Any) -> Any:
@@ -163,19 +190,32 @@ def scenario_of_several(seed: int) -> FdsklScenario:
     )
     data = _data(draws, settings, chosen.dimensions, int(draws.integers(12, 25)), chosen.faulty_seconds, True)
     chosen = replace(
-        chosen, settings=settings, labels=data.labels, columns=data.columns, synchronous=True, observed=Observed()
+        chosen,
+        settings=settings,
+        labels=data.labels,
+        columns=data.columns,
+        synchronous=True,
+        observed=Observed(),
     )
 
     def dealt(reading: Reading) -> Reading:
         if reading.topic != LABELS:
             return reading
-        return replace(reading, topic=labels_topic(settings.federation, names[int(reading.client[1:]) % len(names)]))
+        return replace(
+            reading, topic=labels_topic(settings.federation, names[int(reading.client[1:]) % len(names)])
+        )
 
     readings = [dealt(one) for one in data.readings]
-    topics = [*(samples_topic(name) for name in chosen.parties), *(labels_topic(settings.federation, name) for name in names)]
+    topics = [
+        *(samples_topic(name) for name in chosen.parties),
+        *(labels_topic(settings.federation, name) for name in names),
+    ]
     return replace(
         chosen,
-        readings=tuple(tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at)) for topic in topics),
+        readings=tuple(
+            tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at))
+            for topic in topics
+        ),
         last=tuple(dealt(one) for one in data.last),
     )
 
@@ -240,7 +280,9 @@ def scenario(seed: int) -> FdsklScenario:
         },
         alignment={  # type: ignore[arg-type]
             "reply_seconds": patience,
-            "expiry_seconds": float(draws.uniform(1.0, 25.0)) if not synchronous and chance(0.2) else FOR_EVER,
+            "expiry_seconds": float(draws.uniform(1.0, 25.0))
+            if not synchronous and chance(0.2)
+            else FOR_EVER,
             "revise": chance(0.7),
             "linger_ms": float(between(0, 50)),
             "limit": 1000,
@@ -268,7 +310,8 @@ def scenario(seed: int) -> FdsklScenario:
         partitions=1 if found else between(1, 3),
         dimensions=dimensions,
         readings=tuple(
-            tuple(sorted((one for one in data.readings if one.topic == topic), key=lambda one: one.at)) for topic in topics
+            tuple(sorted((one for one in data.readings if one.topic == topic), key=lambda one: one.at))
+            for topic in topics
         ),
         last=tuple(data.last),
         columns=data.columns,
@@ -309,7 +352,10 @@ def _data(
             at = begins + (float(draws.exponential(2.0)) if draws.random() < 0.2 else 0.0)
             for _ in range(1 + int(not synchronous and draws.random() < 0.15)):
                 # With heavy tails.
-                content: dict[str, Any] = {"id": entity, "x": np.sinh(2 * draws.normal(size=dimension)).tolist()}
+                content: dict[str, Any] = {
+                    "id": entity,
+                    "x": np.sinh(2 * draws.normal(size=dimension)).tolist(),
+                }
                 data.columns.setdefault((name, entity), []).append(content["x"])
                 own.append(Reading(samples_topic(name), entity, content, at, True))
                 at += float(draws.exponential(3.0))

@@ -1,4 +1,5 @@
-"""The computation in arrays against a whole federation on the memory bus: what benchmarks measure is what parties learn."""
+"""The computation in arrays against a whole federation on the memory bus: what benchmarks measure is what
+parties learn."""
 
 from __future__ import annotations
 
@@ -55,14 +56,31 @@ def federation(learning: dict[str, Any], epochs: int) -> tuple[KernelFederation,
         ({"columns_share": 0.5, "visits": 1}, 1),
         ({"positive_weight": 6.0}, 1),
         ({"solver": "sgd", "step": 2.0, "regularisation": 1e-3, "step_rule": "inverse"}, 1),
-        ({"solver": "sgd", "block_instances": 1, "block_features": 1, "features_limit": 500, "step": 0.1, "bandwidth": 2.0}, 1),
+        (
+            {
+                "solver": "sgd",
+                "block_instances": 1,
+                "block_features": 1,
+                "features_limit": 500,
+                "step": 0.1,
+                "bandwidth": 2.0,
+            },
+            1,
+        ),
         ({"loss": "square", "bandwidth_multiplier": 0.5}, 1),
     ],
     ids=["newton", "dropping", "matern", "sparse", "weighted", "sgd", "published", "square"],
 )
 def test_arrays_learn_what_a_federation_learns(learning: dict[str, Any], epochs: int) -> None:
-    """Protects every accuracy figure: they are of this computation, so it has to be the parties' own, policy and all."""
-    usual = {"features_limit": 48, "block_features": 8, "block_instances": 64, "first_instances": FIRST, "regularisation": 1e-4}
+    """Protects every accuracy figure: they are of this computation, so it has to be the parties' own, policy
+    and all."""
+    usual = {
+        "features_limit": 48,
+        "block_features": 8,
+        "block_instances": 64,
+        "first_instances": FIRST,
+        "regularisation": 1e-4,
+    }
     learning = usual | learning
     whole, inputs = federation(learning, epochs)
     secrets = [rng_for(SEED, "fdskl", "simulation", name).bytes(32) for name in NAMES]
@@ -76,7 +94,9 @@ def test_arrays_learn_what_a_federation_learns(learning: dict[str, Any], epochs:
         assert learnt.bandwidth == pytest.approx(expansion.bandwidth, rel=1e-6)
         assert (learnt.first, learnt.iterations) == (expansion.first, expansion.version)
         assert learnt.features_dropped == active.model.dropped
-        np.testing.assert_allclose(learnt.alphas, expansion.alphas, atol=1e-4 * np.abs(expansion.alphas).max())
+        np.testing.assert_allclose(
+            learnt.alphas, expansion.alphas, atol=1e-4 * np.abs(expansion.alphas).max()
+        )
         ones = [own[:50] + 0.1 for own in inputs]
         np.testing.assert_allclose(learnt.evaluate(ones), whole.evaluate(ones), atol=1e-3)
         assert np.std(learnt.evaluate(ones)) > 0.1

@@ -23,7 +23,8 @@ SEEDS = range(24)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
-    """Protects the one model of several active parties: aborted and repeated commits, moved partitions, workers cut off."""
+    """Protects the one model of several active parties: aborted and repeated commits, moved partitions,
+    workers cut off."""
     verdicts = [simulate_several(seed) for seed in SEEDS]
     assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
@@ -35,7 +36,12 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 
 
 def others_iterations_decay_nothing(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, KernelModel, "take_turn", lambda real, self, first, decay, bandwidth: real(self, first, 1.0, bandwidth))
+    instead(
+        patch,
+        KernelModel,
+        "take_turn",
+        lambda real, self, first, decay, bandwidth: real(self, first, 1.0, bandwidth),
+    )
 
 
 def answers_by_the_version_before(patch: pytest.MonkeyPatch) -> None:
@@ -74,6 +80,7 @@ MUTATIONS: dict[str, Mutation] = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation's worth: what learns out of turn or from stale coefficients fails, and says how."""
+    """Protects the simulation's worth: what learns out of turn or from stale coefficients fails, and says
+    how."""
     MUTATIONS[name](monkeypatch)
     check_caught(name, simulate_several)

@@ -35,7 +35,8 @@ SEEDS = range(16)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
-    """Protects exactly-once, one-time masks, the equations and progress of masked sums under faults at every call of the loop."""
+    """Protects exactly-once, one-time masks, the equations and progress of masked sums under faults at every
+    call of the loop."""
     verdicts = [simulate(seed) for seed in SEEDS]
     assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
@@ -43,7 +44,8 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 
 
 def test_scenarios_are_of_every_kind() -> None:
-    """Protects the breadth of the seeds: every topology, mask, solver, loss and kernel, alone and scaled out."""
+    """Protects the breadth of the seeds: every topology, mask, solver, loss and kernel, alone and scaled
+    out."""
     chosen = [scenario(seed) for seed in SEEDS]
     assert {len(one.parties) for one in chosen} == {2, 3, 4, 5}
     assert {one.synchronous for one in chosen} == {True, False}
@@ -63,7 +65,8 @@ def test_scenarios_are_of_every_kind() -> None:
 
 
 def test_a_seed_is_one_history() -> None:
-    """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and secrets."""
+    """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and
+    secrets."""
     assert [simulate(seed).hash for seed in (3, 4)] == [simulate(seed).hash for seed in (3, 4)]
 
 
@@ -85,7 +88,12 @@ def masks_of_the_pair_alone(patch: pytest.MonkeyPatch) -> None:
 
 def answers_a_round_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReceivedRounds, "__contains__", lambda self, key: False)
-    instead(patch, ReceivedRounds, "note", lambda real, self, key, identity: bool(real(self, key, identity)) or True)
+    instead(
+        patch,
+        ReceivedRounds,
+        "note",
+        lambda real, self, key, identity: bool(real(self, key, identity)) or True,
+    )
 
 
 def leaves_its_part_out(patch: pytest.MonkeyPatch) -> None:
@@ -228,7 +236,9 @@ MUTATIONS: dict[str, Mutation] = {
     "model: the wrong features are dropped": drops_the_newest,
     "model: features of other columns in the cache": features_of_other_columns,
     "model: a step too long": a_step_too_long,
-    "written: coefficients beyond what is read": written(b"alphas/", lambda content: np.full(len(content) // 8, 1e101).tobytes()),
+    "written: coefficients beyond what is read": written(
+        b"alphas/", lambda content: np.full(len(content) // 8, 1e101).tobytes()
+    ),
     "restored: without the secret": begins_with_another_secret,
     "restored: without the model": without(b"model", role=FdsklWorker),
     "restored: without coefficients": without(b"alphas/", role=FdsklWorker),
@@ -259,6 +269,7 @@ TRIED_FIRST = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds, and says how."""
+    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds,
+    and says how."""
     MUTATIONS[name](monkeypatch)
     check_caught(name, simulate, TRIED_FIRST.get(name, 0))

@@ -1,4 +1,5 @@
-"""What the active party remembers: forecasts, labelled entities, the model; and the cache that is not remembered."""
+"""What the active party remembers: forecasts, labelled entities, the model; and the cache that is not
+remembered."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def test_the_latest_labelled_entities_are_kept_with_their_outputs() -> None:
 
 
 def test_labelled_entities_are_restored() -> None:
-    """Protects the window and f of each entity from a restart, over more than one chunk and entities that are gone."""
+    """Protects the window and f of each entity from a restart, over more than one chunk and entities that are
+    gone."""
     parts, again = ChangedParts(), ChangedParts()
     one, other = labelled(parts, CHUNK), labelled(again, CHUNK)
     for number in range(2 * CHUNK + 3):
@@ -153,7 +155,8 @@ def test_a_model_decays_by_one_factor_and_is_restored() -> None:
 @pytest.mark.parametrize("alphas", [[1e99, -1e120], [np.inf, np.nan], [1e-300, 3.0]])
 @pytest.mark.parametrize("scale", [1.0, 1e-99])
 def test_whatever_is_written_of_a_model_is_taken_back(alphas: list[float], scale: float) -> None:
-    """Protects a restart after steps that were far too long: coefficients are divided by the common factor before they are written.
+    """Protects a restart after steps that were far too long: coefficients are divided by the common factor
+    before they are written.
 
     They used to be cut at 1e100 before that, and refused above 1e150 at the restart.
     """
@@ -168,7 +171,13 @@ def test_whatever_is_written_of_a_model_is_taken_back(alphas: list[float], scale
 
 
 @pytest.mark.parametrize(
-    "content", [[1, 4, 2, 1.0, 0, 1.0, 0], [1, 1, 4, 1.0, 0, 1.0, 0], [1, 0, 2, 0.0, 0, 1.0, 0], [1, 0, 2, 1.0, 0, np.nan, 0]]
+    "content",
+    [
+        [1, 4, 2, 1.0, 0, 1.0, 0],
+        [1, 1, 4, 1.0, 0, 1.0, 0],
+        [1, 0, 2, 0.0, 0, 1.0, 0],
+        [1, 0, 2, 1.0, 0, np.nan, 0],
+    ],
 )
 def test_a_remembered_model_that_cannot_be_is_refused(content: object) -> None:
     """Protects a start from a damaged changelog."""
@@ -273,7 +282,8 @@ def test_a_secret_of_a_file_is_remembered_by_its_digest_alone() -> None:
 
 
 def test_entities_without_a_label_have_what_room_the_others_leave() -> None:
-    """Protects the window's features from those of a stream of which few are ever labelled, and memory from what nobody awaits."""
+    """Protects the window's features from those of a stream of which few are ever labelled, and memory from
+    what nobody awaits."""
     cache = FeatureCache(2, 2, 3 * 8)
     block = [FeatureRange(0, 2)]
 

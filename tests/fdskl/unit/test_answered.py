@@ -1,4 +1,5 @@
-"""What a party answers in its life: features of one scale alone, and so many of an entity; what is more is counted and told."""
+"""What a party answers in its life: features of one scale alone, and so many of an entity; what is more is
+counted and told."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from fdskl.makers import life_of, lives, make_worker, settings_of
 
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
-from streamfl.fdskl.messages import DISTANCES, INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, PartialSum, Round
+from streamfl.fdskl.messages import (
+    DISTANCES,
+    INCARNATION,
+    PARTIAL_SUM,
+    PHASES,
+    ROUND,
+    FeatureRange,
+    Incarnation,
+    PartialSum,
+    Round,
+)
 from streamfl.fdskl.sums.circle import from_circle, to_circle
 from streamfl.fdskl.sums.contributions import Contributions
 from streamfl.fdskl.sums.own_columns import OwnColumns
@@ -27,7 +38,9 @@ BEGIN, REPLY, MOST = 1000.0, 0.7, 12
 class Asked:
     """The passive party of two, and rounds in the active one's name. state: its changelog."""
 
-    def __init__(self, has_keys: bool = True, state: dict[bytes, bytes] | None = None, life: int = 0, **sections: Any) -> None:
+    def __init__(
+        self, has_keys: bool = True, state: dict[bytes, bytes] | None = None, life: int = 0, **sections: Any
+    ) -> None:
         sections |= {
             # On a memory bus nobody can be a stranger, as where members have keys.
             "bus": {"url": "memory://" if has_keys else "kafka://localhost:9092"},
@@ -44,7 +57,9 @@ class Asked:
         message = Incarnation(VERSION, self.role.settings.fingerprint, "p0", own.number, own.public, 1, 0)
         self.take("incarnations", message, INCARNATION.encode(message))
 
-    def take(self, channel: str, message: Any, value: bytes = b"", key: str = "") -> Sequence[Send | Rejection]:
+    def take(
+        self, channel: str, message: Any, value: bytes = b"", key: str = ""
+    ) -> Sequence[Send | Rejection]:
         record = Record(channel, 0, 0, key.encode(), value, (), self.now)
         return self.role.receive([Received(channel, message, record)], self.now)
 
@@ -52,7 +67,14 @@ class Asked:
         for entity in entities:
             self.take("samples", Sample(entity, "s", (1.0, -2.0), None), key=entity)
 
-    def ask(self, entities: list[str], first: int = 0, count: int = 4, bandwidth: float = 1.0, purpose: int = PHASES) -> list[Any]:
+    def ask(
+        self,
+        entities: list[str],
+        first: int = 0,
+        count: int = 4,
+        bandwidth: float = 1.0,
+        purpose: int = PHASES,
+    ) -> list[Any]:
         """What comes at once."""
         numbers, self._number = [life_of(0, 50).number, life_of(1, self._life).number], self._number + 1
         ranges = [FeatureRange(first, count)] if purpose == PHASES else []
@@ -68,7 +90,11 @@ class Asked:
     def sums(replies: Sequence[Send | Rejection]) -> list[Any]:
         """Sums that were sent, and reasons of what was refused."""
         sums: list[Any] = [one.error.reason for one in replies if isinstance(one, Rejection)]
-        return sums + [PARTIAL_SUM.decode(one.value) for one in replies if isinstance(one, Send) and one.channel.startswith("sums")]
+        return sums + [
+            PARTIAL_SUM.decode(one.value)
+            for one in replies
+            if isinstance(one, Send) and one.channel.startswith("sums")
+        ]
 
     def state(self) -> dict[bytes, bytes]:
         return {change.key: change.value for change in self.role.changed_state() if change.value is not None}
@@ -89,8 +115,9 @@ def known(found: list[Any]) -> list[int]:
 
 
 def test_two_bandwidths_have_no_frequency_in_common() -> None:
-    """Protects projections from whoever asks at two scales: of the same frequencies the coarse one tells the fine one's whole turns
-    and takes the offset off. The first scale keeps what a model of an earlier release was learnt from.
+    """Protects projections from whoever asks at two scales: of the same frequencies the coarse one tells the
+    fine one's whole turns and takes the offset off. The first scale keeps what a model of an earlier release
+    was learnt from.
     """
     asked = Asked()
     before = asked.frequencies(1.0)
@@ -115,18 +142,28 @@ class ToldBefore(msgspec.Struct, array_like=True):
 
 
 def test_the_release_before_takes_what_is_remembered() -> None:
-    """Protects the way back to 0.1, which refuses records that it does not know: what was answered is at the end of one that it
-    reads. Where it wrote that anew, it drew features of any bandwidth alike, and so does this release when it comes again.
-    """
+    """Protects the way back to 0.1, which refuses records that it does not know: what was answered is at the
+    end of one that it reads. Where it wrote that anew, it drew features of any bandwidth alike, and so does
+    this release when it comes again."""
     asked = Asked()
     asked.show("a", "b")
     for purpose in (PHASES, DISTANCES):
         assert known(asked.ask(["a", "b"], purpose=purpose)) == [1, 1]
     state = asked.state()
-    assert {key.partition(b"/")[0] for key in state} <= {b"columns", b"secret", b"told", b"life", b"entity", b"peer"}
+    assert {key.partition(b"/")[0] for key in state} <= {
+        b"columns",
+        b"secret",
+        b"told",
+        b"life",
+        b"entity",
+        b"peer",
+    }
     told = msgspec.msgpack.decode(state[b"told"], type=ToldBefore)
     assert told.number == asked.role.partition(0).peers.incarnation.number
-    kept, before = Asked(state=state, life=1), Asked(state={**state, b"told": msgspec.msgpack.encode(told)}, life=1)
+    kept, before = (
+        Asked(state=state, life=1),
+        Asked(state={**state, b"told": msgspec.msgpack.encode(told)}, life=1),
+    )
     answers = [one.role.partition(0).peers.answers for one in (kept, before)]
     assert [(one.bandwidth, one.distances) for one in answers] == [(1.0, 1), (0.0, 0)]
     (first, offsets), (anew, other) = before.frequencies(1.5), kept.frequencies(1.5)
@@ -137,8 +174,8 @@ def test_the_release_before_takes_what_is_remembered() -> None:
 
 
 def test_features_that_the_release_before_draws_otherwise_have_no_way_back() -> None:
-    """Protects predictions from 0.1, whose features of a second bandwidth are others than the model was learnt with: it finds a
-    record that it refuses. Where all draw from the shared seed they are the same.
+    """Protects predictions from 0.1, whose features of a second bandwidth are others than the model was
+    learnt with: it finds a record that it refuses. Where all draw from the shared seed they are the same.
     """
     for frequencies in ("private", "shared"):
         asked = Asked(aggregation={"frequencies": frequencies})
@@ -157,8 +194,8 @@ def test_features_that_the_release_before_draws_otherwise_have_no_way_back() -> 
 
 @pytest.mark.parametrize("factor", [1.01 * FARTHEST, 0.99 / FARTHEST, 1e9])
 def test_a_bandwidth_that_nobody_finds_is_refused(factor: float) -> None:
-    """Protects projections from a scale at which no phase turns around. Where members have no keys a stranger may have asked first,
-    so there it is told, and the model goes on.
+    """Protects projections from a scale at which no phase turns around. Where members have no keys a stranger
+    may have asked first, so there it is told, and the model goes on.
     """
     for has_keys in (True, False):
         first = Asked(has_keys)
@@ -173,8 +210,8 @@ def test_a_bandwidth_that_nobody_finds_is_refused(factor: float) -> None:
 
 
 def test_an_entity_tells_so_many_features_and_is_unknown_then() -> None:
-    """Protects an entity from being asked about all its life: it is answered for as one that is not known, as late and in the same
-    form, and stays so after a restart. What was told before may be asked for again.
+    """Protects an entity from being asked about all its life: it is answered for as one that is not known, as
+    late and in the same form, and stays so after a restart. What was told before may be asked for again.
     """
     asked = Asked()
     asked.show("a", "b")
@@ -199,13 +236,15 @@ def test_an_entity_tells_so_many_features_and_is_unknown_then() -> None:
 
 
 def test_features_of_another_bandwidth_are_other_features() -> None:
-    """Protects the bound from whoever asks for the same numbers at bandwidths that differ a little: each draws anew."""
+    """Protects the bound from whoever asks for the same numbers at bandwidths that differ a little: each
+    draws anew."""
     asked = Asked()
     asked.show("a")
     for bandwidth in (1.0, 1.0, 1.1, 1.1, 1.2):
         assert known(asked.ask(["a"], bandwidth=bandwidth)) == [1]
     assert asked.ask(["a"], bandwidth=1.0) == []
-    # From where no bound is kept to nothing is counted: it would be a record of the changelog for each of a model's blocks.
+    # From where no bound is kept to nothing is counted: it would be a record of the changelog for each of a
+    # model's blocks.
     free = Asked(has_keys=False)
     free.show("a")
     assert known(free.ask(["a"])) == [1]
@@ -215,7 +254,8 @@ def test_features_of_another_bandwidth_are_other_features() -> None:
 
 
 def test_features_are_counted_once_wherever_they_lie() -> None:
-    """Protects the count: neighbours in any order, and again, are counted once; far ones in full, however they alternate."""
+    """Protects the count: neighbours in any order, and again, are counted once; far ones in full, however
+    they alternate."""
     columns = OwnColumns(ChangedParts(), 1, 10.0, 9, {}, 100)
     columns.put("a", b"12345678", 0.0)
 
@@ -234,7 +274,8 @@ def test_features_are_counted_once_wherever_they_lie() -> None:
 
 
 def test_more_distances_than_a_federation_needs_are_told() -> None:
-    """Protects the operator from not knowing: distances are asked for once, and again where a round or a state was lost."""
+    """Protects the operator from not knowing: distances are asked for once, and again where a round or a
+    state was lost."""
     asked = Asked()
     asked.show("a", "b")
     for number in range(MANY_DISTANCES + 1):
@@ -244,9 +285,9 @@ def test_more_distances_than_a_federation_needs_are_told() -> None:
 
 
 def test_noise_is_of_the_entity_and_not_of_the_question() -> None:
-    """Protects what noise promises from an average: each round of another number, of other features, and in another life, is of one
-    draw for the entity's columns. At this scale no phase turns around, so each round's features are solved for what they are of.
-    """
+    """Protects what noise promises from an average: each round of another number, of other features, and in
+    another life, is of one draw for the entity's columns. At this scale no phase turns around, so each
+    round's features are solved for what they are of."""
     row = np.array([[0.3, -0.2, 0.5, 0.1]])
     settings = settings_of(
         "p1",

@@ -51,7 +51,8 @@ class Alone:
             self.role.restore(StateChange("state", 0, key, value))
 
     def sees(self, entities: Sequence[str], unread: int = 0, now: float = 1000.0) -> list[tuple[str, int]]:
-        """The predictions that it makes when these entities come in one batch: which, and by which version."""
+        """The predictions that it makes when these entities come in one batch: which, and by which
+        version."""
         batch = []
         for entity in entities:
             self.offset += 1
@@ -62,11 +63,15 @@ class Alone:
     def hears(self, entities: Sequence[str], unread: int = 0, now: float = 1000.0) -> list[tuple[str, int]]:
         """The predictions that it makes when labels of these entities come in one batch."""
         records = [(entity, Record("labels", 0, 0, entity.encode(), b"", (), now)) for entity in entities]
-        labels = [Received("labels", Label(entity, entity, float(int(entity[1:]) % 2)), record) for entity, record in records]
+        labels = [
+            Received("labels", Label(entity, entity, float(int(entity[1:]) % 2)), record)
+            for entity, record in records
+        ]
         return self.take(labels, unread, now)
 
     def ticks(self, unread: int = 0, now: float = 1000.0) -> list[tuple[str, int]]:
-        """The predictions that it makes when nothing but time has come; before, all is read that lay there when it began."""
+        """The predictions that it makes when nothing but time has come; before, all is read that lay there
+        when it began."""
         self.has_ticked = True
         return self.take([], unread, now)
 
@@ -85,7 +90,8 @@ def by(version: int, entities: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def test_a_history_is_predicted_as_its_labels_are_learnt() -> None:
-    """Protects the first hour: a model that has learnt nothing predicted a whole history before it learnt from any of it."""
+    """Protects the first hour: a model that has learnt nothing predicted a whole history before it learnt
+    from any of it."""
     party = Alone()
     assert party.sees(HISTORY, unread=12) == []
     predicted = party.hears(HISTORY)
@@ -100,10 +106,13 @@ def test_labels_that_came_first_are_learnt_in_step_too() -> None:
 
 
 def test_what_comes_live_is_predicted_at_once() -> None:
-    """Protects live predictions from a wait: also while a backlog waits, and whatever lies unread meanwhile."""
+    """Protects live predictions from a wait: also while a backlog waits, and whatever lies unread
+    meanwhile."""
     party = Alone()
     party.ticks()
-    assert [party.sees([entity], unread=100) for entity in HISTORY[:6]] == [by(0, [entity]) for entity in HISTORY[:6]]
+    assert [party.sees([entity], unread=100) for entity in HISTORY[:6]] == [
+        by(0, [entity]) for entity in HISTORY[:6]
+    ]
     party = Alone()
     assert party.sees(HISTORY[:6], unread=3) == []
     assert party.sees(HISTORY[6:7], unread=2) == []
@@ -133,7 +142,8 @@ def test_entities_without_a_label_are_not_waited_with_once_all_is_read() -> None
 
 
 def test_where_learning_stands_still_it_is_waited_for_once() -> None:
-    """Protects predictions from a party that is away: it costs at most the patience, and then nothing until learning goes on."""
+    """Protects predictions from a party that is away: it costs at most the patience, and then nothing until
+    learning goes on."""
     party = Alone(parties=2)
     party.sees(HISTORY[:8], unread=8)
     assert party.hears(HISTORY[:8], unread=100) == by(0, HISTORY[:3])
@@ -143,7 +153,8 @@ def test_where_learning_stands_still_it_is_waited_for_once() -> None:
 
 
 def test_live_predictions_are_no_learning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the patience: where learning alone stands still, live predictions would put off the end of it for ever."""
+    """Protects the patience: where learning alone stands still, live predictions would put off the end of it
+    for ever."""
     party = Alone()
     party.sees(HISTORY[:8], unread=8)
     assert party.hears(HISTORY[:3], unread=5) == by(0, HISTORY[:3])
@@ -156,7 +167,8 @@ def test_live_predictions_are_no_learning(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_restart_goes_on_in_the_order_of_the_topic() -> None:
-    """Protects a backlog from a restart: what waits is remembered by its last writing, and labels are written later."""
+    """Protects a backlog from a restart: what waits is remembered by its last writing, and labels are written
+    later."""
     party, other = Alone(), Alone()
     for one in (party, other):
         assert one.sees(HISTORY, unread=12) == []
@@ -168,26 +180,28 @@ def test_a_restart_goes_on_in_the_order_of_the_topic() -> None:
 
 
 def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
-    """Protects the rule itself, since no worker tells a role that does not ask; and whoever wonders why predictions stand still."""
+    """Protects the rule itself, since no worker tells a role that does not ask; and whoever wonders why
+    predictions stand still."""
     party = Alone()
     assert isinstance(party.role, CatchesUp)
     assert "backlog" not in (party.role.backlog or "")
     party.sees(HISTORY[:6], unread=100)
     assert party.role.backlog == (
-        "a backlog is predicted in step with the model, which has version 0: 100 records are unread, and 6 entities wait "
-        "until the labels before them are learnt"
+        "a backlog is predicted in step with the model, which has version 0: 100 records are unread, and 6 "
+        "entities wait until the labels before them are learnt"
     )
     assert party.role.waiting == {"predictions": 6}
     assert party.role.wake_at == 1030.0
     assert len(party.take([], 100, 1030.0)) == 6
     assert party.role.backlog == (
-        "a backlog is predicted without waiting for the model, which stays at version 0: 100 records are unread, and 0 entities "
-        "wait"
+        "a backlog is predicted without waiting for the model, which stays at version 0: 100 records are "
+        "unread, and 0 entities wait"
     )
 
 
 def test_labels_behind_many_samples_are_read() -> None:
-    """Protects a history whose samples are read long before their labels: paused, it would never hear of what it waits for."""
+    """Protects a history whose samples are read long before their labels: paused, it would never hear of what
+    it waits for."""
     party = Alone(limit=40_000)
     entities = [f"e{number}" for number in range(10_001)]
     party.sees(entities, unread=10_001)
@@ -220,7 +234,8 @@ def history() -> KernelHistory:
 
 @pytest.mark.parametrize("away", [0.0, 20.0])
 def test_a_history_is_predicted_as_well_as_simulate_says(history: KernelHistory, away: float) -> None:
-    """Protects the promise of `streamfl simulate`: the mean loss after the first tenth, also with a party that comes later."""
+    """Protects the promise of `streamfl simulate`: the mean loss after the first tenth, also with a party
+    that comes later."""
     promised, found = simulated(history), of_history(history, away)
     try:
         expected, _ = losses(promised)
@@ -228,7 +243,8 @@ def test_a_history_is_predicted_as_well_as_simulate_says(history: KernelHistory,
         rest = slice(len(each) // 10, None)
         assert each[rest].mean() <= 1.05 * expected[rest].mean()
         assert expected[rest].mean() < 0.5
-        # An iteration's rows are predicted by the model before it, but for those that came when hardly any lay unread.
+        # An iteration's rows are predicted by the model before it, but for those that came when hardly any
+        # lay unread.
         ends = [end for end, _ in zip(ends_of_iterations(32, 256), range(10), strict=False)]
         assert (versions == np.searchsorted(ends, np.arange(len(each)), side="right")).mean() > 0.9
         assert len(found.predictions()) == len(each)
@@ -238,7 +254,8 @@ def test_a_history_is_predicted_as_well_as_simulate_says(history: KernelHistory,
 
 
 def test_a_history_survives_restarts_in_its_midst(history: KernelHistory) -> None:
-    """Protects a backlog from a worker that ends while it is worked off: each row is predicted, and most by a newer model."""
+    """Protects a backlog from a worker that ends while it is worked off: each row is predicted, and most by a
+    newer model."""
     found = history.federation()
     try:
         for name in PARTIES:

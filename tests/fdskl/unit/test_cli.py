@@ -1,4 +1,5 @@
-"""The command line of a kernel federation: replay to a party that also knows the labels, the demo, topics and rights."""
+"""The command line of a kernel federation: replay to a party that also knows the labels, the demo, topics and
+rights."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ LABELS = '[labels]\ntopic = "outcomes"\nlabel = "defaulted"\n'
 class Line:
     """The command line in this process, in a folder and on a memory bus of the test's own."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.folder = folder
         self.bus = MemoryBus.at(f"memory://{folder.name}")
@@ -50,12 +53,16 @@ class Line:
     def member(self, name: str, features: str, more: str = "") -> Path:
         path = self.folder / f"{name}.toml"
         topic = {"bank": "accounts", "shop": "baskets", "post": "parcels"}[name]
-        path.write_text(BANK.format(bus=self.folder.name, name=name, topic=topic, features=features, more=more))
+        path.write_text(
+            BANK.format(bus=self.folder.name, name=name, topic=topic, features=features, more=more)
+        )
         assert self("topics", path, "--create-inputs", "--partitions", 1)[0] == 0
         return path
 
     def read(self, topic: str) -> list[tuple[str, dict[str, Any]]]:
-        return [((record.key or b"").decode(), json.loads(record.value or b"")) for record in self.bus.read(topic)]
+        return [
+            ((record.key or b"").decode(), json.loads(record.value or b"")) for record in self.bus.read(topic)
+        ]
 
 
 @pytest.fixture(name="line")
@@ -73,22 +80,31 @@ def _data(tmp_path: Path) -> Path:
 
 
 def test_replay_to_a_party_with_labels_writes_both(line: Line, data: Path) -> None:
-    """Protects the first try of the party that knows the labels: its columns and its labels go to their own topics under the
-    entity's name; a row without a label is shown, and one without a number in its columns is not.
+    """Protects the first try of the party that knows the labels: its columns and its labels go to their own
+    topics under the entity's name; a row without a label is shown, and one without a number in its columns is
+    not.
     """
     config = line.member("bank", '["age"]', LABELS)
-    code, out, error = line("replay", config, "--data", data, "--entity-column", "customer", "--format", "json")
+    code, out, error = line(
+        "replay", config, "--data", data, "--entity-column", "customer", "--format", "json"
+    )
     assert code == 0, error
     told = json.loads(out)
     assert (told["topic"], told["records"], told["dropped"]) == ("accounts", 5, 1)
-    assert line.read("accounts") == [(name, {"age": age}) for name, age in zip("abdef", (1.0, 2.0, 4.0, 5.0, 6.0), strict=True)]
-    assert line.read("outcomes") == [(name, {"defaulted": label}) for name, label in zip("abef", (0.0, 1.0, 1.0, 0.0), strict=True)]
+    assert line.read("accounts") == [
+        (name, {"age": age}) for name, age in zip("abdef", (1.0, 2.0, 4.0, 5.0, 6.0), strict=True)
+    ]
+    assert line.read("outcomes") == [
+        (name, {"defaulted": label}) for name, label in zip("abef", (0.0, 1.0, 1.0, 0.0), strict=True)
+    ]
 
 
 def test_labels_of_a_replay_can_be_late(line: Line, data: Path) -> None:
-    """Protects experiments with late labels: none is written before so many more rows, all are in the end, also with a limit."""
+    """Protects experiments with late labels: none is written before so many more rows, all are in the end,
+    also with a limit."""
     config = line.member("bank", '["visits"]', LABELS)
-    # Labels follow their rows in the order of what is written, which the memory bus shows by topic alone: so one row at a time.
+    # Labels follow their rows in the order of what is written, which the memory bus shows by topic alone: so
+    # one row at a time.
     written: list[tuple[str, str]] = []
     write = line.bus.write
 
@@ -103,14 +119,24 @@ def test_labels_of_a_replay_can_be_late(line: Line, data: Path) -> None:
     assert code == 0, error
     rows = {"accounts": "row", "outcomes": "label"}
     assert [(rows[topic], key) for topic, key in written] == [
-        ("row", "a"), ("row", "b"), ("row", "c"), ("label", "a"), ("row", "d"), ("label", "b"), ("label", "c"),
+        ("row", "a"), ("row", "b"), ("row", "c"), ("label", "a"), ("row", "d"), ("label", "b"),
+        ("label", "c"),
     ]  # fmt: skip
 
 
 def test_replay_to_a_party_without_labels_writes_its_columns_alone(line: Line, data: Path) -> None:
     """Protects labels from going where nobody is to see them, and a user from options without effect."""
     config = line.member("shop", '["x"]')
-    arguments = ("--data", data, "--entity-column", "customer", "--label", "defaulted", "--split", "bank=age,shop=visits,post=age")
+    arguments = (
+        "--data",
+        data,
+        "--entity-column",
+        "customer",
+        "--label",
+        "defaulted",
+        "--split",
+        "bank=age,shop=visits,post=age",
+    )
     assert line("replay", config, *arguments)[0] == 0
     assert line.read("baskets") == [(name, {"x": float(row)}) for row, name in enumerate("abcdef")]
     code, _, error = line("replay", config, *arguments, "--label-delay", 2)
@@ -119,7 +145,8 @@ def test_replay_to_a_party_without_labels_writes_its_columns_alone(line: Line, d
 
 
 def test_ranges_of_a_replay_leave_the_label_out(line: Line, data: Path) -> None:
-    """Protects the label: where columns are named by ranges, its column, called as [labels] says, is none of them."""
+    """Protects the label: where columns are named by ranges, its column, called as [labels] says, is none of
+    them."""
     config = line.member("bank", '["x", "y"]', LABELS)
     assert line("replay", config, "--data", data, "--split", "bank=0:2,shop=0:1,post=0:1")[0] == 0
     assert line.read("accounts")[0] == ("0", {"x": 1.0, "y": 0.0})
@@ -151,8 +178,8 @@ def test_topics_and_rights_are_those_that_a_party_needs(line: Line) -> None:
 def test_the_demo_shows_what_two_parties_learn_together(
     line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Protects the first impression: together the parties come as far as whoever has one table, far beyond each alone and beyond a
-    linear model, as the page says, and what one sends does not follow its column.
+    """Protects the first impression: together the parties come as far as whoever has one table, far beyond
+    each alone and beyond a linear model, as the page says, and what one sends does not follow its column.
     """
     said: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
     draw = demo_kernel._draw
@@ -184,10 +211,13 @@ def test_the_demo_shows_what_two_parties_learn_together(
 
 
 def test_the_example_of_the_page_prints_what_the_page_says(line: Line) -> None:
-    """Protects the reader's trust: the command of the page, with its file, comes to the figures that stand below it."""
+    """Protects the reader's trust: the command of the page, with its file, comes to the figures that stand
+    below it."""
     (command,) = re.findall(r"^    streamfl (simulate .*river:.*)$", PAGE, re.MULTILINE)
     config = line.folder / "host.toml"
-    config.write_text('[federation]\nname = "sites"\nparties = ["host", "page", "traffic"]\n[role]\nkind = "fdskl-worker"\n')
+    config.write_text(
+        '[federation]\nname = "sites"\nparties = ["host", "page", "traffic"]\n[role]\nkind = "fdskl-worker"\n'
+    )
     arguments = [config if word == "host.toml" else word for word in shlex.split(command)]
     code, out, error = line(*arguments, "--format", "json")
     assert code == 0, error

@@ -28,7 +28,8 @@ def measured(loss: MarginLoss, labels: np.ndarray) -> dict[str, float]:  # type:
 
 
 def test_losses_of_classes_are_added_up() -> None:
-    """Protects boards: loss, share of right predictions and regret are of the same predictions, against odds of two to one."""
+    """Protects boards: loss, share of right predictions and regret are of the same predictions, against odds
+    of two to one."""
     found = measured(LOGISTIC, SIGNS)
     lost = np.log(1 + np.exp(-SIGNS * OUTPUTS)).sum()
     assert found["scored"] == 6
@@ -48,7 +49,8 @@ def test_losses_of_numbers_are_added_up() -> None:
 
 
 def test_squared_errors_are_in_the_labels_own_unit() -> None:
-    """Protects who reads an error: labels of 0 to 20 have the squared error of their own unit, and losses stay scaled."""
+    """Protects who reads an error: labels of 0 to 20 have the squared error of their own unit, and losses
+    stay scaled."""
     active = ActiveFigures(SQUARE, 20.0)
     active.score(0.5, 0.25)
     found = {one.name: one.value for one in active.measure([PrequentialTotals()], 0, 0, 0, 0, 0)}
@@ -63,7 +65,8 @@ def test_nothing_is_regretted_before_the_first_label() -> None:
 
 
 def test_rounds_that_timed_out_have_the_name_of_all_systems() -> None:
-    """Protects the board of service health: a round that was too slow is counted as every system counts one, others are not."""
+    """Protects the board of service health: a round that was too slow is counted as every system counts one,
+    others are not."""
     loop = ClosedLoop([settings_of(f"p{number}", 2) for number in range(2)])
     for number in range(3):
         loop.write_sample(f"e{number}", float(number))
@@ -76,8 +79,10 @@ def test_rounds_that_timed_out_have_the_name_of_all_systems() -> None:
     figures = {(one.name, one.labels): one.value for one in loop.active.measure()}
     assert figures["timed_out_rounds", ()] == figures["abandoned_rounds", (("reason", "timeout"),)] == 2
 
+
 def test_a_whole_life_is_taken_back() -> None:
-    """Protects the board after a restart: what was lost, and the best constant of all labels, are those of the whole life."""
+    """Protects the board after a restart: what was lost, and the best constant of all labels, are those of
+    the whole life."""
     parts = ChangedParts()
     before = LabelledEntities(parts, 10)
     for number, (output, label) in enumerate(zip(OUTPUTS.tolist(), SIGNS.tolist(), strict=True)):
@@ -96,7 +101,8 @@ def test_a_whole_life_is_taken_back() -> None:
 
 
 def test_a_release_before_takes_back_what_it_knows() -> None:
-    """Protects a roll-back: the sums stand behind what a release without them reads, and such a release's state is taken too."""
+    """Protects a roll-back: the sums stand behind what a release without them reads, and such a release's
+    state is taken too."""
 
     class Before(msgspec.Struct, array_like=True):
         labels: int = 0
@@ -114,7 +120,8 @@ def test_a_release_before_takes_back_what_it_knows() -> None:
 
 
 def test_sums_stay_where_they_can_be_taken_back() -> None:
-    """Protects a worker from state that it cannot read: whatever labels and outputs are, a sum that is remembered is a number."""
+    """Protects a worker from state that it cannot read: whatever labels and outputs are, a sum that is
+    remembered is a number."""
     totals = PrequentialTotals()
     for _ in range(3):
         totals.score(4e300, -1e150)
@@ -123,7 +130,8 @@ def test_sums_stay_where_they_can_be_taken_back() -> None:
 
 @pytest.mark.parametrize("loss", [LOGISTIC, SQUARE])
 def test_predictions_that_a_constant_beats_are_of_no_use(loss: MarginLoss) -> None:
-    """Protects operators from a model that is worse than none, and from a warning about few labels, or about one that is better."""
+    """Protects operators from a model that is worse than none, and from a warning about few labels, or about
+    one that is better."""
     labels = np.where(np.arange(FEWEST) % 4 < 3, 1.0, -1.0)
     mean, odds = labels.mean(), np.log(3.0)
     best = float(loss.value(odds if loss is LOGISTIC else mean, labels).sum())
@@ -137,7 +145,8 @@ def test_predictions_that_a_constant_beats_are_of_no_use(loss: MarginLoss) -> No
 
 
 def test_the_active_party_says_that_its_model_is_of_no_use() -> None:
-    """Protects the log of a running federation: with each iteration it says what `simulate` would have said."""
+    """Protects the log of a running federation: with each iteration it says what `simulate` would have
+    said."""
     loop = ClosedLoop([settings_of(f"p{number}", 2) for number in range(2)])
     for number in range(3):
         loop.write_sample(f"e{number}", float(number))
@@ -148,10 +157,15 @@ def test_the_active_party_says_that_its_model_is_of_no_use() -> None:
         loop.write_label(f"e{number}", float(number % 2))
     loop.settle()
     assert loop.active.active_partition(0).model.version == 1
-    assert ["worse than none" in one.text for one in loop.active.notices() if one.reason == "worse_than_mean"] == [True]
+    assert [
+        "worse than none" in one.text for one in loop.active.notices() if one.reason == "worse_than_mean"
+    ] == [True]
 
 
 @pytest.mark.parametrize("metric", ["missing_entities", "imputed_total", "spent_entities_total"])
 def test_a_board_shows_what_entities_lack(metric: str) -> None:
-    """Protects an operator whose first model never comes, or whose entities are unknown at a party: a board says so."""
-    assert any(f"streamfl_{metric}{{" in expression for board in DASHBOARDS for expression in board.expressions)
+    """Protects an operator whose first model never comes, or whose entities are unknown at a party: a board
+    says so."""
+    assert any(
+        f"streamfl_{metric}{{" in expression for board in DASHBOARDS for expression in board.expressions
+    )

@@ -1,4 +1,5 @@
-"""When a party has seen enough entities to standardise its columns by, and what of that is lost with half a commit."""
+"""When a party has seen enough entities to standardise its columns by, and what of that is lost with half a
+commit."""
 
 from __future__ import annotations
 
@@ -22,9 +23,13 @@ KNOWN = np.ones(len(ROWS), np.bool_)
 State = dict[bytes, bytes]
 
 
-def worker(party: str, number: int = 0, state: State | None = None, **sections: dict[str, Any]) -> FdsklWorker:
+def worker(
+    party: str, number: int = 0, state: State | None = None, **sections: dict[str, Any]
+) -> FdsklWorker:
     """One life of a party of two."""
-    settings = settings_of(party, 2, standardisation={"first_entities": WANTED, "transform": "auto"}, **sections)
+    settings = settings_of(
+        party, 2, standardisation={"first_entities": WANTED, "transform": "auto"}, **sections
+    )
     role = make_worker(settings, lives(int(party[1:]), number))
     role.open(0)
     for key, value in (state or {}).items():
@@ -39,7 +44,10 @@ def record(channel: str, message: Any, value: bytes = b"", key: str = "") -> Rec
 def samples(first: int, count: int) -> list[Received]:
     names = [f"e{number}" for number in range(first, first + count)]
     rows = ROWS[first : first + count].tolist()
-    return [record("samples", Sample(name, "s", tuple(row), None), key=name) for name, row in zip(names, rows, strict=True)]
+    return [
+        record("samples", Sample(name, "s", tuple(row), None), key=name)
+        for name, row in zip(names, rows, strict=True)
+    ]
 
 
 def life_of_p0(role: FdsklWorker) -> Received:
@@ -51,7 +59,9 @@ def life_of_p0(role: FdsklWorker) -> Received:
 def asked(role: FdsklWorker, life: int = 0, number: int = 0) -> Received:
     """A round about an entity that is known."""
     numbers = [life_of(0, 50).number, life_of(1, life).number]
-    message = Round(VERSION, role.settings.fingerprint, "p0", numbers, number, PHASES, 1.0, [FeatureRange(0, 3)], ["e0"])
+    message = Round(
+        VERSION, role.settings.fingerprint, "p0", numbers, number, PHASES, 1.0, [FeatureRange(0, 3)], ["e0"]
+    )
     return record("rounds", message, ROUND.encode(message))
 
 
@@ -82,7 +92,8 @@ def test_a_round_waits_for_so_many_entities() -> None:
 
 
 def test_a_round_waits_no_longer_where_no_more_come() -> None:
-    """Protects small tables and quiet streams, where so many never come; and busy ones from an answer before that is clear."""
+    """Protects small tables and quiet streams, where so many never come; and busy ones from an answer before
+    that is clear."""
     role = worker("p1")
     role.receive([life_of_p0(role), *samples(0, 5), asked(role)], BEGIN)
     role.receive(samples(5, 1), BEGIN + 0.5)
@@ -110,18 +121,24 @@ def test_a_round_that_comes_after_a_long_silence_is_answered_soon() -> None:
 
 
 def test_the_first_iteration_waits_for_entities() -> None:
-    """Protects the first model from a scale of the few entities whose labels came first, and small tables from waiting for ever."""
+    """Protects the first model from a scale of the few entities whose labels came first, and small tables
+    from waiting for ever."""
     role = worker("p0")
     own = life_of(1, 9)
     message = Incarnation(VERSION, role.settings.fingerprint, "p1", own.number, own.public, 1, 0)
     began = record("incarnations", message, INCARNATION.encode(message))
-    labels = [record("labels", Label(f"e{number}", f"e{number}", number % 2.0), key=f"e{number}") for number in range(4)]
+    labels = [
+        record("labels", Label(f"e{number}", f"e{number}", number % 2.0), key=f"e{number}")
+        for number in range(4)
+    ]
     # The other party is heard of later, so that nobody is asked before who knows these entities.
     role.receive([*samples(0, 4), *labels], BEGIN)
     role.receive([], BEGIN + 0.1)
     assert role.active_partition(0).labelled.labels == 4
     assert dict(role.waiting) == {"iterations": 1}
-    assert [one.text for one in role.notices() if one.reason == "first_entities" and "there are 4" in one.text]
+    assert [
+        one.text for one in role.notices() if one.reason == "first_entities" and "there are 4" in one.text
+    ]
     # While samples come there may be more; but a stream of one a minute would take a day to bring them.
     for step in range(1, 7):
         role.receive(samples(3 + step, 1), BEGIN + step / 10)
@@ -141,8 +158,9 @@ def test_the_first_iteration_waits_for_entities() -> None:
 
 
 def test_no_answer_outlives_what_it_was_computed_with() -> None:
-    """Protects a model from features of two scales. With at_least_once a commit may be done in part: what is sent is out, and what
-    is remembered is not. So wherever that happens, whoever goes on has the scale of every answer that got out.
+    """Protects a model from features of two scales. With at_least_once a commit may be done in part: what is
+    sent is out, and what is remembered is not. So wherever that happens, whoever goes on has the scale of
+    every answer that got out.
     """
     for early, more in ((5, []), (5, samples(5, 3)), (WANTED - 2, samples(WANTED - 2, 10)), (WANTED, [])):
         later = early + len(more)
@@ -165,7 +183,9 @@ def test_no_answer_outlives_what_it_was_computed_with() -> None:
             # What was read in that step is read again, together with what has come meanwhile.
             again = [one for _, batch in steps[lost:] for one in batch if one.channel == "samples"]
             other = worker("p1", 5, state)
-            other.receive([life_of_p0(other), *again, *samples(later + 10, 20), asked(other, 5, 1)], BEGIN + 50)
+            other.receive(
+                [life_of_p0(other), *again, *samples(later + 10, 20), asked(other, 5, 1)], BEGIN + 50
+            )
             for _ in range(3):
                 other.receive([], BEGIN + 60)
             assert other.partition(0).standardisation.frozen

@@ -1,4 +1,5 @@
-"""Frequencies: each party draws its own columns, any features, and all parties together draw those of one kernel."""
+"""Frequencies: each party draws its own columns, any features, and all parties together draw those of one
+kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ KERNELS = ("gaussian", "laplacian", "matern")
 SECRETS = [bytes([number]) * 32 for number in range(5)]
 
 
-def drawn(kernel: Any = "gaussian", secret: bytes | None = None, columns: Sequence[str] = COLUMNS, **said: Any) -> Frequencies:
+def drawn(
+    kernel: Any = "gaussian", secret: bytes | None = None, columns: Sequence[str] = COLUMNS, **said: Any
+) -> Frequencies:
     """Of one party that is alone with these columns; ``said`` wins."""
     usual: dict[str, Any] = {"seed": 7, "parties": 1, "own": 0, "active": 0, "nu": 1.5, "bandwidth": 2.0}
     given = {**usual, **said}
@@ -29,7 +32,8 @@ def drawn(kernel: Any = "gaussian", secret: bytes | None = None, columns: Sequen
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("secret", [None, SECRETS[1]], ids=["shared", "private"])
 def test_any_range_alone_is_what_it_is_within_a_larger_one(kernel: str, secret: bytes | None) -> None:
-    """Protects the model after a restore: feature i is the same function whichever range it is drawn in, and after whichever."""
+    """Protects the model after a restore: feature i is the same function whichever range it is drawn in, and
+    after whichever."""
     one = drawn(kernel, secret, parties=4, own=2, active=1)
     whole = one.frequencies(0, 3000), one.offsets(0, 3000), one.owners(0, 3000)
     for first, count in ((0, 1), (1, 1), (2, 3), (255, 2), (256, 256), (999, 1501), (2999, 1), (40, 0)):
@@ -43,9 +47,14 @@ def test_any_range_alone_is_what_it_is_within_a_larger_one(kernel: str, secret: 
 
 
 def test_frequencies_follow_their_distribution() -> None:
-    """Protects the kernel, column by column: normals, Cauchy variables, Student's t of 2 nu degrees of freedom, by a KS test."""
+    """Protects the kernel, column by column: normals, Cauchy variables, Student's t of 2 nu degrees of
+    freedom, by a KS test."""
     for secret in (None, SECRETS[0]):
-        for kernel, law in (("gaussian", norm(0, 0.5)), ("laplacian", cauchy(0, 0.5)), ("matern", t(3, 0, 0.5))):
+        for kernel, law in (
+            ("gaussian", norm(0, 0.5)),
+            ("laplacian", cauchy(0, 0.5)),
+            ("matern", t(3, 0, 0.5)),
+        ):
             found = drawn(kernel, secret).frequencies(0, 20_000)
             for column in found.T:
                 assert kstest(column, law.cdf).pvalue > 1e-4, (kernel, secret)
@@ -58,31 +67,39 @@ def test_frequencies_follow_their_distribution() -> None:
 
 
 def test_shared_frequencies_are_the_documented_stream() -> None:
-    """Protects members in other languages: column c of the Gaussian is the stream (seed, "fdskl", "frequencies", c)."""
+    """Protects members in other languages: column c of the Gaussian is the stream (seed, "fdskl",
+    "frequencies", c)."""
     found = drawn("gaussian", bandwidth=0.25).frequencies(0, 50)
     for number, name in enumerate(COLUMNS):
-        np.testing.assert_allclose(found[:, number], normal(50, 7, "fdskl", "frequencies", name) / 0.25, rtol=1e-15)
+        np.testing.assert_allclose(
+            found[:, number], normal(50, 7, "fdskl", "frequencies", name) / 0.25, rtol=1e-15
+        )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_shared_frequencies_of_several_parties_are_those_of_one_with_all_columns(kernel: str) -> None:
-    """Protects the comparison of a federation with one party: omega and the phases' sums are the same, offsets too."""
+    """Protects the comparison of a federation with one party: omega and the phases' sums are the same,
+    offsets too."""
     alone = drawn(kernel)
     split = ((0, 2), (2, 3), (3, 5))
-    parties = [drawn(kernel, None, COLUMNS[a:b], parties=3, own=own, active=1) for own, (a, b) in enumerate(split)]
+    parties = [
+        drawn(kernel, None, COLUMNS[a:b], parties=3, own=own, active=1) for own, (a, b) in enumerate(split)
+    ]
     together = np.concatenate([one.frequencies(100, 400) for one in parties], axis=1)
     assert (together == alone.frequencies(100, 400)).all()
     assert (np.sum([one.offsets(100, 400) for one in parties], axis=0) == alone.offsets(100, 400)).all()
     inputs = np.random.default_rng(1).normal(size=(20, 5))
     ranges = [(3, 700), (5000, 1), (90, 5)]
     phases = [one.partial_phases(inputs[:, a:b], ranges) for one, (a, b) in zip(parties, split, strict=True)]
-    np.testing.assert_allclose(np.sum(phases, axis=0), alone.partial_phases(inputs, ranges), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        np.sum(phases, axis=0), alone.partial_phases(inputs, ranges), rtol=0, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_private_frequencies_are_the_secrets(kernel: str) -> None:
-    """Protects columns from a peer that knows the configuration: another secret, or none, gives other frequencies and offsets,
-    independent of one another; so do another seed and another name.
+    """Protects columns from a peer that knows the configuration: another secret, or none, gives other
+    frequencies and offsets, independent of one another; so do another seed and another name.
     """
     same = drawn(kernel, SECRETS[0], parties=2, own=1)
     assert (same.frequencies(0, 9) == drawn(kernel, SECRETS[0], parties=2, own=1).frequencies(0, 9)).all()
@@ -116,10 +133,14 @@ def test_a_fingerprint_tells_what_would_draw_otherwise() -> None:
 
 
 def test_each_feature_has_one_owner_who_is_not_the_active_party() -> None:
-    """Protects the phase b_i: one party adds it, the same for every instance, and the active party learns none of them alone."""
+    """Protects the phase b_i: one party adds it, the same for every instance, and the active party learns
+    none of them alone."""
     for parties in (2, 3, 7):
         for active in range(parties):
-            all_of_them = [drawn("gaussian", SECRETS[0], (), parties=parties, own=own, active=active) for own in range(parties)]
+            all_of_them = [
+                drawn("gaussian", SECRETS[0], (), parties=parties, own=own, active=active)
+                for own in range(parties)
+            ]
             owners = all_of_them[0].owners(0, 6000)
             assert all((one.owners(0, 6000) == owners).all() for one in all_of_them)
             counts = np.bincount(owners, minlength=parties)
@@ -133,17 +154,28 @@ def test_each_feature_has_one_owner_who_is_not_the_active_party() -> None:
     assert kstest(alone.offsets(0, 20_000), uniform(0, 2 * np.pi).cdf).pvalue > 1e-4
 
 
-def test_phases_are_the_product_and_the_offsets_whatever_was_drawn_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects phases from the store of what was drawn, and memory from it: in any order of ranges, also when it is full, they are
-    omega x + b, and it holds no more than it may.
+def test_phases_are_the_product_and_the_offsets_whatever_was_drawn_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects phases from the store of what was drawn, and memory from it: in any order of ranges, also when
+    it is full, they are omega x + b, and it holds no more than it may.
     """
     monkeypatch.setattr(frequencies, "KEPT_NUMBERS", 100_000)
     monkeypatch.setattr(frequencies, "CHUNK_NUMBERS", 20_000)
     wide = [f"c{number}" for number in range(99)]
     for columns in (COLUMNS, wide):
-        one, fresh = (drawn("gaussian", SECRETS[3], columns, parties=3, own=2, bandwidth=30.0) for _ in range(2))
+        one, fresh = (
+            drawn("gaussian", SECRETS[3], columns, parties=3, own=2, bandwidth=30.0) for _ in range(2)
+        )
         inputs = np.random.default_rng(2).normal(size=(3, len(columns)))
-        for ranges in ([(0, 600), (250, 10)], [(100_000, 1300)], [(0, 3000)], [(5, 2), (9000, 900), (1, 0)], [(0, 600)], []):
+        for ranges in (
+            [(0, 600), (250, 10)],
+            [(100_000, 1300)],
+            [(0, 3000)],
+            [(5, 2), (9000, 900), (1, 0)],
+            [(0, 600)],
+            [],
+        ):
             expected = [inputs @ fresh.frequencies(*each).T + fresh.offsets(*each) for each in ranges]
             found = one.partial_phases(inputs, ranges)
             np.testing.assert_allclose(found, np.hstack([np.empty((3, 0)), *expected]), rtol=0, atol=1e-9)
@@ -151,7 +183,8 @@ def test_phases_are_the_product_and_the_offsets_whatever_was_drawn_before(monkey
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
-    """Protects operators: a kernel, a bandwidth or columns without a meaning are an error and not a wrong model."""
+    """Protects operators: a kernel, a bandwidth or columns without a meaning are an error and not a wrong
+    model."""
     for wrong in ({"bandwidth": 0.0}, {"bandwidth": float("nan")}, {"nu": 0.1}, {"nu": float("nan")}):
         with pytest.raises(ValueError):
             drawn("matern", **wrong)

@@ -29,11 +29,17 @@ def alone(life: int = 0) -> FdsklWorker:
 
 
 def sample(entity: str, headers: Headers) -> Received:
-    return Received("samples", Sample(entity, "s", (0.5, 1.0), None), Record("samples", 0, 0, entity.encode(), b"", headers))
+    return Received(
+        "samples",
+        Sample(entity, "s", (0.5, 1.0), None),
+        Record("samples", 0, 0, entity.encode(), b"", headers),
+    )
 
 
 def predicted(replies: list[Send | Rejection]) -> list[tuple[bytes | None, Headers]]:
-    return [(one.key, one.headers) for one in replies if isinstance(one, Send) and one.channel == "predictions"]
+    return [
+        (one.key, one.headers) for one in replies if isinstance(one, Send) and one.channel == "predictions"
+    ]
 
 
 def test_headers_wait_with_the_prediction_and_go_with_it() -> None:
@@ -56,12 +62,15 @@ def test_headers_wait_with_the_prediction_and_go_with_it() -> None:
 
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_a_prediction_has_its_samples_time_where_that_is_asked_for(asked_for: bool) -> None:
-    """Protects readers that go by time, and by default a backlog's predictions, which retention would delete as they come."""
+    """Protects readers that go by time, and by default a backlog's predictions, which retention would delete
+    as they come."""
     settings = settings_of("p0", 1, predictions={"event_time": asked_for})
     bus, then = MemoryBus(clock=lambda: 2_000_000_000.0), 1_700_000_000.0
     bus.create([replace(spec, partitions=spec.partitions or 1) for spec in ROLES[WORKER].topics(settings)])
     value, told = b'{"x": 0.5, "y": 1.0}', (("streamfl.time", b"%d" % (1000 * (then + 60))),)
-    bus.write([Outgoing("samples", b"a", value, 0, TRACE, then), Outgoing("samples", b"b", value, 0, told, then)])
+    bus.write(
+        [Outgoing("samples", b"a", value, 0, TRACE, then), Outgoing("samples", b"b", value, 0, told, then)]
+    )
     with closing(build_worker(settings, bus)) as worker:
         for _ in range(50):
             worker.step(0.02)

@@ -1,4 +1,5 @@
-"""Parties with keys, on the memory bus: a sum that somebody else changed is refused, and the federation goes on."""
+"""Parties with keys, on the memory bus: a sum that somebody else changed is refused, and the federation goes
+on."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Kernels:
         settings = settings_of(party, len(PARTIES), **sections)
         specs = find_kind(WORKER).topics(settings)
         known = self.bus.describe([spec.name for spec in specs])
-        self.bus.create([type(spec)(spec.name, 1, spec.compacted) for spec in specs if spec.name not in known])
+        self.bus.create(
+            [type(spec)(spec.name, 1, spec.compacted) for spec in specs if spec.name not in known]
+        )
         return build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
 
     def entities(self, *names: str) -> None:
@@ -64,11 +67,14 @@ class Kernels:
         return [json.loads(record.value or b"")["entity"] for record in self.bus.read("f.predictions")]
 
     def refused(self) -> Counter[str]:
-        return Counter(dict(letter.headers)["error"].decode() for letter in self.bus.read("f.p0.dead-letters"))
+        return Counter(
+            dict(letter.headers)["error"].decode() for letter in self.bus.read("f.p0.dead-letters")
+        )
 
 
 def test_a_sum_that_somebody_else_changed_is_refused(tmp_path: Path) -> None:
-    """Protects predictions and the model from numbers that are changed on their way, which check words do not find."""
+    """Protects predictions and the model from numbers that are changed on their way, which check words do not
+    find."""
     kernels = Kernels(tmp_path)
     kernels.entities("e0", "e1", "e2")
     kernels.settle()
@@ -76,9 +82,16 @@ def test_a_sum_that_somebody_else_changed_is_refused(tmp_path: Path) -> None:
     kernels.settle()
     shown = kernels.sums()[-1]
     message = PARTIAL_SUM.decode(shown.value)
-    changed = PARTIAL_SUM.encode(msgspec.structs.replace(message, values=bytes([message.values[0] ^ 1]) + message.values[1:]))
+    changed = PARTIAL_SUM.encode(
+        msgspec.structs.replace(message, values=bytes([message.values[0] ^ 1]) + message.values[1:])
+    )
     assert not kernels.refused()
-    kernels.bus.write([again(msgspec.structs.replace(shown, value=changed)), Outgoing(shown.topic, None, changed, shown.partition)])
+    kernels.bus.write(
+        [
+            again(msgspec.structs.replace(shown, value=changed)),
+            Outgoing(shown.topic, None, changed, shown.partition),
+        ]
+    )
     kernels.settle()
     assert kernels.refused() == Counter(forged=1, unsigned=1)
     late = figure(kernels.workers["p0"], "ignored_messages")

@@ -39,7 +39,9 @@ def test_turns_come_in_the_order_of_the_log() -> None:
     assert queue.has_come
 
 
-@pytest.mark.parametrize(("party", "number"), [(0, 2), (2, 3), (2, 2)], ids=["skipped", "far", "while-one-waits"])
+@pytest.mark.parametrize(
+    ("party", "number"), [(0, 2), (2, 3), (2, 2)], ids=["skipped", "far", "while-one-waits"]
+)
 def test_a_turn_that_cannot_be_asked_for_is_refused(party: int, number: int) -> None:
     """Protects the queue from growing without end: a party has one place in it."""
     queue = IterationQueue(ChangedParts(), (2, 0), own=0)
@@ -49,7 +51,8 @@ def test_a_turn_that_cannot_be_asked_for_is_refused(party: int, number: int) -> 
 
 
 def test_nobody_says_of_a_party_that_its_turn_is_over() -> None:
-    """Protects an active party's process: its turn went away while it learnt, and it ended at the assertion that it has it."""
+    """Protects an active party's process: its turn went away while it learnt, and it ended at the assertion
+    that it has it."""
     queue = IterationQueue(ChangedParts(), (2, 0), own=0)
     with pytest.raises(PeerError, match="implausible"):
         queue.take_request(0, 1)
@@ -105,7 +108,8 @@ def partition_of_one_of_two() -> tuple[ActivePartition, int]:
 
 
 def test_an_iteration_after_one_that_was_not_heard_of_is_refused() -> None:
-    """Protects the model from going on where the log or a state has lost an iteration: it would be another model in silence."""
+    """Protects the model from going on where the log or a state has lost an iteration: it would be another
+    model in silence."""
     active, fingerprint = partition_of_one_of_two()
     active.take_turn(Turn(VERSION, fingerprint, "p1", 1, False, 0, 0, 1.0, 1.0))
     lost = Turn(VERSION, fingerprint, "p1", 1, True, 3, 0, 1.0, 0.5)
@@ -119,10 +123,19 @@ def test_an_iteration_after_one_that_was_not_heard_of_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("first", "decay", "bandwidth"),
-    [(2, 0.5, 1.0), (1, 0.5, 1.0), (0, 0.0, 1.0), (0, 1.5, 1.0), (0, float("nan"), 1.0), (0, 0.5, 0.0), (0, 0.5, float("inf"))],
+    [
+        (2, 0.5, 1.0),
+        (1, 0.5, 1.0),
+        (0, 0.0, 1.0),
+        (0, 1.5, 1.0),
+        (0, float("nan"), 1.0),
+        (0, 0.5, 0.0),
+        (0, 0.5, float("inf")),
+    ],
 )
 def test_an_iteration_that_none_can_make_is_refused(first: int, decay: float, bandwidth: float) -> None:
-    """Protects coefficients from a factor that wipes them out, and features from being dropped before they are there."""
+    """Protects coefficients from a factor that wipes them out, and features from being dropped before they
+    are there."""
     model = KernelModel(ChangedParts(), 2, 6)
     with pytest.raises(PeerError, match="implausible"):
         model.take_turn(first, decay, bandwidth)
@@ -130,7 +143,8 @@ def test_an_iteration_that_none_can_make_is_refused(first: int, decay: float, ba
 
 
 def test_own_coefficients_stay_among_others_and_come_back() -> None:
-    """Protects a party's coefficients: others' features lie between, and decay and dropping by others' word are remembered."""
+    """Protects a party's coefficients: others' features lie between, and decay and dropping by others' word
+    are remembered."""
     parts, restored = ChangedParts(), ChangedParts()
     model, again = KernelModel(parts, 2, 6), KernelModel(restored, 2, 6)
     model.take_turn(0, 0.5, 3.0)

@@ -1,4 +1,5 @@
-"""One iteration of each solver, its questions answered by plain arrays: what is asked, and what becomes of the model."""
+"""One iteration of each solver, its questions answered by plain arrays: what is asked, and what becomes of
+the model."""
 
 from __future__ import annotations
 
@@ -134,8 +135,8 @@ def logistic_slope(output: float, label: float) -> float:
 
 @pytest.mark.parametrize("restart_at", [None, 3])
 def test_sgd_is_algorithm_1_coefficient_by_coefficient(restart_at: int | None) -> None:
-    """Protects what the paper's solver learns, also after a restart: alpha_new = -gamma / (B R) sum_b L' phi_new, every earlier
-    alpha times 1 - gamma lambda, and beyond the limit the oldest features go.
+    """Protects what the paper's solver learns, also after a restart: alpha_new = -gamma / (B R) sum_b L'
+    phi_new, every earlier alpha times 1 - gamma lambda, and beyond the limit the oldest features go.
     """
     gamma, decays, size, block, limit = 0.5, 1 - 0.5 * 0.01, 4, 3, 12
     active = Active(learning(solver="sgd", loss="logistic"))
@@ -150,14 +151,21 @@ def test_sgd_is_algorithm_1_coefficient_by_coefficient(restart_at: int | None) -
         rows = [(number * size + n) % ENTITIES for n in range(size)]
         active.label(rows, label)
         active.run()
-        slopes = [logistic_slope(sum(alpha * PHI[row, i] for i, alpha in alphas.items()), label(row)) for row in rows]
+        slopes = [
+            logistic_slope(sum(alpha * PHI[row, i] for i, alpha in alphas.items()), label(row))
+            for row in rows
+        ]
         new = range(number * block, (number + 1) * block)
         asked = {(row, feature) for row in rows for feature in (*alphas, *new)}
         assert set(active.asked) == asked
         assert set(active.asked.values()) == {1}
         alphas = {i: alpha * decays for i, alpha in alphas.items()}
         for i in new:
-            alphas[i] = -gamma / (size * block) * sum(slope * PHI[row, i] for slope, row in zip(slopes, rows, strict=True))
+            alphas[i] = (
+                -gamma
+                / (size * block)
+                * sum(slope * PHI[row, i] for slope, row in zip(slopes, rows, strict=True))
+            )
         alphas = {i: alpha for i, alpha in alphas.items() if i >= (number + 1) * block - limit}
         first, found = kept(active)
         assert first == min(alphas)
@@ -166,8 +174,8 @@ def test_sgd_is_algorithm_1_coefficient_by_coefficient(restart_at: int | None) -
 
 
 def test_an_sgd_iteration_of_entities_that_are_gone_ends() -> None:
-    """Protects learning from a halt: where all entities of an iteration were forgotten nothing can be asked, and the next one
-    follows.
+    """Protects learning from a halt: where all entities of an iteration were forgotten nothing can be asked,
+    and the next one follows.
     """
     active = Active(learning(solver="sgd"))
     active.label(range(4), float)
@@ -184,7 +192,8 @@ def test_an_sgd_iteration_of_entities_that_are_gone_ends() -> None:
 
 
 def test_an_sgd_iteration_of_many_features_is_asked_in_parts() -> None:
-    """Protects an iteration whose answers are longer than a record: parts in any order make the same coefficients."""
+    """Protects an iteration whose answers are longer than a record: parts in any order make the same
+    coefficients."""
     features = 4000
     blocks = {"features_limit": features, "block_features": features, "block_instances": ENTITIES}
     active = Active(learning(solver="sgd", window=ENTITIES, **blocks))
@@ -192,7 +201,9 @@ def test_an_sgd_iteration_of_many_features_is_asked_in_parts() -> None:
     iteration = active.iteration()
     questions = list(iteration.questions())
     assert len(questions) == 2
-    assert [name for question in questions for name in question.entities] == [entity(row) for row in range(ENTITIES)]
+    assert [name for question in questions for name in question.entities] == [
+        entity(row) for row in range(ENTITIES)
+    ]
     phases = np.random.default_rng(1).uniform(0, 2 * math.pi, (ENTITIES, features))
     for question in questions[::-1]:
         assert not iteration.ended
@@ -229,14 +240,21 @@ class Descent:
         return sum(parts, np.zeros(len(rows)))
 
     def turn(self) -> list[int]:
-        """Blocks whose turn it is: new ones while there is room, then the kept ones in order; one may give way to a new one."""
+        """Blocks whose turn it is: new ones while there is room, then the kept ones in order; one may give
+        way to a new one."""
         visits, sweeps, known = self.settings.visits, self.settings.sweeps, sorted(self.alphas)
         new = known[-1] + 1 if known else 0
         if len(known) < self.blocks:
             return list(range(new, new + min(visits, self.blocks - len(known))))
         if sweeps is not None and self.iterations % math.ceil(sweeps / visits) == 0:
             del self.alphas[known[0]]
-            return [new, *(known[1 + (self.turns + n) % (self.blocks - 1)] for n in range(min(visits, self.blocks) - 1))]
+            return [
+                new,
+                *(
+                    known[1 + (self.turns + n) % (self.blocks - 1)]
+                    for n in range(min(visits, self.blocks) - 1)
+                ),
+            ]
         return [known[(self.turns + n) % self.blocks] for n in range(min(visits, self.blocks))]
 
     def iterate(self, rows: Sequence[int], labels: Floats) -> list[int]:
@@ -273,9 +291,11 @@ def truth(row: int) -> float:
         ({"window": 1}, ()),
     ],
 )
-def test_newton_is_the_least_squares_solution_block_by_block(changed: dict[str, Any], restarts: Sequence[int]) -> None:
-    """Protects what the default solver learns: each block is the minimum with all others fixed, over the window as it is, in the
-    order that is promised; with any cache, restarted or not.
+def test_newton_is_the_least_squares_solution_block_by_block(
+    changed: dict[str, Any], restarts: Sequence[int]
+) -> None:
+    """Protects what the default solver learns: each block is the minimum with all others fixed, over the
+    window as it is, in the order that is promised; with any cache, restarted or not.
     """
     active = Active(learning(**changed))
     settings = active.settings.learning
@@ -304,7 +324,8 @@ def test_newton_is_the_least_squares_solution_block_by_block(changed: dict[str, 
 
 
 def test_newton_asks_for_what_is_new_alone() -> None:
-    """Protects the network: entities that were asked for are asked for new features only, and new entities for all of them."""
+    """Protects the network: entities that were asked for are asked for new features only, and new entities
+    for all of them."""
     active = Active(learning())
     active.label(range(4), truth)
     active.run()
@@ -323,7 +344,8 @@ def test_newton_asks_for_what_is_new_alone() -> None:
 
 
 def test_newton_without_a_cache_asks_for_the_blocks_of_the_turn() -> None:
-    """Protects the network of who keeps nothing: not all kept features are asked for again, but those that are solved for."""
+    """Protects the network of who keeps nothing: not all kept features are asked for again, but those that
+    are solved for."""
     active = Active(learning(cache_bytes=0))
     active.label(range(4), truth)
     active.run()
@@ -333,8 +355,9 @@ def test_newton_without_a_cache_asks_for_the_blocks_of_the_turn() -> None:
 
 
 def test_a_revised_entity_is_learnt_from_as_it_was_and_asked_for_anew() -> None:
-    """Protects the window from mixed features: who has new columns in the middle of an iteration has no f and no features left. All
-    are of what the parties know then, so that it stays even where one of them has forgotten it.
+    """Protects the window from mixed features: who has new columns in the middle of an iteration has no f and
+    no features left. All are of what the parties know then, so that it stays even where one of them has
+    forgotten it.
     """
     active = Active(learning())
     active.label(range(4), truth)
@@ -352,7 +375,8 @@ def test_a_revised_entity_is_learnt_from_as_it_was_and_asked_for_anew() -> None:
 
 
 def test_an_entity_of_which_a_party_forgot_its_columns_is_left_out() -> None:
-    """Protects the model from means that stand for columns: the entity is forgotten and counted, the others are learnt from."""
+    """Protects the model from means that stand for columns: the entity is forgotten and counted, the others
+    are learnt from."""
     active, oracle = Active(learning()), Descent(learning().learning)
     active.label(range(5), truth)
     active.run()
@@ -367,7 +391,8 @@ def test_an_entity_of_which_a_party_forgot_its_columns_is_left_out() -> None:
 
 
 def test_an_entity_that_never_had_all_columns_stays() -> None:
-    """Protects learning where a party never knew an entity: its mean stands in from the beginning, and that is what is learnt."""
+    """Protects learning where a party never knew an entity: its mean stands in from the beginning, and that
+    is what is learnt."""
     active = Active(learning())
     active.known = dict.fromkeys(range(4), PARTIES - 1)
     active.label(range(4), truth)
@@ -385,7 +410,8 @@ def test_newton_of_an_empty_window_ends() -> None:
 
 
 def test_where_a_block_stands_in_an_answer() -> None:
-    """Protects features from being taken for others': every place of a block among several ranges, and none."""
+    """Protects features from being taken for others': every place of a block among several ranges, and
+    none."""
     ranges = [FeatureRange(6, 6), FeatureRange(30, 3)]
     assert columns_of(ranges, FeatureRange(6, 3)) == slice(0, 3)
     assert columns_of(ranges, FeatureRange(9, 3)) == slice(3, 6)
@@ -399,8 +425,16 @@ def test_where_a_block_stands_in_an_answer() -> None:
 @pytest.mark.parametrize("laplacian", [False, True])
 @pytest.mark.parametrize("count", [9, 40])
 def test_the_bandwidth_is_the_median_distance(laplacian: bool, count: int) -> None:
-    """Protects the kernel's scale: entities two by two, the latest ones, distance 0 left out, times the multiplier."""
-    active = Active(learning(bandwidth=None, bandwidth_multiplier=0.7, kernel="laplacian" if laplacian else "gaussian", window=100))
+    """Protects the kernel's scale: entities two by two, the latest ones, distance 0 left out, times the
+    multiplier."""
+    active = Active(
+        learning(
+            bandwidth=None,
+            bandwidth_multiplier=0.7,
+            kernel="laplacian" if laplacian else "gaussian",
+            window=100,
+        )
+    )
     active.label(range(count), truth)
     search = BandwidthSearch(active.settings, active.model, active.labelled)
     (question,) = search.questions()
@@ -426,7 +460,8 @@ def test_entities_that_are_all_alike_have_a_bandwidth() -> None:
 
 @pytest.mark.parametrize(("multiplier", "found"), [(1e3, 1e12), (1e-300, 1e-12)])
 def test_a_median_beyond_all_bandwidths_becomes_the_nearest(multiplier: float, found: float) -> None:
-    """Protects an active party from announcing a round that every party refuses, itself too, at which it would end."""
+    """Protects an active party from announcing a round that every party refuses, itself too, at which it
+    would end."""
     settings = learning(bandwidth=None, kernel="laplacian", window=100)
     # The settings' bounds keep a median of whole steps above the smallest bandwidth.
     section = settings.learning.model_copy(update={"bandwidth_multiplier": multiplier})

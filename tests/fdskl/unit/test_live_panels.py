@@ -1,4 +1,5 @@
-"""The board of kernel federations, asked of a real Prometheus that has watched one through kills and restarts."""
+"""The board of kernel federations, asked of a real Prometheus that has watched one through kills and
+restarts."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def best_constant(pairs: list[tuple[float, float]]) -> float:
 
 
 def test_loss_and_regret_are_those_of_the_topics(watched: Watched) -> None:
-    """Protects whoever reads the board after a restart: loss, accuracy and regret are the topics', whoever was killed."""
+    """Protects whoever reads the board after a restart: loss, accuracy and regret are the topics', whoever
+    was killed."""
     pairs = scored(watched)
     every = [pair for own in pairs.values() for pair in own]
     loss = sum(map(losses, pairs.values()))
@@ -90,7 +92,8 @@ def test_counts_are_those_of_the_topics(watched: Watched) -> None:
         "labels_total": watched.written(LABELS),
         "scored_total": watched.written(LABELS),
         "rounds_announced_total": watched.written(f"{FEDERATION}.shop.rounds"),
-        "sums_sent_total": watched.written(f"{FEDERATION}.bank.sums") + watched.written(f"{FEDERATION}.shop.sums"),
+        "sums_sent_total": watched.written(f"{FEDERATION}.bank.sums")
+        + watched.written(f"{FEDERATION}.shop.sums"),
     }
     assert truth["rounds_announced_total"] > 0
     assert {counter: watched.counted(counter) for counter in truth} == truth
@@ -108,5 +111,6 @@ def test_gauges_are_what_is_remembered(watched: Watched) -> None:
 
 
 def test_the_service_is_as_it_is(watched: Watched) -> None:
-    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as
+    they were."""
     assert watched.service() == watched.resting

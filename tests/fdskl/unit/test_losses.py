@@ -18,9 +18,12 @@ OUTPUTS = np.array([-40.0, -3.7, -1.2, -0.4, 0.31, 0.77, 1.4, 2.9, 38.0])
 @pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
 @pytest.mark.parametrize("label", [-1.0, 1.0])
 def test_gradient_is_the_derivative_of_the_value(loss: MarginLoss, label: float) -> None:
-    """Protects both solvers: a gradient of another loss than the one named still learns something, and nobody sees it."""
+    """Protects both solvers: a gradient of another loss than the one named still learns something, and nobody
+    sees it."""
     for output in OUTPUTS:
-        error = check_grad(lambda f: loss.value(f[0], label), lambda f: np.atleast_1d(loss.gradient(f[0], label)), [output])
+        error = check_grad(
+            lambda f: loss.value(f[0], label), lambda f: np.atleast_1d(loss.gradient(f[0], label)), [output]
+        )
         assert error < 1e-5 * max(1.0, abs(output))
 
 
@@ -44,15 +47,17 @@ def test_curvature_of_the_smooth_hinge_bounds_it_from_above() -> None:
 @pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
 @pytest.mark.parametrize("positive", [0, 1, 3, 5, 9, 10])
 def test_the_best_constant_is_the_least_of_all(loss: MarginLoss, positive: int) -> None:
-    """Protects the regret: nothing fixed that knows no columns loses less than what it is compared with, and one thing loses as
-    much.
+    """Protects the regret: nothing fixed that knows no columns loses less than what it is compared with, and
+    one thing loses as much.
     """
     labels = np.where(np.arange(10) < positive, 1.0, -1.0)
     if not loss.classifies:
         labels = labels * np.linspace(0.1, 0.9, 10)
     found = loss.of_constant(len(labels), labels.sum(), np.square(labels).sum())
     bounds = (-60.0, 60.0)
-    least = minimize_scalar(lambda c: float(loss.value(c, labels).sum()), bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    least = minimize_scalar(
+        lambda c: float(loss.value(c, labels).sum()), bounds=bounds, method="bounded", options={"xatol": 1e-9}
+    )
     assert found == pytest.approx(least.fun, abs=1e-6)
     assert loss.of_constant(0, 0.0, 0.0) == 0.0
 
@@ -62,24 +67,32 @@ def test_values_are_those_of_table_1() -> None:
     labels = np.array([1.0, -1.0, 1.0, -1.0])
     outputs = np.array([0.3, 0.7, -1.9, -4.0])
     probabilities = 1.0 / (1.0 + np.exp(-outputs))
-    np.testing.assert_allclose(LOGISTIC.value(outputs, labels).mean(), log_loss(labels, probabilities), rtol=1e-12)
-    np.testing.assert_allclose(SQUARE.value(outputs, labels).mean(), mean_squared_error(labels, outputs), rtol=1e-12)
+    np.testing.assert_allclose(
+        LOGISTIC.value(outputs, labels).mean(), log_loss(labels, probabilities), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        SQUARE.value(outputs, labels).mean(), mean_squared_error(labels, outputs), rtol=1e-12
+    )
     # z = .3, -.7, -1.9, 4
     np.testing.assert_allclose(SMOOTH_HINGE.value(outputs, labels), [0.245, 1.2, 2.4, 0.0], rtol=1e-12)
 
 
 def test_a_label_of_1_counts_as_often_as_the_weight_says() -> None:
-    """Protects whoever looks for what is rare: the weight is of label 1, and is what sample weights are elsewhere."""
+    """Protects whoever looks for what is rare: the weight is of label 1, and is what sample weights are
+    elsewhere."""
     labels, outputs = np.array([1.0, -1.0, 1.0]), np.array([0.3, 0.7, -1.9])
     weighted = loss_named("logistic", 5.0)
     whole = log_loss(labels, 1.0 / (1.0 + np.exp(-outputs)), sample_weight=[5.0, 1.0, 5.0], normalize=False)
     np.testing.assert_allclose(weighted.value(outputs, labels).sum(), whole, rtol=1e-12)
-    np.testing.assert_array_equal(weighted.curvature(outputs, labels), LOGISTIC.curvature(outputs, labels) * [5.0, 1.0, 5.0])
+    np.testing.assert_array_equal(
+        weighted.curvature(outputs, labels), LOGISTIC.curvature(outputs, labels) * [5.0, 1.0, 5.0]
+    )
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
 def test_outputs_of_any_size_give_numbers(loss: MarginLoss) -> None:
-    """Protects a model from one wild output: exp of 1000 is infinite, and infinity minus infinity is learnt for ever."""
+    """Protects a model from one wild output: exp of 1000 is infinite, and infinity minus infinity is learnt
+    for ever."""
     for outputs in (-1e3, 1e3):
         for label in (-1.0, 1.0):
             found = loss.value(outputs, label), loss.gradient(outputs, label), loss.curvature(outputs, label)

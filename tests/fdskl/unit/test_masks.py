@@ -1,4 +1,5 @@
-"""Masks: they cancel over all parties and never otherwise, nothing of them is used twice, and under them nothing is seen."""
+"""Masks: they cancel over all parties and never otherwise, nothing of them is used twice, and under them
+nothing is seen."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from scipy.stats import kstest, uniform
 from streamfl.fdskl.sums import masks
 from streamfl.fdskl.sums.circle import number_type, to_circle
 from streamfl.fdskl.sums.keystream import Keystream, keystream
-from streamfl.fdskl.sums.masks import CHECK_WORDS, OwnIncarnation, checked, mask_key, masked, one_time_mask, paper_mask
+from streamfl.fdskl.sums.masks import (
+    CHECK_WORDS,
+    OwnIncarnation,
+    checked,
+    mask_key,
+    masked,
+    one_time_mask,
+    paper_mask,
+)
 from streamfl.fdskl.sums.topology import Aggregation, aggregation
 
 WIDTHS = (32, 64)
@@ -33,7 +42,8 @@ def incarnations(parties: int, life: int = 0) -> list[OwnIncarnation]:
 def agreed(lives: list[OwnIncarnation]) -> Secrets:
     """Of each party, its secrets with the others."""
     return [
-        {peer: one.pair_secret(two.public) for peer, two in enumerate(lives) if peer != own} for own, one in enumerate(lives)
+        {peer: one.pair_secret(two.public) for peer, two in enumerate(lives) if peer != own}
+        for own, one in enumerate(lives)
     ]
 
 
@@ -49,7 +59,8 @@ def summed(tree: Aggregation, parts: list[NDArray[Any]], worker: int | None = No
 @pytest.mark.parametrize("bits", WIDTHS)
 @pytest.mark.parametrize("parties", range(2, 17))
 def test_masks_cancel_exactly_in_every_topology(parties: int, bits: int) -> None:
-    """Protects the phases: the sum under masks is the sum, to the last bit, whoever adds first, whichever party is the root."""
+    """Protects the phases: the sum under masks is the sum, to the last bit, whoever adds first, whichever
+    party is the root."""
     secrets = agreed(incarnations(parties))
     numbers = [to_circle(np.random.default_rng(own).normal(size=37), bits) for own in range(parties)]
     parts = [masked(one, secrets[own], own, b"round", b"phases") for own, one in enumerate(numbers)]
@@ -74,13 +85,16 @@ def test_one_party_alone_has_no_mask() -> None:
 
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_a_mask_is_its_definition(bits: int) -> None:
-    """Protects members in other languages: X25519, HKDF, AES-256 in counter mode, little-endian, plus from the lower number."""
+    """Protects members in other languages: X25519, HKDF, AES-256 in counter mode, little-endian, plus from
+    the lower number."""
     lives = incarnations(3)
     secrets = agreed(lives)
     expected = [0] * 9
     for peer in (0, 2):
         entropy = bytes([2, 0]) + bytes(30)
-        private = X25519PrivateKey.from_private_bytes(HKDF(SHA256(), 32, None, b"streamfl/1 fdskl incarnation").derive(entropy))
+        private = X25519PrivateKey.from_private_bytes(
+            HKDF(SHA256(), 32, None, b"streamfl/1 fdskl incarnation").derive(entropy)
+        )
         shared = private.exchange(X25519PublicKey.from_public_bytes(lives[peer].public))
         keys = b"".join(sorted([lives[1].public, lives[peer].public]))
         pair = HKDF(SHA256(), 32, None, b"streamfl/1 fdskl pair " + keys).derive(shared)
@@ -96,7 +110,8 @@ def test_a_mask_is_its_definition(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_any_part_of_a_keystream_alone_is_what_it_is_within_the_whole(bits: int) -> None:
-    """Protects rounds in parts: number n is the same wherever reading begins, also far away and over a megabyte."""
+    """Protects rounds in parts: number n is the same wherever reading begins, also far away and over a
+    megabyte."""
     key = bytes(range(32))
     whole = keystream(key, 300_000, bits)
     for first, count in ((0, 1), (1, 7), (3, 100), (4, 4), (262_140, 9), (299_999, 1), (17, 0)):
@@ -104,12 +119,16 @@ def test_any_part_of_a_keystream_alone_is_what_it_is_within_the_whole(bits: int)
     far = keystream(key, 9, bits, 2**60)
     assert (keystream(key, 4, bits, 2**60 + 5) == far[5:]).all()
     assert len({*far.tolist()} | {*whole[:9].tolist()}) == 18
-    assert (one_time_mask({1: key}, 0, b"r", b"p", 20, bits) == one_time_mask({1: key}, 0, b"r", b"p", 90, bits)[:20]).all()
+    assert (
+        one_time_mask({1: key}, 0, b"r", b"p", 20, bits)
+        == one_time_mask({1: key}, 0, b"r", b"p", 90, bits)[:20]
+    ).all()
 
 
 def test_no_keystream_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects columns from a subtraction: no two pairs, rounds, purposes, lives or widths have a key in common, also where round
-    and purpose run together into the same bytes; within a mask a key is used once, from its beginning.
+    """Protects columns from a subtraction: no two pairs, rounds, purposes, lives or widths have a key in
+    common, also where round and purpose run together into the same bytes; within a mask a key is used once,
+    from its beginning.
     """
     used: list[tuple[bytes, int]] = []
 
@@ -121,7 +140,9 @@ def test_no_keystream_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "Keystream", Recorded)
     for life in range(2):
         secrets = agreed(incarnations(4, life))
-        for round_id, purpose in itertools.product((b"", b"r", b"ro", b"2"), (b"phases", b"ophases", b"", b"f")):
+        for round_id, purpose in itertools.product(
+            (b"", b"r", b"ro", b"2"), (b"phases", b"ophases", b"", b"f")
+        ):
             for bits in WIDTHS:
                 for own in range(4):
                     one_time_mask(secrets[own], own, round_id, purpose, 3, bits)
@@ -135,15 +156,17 @@ def test_no_keystream_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("bits", WIDTHS)
 @pytest.mark.parametrize("parties", [2, 3, 8])
 def test_masks_that_do_not_cancel_are_found(parties: int, bits: int) -> None:
-    """Protects the model from sums that look like phases and are chance: a party of another life, another round or another purpose,
-    one that is missing, and one that is there twice.
+    """Protects the model from sums that look like phases and are chance: a party of another life, another
+    round or another purpose, one that is missing, and one that is there twice.
     """
     lives = incarnations(parties)
     secrets = agreed(lives)
     again = incarnations(parties, life=1)
     numbers = np.zeros(5, number_type(bits))
 
-    def part(own: int, of: Mapping[int, bytes], round_id: bytes = b"r", purpose: bytes = b"p") -> NDArray[Any]:
+    def part(
+        own: int, of: Mapping[int, bytes], round_id: bytes = b"r", purpose: bytes = b"p"
+    ) -> NDArray[Any]:
         return masked(numbers, of, own, round_id, purpose)
 
     def total(parts: list[NDArray[Any]]) -> NDArray[Any]:
@@ -166,7 +189,8 @@ def test_masks_that_do_not_cancel_are_found(parties: int, bits: int) -> None:
 
 
 def test_every_life_of_a_task_has_another_number() -> None:
-    """Protects rounds that name incarnations: the number is 53 bits of the public key, and a key that is none is refused."""
+    """Protects rounds that name incarnations: the number is 53 bits of the public key, and a key that is none
+    is refused."""
     many = [OwnIncarnation(bytes([number, 1]) + bytes(30)) for number in range(200)]
     assert len({one.number for one in many}) == 200
     assert all(0 <= one.number < 2**53 for one in many)
@@ -182,20 +206,25 @@ def test_every_life_of_a_task_has_another_number() -> None:
 
 
 def messages_of_one_feature(mask: str, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Phases of one feature for many instances, and what the party sends of them, both as shares of a turn."""
+    """Phases of one feature for many instances, and what the party sends of them, both as shares of a
+    turn."""
     secrets = agreed(incarnations(2))
-    # Columns of few values, as users have them: without a mask, or with one that stays, this is far from uniform.
+    # Columns of few values, as users have them: without a mask, or with one that stays, this is far from
+    # uniform.
     phases = 0.7 * np.random.default_rng(4).integers(0, 4, count)
     if mask == "one-time":
-        sent = [masked(to_circle(phases[n : n + 1], 32), secrets[1], 1, b"%d" % n, b"phases")[0] for n in range(count)]
+        sent = [
+            masked(to_circle(phases[n : n + 1], 32), secrets[1], 1, b"%d" % n, b"phases")[0]
+            for n in range(count)
+        ]
     else:
         sent = list(to_circle(phases + paper_mask(bytes(range(32)), 17, 1), 32))
     return phases / (2 * math.pi), np.array(sent) * 2.0**-32
 
 
 def test_a_message_of_one_feature_tells_nothing() -> None:
-    """Protects columns: over many instances the message is uniform, its differences are, and neither goes with the phase; the
-    same test finds the paper's mask, which stays.
+    """Protects columns: over many instances the message is uniform, its differences are, and neither goes
+    with the phase; the same test finds the paper's mask, which stays.
     """
     count = 4000
     uniformity: Callable[[Any], float] = lambda values: kstest(values % 1, uniform.cdf).pvalue  # noqa: E731
@@ -214,7 +243,8 @@ def test_a_message_of_one_feature_tells_nothing() -> None:
 
 
 def test_the_papers_masks_are_uniform_and_a_secrets() -> None:
-    """Protects the comparison with the paper: b_p ~ U[0, 2 pi), the same for a feature whenever it is asked for."""
+    """Protects the comparison with the paper: b_p ~ U[0, 2 pi), the same for a feature whenever it is asked
+    for."""
     whole = paper_mask(bytes(32), 0, 20_000)
     assert kstest(whole, uniform(0, 2 * math.pi).cdf).pvalue > 1e-3
     assert (paper_mask(bytes(32), 777, 5) == whole[777:782]).all()

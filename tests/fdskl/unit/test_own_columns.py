@@ -32,7 +32,8 @@ def test_rows_are_what_came_last_and_nought_where_nothing_did() -> None:
 
 
 def test_columns_are_late_only_where_others_had_to_do_with_other_ones() -> None:
-    """Protects predictions from columns that came too late unnoticed, and rounds from revisions that change nothing."""
+    """Protects predictions from columns that came too late unnoticed, and rounds from revisions that change
+    nothing."""
     own, _ = owner()
     assert not own.put("a", columns_of(1, 2), 0.0)
     assert not own.put("a", columns_of(2, 2), 0.0)
@@ -91,7 +92,12 @@ def test_a_clock_that_was_ahead_holds_no_expiry_up() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [[0.0, columns_of(1), False], [0.0, columns_of(1, np.nan), False], [0.0, columns_of(1, 1e300), False], [np.nan, b"", True]],
+    [
+        [0.0, columns_of(1), False],
+        [0.0, columns_of(1, np.nan), False],
+        [0.0, columns_of(1, 1e300), False],
+        [np.nan, b"", True],
+    ],
 )
 def test_remembered_columns_that_cannot_be_are_refused(value: object) -> None:
     """Protects a start from a damaged changelog."""

@@ -23,10 +23,20 @@ def peers(parts: ChangedParts | None = None, own: int = 0) -> Peers:
 
 
 def told(
-    life: OwnIncarnation, telling: int = 1, sender: str = "b", number: int | None = None, public: bytes | None = None
+    life: OwnIncarnation,
+    telling: int = 1,
+    sender: str = "b",
+    number: int | None = None,
+    public: bytes | None = None,
 ) -> Incarnation:
     return Incarnation(
-        VERSION, 1, sender, life.number if number is None else number, life.public if public is None else public, telling, 0
+        VERSION,
+        1,
+        sender,
+        life.number if number is None else number,
+        life.public if public is None else public,
+        telling,
+        0,
     )
 
 
@@ -58,7 +68,8 @@ def test_a_copy_of_what_was_said_before_is_known() -> None:
 
 
 def test_lives_are_bounded() -> None:
-    """Protects memory, and the record that lives are remembered in, from a party that begins anew all the time."""
+    """Protects memory, and the record that lives are remembered in, from a party that begins anew all the
+    time."""
     parts = ChangedParts()
     known = peers(parts)
     for number in range(MOST_LIVES + 40):
@@ -119,7 +130,8 @@ def test_a_key_that_is_none_is_refused(message: Incarnation, text: str) -> None:
 
 
 def test_a_revision_may_come_before_its_party_is_heard_of() -> None:
-    """Protects a revision from being lost, for it lies in another topic than the party's first word; a copy of it is known."""
+    """Protects a revision from being lost, for it lies in another topic than the party's first word; a copy
+    of it is known."""
     known = peers()
     assert known.note_revision(1, 5, 9, 1.0)
     assert not known.note_revision(1, 5, 9, 1.0)
@@ -140,7 +152,8 @@ def test_a_remembered_peer_with_a_wrong_key_is_refused() -> None:
 
 
 def test_no_round_counts_twice_and_none_shuts_out_another() -> None:
-    """Protects masks from being used twice, and rounds from a number far ahead that anybody may have written."""
+    """Protects masks from being used twice, and rounds from a number far ahead that anybody may have
+    written."""
     received = ReceivedRounds()
     assert received.note((1, 2**53), b"asked")
     for number in range(10):
@@ -151,10 +164,13 @@ def test_no_round_counts_twice_and_none_shuts_out_another() -> None:
 
 
 def test_numbers_of_rounds_are_bounded_and_none_counts_as_heard_that_was_not() -> None:
-    """Protects memory from rounds of any number, without a round that is answered twice or one that is shut out."""
+    """Protects memory from rounds of any number, without a round that is answered twice or one that is shut
+    out."""
     received = ReceivedRounds()
     numbers = [3 * number + 1 for number in range(MOST_RUNS)]
-    assert not any(received.is_crowded((1, number)) or not received.note((1, number), b"asked") for number in numbers)
+    assert not any(
+        received.is_crowded((1, number)) or not received.note((1, number), b"asked") for number in numbers
+    )
     assert not any(received.note((1, number), b"asked") for number in numbers)
     assert len(received) == MOST_RUNS
     assert not any((1, number + 1) in received or (1, number - 1) in received for number in numbers)
@@ -165,7 +181,9 @@ def test_numbers_of_rounds_are_bounded_and_none_counts_as_heard_that_was_not() -
         assert not received.is_crowded((1, number))
         assert received.note((1, number), b"asked")
     assert len(received) == MOST_RUNS - 1
-    assert [number in (0, 1, 2, 3, 4, 7, 10) for number in range(11)] == [(1, number) in received for number in range(11)]
+    assert [number in (0, 1, 2, 3, 4, 7, 10) for number in range(11)] == [
+        (1, number) in received for number in range(11)
+    ]
 
 
 def test_lives_that_rounds_are_of_are_bounded() -> None:
@@ -192,7 +210,8 @@ def test_two_rounds_of_a_name_are_told_apart() -> None:
 
 
 def test_two_parties_with_one_life_are_not_all_others() -> None:
-    """Protects the active party's process, which asked a round that it refused itself: anybody could write what ended it."""
+    """Protects the active party's process, which asked a round that it refused itself: anybody could write
+    what ended it."""
     own, first, second = peers(), OwnIncarnation(bytes([1]) * 32), OwnIncarnation(bytes([2]) * 32)
     for party in (1, 2):
         own.hear(party, told(first))

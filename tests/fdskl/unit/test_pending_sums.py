@@ -18,7 +18,9 @@ from streamfl.fdskl.sums.topology import aggregation
 def sums(own: int = 1, limit: int = 3) -> tuple[PendingSums, list[tuple[Key, str]]]:
     given_up: list[tuple[Key, str]] = []
     trees = {SUM: aggregation("tree", 4, 0)}
-    return PendingSums(own, trees, limit, lambda key, pending, reason: given_up.append((key, reason))), given_up
+    return PendingSums(
+        own, trees, limit, lambda key, pending, reason: given_up.append((key, reason))
+    ), given_up
 
 
 def part(sender: int = 2, **changes: Any) -> PartialSum:
@@ -29,7 +31,9 @@ def part(sender: int = 2, **changes: Any) -> PartialSum:
 
 def begun(owner: PendingSums, key: Key = (5, 0)) -> PendingSum:
     pending = owner.begin(key, 0.0)
-    pending.announced = Round(VERSION, 1, "p0", [5, 6, 7, 8], key[1], PHASES, 1.0, [FeatureRange(0, 1)], ["a", "b"])
+    pending.announced = Round(
+        VERSION, 1, "p0", [5, 6, 7, 8], key[1], PHASES, 1.0, [FeatureRange(0, 1)], ["a", "b"]
+    )
     pending.identity = b"name"
     return pending
 
@@ -65,7 +69,9 @@ def test_a_sum_is_whole_with_the_own_part_and_all_below_and_none_twice() -> None
         (part(known=bytes([2, 0])), "implausible"),
     ],
 )
-def test_a_part_that_cannot_be_is_refused_and_leaves_the_sum_as_it_was(message: PartialSum, reason: str) -> None:
+def test_a_part_that_cannot_be_is_refused_and_leaves_the_sum_as_it_was(
+    message: PartialSum, reason: str
+) -> None:
     """Protects a round from a part that is of somebody else, of another round, or of another size."""
     owner, _ = sums()
     pending = begun(owner)

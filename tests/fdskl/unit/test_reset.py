@@ -49,7 +49,9 @@ COUNT = 24
 class Pair:
     """A bank that predicts and a shop, on a memory bus, and the command line beside them."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.run = lambda *arguments: run_command(monkeypatch, capture, *arguments)
         self.folder = folder
         self.bus = MemoryBus.at(f"memory://{folder.name}")
@@ -81,17 +83,25 @@ def _pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_the_active_party_begins_anew_while_the_other_runs_on(pair: Pair) -> None:
-    """Protects a change of what the active party alone decides: it is reset, everybody is predicted again and learnt from anew.
+    """Protects a change of what the active party alone decides: it is reset, everybody is predicted again and
+    learnt from anew.
 
     The other party is neither stopped nor asked. What it remembers is what the new model is made of.
     """
     bank, shop = pair.config("bank"), pair.config("shop")
     for number in range(COUNT):
         for party in ("bank", "shop"):
-            pair.bus.write([Outgoing(f"{party}-rows", b"%d" % number, json.dumps({"x": number % 5 - 2.0}).encode())])
+            pair.bus.write(
+                [Outgoing(f"{party}-rows", b"%d" % number, json.dumps({"x": number % 5 - 2.0}).encode())]
+            )
     with closing(pair.worker(shop)) as other:
         first = pair.work(bank, other)
-        pair.bus.write([Outgoing("outcomes", b"%d" % number, json.dumps({"y": number % 2}).encode()) for number in range(COUNT)])
+        pair.bus.write(
+            [
+                Outgoing("outcomes", b"%d" % number, json.dumps({"y": number % 2}).encode())
+                for number in range(COUNT)
+            ]
+        )
         assert pair.work(bank, other) == []
         pair.bus.write([Outgoing(f"{party}-rows", b"late", b'{"x": 1.0}') for party in ("bank", "shop")])
         [learnt] = pair.work(bank, other)
@@ -114,21 +124,28 @@ def test_the_active_party_begins_anew_while_the_other_runs_on(pair: Pair) -> Non
 
 
 def test_whose_secret_others_features_are_of_is_not_reset(pair: Pair) -> None:
-    """Protects the active party's model: its features mean nothing more once another party has forgotten its secret."""
+    """Protects the active party's model: its features mean nothing more once another party has forgotten its
+    secret."""
     code, _, error = pair.run("reset", pair.config("shop"), "--all")
     assert (code, "cannot be reset" in error) == (2, True)
 
 
 def test_a_key_that_no_party_has_is_found_before_the_start(pair: Pair) -> None:
-    """Protects the operator from a changelog of another role: `streamfl check` says what the worker would refuse."""
+    """Protects the operator from a changelog of another role: `streamfl check` says what the worker would
+    refuse."""
     config = pair.config("shop")
     with closing(pair.worker(config)) as shop:
         pair.bus.write([Outgoing("shop-rows", b"a", b'{"x": 1.0}')])
         while shop.step(0.005):
             pass
     assert pair.run("check", config)[0] == 0
-    pair.bus.write([Outgoing("credit.shop.state", key, b"\x90") for key in (b"entity/a", b"client/a", b"descent")])
+    pair.bus.write(
+        [Outgoing("credit.shop.state", key, b"\x90") for key in (b"entity/a", b"client/a", b"descent")]
+    )
     code, out, _ = pair.run("check", config)
-    assert (code, "2 keys that a fdskl-worker does not know, such as b'client/a'" in " ".join(out.split())) == (4, True)
+    assert (
+        code,
+        "2 keys that a fdskl-worker does not know, such as b'client/a'" in " ".join(out.split()),
+    ) == (4, True)
     pair.bus.write([Outgoing("credit.shop.state", key, None) for key in (b"client/a", b"descent")])
     assert pair.run("check", config)[0] == 0

@@ -1,4 +1,5 @@
-"""Settings of FDSKL that cannot work, with the texts that say so; and the topics and rights that follow from a topology."""
+"""Settings of FDSKL that cannot work, with the texts that say so; and the topics and rights that follow from
+a topology."""
 
 from __future__ import annotations
 
@@ -25,8 +26,14 @@ KIND = ROLES[WORKER]
         ({"learning": {"step_rule": "horizon"}}, "horizon is missing"),
         ({"learning": {"horizon": 5}}, "horizon has no meaning"),
         ({"learning": {"block_features": 7}}, "at most learning.features_limit = 6"),
-        ({"learning": {"features_limit": 65_536}, "aggregation": {"circle_bits": 64}}, "the sums of one entity are one record"),
-        ({"aggregation": {"mask": "paper"}, "bus": {"url": "kafka://localhost:9092"}}, "set aggregation.study = true"),
+        (
+            {"learning": {"features_limit": 65_536}, "aggregation": {"circle_bits": 64}},
+            "the sums of one entity are one record",
+        ),
+        (
+            {"aggregation": {"mask": "paper"}, "bus": {"url": "kafka://localhost:9092"}},
+            "set aggregation.study = true",
+        ),
         ({"alignment": {"limit": 7}}, "at least learning.window = 8"),
         ({"aggregation": {"round_seconds": 0.5}}, "more than alignment.reply_seconds"),
         ({"learning": {"kernel": "matern", "matern_nu": 0.3}}, "greater than or equal to 0.5"),
@@ -69,10 +76,13 @@ PARENTS = {
 @pytest.mark.parametrize("topology", PARENTS)
 @pytest.mark.parametrize("party", ["p0", "p1", "p2", "p3"])
 def test_a_party_may_write_to_those_it_sends_to_and_to_no_other(topology: str, party: str) -> None:
-    """Protects each inbox: who may write to it follows from the channels, and so do the rights that are granted."""
+    """Protects each inbox: who may write to it follows from the channels, and so do the rights that are
+    granted."""
     channels = KIND.channels(settings_of(party, 4, aggregation={"topology": topology}))
     others = {"p0", "p1", "p2", "p3"} - {party}
-    expected = {f"sums/{name}" for name in PARENTS[topology][party]} | {f"incarnations/{name}" for name in others}
+    expected = {f"sums/{name}" for name in PARENTS[topology][party]} | {
+        f"incarnations/{name}" for name in others
+    }
     expected |= {f"rounds/{name}" for name in others} | {"predictions"} if party == "p0" else {"revisions/p0"}
     assert set(channels.outputs) == expected
     for name, topic in channels.outputs.items():
@@ -93,7 +103,11 @@ def test_the_masks_of_the_paper_have_parents_of_their_own() -> None:
     """Protects T2 from parents that no party may write to."""
     channels = KIND.channels(settings_of("p1", 4, aggregation={"mask": "paper", "topology": "ring"}))
     assert {name for name in channels.outputs if name.startswith("sums/")} == {"sums/p0", "sums/p2"}
-    cautions = {topic.caution for topic in KIND.topics(settings_of("p1", 4, aggregation={"mask": "none"})) if topic.caution}
+    cautions = {
+        topic.caution
+        for topic in KIND.topics(settings_of("p1", 4, aggregation={"mask": "none"}))
+        if topic.caution
+    }
     assert cautions
     assert all("none" in text for text in cautions)
 
@@ -129,7 +143,9 @@ def test_users_read_predictions_in_their_own_unit() -> None:
         ({"federation": {"members": "members.toml"}, "identity": {"key_file": "key.toml"}}, 2, False),
     ],
 )
-def test_an_operator_is_told_who_can_take_masks_off(sections: dict[str, Any], parties: int, said: bool) -> None:
+def test_an_operator_is_told_who_can_take_masks_off(
+    sections: dict[str, Any], parties: int, said: bool
+) -> None:
     """Protects an operator from trusting masks that are agreed on with whoever writes in a party's name."""
     role = KIND.build(settings_of("p0", parties, **{"bus": {"url": "kafka://localhost:9092"}, **sections}))
     assert [one.reason for one in role.notices()] == ["no_keys"] * said

@@ -28,10 +28,30 @@ def several(party: str, active: list[str], parties: int = 4, **sections: dict[st
 @pytest.mark.parametrize(
     ("party", "active", "sections", "text"),
     [
-        ("p1", ["p0", "p1"], {"learning": {"solver": "newton"}}, '"newton" needs exactly one active party, and .* names p0, p1'),
-        ("p2", ["p0", "p1"], {"aggregation": {"mask": "paper"}}, 'mask = "paper" needs exactly one active party'),
-        ("p0", ["p0", "p1"], {"bus": {"url": "memory://", "processing_guarantee": "at_least_once"}}, '"exactly_once" is expected'),
-        ("p0", ["p0", "p1"], {"learning": SGD | {"features_limit": 5000, "block_features": 2}}, "at least a 2,048th of"),
+        (
+            "p1",
+            ["p0", "p1"],
+            {"learning": {"solver": "newton"}},
+            '"newton" needs exactly one active party, and .* names p0, p1',
+        ),
+        (
+            "p2",
+            ["p0", "p1"],
+            {"aggregation": {"mask": "paper"}},
+            'mask = "paper" needs exactly one active party',
+        ),
+        (
+            "p0",
+            ["p0", "p1"],
+            {"bus": {"url": "memory://", "processing_guarantee": "at_least_once"}},
+            '"exactly_once" is expected',
+        ),
+        (
+            "p0",
+            ["p0", "p1"],
+            {"learning": SGD | {"features_limit": 5000, "block_features": 2}},
+            "at least a 2,048th of",
+        ),
         ("p0", ["p0", "p9"], {}, "active = 'p9': one of federation.parties"),
         ("p0", ["p0", "p0"], {}, "no party may occur twice"),
         ("p0", [], {}, "at least 1 item"),
@@ -46,25 +66,35 @@ def test_what_only_one_active_party_can_do_is_refused(
 
 
 def test_a_party_that_is_not_active_may_leave_the_solver_out() -> None:
-    """Protects the other parties' files from keys that have no effect there; but labels belong to active ones alone."""
+    """Protects the other parties' files from keys that have no effect there; but labels belong to active ones
+    alone."""
     assert not several("p2", ["p0", "p1"], learning={}).is_active
     content = msgspec.json.decode(several("p1", ["p0", "p1"]).model_dump_json())
     content["party"] = {"name": "p2"}
-    with pytest.raises(ValidationError, match=r"labels has no meaning at 'p2': federation\.active is 'p0', 'p1'"):
+    with pytest.raises(
+        ValidationError, match=r"labels has no meaning at 'p2': federation\.active is 'p0', 'p1'"
+    ):
         KIND.settings.model_validate(content)
 
 
 def test_a_list_of_one_is_one() -> None:
-    """Protects a federation that goes on: how its only active party is written changes neither messages nor topics."""
-    one, listed = settings_of("p0", 3, federation={"active": "p0"}), settings_of("p0", 3, federation={"active": ["p0"]})
+    """Protects a federation that goes on: how its only active party is written changes neither messages nor
+    topics."""
+    one, listed = (
+        settings_of("p0", 3, federation={"active": "p0"}),
+        settings_of("p0", 3, federation={"active": ["p0"]}),
+    )
     assert KIND.build(one).settings.fingerprint == KIND.build(listed).settings.fingerprint
     assert set(KIND.channels(one).outputs) == set(KIND.channels(listed).outputs)
-    prints = [KIND.build(several("p0", active)).settings.fingerprint for active in (["p0", "p1"], ["p1", "p0"])]
+    prints = [
+        KIND.build(several("p0", active)).settings.fingerprint for active in (["p0", "p1"], ["p1", "p0"])
+    ]
     assert len(set(prints)) == 2
 
 
 def test_every_active_party_has_inboxes_and_the_log() -> None:
-    """Protects rights: both ask for sums, the first alone hears of revisions and predicts, and nobody else reads the log."""
+    """Protects rights: both ask for sums, the first alone hears of revisions and predicts, and nobody else
+    reads the log."""
     first, second, other = (KIND.channels(several(party, ["p2", "p0"])) for party in ("p2", "p0", "p1"))
     assert set(first.inputs) == {"samples", "labels", "incarnations", "rounds", "sums", "revisions", "turns"}
     assert set(second.inputs) == {"samples", "labels", "incarnations", "rounds", "sums", "turns"}
@@ -84,7 +114,8 @@ def test_every_active_party_has_inboxes_and_the_log() -> None:
 
 
 def test_turns_are_signed_where_members_have_keys(tmp_path: Path) -> None:
-    """Protects the order of learning from whoever may write to the bus: a turn is its sender's, of its place, and unchanged."""
+    """Protects the order of learning from whoever may write to the bus: a turn is its sender's, of its place,
+    and unchanged."""
     keys = Keys(tmp_path, "f")
     for number in range(3):
         keys.add(f"m{number}", WORKER, speaks_for=(f"p{number}",))

@@ -1,4 +1,5 @@
-"""A kernel federation on a file: figures against calculations of their own, and mistakes of whoever asks for it."""
+"""A kernel federation on a file: figures against calculations of their own, and mistakes of whoever asks for
+it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ SPLITS = {2: "bank=0:2,shop=2:5", 3: "bank=0:2,shop=2:4,post=returns"}
 class Line:
     """``streamfl simulate`` in this process, on a file of the test's own."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.folder = folder
         draws = np.random.default_rng(3)
@@ -56,7 +59,16 @@ class Line:
         self.frame[[*NAMES, label]].to_csv(data, index=False)
         split = () if "--split" in arguments else ("--split", SPLITS[len(parties)])
         return run_command(
-            self._monkeypatch, self._capture, "simulate", config, "--data", data, "--label", label, *split, *arguments
+            self._monkeypatch,
+            self._capture,
+            "simulate",
+            config,
+            "--data",
+            data,
+            "--label",
+            label,
+            *split,
+            *arguments,
         )
 
     def json(self, *arguments: object, **settings: Any) -> dict[str, Any]:
@@ -76,7 +88,8 @@ def _line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
-    """Protects every claim that is made with this command: accuracy, AUC and loss are of the last fifth of the rows, by hand."""
+    """Protects every claim that is made with this command: accuracy, AUC and loss are of the last fifth of
+    the rows, by hand."""
     found = line.json("--epochs", 3, "--trace", line.folder)
     outputs, truth = line.trace()["predictions"], line.frame["y"].to_numpy()[ROWS - TEST :]
     pairs = [(a > b) + 0.5 * (a == b) for a in outputs[truth == 1] for b in outputs[truth == 0]]
@@ -98,8 +111,8 @@ def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
 
 
 def test_messages_are_counted_as_formulas_say(line: Line) -> None:
-    """Protects the comparison of topologies: rounds, sums and their bytes are as many as parties and rounds make them, whichever
-    the topology is, and what differs is how far a sum has to go.
+    """Protects the comparison of topologies: rounds, sums and their bytes are as many as parties and rounds
+    make them, whichever the topology is, and what differs is how far a sum has to go.
     """
     seconds = {}
     for topology, hops in (("tree", 2), ("star", 1), ("ring", 2)):
@@ -119,17 +132,22 @@ def test_messages_are_counted_as_formulas_say(line: Line) -> None:
         assert 8 * numbers < found["traffic"]["sums"]["bytes"] < 8 * numbers + 1000 * rounds
         assert (found["abandoned"], found["iterations"]) == (0, 4)
         seconds[topology] = found["virtual_seconds"]
-        # An announcement goes one hop, a sum as many as there are; before all, parties hear of each other, and answer.
+        # An announcement goes one hop, a sum as many as there are; before all, parties hear of each other,
+        # and answer.
         assert seconds[topology] == pytest.approx(3 * rounds * (hops + 1) + 3 * (told // 6), abs=1.0)
     assert seconds["star"] < seconds["tree"] == pytest.approx(seconds["ring"], abs=0.5)
 
 
 def test_whoever_is_active_and_however_sums_are_made_the_model_is_one(line: Line) -> None:
-    """Protects the choice of topology and mask: neither changes predictions by more than the circle's rounding, and who knows the
-    labels is told.
+    """Protects the choice of topology and mask: neither changes predictions by more than the circle's
+    rounding, and who knows the labels is told.
     """
     outputs = []
-    for active, topology, mask in (("bank", "tree", "one-time"), ("bank", "ring", "none"), ("bank", "star", "paper")):
+    for active, topology, mask in (
+        ("bank", "tree", "one-time"),
+        ("bank", "ring", "none"),
+        ("bank", "star", "paper"),
+    ):
         more = f'[aggregation]\ntopology = "{topology}"\nmask = "{mask}"\ncircle_bits = 64\n'
         found = line.json("--active", active, "--trace", line.folder, more=more, parties=THREE)
         assert found["active"] == active
@@ -142,8 +160,8 @@ def test_whoever_is_active_and_however_sums_are_made_the_model_is_one(line: Line
 
 
 def test_a_stream_is_predicted_before_it_is_learnt_from(line: Line) -> None:
-    """Protects the progressive figures: each entity is predicted by a model that knows no label of the last 40 entities, and the
-    first 40 and a whole iteration by one that knows nothing.
+    """Protects the progressive figures: each entity is predicted by a model that knows no label of the last
+    40 entities, and the first 40 and a whole iteration by one that knows nothing.
     """
     found = line.json("--online", "--label-delay", 40, "--trace", line.folder, more='solver = "sgd"\n')
     assert (found["epochs"], found["label_delay"], found["iterations"]) == (None, 40, 4)
@@ -161,7 +179,9 @@ def test_a_stream_is_predicted_before_it_is_learnt_from(line: Line) -> None:
         before = features[rows] @ alphas
         alphas *= 1 - 1e-6
         new = slice(8 * number, 8 * number + 8)
-        alphas[new] = (features[rows, new].T @ (labels[rows] / (1 + np.exp(labels[rows] * before)))) / (32 * 8)
+        alphas[new] = (features[rows, new].T @ (labels[rows] / (1 + np.exp(labels[rows] * before)))) / (
+            32 * 8
+        )
     assert found["progressive"]["accuracy"] == pytest.approx(np.mean((outputs >= 0) == (labels > 0)))
     lost = np.log1p(np.exp(-labels * outputs))
     assert found["progressive"]["loss"] == pytest.approx(np.mean(lost), abs=1e-6)
@@ -172,7 +192,8 @@ def test_a_stream_is_predicted_before_it_is_learnt_from(line: Line) -> None:
 
 
 def test_numbers_are_measured_in_their_own_unit(line: Line) -> None:
-    """Protects regression: the label's range is that of the rows that are learnt from, and the error is told in both units."""
+    """Protects regression: the label's range is that of the rows that are learnt from, and the error is told
+    in both units."""
     found = line.json("--trace", line.folder, label="amount", more='loss = "square"\n')
     truth = line.frame["amount"].to_numpy()
     low, high = truth[: ROWS - TEST].min(), truth[: ROWS - TEST].max()
@@ -184,7 +205,8 @@ def test_numbers_are_measured_in_their_own_unit(line: Line) -> None:
 
 
 def test_an_entity_that_left_the_window_is_shown_again(line: Line) -> None:
-    """Protects epochs over tables longer than the window: each label of each pass is learnt from, and none waits for ever."""
+    """Protects epochs over tables longer than the window: each label of each pass is learnt from, and none
+    waits for ever."""
     more = "window = 40\n"
     found = line.json("--epochs", 3, more=more)
     assert found["iterations"] == 12
@@ -192,7 +214,8 @@ def test_an_entity_that_left_the_window_is_shown_again(line: Line) -> None:
 
 
 def test_labels_of_minus_one_are_taken_as_zero(line: Line) -> None:
-    """Protects whoever has a table in LIBSVM's form: its labels mean the same, and that `run` wants others is said."""
+    """Protects whoever has a table in LIBSVM's form: its labels mean the same, and that `run` wants others is
+    said."""
     expected = line.json()["loss"]
     line.frame["y"] = 2 * line.frame["y"] - 1
     code, out, error = line("--format", "json")
@@ -203,7 +226,8 @@ def test_labels_of_minus_one_are_taken_as_zero(line: Line) -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 7, 12, 30])
 def test_no_iteration_has_an_entity_twice(size: int) -> None:
-    """Protects epochs whose passes end within an iteration: its labels are of as many entities, and each pass still shows all."""
+    """Protects epochs whose passes end within an iteration: its labels are of as many entities, and each pass
+    still shows all."""
     orders = np.array([np.random.default_rng(seed).permutation(30) for seed in range(5)])
     shown = shown_order(orders, size)
     for begin in range(0, len(shown) - size + 1, size):
@@ -233,8 +257,8 @@ def test_mistakes_are_told(line: Line, arguments: tuple[object, ...], told: str)
 
 
 def test_classes_that_are_none_and_runs_that_learn_nothing_are_told(line: Line) -> None:
-    """Protects whoever wonders about a figure of one half: a third class is refused, and too few labels for an iteration are
-    told with the key to change.
+    """Protects whoever wonders about a figure of one half: a third class is refused, and too few labels for
+    an iteration are told with the key to change.
     """
     code, _, error = line("--online", more="window = 5000\n", label="y", parties=TWO)
     assert code == 0
@@ -251,8 +275,8 @@ def test_classes_that_are_none_and_runs_that_learn_nothing_are_told(line: Line) 
 
 @pytest.mark.parametrize("label", ["y", "amount"])
 def test_a_model_that_is_worse_than_a_constant_is_told(line: Line, label: str) -> None:
-    """Protects users of small tables from a model that is worse than none: the figures say what a constant would have lost, and
-    a note says so where it is less.
+    """Protects users of small tables from a model that is worse than none: the figures say what a constant
+    would have lost, and a note says so where it is less.
     """
     more = 'loss = "square"\n' if label == "amount" else ""
     line.frame["y"] = (line.frame["age"] > 1).astype(int)
@@ -274,8 +298,8 @@ def test_a_model_that_is_worse_than_a_constant_is_told(line: Line, label: str) -
 
 @pytest.mark.parametrize("loss", ["logistic", "smooth-hinge", "square"])
 def test_predictions_that_the_running_mean_beats_are_told(line: Line, loss: str) -> None:
-    """Protects users of small tables, of which one iteration or two are made: each prediction is held against the mean of the
-    labels before it, which needs nobody's columns.
+    """Protects users of small tables, of which one iteration or two are made: each prediction is held against
+    the mean of the labels before it, which needs nobody's columns.
     """
     label, more = ("amount", 'loss = "square"\n') if loss == "square" else ("y", f'loss = "{loss}"\n')
     line.frame[label] = np.random.default_rng(1).permutation(line.frame[label].to_numpy())
@@ -293,17 +317,21 @@ def test_predictions_that_the_running_mean_beats_are_told(line: Line, loss: str)
     assert found["running_mean_loss"] == pytest.approx(lost.mean())
     assert found["progressive"]["loss"] > found["running_mean_loss"]
     notes = " ".join(line("--online", label=label, more=more)[2].split()).split("the loss of ")
-    assert any("worse than none" in one and one.startswith("the predictions before each label") for one in notes)
+    assert any(
+        "worse than none" in one and one.startswith("the predictions before each label") for one in notes
+    )
 
 
 def test_one_party_alone_learns_what_parties_learn_together(line: Line) -> None:
-    """Protects the comparison with one table: a federation of one says nothing to anybody, and with shared frequencies it is the
-    model that two come to, feature by feature.
+    """Protects the comparison with one table: a federation of one says nothing to anybody, and with shared
+    frequencies it is the model that two come to, feature by feature.
     """
     more = '[aggregation]\nfrequencies = "shared"\ncircle_bits = 64\n'
     line.json("--epochs", 2, "--trace", line.folder, more=more)
     together = line.trace()
-    found = line.json("--epochs", 2, "--trace", line.folder, "--split", "bank=0:5", more=more, parties=["bank"])
+    found = line.json(
+        "--epochs", 2, "--trace", line.folder, "--split", "bank=0:5", more=more, parties=["bank"]
+    )
     alone = line.trace()
     assert (found["messages"], found["bytes"], found["hops"], found["absent"]) == (0, 0, 0, {})
     np.testing.assert_allclose(alone["frequencies/bank"][:, :2], together["frequencies/bank"])
@@ -312,7 +340,8 @@ def test_one_party_alone_learns_what_parties_learn_together(line: Line) -> None:
 
 
 def test_noise_on_columns_is_in_the_simulation(line: Line) -> None:
-    """Protects whoever asks what noise costs: a configuration with noise is simulated with it, without the file of the secret."""
+    """Protects whoever asks what noise costs: a configuration with noise is simulated with it, without the
+    file of the secret."""
     plain = line.json("--epochs", 2)
     more = '[aggregation]\nsecret_file = "nowhere"\n[privacy]\ninput_norm = 2.0\ninput_noise = 8.0\n'
     noisy = line.json("--epochs", 2, more=more)
@@ -321,7 +350,8 @@ def test_noise_on_columns_is_in_the_simulation(line: Line) -> None:
 
 
 def test_a_table_with_gaps_and_one_class_is_measured(line: Line) -> None:
-    """Protects programs that read the figures: what cannot be measured is null, and rows with gaps are counted."""
+    """Protects programs that read the figures: what cannot be measured is null, and rows with gaps are
+    counted."""
     line.frame.loc[[3, 70], "visits"] = np.nan
     line.frame["y"] = 1
     found = line.json()

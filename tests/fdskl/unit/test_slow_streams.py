@@ -1,4 +1,5 @@
-"""A slow stream is learnt from soon: few labels make the first iteration, few entities have to do for the scale."""
+"""A slow stream is learnt from soon: few labels make the first iteration, few entities have to do for the
+scale."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def federation(rows: int, **sections: dict[str, Any]) -> KernelFederation:
 
 
 def seconds_to_learn(found: KernelFederation, rows: int, rate: float) -> float:
-    """Virtual seconds from the first label to the first model, where an entity and its label come every 1 / rate seconds."""
+    """Virtual seconds from the first label to the first model, where an entity and its label come every 1 /
+    rate seconds."""
     begin = found.now
     for number in range(rows):
         found.write_samples([number])
@@ -44,8 +46,8 @@ def seconds_to_learn(found: KernelFederation, rows: int, rate: float) -> float:
 
 @pytest.mark.parametrize(("rate", "most"), [(0.1, 600.0), (1.0, 60.0), (10.0, 60.0)])
 def test_the_first_model_comes_soon(rate: float, most: float) -> None:
-    """Protects users of slow streams: with 1,024 entities and 256 labels wanted first, one a second was learnt from after 17
-    minutes."""
+    """Protects users of slow streams: with 1,024 entities and 256 labels wanted first, one a second was
+    learnt from after 17 minutes."""
     found = federation(400)
     try:
         assert seconds_to_learn(found, 400, rate) <= most
@@ -55,7 +57,8 @@ def test_the_first_model_comes_soon(rate: float, most: float) -> None:
 
 
 def test_a_history_of_fewer_entities_than_are_wanted_is_learnt_from() -> None:
-    """Protects a topic of four partitions with 1,000 entities each, where no partition ever has the 1,024 that are wanted."""
+    """Protects a topic of four partitions with 1,000 entities each, where no partition ever has the 1,024
+    that are wanted."""
     found = federation(1000)
     try:
         found.write_samples(range(1000))
@@ -70,7 +73,8 @@ def test_a_history_of_fewer_entities_than_are_wanted_is_learnt_from() -> None:
 
 
 def test_each_iteration_takes_as_many_labels_as_all_before_it() -> None:
-    """Protects the schedule: it is a function of the labels that were learnt from, so that a restart goes on with it."""
+    """Protects the schedule: it is a function of the labels that were learnt from, so that a restart goes on
+    with it."""
     assert list(islice(ends_of_iterations(32, 256), 7)) == [32, 64, 128, 256, 512, 768, 1024]
     assert list(islice(ends_of_iterations(5, 12), 5)) == [5, 10, 20, 32, 44]
     assert list(islice(ends_of_iterations(4, 4), 3)) == [4, 8, 12]
@@ -87,25 +91,33 @@ def test_each_iteration_takes_as_many_labels_as_all_before_it() -> None:
             found.run(30.0)
     finally:
         found.close()
-    due = [1 + place for place, (one, other) in enumerate(zip([0, *versions], versions, strict=False)) if other > one]
+    due = [
+        1 + place
+        for place, (one, other) in enumerate(zip([0, *versions], versions, strict=False))
+        if other > one
+    ]
     assert due == [6, 12, 24, 44, 64]
 
 
 def test_few_entities_are_penalised_as_many_are() -> None:
-    """Protects the first models from learning noise by heart: the minimum over n < 1,024 entities has the penalty of 1,024."""
+    """Protects the first models from learning noise by heart: the minimum over n < 1,024 entities has the
+    penalty of 1,024."""
     random = np.random.default_rng(2)
     for rows in (20, 3000):
         features, labels = random.normal(size=(rows, 7)), random.normal(size=rows)
         zeros = np.zeros(7)
-        found = solve_block(features, np.zeros(rows), labels, zeros, 7, of_few(0.01, rows), loss_named("square"))
+        found = solve_block(
+            features, np.zeros(rows), labels, zeros, 7, of_few(0.01, rows), loss_named("square")
+        )
         # sum_n (phi_n' a - y_n)^2 + max(n, 1024) lambda C / 2 |a|^2
         normal = 2 * features.T @ features + max(rows, 1024) * 0.01 * 7 * np.eye(7)
         np.testing.assert_allclose(found, np.linalg.solve(normal, 2 * features.T @ labels), rtol=1e-9)
 
 
 def test_two_scales_of_the_same_entities_would_show_single_columns() -> None:
-    """Protects the rule that a scale stays, by the attack that it prevents: distances of entities, which phases tell, are a metric
-    of all columns together; two metrics with other scales of the same columns have the columns as their common directions."""
+    """Protects the rule that a scale stays, by the attack that it prevents: distances of entities, which
+    phases tell, are a metric of all columns together; two metrics with other scales of the same columns have
+    the columns as their common directions."""
     random = np.random.default_rng(5)
     columns = random.normal(size=(300, 6)) @ random.normal(size=(6, 6))
     columns -= columns.mean(axis=0)
@@ -124,16 +136,26 @@ def test_two_scales_of_the_same_entities_would_show_single_columns() -> None:
 
 
 def test_what_the_first_model_waits_for_is_said() -> None:
-    """Protects the operator: predictions of 0.5 came for minutes, and nothing said why, nor how far it was."""
+    """Protects the operator: predictions of 0.5 came for minutes, and nothing said why, nor how far it
+    was."""
     found = federation(200)
     active, passive = found.active, found.roles["b"]
     found.run(0.1)
-    assert active.backlog == "knows 0 of 32 entities with a label that the first iteration takes (learning.first_instances)"
+    assert (
+        active.backlog
+        == "knows 0 of 32 entities with a label that the first iteration takes (learning.first_instances)"
+    )
     found.write_samples(range(200))
     found.write_labels(range(20))
     found.run(0.5)
-    assert passive.backlog == "knows 200 of 1,024 entities whose columns give their scale (standardisation.first_entities)"
-    assert active.backlog == "knows 20 of 32 entities with a label that the first iteration takes (learning.first_instances)"
+    assert (
+        passive.backlog
+        == "knows 200 of 1,024 entities whose columns give their scale (standardisation.first_entities)"
+    )
+    assert (
+        active.backlog
+        == "knows 20 of 32 entities with a label that the first iteration takes (learning.first_instances)"
+    )
     assert [one.text for one in what_learning_waits_for(found.settings, None, {}, active)] == [active.backlog]  # type: ignore[arg-type]
     assert {one.name: one.value for one in active.measure()}["missing_entities"] == 12
     found.write_labels(range(20, 40))

@@ -1,4 +1,5 @@
-"""Standardised columns: against NumPy and SciPy, entity by entity and as a table; how many entities count; restoring."""
+"""Standardised columns: against NumPy and SciPy, entity by entity and as a table; how many entities count;
+restoring."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ COLUMNS = {
 TABLE = np.stack(list(COLUMNS.values()), axis=1)
 
 
-def seen(rows: np.ndarray, first: int = FIRST, parts: ChangedParts | None = None, auto: bool = True) -> Standardisation:
+def seen(
+    rows: np.ndarray, first: int = FIRST, parts: ChangedParts | None = None, auto: bool = True
+) -> Standardisation:
     section = StandardisationSection(first_entities=first, transform="auto" if auto else "none")
     own = Standardisation(ChangedParts() if parts is None else parts, rows.shape[1], section, 10.0)
     for row in rows:
@@ -61,7 +64,8 @@ def by_scipy(column: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_are_standardised_as_scipy_has_their_moments(name: str) -> None:
-    """Protects a deployed party's columns from another rule than the one that is described and measured, whatever is in them."""
+    """Protects a deployed party's columns from another rule than the one that is described and measured,
+    whatever is in them."""
     column = COLUMNS[name]
     with np.errstate(all="raise", under="ignore"):
         found = seen(column[:, np.newaxis]).apply(column[:, np.newaxis], np.ones(ROWS, np.bool_))[:, 0]
@@ -69,18 +73,23 @@ def test_columns_are_standardised_as_scipy_has_their_moments(name: str) -> None:
 
 
 def test_a_party_and_a_table_have_one_rule() -> None:
-    """Protects figures that are computed from tables: a party that sees the entities one by one has the same columns."""
+    """Protects figures that are computed from tables: a party that sees the entities one by one has the same
+    columns."""
     found = seen(TABLE).apply(TABLE, np.ones(ROWS, np.bool_))
     np.testing.assert_allclose(found, standardised(TABLE, FIRST), rtol=1e-9, atol=1e-9)
 
 
 def test_moments_do_not_depend_on_how_entities_came() -> None:
-    """Protects the one-pass update: entities one by one, in parts of any size and as a whole give the same moments."""
+    """Protects the one-pass update: entities one by one, in parts of any size and as a whole give the same
+    moments."""
     whole = moments_of(TABLE)
     for sizes in ([1] * 300 + [200, 2000], [700, 1, 1799], [0, 2500]):
         found, at = no_moments(TABLE.shape[1]), 0
         for size in sizes:
-            found, at = combined(found, moments_of(TABLE[at : at + size]) if size else no_moments(TABLE.shape[1])), at + size
+            found, at = (
+                combined(found, moments_of(TABLE[at : at + size]) if size else no_moments(TABLE.shape[1])),
+                at + size,
+            )
         deviation = np.sqrt(whole[2] / ROWS)
         assert found[0].tolist() == whole[0].tolist()
         for power, (one, other) in enumerate(zip(found[1:], whole[1:], strict=True), 1):
@@ -89,7 +98,8 @@ def test_moments_do_not_depend_on_how_entities_came() -> None:
 
 
 def test_missing_numbers_are_left_out_and_become_the_mean() -> None:
-    """Protects tables with gaps: a column is standardised by the numbers that it has, in one pass as at once."""
+    """Protects tables with gaps: a column is standardised by the numbers that it has, in one pass as at
+    once."""
     gaps = np.where(np.random.default_rng(3).random(TABLE.shape) < 0.3, np.nan, TABLE)
     gaps[:, 0], gaps[5, 1] = np.nan, np.inf
     with np.errstate(all="raise", under="ignore"):
@@ -105,7 +115,8 @@ def test_missing_numbers_are_left_out_and_become_the_mean() -> None:
 
 
 def test_only_columns_with_heavy_tails_are_taken_the_logarithm_of() -> None:
-    """Protects evenly spread columns, which lose by it, and heavy ones, whose few large numbers hide all others without it."""
+    """Protects evenly spread columns, which lose by it, and heavy ones, whose few large numbers hide all
+    others without it."""
     found = dict(zip(COLUMNS, scaling_of(moments_of(TABLE[:FIRST])).logarithms.tolist(), strict=True))
     heavy = {name for name, is_heavy in found.items() if is_heavy}
     tails = {"heavy tails", "heavy tails of either sign", "one far out", "huge with heavy tails"}
@@ -127,15 +138,20 @@ def test_rare_flags_do_not_make_an_entity_unlike_all_others() -> None:
     assert np.ptp(of(standardised(TABLE, FIRST), "rare flag")) == pytest.approx(5.0)
     flag = COLUMNS["common flag"]
     np.testing.assert_allclose(
-        of(standardised(TABLE, FIRST), "common flag"), (flag - flag[:FIRST].mean()) / flag[:FIRST].std(), rtol=1e-9
+        of(standardised(TABLE, FIRST), "common flag"),
+        (flag - flag[:FIRST].mean()) / flag[:FIRST].std(),
+        rtol=1e-9,
     )
 
 
 def test_columns_stay_from_the_last_of_the_first_entities_on() -> None:
-    """Protects features from meaning something else with every entity, and after samples were read again: the same ones count."""
+    """Protects features from meaning something else with every entity, and after samples were read again: the
+    same ones count."""
     own = seen(TABLE, 100)
     assert (own.seen, own.frozen) == (100, True)
-    np.testing.assert_allclose(own.apply(TABLE, np.ones(ROWS, np.bool_)), standardised(TABLE, 100), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        own.apply(TABLE, np.ones(ROWS, np.bool_)), standardised(TABLE, 100), rtol=1e-9, atol=1e-9
+    )
     early = seen(TABLE[:60], 100)
     assert not early.frozen
     early.freeze()
@@ -144,7 +160,8 @@ def test_columns_stay_from_the_last_of_the_first_entities_on() -> None:
 
 
 def test_who_is_not_known_is_the_mean_and_no_number_is_too_far_out() -> None:
-    """Protects phases from numbers whose size says nothing, and entities without columns from being unlike all others."""
+    """Protects phases from numbers whose size says nothing, and entities without columns from being unlike
+    all others."""
     own = seen(TABLE)
     assert not own.apply(TABLE[:2], np.array([True, False]))[1].any()
     far = own.apply(np.full((1, TABLE.shape[1]), 9e17), np.ones(1, np.bool_))
@@ -156,12 +173,15 @@ def test_who_is_not_known_is_the_mean_and_no_number_is_too_far_out() -> None:
 
 @pytest.mark.parametrize("kind", ["grows", "begins late", "begins late, either sign"])
 def test_a_column_that_is_not_as_it_began_leaves_the_others_their_worth(kind: str) -> None:
-    """Protects a model from a number of a row, a time, or a field that was empty at first: later entities would be unlike all."""
+    """Protects a model from a number of a row, a time, or a field that was empty at first: later entities
+    would be unlike all."""
     random, rows = np.random.default_rng(3), 6000
     table = random.normal(size=(rows, 3))
     late = np.where(np.arange(rows) < 1200, 0.0, random.lognormal(8, 1, rows))
     signs = random.choice([-1.0, 1.0], rows)
-    table[:, 2] = {"grows": np.arange(rows), "begins late": late, "begins late, either sign": late * signs}[kind]
+    table[:, 2] = {"grows": np.arange(rows), "begins late": late, "begins late, either sign": late * signs}[
+        kind
+    ]
     labels = np.sign(table[:, 0] * table[:, 1])
     found = standardised(table, 1024)
     parties = [Party(["a"], found[:5000, :1], b"a" * 32), Party(["b", "c"], found[:5000, 1:], b"b" * 32)]
@@ -171,7 +191,8 @@ def test_a_column_that_is_not_as_it_began_leaves_the_others_their_worth(kind: st
 
 
 def test_what_is_restored_goes_on_as_if_it_had_never_stopped() -> None:
-    """Protects features from meaning something else after a restart, before enough entities were seen and after."""
+    """Protects features from meaning something else after a restart, before enough entities were seen and
+    after."""
     for cut in (1, 37, 100, 150):
         parts = ChangedParts()
         own = seen(TABLE[:cut], 100, parts)
@@ -200,11 +221,30 @@ def test_remembered_moments_that_cannot_be_are_refused() -> None:
         moments[power, 1, 0] = number
         return moments.astype("<f8").tobytes()
 
-    wrong = [damaged(0, 51), damaged(0, -1), damaged(0, 1.5), damaged(1, 2e18), damaged(2, -1e-3), damaged(2, 1e301)]
-    wrong += [damaged(3, np.nan), damaged(3, -1e301), damaged(4, -1.0), damaged(4, np.inf), right.tobytes()[:-8], b""]
+    wrong = [
+        damaged(0, 51),
+        damaged(0, -1),
+        damaged(0, 1.5),
+        damaged(1, 2e18),
+        damaged(2, -1e-3),
+        damaged(2, 1e301),
+    ]
+    wrong += [
+        damaged(3, np.nan),
+        damaged(3, -1e301),
+        damaged(4, -1.0),
+        damaged(4, np.inf),
+        right.tobytes()[:-8],
+        b"",
+    ]
     for content in wrong:
         with pytest.raises(PeerError):
             parts.restore(b"columns", msgspec.msgpack.encode([50, content, True]))
-    for whole in ([-1, right.tobytes(), True], [2**60, right.tobytes(), True], [50, right.tobytes(), "yes"], [50]):
+    for whole in (
+        [-1, right.tobytes(), True],
+        [2**60, right.tobytes(), True],
+        [50, right.tobytes(), "yes"],
+        [50],
+    ):
         with pytest.raises(msgspec.ValidationError):
             parts.restore(b"columns", msgspec.msgpack.encode(whole))

@@ -12,7 +12,8 @@ from streamfl.fdskl.worker.role import FdsklWorker
 
 
 def test_workers_remember_what_the_table_says() -> None:
-    """Protects operators from a table that lacks a key, or has one that is gone: each row has an owner at some party."""
+    """Protects operators from a table that lacks a key, or has one that is gone: each row has an owner at
+    some party."""
     owned: set[bytes] = set()
     written: set[bytes] = set()
     for federation in fuzz.FEDERATIONS.values():

@@ -1,4 +1,5 @@
-"""What a stranger or a faulty party may write decides nothing for good: a federation that heard it goes on."""
+"""What a stranger or a faulty party may write decides nothing for good: a federation that heard it goes
+on."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ ENTITIES = [f"e{number}" for number in range(6)]
 
 def federation(parties: int = 3, **learning: Any) -> ClosedLoop:
     calm = {"reply_seconds": 0.7, "expiry_seconds": 1e6, "limit": 40, "linger_ms": 5.0}
-    return ClosedLoop([settings_of(f"p{number}", parties, alignment=dict(calm), learning=learning) for number in range(parties)])
+    return ClosedLoop(
+        [
+            settings_of(f"p{number}", parties, alignment=dict(calm), learning=learning)
+            for number in range(parties)
+        ]
+    )
 
 
 def learn(loop: ClosedLoop, entities: list[str]) -> None:
@@ -52,14 +58,20 @@ def tell(loop: ClosedLoop, to: int, channel: str, content: bytes) -> None:
 def incarnation(loop: ClosedLoop, party: int, knows: int) -> bytes:
     """That of nobody, in a party's name."""
     made, fingerprint = life_of(99, party), loop.active.settings.fingerprint
-    return INCARNATION.encode(Incarnation(VERSION, fingerprint, f"p{party}", made.number, made.public, 1, knows))
+    return INCARNATION.encode(
+        Incarnation(VERSION, fingerprint, f"p{party}", made.number, made.public, 1, knows)
+    )
 
 
-def announced(loop: ClosedLoop, number: int, root: int | None = None, entities: list[str] | None = None) -> Round:
+def announced(
+    loop: ClosedLoop, number: int, root: int | None = None, entities: list[str] | None = None
+) -> Round:
     numbers = loop.active.partition(0).peers.numbers
     numbers[0] = numbers[0] if root is None else root
     fingerprint = loop.active.settings.fingerprint
-    return Round(VERSION, fingerprint, "p0", numbers, number, PHASES, 1.0, [FeatureRange(0, 2)], entities or ["e0"])
+    return Round(
+        VERSION, fingerprint, "p0", numbers, number, PHASES, 1.0, [FeatureRange(0, 2)], entities or ["e0"]
+    )
 
 
 def forge_life(to: int, party: int) -> Callable[[ClosedLoop], None]:
@@ -94,9 +106,14 @@ def numbers_to_come(loop: ClosedLoop) -> None:
 
 def tellings_to_come(loop: ClosedLoop) -> None:
     """The true life of a party is told of in its name, a thousand times, and then one of nobody."""
-    life, own = loop.members[1].role.partition(0).peers.incarnation, loop.active.partition(0).peers.incarnation.number
+    life, own = (
+        loop.members[1].role.partition(0).peers.incarnation,
+        loop.active.partition(0).peers.incarnation.number,
+    )
     for number in range(1000):
-        message = Incarnation(VERSION, loop.active.settings.fingerprint, "p1", life.number, life.public, number, own)
+        message = Incarnation(
+            VERSION, loop.active.settings.fingerprint, "p1", life.number, life.public, number, own
+        )
         tell(loop, 0, "incarnations", INCARNATION.encode(message))
     forge_life(0, 1)(loop)
 
@@ -109,16 +126,19 @@ def lose_state(loop: ClosedLoop) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, many_numbers,
+        forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives,
+        many_numbers,
         numbers_to_come, tellings_to_come, lose_state,
     ],
     ids=[
-        "life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead", "many-lives", "many-numbers",
+        "life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead",
+        "many-lives", "many-numbers",
         "numbers-to-come", "tellings-to-come", "state-lost",
     ],
 )  # fmt: skip
 def test_a_federation_goes_on(wrong: Callable[[ClosedLoop], None]) -> None:
-    """Protects a federation from standing still until somebody is restarted, after one wrong message or one lost state."""
+    """Protects a federation from standing still until somebody is restarted, after one wrong message or one
+    lost state."""
     loop = federation()
     learn(loop, ENTITIES[:3])
     wrong(loop)
@@ -135,7 +155,11 @@ def test_a_federation_goes_on(wrong: Callable[[ClosedLoop], None]) -> None:
 def other_mask(values: bytes) -> bytes:
     """The part under another mask: all its numbers are others, its check words too."""
     numbers = np.frombuffer(values, "<u4")
-    return (numbers + np.random.default_rng(1).integers(1, 2**32, len(numbers), np.uint32)).astype("<u4").tobytes()
+    return (
+        (numbers + np.random.default_rng(1).integers(1, 2**32, len(numbers), np.uint32))
+        .astype("<u4")
+        .tobytes()
+    )
 
 
 def other_check_word(values: bytes) -> bytes:
@@ -146,8 +170,8 @@ def other_check_word(values: bytes) -> bytes:
 def test_a_sum_whose_masks_do_not_cancel_is_never_learnt_from(wrong: Callable[[bytes], bytes]) -> None:
     """Protects the model from a part under another round's mask: the round is counted, and asked again.
 
-    Check words say that masks cancel. A single number that somebody changes on its way they do not find: members' keys do.
-    """
+    Check words say that masks cancel. A single number that somebody changes on its way they do not find:
+    members' keys do."""
     loop = federation()
     for number, entity in enumerate(ENTITIES[:3]):
         loop.write_sample(entity, 0.3 * number)
@@ -162,7 +186,9 @@ def test_a_sum_whose_masks_do_not_cancel_is_never_learnt_from(wrong: Callable[[b
                 if channel == "sums" and not damaged:
                     assert isinstance(one, Record)
                     message = PARTIAL_SUM.decode(one.value)
-                    content = PARTIAL_SUM.encode(msgspec.structs.replace(message, values=wrong(message.values)))
+                    content = PARTIAL_SUM.encode(
+                        msgspec.structs.replace(message, values=wrong(message.values))
+                    )
                     loop.members[0].unread[place] = channel, msgspec.structs.replace(one, value=content)
                     damaged += 1
         loop.now += 0.001
@@ -181,7 +207,8 @@ def answers(loop: ClosedLoop, party: int, content: bytes) -> list[Send | Rejecti
 
 
 def test_a_round_is_answered_once_whatever_comes_between() -> None:
-    """Protects columns: a round answered twice, with other columns the second time, shows their difference."""
+    """Protects columns: a round answered twice, with other columns the second time, shows their
+    difference."""
     loop = federation()
     learn(loop, ENTITIES[:3])
     asked = ROUND.encode(announced(loop, 500))
@@ -196,13 +223,18 @@ def test_a_round_is_answered_once_whatever_comes_between() -> None:
 
 
 def test_a_round_of_too_many_entities_or_ranges_is_refused() -> None:
-    """Protects a party from a sum that no record holds, at which it would end, and from memory without bound."""
+    """Protects a party from a sum that no record holds, at which it would end, and from memory without
+    bound."""
     loop = federation()
     learn(loop, ENTITIES[:3])
     most = announced(loop, 600, entities=["e"] * MOST_ENTITIES)
     assert answers(loop, 2, ROUND.encode(most)) == []
     role = loop.members[2].role
-    (reply,) = [one for one in role.receive([], loop.now + 1.0) if isinstance(one, Send) and one.channel.startswith("sums")]
+    (reply,) = [
+        one
+        for one in role.receive([], loop.now + 1.0)
+        if isinstance(one, Send) and one.channel.startswith("sums")
+    ]
     assert len(reply.value) < MAXIMUM_BYTES
     for wrong in (
         msgspec.structs.replace(most, number=601, entities=["e"] * 200_000),
@@ -215,7 +247,8 @@ def test_a_round_of_too_many_entities_or_ranges_is_refused() -> None:
 
 
 def test_an_epoch_of_a_clock_far_ahead_is_given_up() -> None:
-    """Protects revisions from being refused for as long as a party's clock was ahead when it sent its first."""
+    """Protects revisions from being refused for as long as a party's clock was ahead when it sent its
+    first."""
     role = make_worker(settings_of("p1", 2))
     role.open(0)
     task = role.partition(0)
@@ -227,12 +260,15 @@ def test_an_epoch_of_a_clock_far_ahead_is_given_up() -> None:
 
 
 def test_a_round_in_the_life_of_another_party_is_refused() -> None:
-    """Protects an active party's own rounds: one of another active party in its life would be heard before them."""
+    """Protects an active party's own rounds: one of another active party in its life would be heard before
+    them."""
     loop = federation()
     learn(loop, ENTITIES[:3])
     asked = announced(loop, 500)
     own = loop.members[2].role.partition(0).peers.incarnation.number
-    (refused,) = answers(loop, 2, ROUND.encode(msgspec.structs.replace(asked, incarnations=[own, asked.incarnations[1], own])))
+    (refused,) = answers(
+        loop, 2, ROUND.encode(msgspec.structs.replace(asked, incarnations=[own, asked.incarnations[1], own]))
+    )
     assert isinstance(refused, Rejection)
     assert refused.error.reason == "malformed"
 

@@ -14,12 +14,14 @@ KINDS: tuple[Any, ...] = ("tree", "star", "ring")
 
 
 def every(most: int = 16) -> Iterator[tuple[Any, int, int]]:
-    yield from ((kind, parties, root) for kind in KINDS for parties in range(1, most + 1) for root in range(parties))
+    yield from (
+        (kind, parties, root) for kind in KINDS for parties in range(1, most + 1) for root in range(parties)
+    )
 
 
 def delivered(tree: Aggregation, taking_part: set[int]) -> tuple[list[int], int, int]:
-    """Messages as a network brings them: a worker sends once it has heard all its children. Returns what is in the root's sum, how
-    many messages there were, and after how many hops the last one was there.
+    """Messages as a network brings them: a worker sends once it has heard all its children. Returns what is
+    in the root's sum, how many messages there were, and after how many hops the last one was there.
     """
     held = {worker: [worker] for worker in taking_part}
     waits = {worker: sum(tree.parent[other] == worker for other in taking_part) for worker in taking_part}
@@ -36,7 +38,8 @@ def delivered(tree: Aggregation, taking_part: set[int]) -> tuple[list[int], int,
 
 
 def test_every_part_arrives_once_in_the_hops_and_messages_of_the_formulas() -> None:
-    """Protects the sum, and the comparison of topologies: delivered message by message, for up to 16 parties and any root."""
+    """Protects the sum, and the comparison of topologies: delivered message by message, for up to 16 parties
+    and any root."""
     for kind, parties, root in every():
         tree = aggregation(kind, parties, root)
         parts, sent, steps = delivered(tree, set(range(parties)))
@@ -57,8 +60,8 @@ def test_the_formulas_are_those_of_the_paper() -> None:
 
 
 def test_a_second_tree_is_over_all_but_the_owner() -> None:
-    """Protects the subtraction of masks: each other's is there once, the owner neither sends nor is waited for, in as many messages
-    as a first tree over so many, and in no more hops than the first.
+    """Protects the subtraction of masks: each other's is there once, the owner neither sends nor is waited
+    for, in as many messages as a first tree over so many, and in no more hops than the first.
     """
     for kind, parties, root in every():
         for owner in range(parties):
@@ -74,22 +77,31 @@ def test_a_second_tree_is_over_all_but_the_owner() -> None:
 
 
 def test_the_two_trees_are_totally_different() -> None:
-    """Protects what the paper asks of them (Definition 2), for any number of parties, any root and any owner."""
+    """Protects what the paper asks of them (Definition 2), for any number of parties, any root and any
+    owner."""
     for _, parties, root in filter(lambda one: one[0] == "tree", every(20)):
         first = aggregation("tree", parties, root)
         for owner in set(range(parties)) - {root}:
-            assert totally_different(first, aggregation("tree", parties, root, owner, second=True)), (parties, root, owner)
+            assert totally_different(first, aggregation("tree", parties, root, owner, second=True)), (
+                parties,
+                root,
+                owner,
+            )
 
 
 def test_where_no_tree_or_ring_is_totally_different_is_what_is_said() -> None:
-    """Protects the docstring: with three parties, each T1 has a pair, which is all of T2 where the third owns the feature and one
-    of the pair is the root; with two there is nothing to compare; and rings are alike where the owner is the last of T1.
-    """
+    """Protects the docstring: with three parties, each T1 has a pair, which is all of T2 where the third owns
+    the feature and one of the pair is the root; with two there is nothing to compare; and rings are alike
+    where the owner is the last of T1."""
     for pair, third in (((0, 1), 2), ((0, 2), 1), ((1, 2), 0)):
         root, other = pair
         parent = tuple({other: root, third: root}.get(worker) for worker in range(3))
-        first = Aggregation(root, parent, tuple((other, third) if worker == root else () for worker in range(3)), 1, 2)
-        assert not any(totally_different(first, aggregation(kind, 3, root, third, second=True)) for kind in KINDS)
+        first = Aggregation(
+            root, parent, tuple((other, third) if worker == root else () for worker in range(3)), 1, 2
+        )
+        assert not any(
+            totally_different(first, aggregation(kind, 3, root, third, second=True)) for kind in KINDS
+        )
     assert aggregation("tree", 2, 0, 1, second=True).messages == 0
     for _, parties, root in filter(lambda one: one[0] == "ring" and one[1] > 1, every()):
         first = aggregation("ring", parties, root)
@@ -102,7 +114,9 @@ def test_trees_with_a_common_subtree_are_not_totally_different() -> None:
     """Protects the test above from a comparison that always says yes: by hand, on four workers."""
 
     def tree(*parent: int | None) -> Aggregation:
-        children = tuple(tuple(one for one, to in enumerate(parent) if to == worker) for worker in range(len(parent)))
+        children = tuple(
+            tuple(one for one, to in enumerate(parent) if to == worker) for worker in range(len(parent))
+        )
         return Aggregation(parent.index(None), tuple(parent), children, 0, 0)
 
     first = tree(None, 0, 0, 2)
@@ -121,7 +135,8 @@ def test_the_root_hears_one_message_of_a_tree() -> None:
 
 
 def test_what_is_no_topology_is_refused() -> None:
-    """Protects a role from a tree over the wrong parties: T2 is without one that is not the root, T1 without nobody."""
+    """Protects a role from a tree over the wrong parties: T2 is without one that is not the root, T1 without
+    nobody."""
     wrong: list[tuple[Any, ...]] = [
         ("tree", 4, 4),
         ("tree", 4, -1),

@@ -27,7 +27,11 @@ from streamfl.runtime.worker import Worker
 PAGE = page_text("fdskl.md", "Tutorial")
 FILES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 HISTORY, STREAM = 1536, 200
-FIELDS = {"accounts": ("age", "income", "debts"), "baskets": ("visits", "returns"), "outcomes": ("defaulted",)}
+FIELDS = {
+    "accounts": ("age", "income", "debts"),
+    "baskets": ("visits", "returns"),
+    "outcomes": ("defaulted",),
+}
 # A customer that the shop shows later than the bank.
 LATE = HISTORY + 7
 
@@ -37,7 +41,8 @@ def read(file: str) -> FdsklSettings:
 
 
 def test_its_configurations_are_valid() -> None:
-    """Protects two organisations' first try: both files load, agree where they have to, and are all that is needed."""
+    """Protects two organisations' first try: both files load, agree where they have to, and are all that is
+    needed."""
     settings = [read(file) for file in FILES]
     assert [item.party.name for item in settings if item.party is not None] == settings[0].federation.parties
     assert settings[0].federation == settings[1].federation
@@ -45,20 +50,27 @@ def test_its_configurations_are_valid() -> None:
 
 
 def test_its_table_of_topics_is_whole() -> None:
-    """Protects whoever grants rights by the page: these topics and no others are there, and it says who writes and reads which."""
+    """Protects whoever grants rights by the page: these topics and no others are there, and it says who
+    writes and reads which."""
     rows = re.findall(r"^\| (`credit[^|]*) \| ([^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE)
-    told = {topic: (writer, reader) for names, writer, reader in rows for topic in re.findall(r"`(.*?)`", names)}
+    told = {
+        topic: (writer, reader) for names, writer, reader in rows for topic in re.findall(r"`(.*?)`", names)
+    }
     settings = {name: read(file) for name, file in zip(("the bank", "the shop"), FILES, strict=True)}
     channels = {name: find_kind(item.role.kind).channels(item) for name, item in settings.items()}
     for topic, (writer, reader) in told.items():
         writers = {name for name, one in channels.items() if topic in one.outputs.values()}
-        readers = {name for name, one in channels.items() if topic in [each.topic for each in one.inputs.values()]}
+        readers = {
+            name for name, one in channels.items() if topic in [each.topic for each in one.inputs.values()]
+        }
         if topic.endswith(".state"):
             continue
         assert writers == {writer}, topic
         assert readers == ({reader} - {"you"}), topic
     every = {topic.name for item in settings.values() for topic in find_kind(item.role.kind).topics(item)}
-    assert told.keys() == {name for name in every if name.startswith("credit.") and not name.endswith("dead-letters")}
+    assert told.keys() == {
+        name for name in every if name.startswith("credit.") and not name.endswith("dead-letters")
+    }
 
 
 @pytest.fixture(name="customers", scope="module")
@@ -69,7 +81,10 @@ def _customers() -> list[dict[str, float]]:
     # In the units of the page.
     inputs = inputs * [12, 9000, 700, 3, 2] + [45, 31000, 900, 6, 2]
     columns = (*FIELDS["accounts"], *FIELDS["baskets"], "defaulted")
-    return [dict(zip(columns, (*row, label), strict=True)) for row, label in zip(inputs.tolist(), defaulted.tolist(), strict=True)]
+    return [
+        dict(zip(columns, (*row, label), strict=True))
+        for row, label in zip(inputs.tolist(), defaulted.tolist(), strict=True)
+    ]
 
 
 class Tutorial:
@@ -89,7 +104,9 @@ class Tutorial:
         workers = [build_worker(read(file), self.bus, lambda: self.now, lambda: self.now) for file in FILES]
         for worker in workers:
             role = cast(FdsklWorker, worker.role)
-            role.given = replace(role.given, secret=self.draws.bytes(32), entropy=lambda: self.draws.bytes(32))
+            role.given = replace(
+                role.given, secret=self.draws.bytes(32), entropy=lambda: self.draws.bytes(32)
+            )
         return workers
 
     def settle(self, workers: Sequence[Worker]) -> None:
@@ -100,17 +117,22 @@ class Tutorial:
             self.now += idle > 0
 
     def write(self, topic: str, numbers: Iterable[int], customers: list[dict[str, float]]) -> None:
-        rows = [(f"customer-{number}", {name: customers[number][name] for name in FIELDS[topic]}) for number in numbers]
+        rows = [
+            (f"customer-{number}", {name: customers[number][name] for name in FIELDS[topic]})
+            for number in numbers
+        ]
         self.bus.write([Outgoing(topic, name.encode(), json.dumps(row).encode()) for name, row in rows])
 
     def predictions(self) -> list[dict[str, Any]]:
         return [json.loads(record.value or b"") for record in self.bus.read("credit.predictions")]
 
 
-def test_history_is_learnt_from_and_the_stream_is_predicted_from_both(customers: list[dict[str, float]]) -> None:
-    """Protects a newcomer's first try: a history written as the page says is learnt from, the model is there after a restart, a
-    customer that the shop shows later is predicted twice with what the page says of both, and what follows is mostly right.
-    """
+def test_history_is_learnt_from_and_the_stream_is_predicted_from_both(
+    customers: list[dict[str, float]],
+) -> None:
+    """Protects a newcomer's first try: a history written as the page says is learnt from, the model is there
+    after a restart, a customer that the shop shows later is predicted twice with what the page says of both,
+    and what follows is mostly right."""
     tutorial = Tutorial()
     workers = tutorial.start()
     tutorial.write("baskets", range(HISTORY), customers)
@@ -143,7 +165,9 @@ def test_history_is_learnt_from_and_the_stream_is_predicted_from_both(customers:
     assert {one["model"] for one in newest.values()} == {HISTORY // 256 + 3}
     fields = re.findall(r'^    (\{"entity".*\})$', PAGE, re.MULTILINE)
     assert [list(json.loads(line)) for line in fields] == [list(stream[0])] * 2
-    right = np.mean([(one["prediction"] > 0.5) == customers[int(name[9:])]["defaulted"] for name, one in newest.items()])
+    right = np.mean(
+        [(one["prediction"] > 0.5) == customers[int(name[9:])]["defaulted"] for name, one in newest.items()]
+    )
     assert right >= 0.8
     for worker in workers:
         worker.close()
@@ -157,8 +181,8 @@ def test_the_command_that_says_whether_it_is_worth_it_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects the first thing that is tried: the command of the page takes either party's file as it stands there, without a
-    broker, and says what each party is worth.
+    """Protects the first thing that is tried: the command of the page takes either party's file as it stands
+    there, without a broker, and says what each party is worth.
     """
     pd.DataFrame(customers).to_csv(tmp_path / "history.csv", index=False)
     (tmp_path / "bank.toml").write_text(FILES[("bank", "shop").index(name)])

@@ -12,7 +12,9 @@ ROWS = 300
 
 
 @pytest.fixture(name="page")
-def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
+def _page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[PageCommands]:
     page = PageCommands(tmp_path, page_text("fdskl.md", "Tutorial"), monkeypatch, capsys)
     yield page
     page.close()
@@ -20,6 +22,7 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.mark.long
 def test_every_command_of_the_page_runs(page: PageCommands) -> None:
-    """Protects two organisations' first try: topics, history, check and processes, in the page's own words, lead to predictions."""
+    """Protects two organisations' first try: topics, history, check and processes, in the page's own words,
+    lead to predictions."""
     try_credit(page, ROWS)
     assert page.commands == []

@@ -1,4 +1,5 @@
-"""Before anything is learnt: of how many parties' columns a prediction is, and how long that is waited for."""
+"""Before anything is learnt: of how many parties' columns a prediction is, and how long that is waited
+for."""
 
 from __future__ import annotations
 
@@ -21,13 +22,17 @@ REPLY, ROUND = 0.7, 2.0
 def federation(parties: int = 3, first_entities: int = 1000) -> ClosedLoop:
     """No columns' scale is known for long, and no label comes."""
     scale = {"first_entities": first_entities, "transform": "none"}
-    return ClosedLoop([settings_of(f"p{number}", parties, standardisation=scale) for number in range(parties)])
+    return ClosedLoop(
+        [settings_of(f"p{number}", parties, standardisation=scale) for number in range(parties)]
+    )
 
 
 def tell(loop: ClosedLoop, party: int, entity: str) -> None:
     """Columns of an entity come to one party."""
     record = Record("samples", 0, 0, entity.encode(), b"", (), loop.now)
-    loop.members[party].unread.append(("samples", Received("samples", Sample(entity, "s", (1.0, 2.0), None), record)))
+    loop.members[party].unread.append(
+        ("samples", Received("samples", Sample(entity, "s", (1.0, 2.0), None), record))
+    )
 
 
 def began(loop: ClosedLoop) -> ClosedLoop:
@@ -44,7 +49,8 @@ def began(loop: ClosedLoop) -> ClosedLoop:
 
 
 def test_a_prediction_of_nothing_learnt_says_how_many_parties_know_the_entity() -> None:
-    """Protects users from taking entities for unknown at other parties, when nobody has asked them: parties said 1 of all."""
+    """Protects users from taking entities for unknown at other parties, when nobody has asked them: parties
+    said 1 of all."""
     loop = began(federation())
     for party, entity in ((0, "all"), (1, "all"), (2, "all"), (0, "two"), (1, "two"), (0, "one")):
         tell(loop, party, entity)
@@ -54,11 +60,14 @@ def test_a_prediction_of_nothing_learnt_says_how_many_parties_know_the_entity() 
     }  # fmt: skip
     # No column went into it, so none had to be standardised, and none was stood in for.
     assert not any(member.role.partition(0).standardisation.frozen for member in loop.members)
-    assert not any(one.value for member in loop.members for one in member.role.measure() if one.name == "imputed")
+    assert not any(
+        one.value for member in loop.members for one in member.role.measure() if one.name == "imputed"
+    )
 
 
 def test_columns_that_come_later_are_counted_too() -> None:
-    """Protects the count from being of the first moment for ever: the entity is predicted again, as it is by a model."""
+    """Protects the count from being of the first moment for ever: the entity is predicted again, as it is by
+    a model."""
     loop = began(federation())
     tell(loop, 0, "a")
     tell(loop, 1, "a")
@@ -69,7 +78,8 @@ def test_columns_that_come_later_are_counted_too() -> None:
 
 
 def test_a_party_that_is_away_is_not_waited_for_longer_than_a_round() -> None:
-    """Protects predictions of the first hours from a party that comes next week: what it knows goes into none of them."""
+    """Protects predictions of the first hours from a party that comes next week: what it knows goes into none
+    of them."""
     loop = began(federation())
     tell(loop, 0, "a")
     until = BEGIN + ROUND + 1.0
@@ -88,8 +98,8 @@ def test_a_party_that_is_away_is_not_waited_for_longer_than_a_round() -> None:
 
 
 def test_no_entity_of_a_stream_waits_longer_for_a_party_that_is_away() -> None:
-    """Protects a stream from its own length: only so many rounds are on their way, and each behind them waited for another round's
-    time. So it is after the clock was ahead by an hour.
+    """Protects a stream from its own length: only so many rounds are on their way, and each behind them
+    waited for another round's time. So it is after the clock was ahead by an hour.
     """
     for ahead in (0.0, 3600.0):
         loop, written, waited = began(federation()), dict[str, float](), dict[str, float]()
@@ -105,15 +115,19 @@ def test_no_entity_of_a_stream_waits_longer_for_a_party_that_is_away() -> None:
                 tell(loop, 0, entity)
             for number in (0, 1):
                 loop.step(number, 1000)
-            waited |= {one.entity: loop.now - written[one.entity] for one in loop.predictions if one.entity not in waited}
+            waited |= {
+                one.entity: loop.now - written[one.entity]
+                for one in loop.predictions
+                if one.entity not in waited
+            }
             loop.now += 0.05
         assert len(waited) == len(written) > 15
         assert 0.9 * ROUND < max(waited.values()) < 1.2 * ROUND
 
 
 def test_entities_wait_for_nobody_who_cannot_be_asked_any_more() -> None:
-    """Protects what waits from depending on when it was asked: where two parties say the same of themselves nobody is asked, and a
-    role that asked before goes on as one that was restored since.
+    """Protects what waits from depending on when it was asked: where two parties say the same of themselves
+    nobody is asked, and a role that asked before goes on as one that was restored since.
     """
     loop = began(federation())
     tell(loop, 0, "a")
@@ -123,7 +137,9 @@ def test_entities_wait_for_nobody_who_cannot_be_asked_any_more() -> None:
     assert dict(loop.active.waiting) == {"predictions": 1}
     life, fingerprint = loop.members[1].role.partition(0).peers.incarnation, loop.active.settings.fingerprint
     message = Incarnation(VERSION, fingerprint, "p2", life.number, life.public, 1, 0)
-    loop.members[0].unread.append(("incarnations", Record("incarnations", 0, 0, b"", INCARNATION.encode(message), (), loop.now)))
+    loop.members[0].unread.append(
+        ("incarnations", Record("incarnations", 0, 0, b"", INCARNATION.encode(message), (), loop.now))
+    )
     loop.step(0, 1000)
     assert not loop.active.partition(0).peers.complete
     loop.active.receive([], loop.now)
@@ -131,7 +147,8 @@ def test_entities_wait_for_nobody_who_cannot_be_asked_any_more() -> None:
 
 
 def learnt_while_asked() -> ClosedLoop:
-    """An entity was asked about before anything was learnt. One party has not heard of that, and there is a model now."""
+    """An entity was asked about before anything was learnt. One party has not heard of that, and there is a
+    model now."""
     loop = began(federation(first_entities=3))
     for number, entity in enumerate("bcd"):
         loop.write_sample(entity, 0.3 * number)
@@ -155,7 +172,8 @@ def learnt_while_asked() -> ClosedLoop:
 
 
 def check_it_is_of_the_model(loop: ClosedLoop) -> None:
-    """The entity's prediction is what the model of its version gives for all parties' columns, each with its own secret."""
+    """The entity's prediction is what the model of its version gives for all parties' columns, each with its
+    own secret."""
     (found,) = [one for one in loop.predictions if one.entity == "a"]
     expansion = loop.active.active_partition(0).model.snapshot()
     assert (found.model, found.parties) == (expansion.version, 3)
@@ -171,8 +189,8 @@ def check_it_is_of_the_model(loop: ClosedLoop) -> None:
 
 
 def test_what_was_asked_before_the_first_model_is_predicted_by_it() -> None:
-    """Protects predictions from being 0 in a model's name, and learning from taking that for the model's: nobody answered who knows
-    an entity, and by the time that nobody waits for it any longer there is a model.
+    """Protects predictions from being 0 in a model's name, and learning from taking that for the model's:
+    nobody answered who knows an entity, and by the time that nobody waits for it any longer there is a model.
     """
     loop = learnt_while_asked()
     loop.settle()
@@ -180,7 +198,8 @@ def test_what_was_asked_before_the_first_model_is_predicted_by_it() -> None:
 
 
 def test_what_was_asked_before_the_first_model_waits_for_parties_that_are_not_reached() -> None:
-    """Protects the same where nobody can be asked any more for a while: with a model, their columns are waited for."""
+    """Protects the same where nobody can be asked any more for a while: with a model, their columns are
+    waited for."""
     loop = learnt_while_asked()
     peers = loop.active.partition(0).peers
     known, peers._peers[2] = peers._peers[2], Peer(lives=peers._peers[1].lives)

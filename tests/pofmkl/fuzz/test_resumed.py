@@ -1,4 +1,5 @@
-"""What a client or server finds damaged in its changelog is refused by name, or nothing is wrong afterwards."""
+"""What a client or server finds damaged in its changelog is refused by name, or nothing is wrong
+afterwards."""
 
 from __future__ import annotations
 
@@ -23,17 +24,21 @@ def after_some_rounds(federation: str) -> MemoryFederation:
 @pytest.mark.parametrize("federation", ROUNDS)
 @pytest.mark.parametrize("member", [fuzz.CLIENT, fuzz.SERVER])
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:
-    """Protects whoever restarts from state that was damaged, written by a release without checksums or by hand: no traceback, no
-    warning of NumPy, no number that is none, no absurd count, neither at once nor after the next restart.
+    """Protects whoever restarts from state that was damaged, written by a release without checksums or by
+    hand: no traceback, no warning of NumPy, no number that is none, no absurd count, neither at once nor
+    after the next restart.
     """
     check_refused_or_harmless(after_some_rounds(federation), member, f"{federation} {member}")
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:
-    """Protects the operator from a traceback: a bit of a name inside a client's record may make it no UTF-8 any more."""
+    """Protects the operator from a traceback: a bit of a name inside a client's record may make it no UTF-8
+    any more."""
     federation = fuzz.FEDERATIONS["default-async"]
     role = federation.member(fuzz.CLIENT).role
-    (first, *_) = [one for one in federation.remembered(fuzz.CLIENT) if (one.key or b"").startswith(b"client/")]
+    (first, *_) = [
+        one for one in federation.remembered(fuzz.CLIENT) if (one.key or b"").startswith(b"client/")
+    ]
     value = (first.value or b"").replace(b"press-1", b"press\xb11")
     with pytest.raises(PeerError, match="malformed"):
         role.restore(StateChange("state", 0, b"client/press-1", value))

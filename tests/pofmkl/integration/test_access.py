@@ -1,4 +1,5 @@
-"""The rights that ``streamfl topics`` prints, given to a client on a broker with access control, and no others."""
+"""The rights that ``streamfl topics`` prints, given to a client on a broker with access control, and no
+others."""
 
 from __future__ import annotations
 
@@ -21,5 +22,6 @@ ROLE = Secured(
 
 
 def test_the_rights_that_are_printed_are_enough(secured: Broker, tmp_path: Path) -> None:
-    """Protects whoever grants just these rights: the role starts, reads, remembers, and puts a record that it cannot read aside."""
+    """Protects whoever grants just these rights: the role starts, reads, remembers, and puts a record that it
+    cannot read aside."""
     check_printed_rights_are_enough(secured, tmp_path, ROLE)

@@ -62,10 +62,14 @@ def work(bus: Bus, *configurations: Path, done: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_backfill_on_a_real_broker(
-    scheme: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scheme: str,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects a reset where offsets are Kafka's: state and offsets change in one transaction, every sample is predicted again,
-    once, and what the commands show is what is there.
+    """Protects a reset where offsets are Kafka's: state and offsets change in one transaction, every sample
+    is predicted again, once, and what the commands show is what is there.
     """
     name, url = f"plant-{uuid.uuid4().hex[:8]}", f"{scheme}://{broker.address}"
     client, server = tmp_path / "client.toml", tmp_path / "server.toml"
@@ -79,11 +83,15 @@ def test_a_backfill_on_a_real_broker(
         return out
 
     def predictions() -> Counter[str]:
-        return Counter(one["sample"] for one in map(json.loads, said("read", client, "--format", "json").splitlines()))
+        return Counter(
+            one["sample"] for one in map(json.loads, said("read", client, "--format", "json").splitlines())
+        )
 
     said("topics", client, "--create-inputs", "--partitions", 2)
     said("topics", server, "--create")
-    rows: list[dict[str, Any]] = [{"site": site, "x": n / EACH, "y": n / EACH} for n in range(EACH) for site in SITES]
+    rows: list[dict[str, Any]] = [
+        {"site": site, "x": n / EACH, "y": n / EACH} for n in range(EACH) for site in SITES
+    ]
     said("write", client, stdin="\n".join(map(json.dumps, rows)))
     with closing(connect(url)) as bus:
         work(bus, client, server, done=lambda: predictions().total() >= len(rows))
@@ -91,7 +99,9 @@ def test_a_backfill_on_a_real_broker(
         found = json.loads(said("inspect", client, "--format", "json"))
         assert {one["client"]: one["samples"] for one in found["clients"]} == dict.fromkeys(SITES, EACH)
         assert sum(one["behind"] for one in found["inputs"]) == 0
-        assert json.loads(said("top", client, "--count", 1, "--format", "json"))["topics"][0]["records"] == len(rows)
+        assert json.loads(said("top", client, "--count", 1, "--format", "json"))["topics"][0][
+            "records"
+        ] == len(rows)
         said("reset", server, "--all")
         said("reset", client, "--all")
         said("check", client)
@@ -102,7 +112,9 @@ def test_a_backfill_on_a_real_broker(
         work(bus, client, done=lambda: True)
         offsets = bus.committed(f"{name}.pofmkl-client")
         ends = bus.offsets(f"{name}-readings", float("inf"))
-        assert {partition: offset for (_, partition), offset in offsets.items()} == {p: end for p, end in ends.items() if end}
+        assert {partition: offset for (_, partition), offset in offsets.items()} == {
+            p: end for p, end in ends.items() if end
+        }
     with streamfl.connect(url) as connection:
         following = connection.follow(f"{name}-readings", patience=20)
         connection.write(f"{name}-readings", [{"site": "north", "x": 0.5}], key="site")
@@ -112,17 +124,34 @@ def test_a_backfill_on_a_real_broker(
 def test_settings_written_from_a_topic_on_a_real_broker(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the first try on Kafka: from a topic of nested records to predictions, by commands and no settings of one's own."""
+    """Protects the first try on Kafka: from a topic of nested records to predictions, by commands and no
+    settings of one's own."""
     name, url = f"init-{uuid.uuid4().hex[:8]}", f"kafka://{broker.address}"
     rows = [
-        {"meta": {"site": site, "at": f"2026-11-23T{n:02d}:00:00Z"}, "temp": f"{n / 2}", "kind": "ab"[n % 2], "y": n}
+        {
+            "meta": {"site": site, "at": f"2026-11-23T{n:02d}:00:00Z"},
+            "temp": f"{n / 2}",
+            "kind": "ab"[n % 2],
+            "y": n,
+        }
         for n in range(EACH)
         for site in SITES
     ]
     with streamfl.connect(url) as bus:
         bus.create(f"{name}-readings", 3)
         bus.write(f"{name}-readings", rows, key=lambda row: row["meta"]["site"])
-    asked = ("--from-topic", f"{name}-readings", "--url", url, "--client", "meta.site", "--label", "y", "--federation", name)
+    asked = (
+        "--from-topic",
+        f"{name}-readings",
+        "--url",
+        url,
+        "--client",
+        "meta.site",
+        "--label",
+        "y",
+        "--federation",
+        name,
+    )
     quick = ("--set", "bus.commit_interval_ms=0", "--set", "learning.features_per_kernel=4")
     client, server = tmp_path / "client.toml", tmp_path / "server.toml"
     for arguments in (

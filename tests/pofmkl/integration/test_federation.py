@@ -1,4 +1,5 @@
-"""A federation of processes on a real broker and on a file: what an operator deploys, and what a crash leaves of it."""
+"""A federation of processes on a real broker and on a file: what an operator deploys, and what a crash leaves
+of it."""
 
 from __future__ import annotations
 
@@ -80,11 +81,18 @@ class Deployment:
     def command(self, *arguments: str, kind: str = "pofmkl-client") -> None:
         """A command that ends by itself, and has to end well."""
         subprocess.run(
-            self._line(*arguments), env=self._environment(kind), check=True, timeout=120, stdout=self._log, stderr=self._log
+            self._line(*arguments),
+            env=self._environment(kind),
+            check=True,
+            timeout=120,
+            stdout=self._log,
+            stderr=self._log,
         )
 
     def start(self, kind: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(self._line("run"), env=self._environment(kind), stdout=self._log, stderr=self._log)
+        process = subprocess.Popen(
+            self._line("run"), env=self._environment(kind), stdout=self._log, stderr=self._log
+        )
         self._processes.append(process)
         return process
 
@@ -92,7 +100,10 @@ class Deployment:
         """The exit codes of all processes that still ran, after SIGTERM."""
         deadline = time.monotonic() + 120
         # Before it says so, a process has no handler yet and SIGTERM ends it at once.
-        while len(re.findall("running +role=", self.log())) < len(self._processes) and time.monotonic() < deadline:
+        while (
+            len(re.findall("running +role=", self.log())) < len(self._processes)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         running = [process for process in self._processes if process.poll() is None]
         for process in running:
@@ -117,7 +128,10 @@ class Deployment:
             if len(found) >= count:
                 return found
             time.sleep(1.0)
-        pytest.fail(f"{len(found)} of {count} predictions after {seconds} s; the processes said:\n{self.log()[-5000:]}")
+        pytest.fail(
+            f"{len(found)} of {count} predictions after {seconds} s; the processes "
+            f"said:\n{self.log()[-5000:]}"
+        )
 
     def applied(self, bus: Bus) -> tuple[int, int]:
         """The model's version and the updates it is made of."""
@@ -130,10 +144,13 @@ class Deployment:
         return len(re.findall(r"partitions moved +revoked=\[[^]]*\] assigned=\[\d", self.log()))
 
     def wait_for_assignments(self, count: int, seconds: float = 120.0) -> None:
-        """Until workers were given partitions so often: who has just been started joins its group some time later."""
+        """Until workers were given partitions so often: who has just been started joins its group some time
+        later."""
         deadline = time.monotonic() + seconds
         while (found := self.assignments()) < count:
-            assert time.monotonic() < deadline, f"{found} of {count} assignments; the processes said:\n{self.log()[-5000:]}"
+            assert time.monotonic() < deadline, (
+                f"{found} of {count} assignments; the processes said:\n{self.log()[-5000:]}"
+            )
             time.sleep(0.2)
 
     def log(self) -> str:
@@ -142,7 +159,9 @@ class Deployment:
     def simulated(self, inputs: np.ndarray, labels: np.ndarray) -> Outcome:
         settings = load_settings(self.configuration, PofmklSettings)
         rounds = len(labels) // CLIENTS
-        return simulate(settings, inputs.reshape(rounds, CLIENTS, -1), labels.reshape(rounds, CLIENTS), local_only=False)
+        return simulate(
+            settings, inputs.reshape(rounds, CLIENTS, -1), labels.reshape(rounds, CLIENTS), local_only=False
+        )
 
     def _line(self, *arguments: str) -> list[str]:
         command, *options = arguments
@@ -177,7 +196,9 @@ def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarra
         deployment.stop()
 
 
-def check_predictions(found: list[dict[str, Any]], expected: Outcome, rows: int, low: float, high: float) -> None:
+def check_predictions(
+    found: list[dict[str, Any]], expected: Outcome, rows: int, low: float, high: float
+) -> None:
     """Each sample once, made with the version it names, and what the memory bus predicts."""
     assert len(found) == rows
     assert len({prediction["sample"] for prediction in found}) == rows
@@ -197,7 +218,8 @@ def check_predictions(found: list[dict[str, Any]], expected: Outcome, rows: int,
 def test_processes_predict_what_the_memory_bus_predicts(
     deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], data: Path
 ) -> None:
-    """Protects the deployment as a whole: topics, replay, a server and two clients; one prediction a sample, the right one."""
+    """Protects the deployment as a whole: topics, replay, a server and two clients; one prediction a sample,
+    the right one."""
     rows = 4_000
     with np.load(data / "naval.npz") as archive:
         order = np.random.default_rng(0).permutation(len(archive["y"]))[:rows]
@@ -216,12 +238,15 @@ def test_processes_predict_what_the_memory_bus_predicts(
 
 # Every connector and both presets, not each with each: it is the time that they take.
 @pytest.mark.parametrize(
-    ("url", "preset"), [("kafka", "default"), ("kafka+librdkafka", "paper"), ("sqlite", "paper")], indirect=["url"]
+    ("url", "preset"),
+    [("kafka", "default"), ("kafka+librdkafka", "paper"), ("sqlite", "paper")],
+    indirect=["url"],
 )
 def test_killed_processes_lose_and_double_nothing(
     deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], preset: str
 ) -> None:
-    """Protects exactly-once and the changelogs: after kill -9 of a client and of the server the run is as if never stopped."""
+    """Protects exactly-once and the changelogs: after kill -9 of a client and of the server the run is as if
+    never stopped."""
     rows = 2_000
     generator = np.random.default_rng(1)
     inputs = generator.normal(size=(rows, 5))

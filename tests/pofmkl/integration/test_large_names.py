@@ -1,4 +1,5 @@
-"""A name that compression makes fit into a message, on a real broker: what was remembered of it could not be written."""
+"""A name that compression makes fit into a message, on a real broker: what was remembered of it could not be
+written."""
 
 from __future__ import annotations
 
@@ -25,11 +26,16 @@ FEATURES = 4
 
 
 def run(settings: PofmklSettings, bus: Bus, letters: int, version: int) -> None:
-    """A server until there are so many dead letters and this version of the model; it fails if the worker does."""
+    """A server until there are so many dead letters and this version of the model; it fails if the worker
+    does."""
     worker = build_worker(settings, bus)
     for _ in range(200):
         worker.step(0.5)
-        found = [record.value for record in bus.read(f"{settings.federation.name}.model") if record.key == MARKER_KEY]
+        found = [
+            record.value
+            for record in bus.read(f"{settings.federation.name}.model")
+            if record.key == MARKER_KEY
+        ]
         done = bool(found) and SHARD_VERSION.decode(found[-1]).model_version >= version
         if done and len(list(bus.read(settings.dead_letters))) >= letters:
             break
@@ -39,7 +45,8 @@ def run(settings: PofmklSettings, bus: Bus, letters: int, version: int) -> None:
 
 
 def test_a_name_that_no_record_holds_is_a_dead_letter(broker: Broker) -> None:
-    """Protects a server from ending at every start: an update under a name of 990,000 bytes is refused, and it goes on.
+    """Protects a server from ending at every start: an update under a name of 990,000 bytes is refused, and
+    it goes on.
 
     Before and after it comes an honest update, and the server starts a second time.
     """
@@ -60,7 +67,10 @@ def test_a_name_that_no_record_holds_is_a_dead_letter(broker: Broker) -> None:
     with closing(connect(broker.url)) as bus:
         bus.create([replace(spec, partitions=spec.partitions or 1) for spec in kind.topics(settings)])
         producer = KafkaProducer(
-            bootstrap_servers=broker.address, compression_type="gzip", max_request_size=4_000_000, batch_size=4_000_000
+            bootstrap_servers=broker.address,
+            compression_type="gzip",
+            max_request_size=4_000_000,
+            batch_size=4_000_000,
         )
         with closing(producer):
             for client, sequence in (("press-1", 1), ("x" * 990_000, 1), ("press-1", 2)):

@@ -1,4 +1,5 @@
-"""`streamfl run` of POF-MKL while the end of one of its transactions comes late: nothing is lost, nothing is doubled."""
+"""`streamfl run` of POF-MKL while the end of one of its transactions comes late: nothing is lost, nothing is
+doubled."""
 
 from __future__ import annotations
 
@@ -31,17 +32,20 @@ def _three_nodes() -> Iterator[tuple[EndTxnProxy, str]]:
 def test_every_sample_is_predicted_once_whenever_an_end_arrives(
     one_node: tuple[EndTxnProxy, str], case: Case, tmp_path: Path
 ) -> None:
-    """Protects the promise to users: `streamfl run` loses and doubles nothing, and its changelog counts every label once, when the
-    end of one of its transactions arrives amid another. Without the mend hundreds are lost or doubled.
+    """Protects the promise to users: `streamfl run` loses and doubles nothing, and its changelog counts every
+    label once, when the end of one of its transactions arrives amid another. Without the mend hundreds are
+    lost or doubled.
     """
     outcome = run(case, *one_node, tmp_path)
     assert outcome.good, outcome
 
 
 @pytest.mark.parametrize("case", THREE_NODES, ids=str)
-def test_a_slow_broker_changes_nothing_about_it(three_nodes: tuple[EndTxnProxy, str], case: Case, tmp_path: Path) -> None:
-    """Protects it where outputs and changelog go to several brokers, of which one has not taken its part when the end arrives; and
-    where the worker is killed at that moment.
+def test_a_slow_broker_changes_nothing_about_it(
+    three_nodes: tuple[EndTxnProxy, str], case: Case, tmp_path: Path
+) -> None:
+    """Protects it where outputs and changelog go to several brokers, of which one has not taken its part when
+    the end arrives; and where the worker is killed at that moment.
     """
     outcome = run(case, *three_nodes, tmp_path)
     assert outcome.good, outcome

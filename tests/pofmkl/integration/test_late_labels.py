@@ -1,4 +1,5 @@
-"""Samples and their labels on two topics of a real broker and of a file, with processes that are killed in between."""
+"""Samples and their labels on two topics of a real broker and of a file, with processes that are killed in
+between."""
 
 from __future__ import annotations
 
@@ -49,14 +50,17 @@ kernels_per_upload = 1
 
 @pytest.fixture(params=["kafka", "sqlite"])
 def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
-    """A federation whose labels have a topic of their own, its topics made; a process that is killed is missed soon."""
+    """A federation whose labels have a topic of their own, its topics made; a process that is killed is
+    missed soon."""
     if request.param == "sqlite":
         url, options = f"sqlite://{tmp_path}/bus.db", "{ session_timeout_seconds = 3 }"
     else:
         broker: Broker = request.getfixturevalue("broker")
         url, options = broker.url, "{ session_timeout_ms = 6000 }"
     made = Deployment(tmp_path, url, np.ones((2, 2)), np.array([-2.0, 2.0]), "default")
-    made.configuration.write_text(CONFIGURATION.format(name=made.name, clients=CLIENTS, url=url, options=options))
+    made.configuration.write_text(
+        CONFIGURATION.format(name=made.name, clients=CLIENTS, url=url, options=options)
+    )
     made.command("topics", "--create-inputs")
     made.command("topics", "--create-inputs", kind="pofmkl-server")
     yield made
@@ -64,12 +68,14 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
 
 
 def is_never(number: int, client: int) -> bool:
-    """Whether nobody sends a label for this sample; the last round has all, so that one ends each partition."""
+    """Whether nobody sends a label for this sample; the last round has all, so that one ends each
+    partition."""
     return (number + client) % 13 == 0 and number < ROUNDS - 1
 
 
 def schedule(name: str) -> list[list[Outgoing]]:
-    """What is written in each round: a sample of every client, and labels late, some early, some twice, some never."""
+    """What is written in each round: a sample of every client, and labels late, some early, some twice, some
+    never."""
     generator = np.random.default_rng(3)
     rounds: list[list[Outgoing]] = [[] for _ in range(ROUNDS + DELAY)]
     for number in range(ROUNDS):
@@ -79,7 +85,11 @@ def schedule(name: str) -> list[list[Outgoing]]:
             rounds[number].append(Outgoing(f"{name}.readings", device.encode(), json.dumps(sample).encode()))
             if is_never(number, client):
                 continue
-            label = {"device": device, "reading": f"r-{number}", "lever": float(np.sin(first) + 0.5 * np.tanh(second))}
+            label = {
+                "device": device,
+                "reading": f"r-{number}",
+                "lever": float(np.sin(first) + 0.5 * np.tanh(second)),
+            }
             record = Outgoing(f"{name}.results", device.encode(), json.dumps(label).encode())
             last = number == ROUNDS - 1
             early = (number + client) % 5 == 0 and not last
@@ -98,7 +108,8 @@ def wait_for_processes(deployment: Deployment, count: int) -> None:
 
 
 def test_labels_late_early_twice_and_never_through_a_kill(deployment: Deployment) -> None:
-    """Protects the join across processes: each sample predicted once, each label with a sample learnt once, kill -9 or not."""
+    """Protects the join across processes: each sample predicted once, each label with a sample learnt once,
+    kill -9 or not."""
     deployment.start("pofmkl-server")
     victim = deployment.start("pofmkl-client")
     deployment.start("pofmkl-client")
@@ -108,13 +119,16 @@ def test_labels_late_early_twice_and_never_through_a_kill(deployment: Deployment
             if number == ROUNDS // 3:
                 deployment.wait(bus, number * CLIENTS)
             if number == ROUNDS // 2:
-                # In the middle of ten rounds, and with samples that wait for their labels; the server's and both clients'.
+                # In the middle of ten rounds, and with samples that wait for their labels; the server's and
+                # both clients'.
                 deployment.wait_for_assignments(3)
                 victim.kill()
                 deployment.start("pofmkl-client")
                 wait_for_processes(deployment, 4)
         deployment.wait(bus, ROUNDS * CLIENTS)
-        expected = Counter({f"press-{k}": sum(not is_never(number, k) for number in range(ROUNDS)) for k in range(CLIENTS)})
+        expected = Counter(
+            {f"press-{k}": sum(not is_never(number, k) for number in range(ROUNDS)) for k in range(CLIENTS)}
+        )
         deadline = time.monotonic() + 120
         while deployment.applied(bus)[1] < expected.total() and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -124,7 +138,9 @@ def test_labels_late_early_twice_and_never_through_a_kill(deployment: Deployment
         found = deployment.predictions(bus)
         assert deployment.applied(bus)[1] == expected.total()
     names = [(prediction["client"], prediction["sample"]) for prediction in found]
-    assert sorted(names) == sorted((f"press-{k}", f"r-{number}") for k in range(CLIENTS) for number in range(ROUNDS))
+    assert sorted(names) == sorted(
+        (f"press-{k}", f"r-{number}") for k in range(CLIENTS) for number in range(ROUNDS)
+    )
     assert Counter(update.client for update in updates) == expected
     # One life of every client, whichever processes it was in.
     assert len({(update.client, update.epoch) for update in updates}) == CLIENTS

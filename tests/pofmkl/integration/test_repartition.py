@@ -1,4 +1,5 @@
-"""Partitions added to a running federation's topics on a real broker: nothing is lost, doubled or begun anew."""
+"""Partitions added to a running federation's topics on a real broker: nothing is lost, doubled or begun
+anew."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ Write = Callable[[str, Iterable[tuple[str, str]]], None]
 
 
 class Plant:
-    """A client process and those who write for it, each with its own idea of how many partitions there are."""
+    """A client process and those who write for it, each with its own idea of how many partitions there
+    are."""
 
     def __init__(self, broker: Broker, scheme: str, folder: Path) -> None:
         self.name = f"plant-{uuid.uuid4().hex[:8]}"
@@ -81,7 +83,13 @@ class Plant:
         write = self._by_librdkafka() if self.librdkafka else self._by_the_bus()
 
         def content(topic: str, named: Iterable[tuple[str, str]]) -> None:
-            write(topic, [(client, {"client": client, "id": one, "x": len(one), "y": 0.1 * len(client)}) for client, one in named])
+            write(
+                topic,
+                [
+                    (client, {"client": client, "id": one, "x": len(one), "y": 0.1 * len(client)})
+                    for client, one in named
+                ],
+            )
 
         return content
 
@@ -94,7 +102,9 @@ class Plant:
 
     def _by_librdkafka(self) -> Callable[[str, list[tuple[str, dict[str, object]]]], None]:
         # Its own choice of partitions is another than Kafka's.
-        producer = Producer({"bootstrap.servers": self.broker.address, "topic.metadata.refresh.interval.ms": -1})
+        producer = Producer(
+            {"bootstrap.servers": self.broker.address, "topic.metadata.refresh.interval.ms": -1}
+        )
 
         def write(topic: str, records: list[tuple[str, dict[str, object]]]) -> None:
             for key, one in records:
@@ -109,7 +119,9 @@ class Plant:
             return subprocess.Popen(words, stdout=log, stderr=log)
 
     def home(self, bus: Bus, client: str) -> int:
-        return zlib.crc32(client.encode()) % NOW if self.librdkafka else bus.partition_of(client.encode(), NOW)
+        return (
+            zlib.crc32(client.encode()) % NOW if self.librdkafka else bus.partition_of(client.encode(), NOW)
+        )
 
 
 def wait_for(what: Callable[[], bool]) -> None:
@@ -149,18 +161,25 @@ def learnt(bus: Bus, plant: Plant, labels: int) -> dict[tuple[int, str], int]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_partitions_are_added_under_load_and_every_client_goes_on(broker: Broker, scheme: str, tmp_path: Path) -> None:
-    """Protects what every client has learnt when partitions are added: each sample is predicted once, each label learnt once."""
+def test_partitions_are_added_under_load_and_every_client_goes_on(
+    broker: Broker, scheme: str, tmp_path: Path
+) -> None:
+    """Protects what every client has learnt when partitions are added: each sample is predicted once, each
+    label learnt once."""
     plant = Plant(broker, scheme, tmp_path)
     with closing(connect(broker.url)) as bus:
-        bus.create([TopicSpec(f"{plant.name}-{topic}", BEFORE, compacted=False) for topic in ("samples", "labels")])
+        bus.create(
+            [TopicSpec(f"{plant.name}-{topic}", BEFORE, compacted=False) for topic in ("samples", "labels")]
+        )
         assert plant.command("topics", "--create").wait(SECONDS) == 0
         stale = plant.writer()
         stale("samples", named(1))
         stale("labels", named(1)[:1])
 
         def predicted() -> Counter[str]:
-            return Counter(json.loads(record.value or b"")["sample"] for record in bus.read(f"{plant.name}.predictions"))
+            return Counter(
+                json.loads(record.value or b"")["sample"] for record in bus.read(f"{plant.name}.predictions")
+            )
 
         worker = plant.command("run")
         wait_for(lambda: len(predicted()) == 96)

@@ -38,7 +38,9 @@ def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarra
         deployment = Deployment(tmp_path, url, inputs, labels, preset)
         made.append(deployment)
         text = deployment.configuration.read_text()
-        deployment.configuration.write_text(text.replace("[federation]\n", f"[federation]\nshards = {SHARDS}\n"))
+        deployment.configuration.write_text(
+            text.replace("[federation]\n", f"[federation]\nshards = {SHARDS}\n")
+        )
         deployment.command("topics", "--create-inputs", "--partitions", str(PARTITIONS))
         deployment.command("topics", "--create-inputs", kind="pofmkl-server")
         return deployment
@@ -56,11 +58,18 @@ def stream() -> tuple[np.ndarray, np.ndarray]:
 
 def versions(bus: Bus, name: str) -> dict[int, tuple[int, int]]:
     """Each shard's newest version and the uploads that it is made of."""
-    markers = [SHARD_VERSION.decode(record.value) for record in bus.read(f"{name}.model") if record.key == MARKER_KEY]
-    return {marker.shard: (marker.model_version, marker.updates) for marker in sorted(markers, key=lambda one: one.model_version)}
+    markers = [
+        SHARD_VERSION.decode(record.value) for record in bus.read(f"{name}.model") if record.key == MARKER_KEY
+    ]
+    return {
+        marker.shard: (marker.model_version, marker.updates)
+        for marker in sorted(markers, key=lambda one: one.model_version)
+    }
 
 
-def check_outcome(found: list[dict[str, Any]], deployment: Deployment, inputs: np.ndarray, labels: np.ndarray) -> None:
+def check_outcome(
+    found: list[dict[str, Any]], deployment: Deployment, inputs: np.ndarray, labels: np.ndarray
+) -> None:
     """Each sample once, with the same round of every shard, and what the memory bus predicts."""
     for prediction in found:
         vector = prediction["model_version"]
@@ -80,8 +89,11 @@ def check_model(deployment: Deployment, bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("url", ["kafka+librdkafka"], indirect=True)
-def test_clients_come_and_go_while_samples_flow(deploy: Callable[[np.ndarray, np.ndarray, str], Deployment]) -> None:
-    """Protects scale-out of clients: state moves with its partition, each sample is predicted once, as the memory bus predicts."""
+def test_clients_come_and_go_while_samples_flow(
+    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment],
+) -> None:
+    """Protects scale-out of clients: state moves with its partition, each sample is predicted once, as the
+    memory bus predicts."""
     inputs, labels = stream()
     deployment = deploy(inputs, labels, "default")
     deployment.start("pofmkl-server")
@@ -100,14 +112,18 @@ def test_clients_come_and_go_while_samples_flow(deploy: Callable[[np.ndarray, np
         found = deployment.wait(bus, ROWS)
         check_outcome(found, deployment, inputs, labels)
         check_model(deployment, bus)
-    # One line for the server, and one at least for each client that took part: the last may join its group after the last sample.
+    # One line for the server, and one at least for each client that took part: the last may join its group
+    # after the last sample.
     deployment.wait_for_assignments(5)
     assert deployment.stop() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("url", ["kafka"], indirect=True)
-def test_shards_move_between_servers_that_come_and_die(deploy: Callable[[np.ndarray, np.ndarray, str], Deployment]) -> None:
-    """Protects scale-out of the server: with its shards on processes that are killed and added, lockstep is still exact."""
+def test_shards_move_between_servers_that_come_and_die(
+    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment],
+) -> None:
+    """Protects scale-out of the server: with its shards on processes that are killed and added, lockstep is
+    still exact."""
     inputs, labels = stream()
     deployment = deploy(inputs, labels, "paper")
     victim = deployment.start("pofmkl-server")
@@ -147,8 +163,8 @@ class Member:
 
 
 def test_kept_partitions_go_on_while_the_group_changes(broker: Broker) -> None:
-    """Protects the stream from standing still: a join and a leave take nothing from a member but what moves, refuse no commit, and
-    kept partitions are read while the group is still at it.
+    """Protects the stream from standing still: a join and a leave take nothing from a member but what moves,
+    refuse no commit, and kept partitions are read while the group is still at it.
     """
     name = uuid.uuid4().hex[:8]
     samples, outputs = f"samples-{name}", f"outputs-{name}"
@@ -164,8 +180,15 @@ def test_kept_partitions_go_on_while_the_group_changes(broker: Broker) -> None:
             nonlocal written
             deadline = time.monotonic() + SECONDS
             while not enough():
-                assert time.monotonic() < deadline, [(member.partitions, member.revoked) for member in members]
-                bus.write([Outgoing(samples, None, f"{written}.{number}".encode(), number) for number in range(PARTITIONS)])
+                assert time.monotonic() < deadline, [
+                    (member.partitions, member.revoked) for member in members
+                ]
+                bus.write(
+                    [
+                        Outgoing(samples, None, f"{written}.{number}".encode(), number)
+                        for number in range(PARTITIONS)
+                    ]
+                )
                 written += 1
                 for member in members:
                     member.turn()
@@ -179,7 +202,10 @@ def test_kept_partitions_go_on_while_the_group_changes(broker: Broker) -> None:
         until, before = time.monotonic() + 2.0, first.flowed
         flow([first], lambda: time.monotonic() > until)
         assert first.flowed > before + PARTITIONS
-        flow([first, second], lambda: len(first.partitions) == len(second.partitions) == 2 and second.flowed > 0)
+        flow(
+            [first, second],
+            lambda: len(first.partitions) == len(second.partitions) == 2 and second.flowed > 0,
+        )
         assert len(first.revoked) == len(set(first.revoked)) == 2
         assert second.revoked == []
         kept = set(second.partitions)

@@ -1,4 +1,5 @@
-"""What a stranger with the right to write can do to a federation on a real broker: not for long, and never in silence."""
+"""What a stranger with the right to write can do to a federation on a real broker: not for long, and never in
+silence."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ FOR_EVER = 2**63
 
 
 class Plant:
-    """A federation of two clients whose workers are stepped in turn, so that the test says when something happens."""
+    """A federation of two clients whose workers are stepped in turn, so that the test says when something
+    happens."""
 
     def __init__(self, bus: Bus, broker: Broker, preset: str) -> None:
         self.bus = bus
@@ -53,13 +55,23 @@ class Plant:
             "federation": {"name": self.name, "clients": 2, "features": ["t1", "t2"]},
             "bus": {"url": broker.url},
             "samples": {"topic": f"{self.name}.readings", "label": "y"},
-            "learning": {"preset": preset, "staleness": "async", "features_per_kernel": 4, "upload_interval_ms": 100},
+            "learning": {
+                "preset": preset,
+                "staleness": "async",
+                "features_per_kernel": 4,
+                "upload_interval_ms": 100,
+            },
             "kernels": {"bandwidths": [0.7, 2.8]},
         }
         self.settings = {
-            kind: PofmklSettings.model_validate({**content, "role": {"kind": f"pofmkl-{kind}"}}) for kind in ("client", "server")
+            kind: PofmklSettings.model_validate({**content, "role": {"kind": f"pofmkl-{kind}"}})
+            for kind in ("client", "server")
         }
-        specs = {spec.name: spec for kind in self.settings for spec in find_kind(f"pofmkl-{kind}").topics(self.settings[kind])}
+        specs = {
+            spec.name: spec
+            for kind in self.settings
+            for spec in find_kind(f"pofmkl-{kind}").topics(self.settings[kind])
+        }
         bus.create([with_partitions(spec) for spec in specs.values()])
         self.workers = {kind: build_worker(own, bus) for kind, own in self.settings.items()}
         self.written = 0
@@ -99,13 +111,21 @@ class Plant:
                 worker.step(0.05)
 
     def predicted(self) -> list[Prediction]:
-        return [msgspec.json.decode(one.value or b"", type=Prediction) for one in self.bus.read(f"{self.name}.predictions")]
+        return [
+            msgspec.json.decode(one.value or b"", type=Prediction)
+            for one in self.bus.read(f"{self.name}.predictions")
+        ]
 
     def markers(self) -> list[ShardVersion]:
-        return [SHARD_VERSION.decode(one.value) for one in self.bus.read(f"{self.name}.model") if one.key == MARKER_KEY]
+        return [
+            SHARD_VERSION.decode(one.value)
+            for one in self.bus.read(f"{self.name}.model")
+            if one.key == MARKER_KEY
+        ]
 
     def settle(self) -> None:
-        """Until every sample is predicted, all updates are sent and read, and the client uses the server's version."""
+        """Until every sample is predicted, all updates are sent and read, and the client uses the server's
+        version."""
         self.until(lambda: len(self.predicted()) == self.written, "all is predicted")
         self.until(lambda: self.client.wake_at is None, "all updates are sent")
         self.until(self.heard, "all updates are read")
@@ -117,11 +137,17 @@ class Plant:
         return int(figure(self.workers["server"], "model_version"))
 
     def heard(self) -> bool:
-        """Whether the server has committed past the last update; the lag that it measures is as old as a broker's last answer."""
+        """Whether the server has committed past the last update; the lag that it measures is as old as a
+        broker's last answer."""
         group = self.settings["server"].group
         with closing(KafkaAdminClient(bootstrap_servers=self._address)) as admin:
-            committed = {place.partition: one.offset for place, one in admin.list_group_offsets({group: None})[group].items()}
-        return all(committed.get(one.partition, 0) > one.offset for one in self.bus.read(f"{self.name}.updates"))
+            committed = {
+                place.partition: one.offset
+                for place, one in admin.list_group_offsets({group: None})[group].items()
+            }
+        return all(
+            committed.get(one.partition, 0) > one.offset for one in self.bus.read(f"{self.name}.updates")
+        )
 
     def restart_server(self) -> None:
         self.workers["server"].close()
@@ -151,7 +177,8 @@ def bus(broker: Broker) -> Iterator[Bus]:
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_one_record_of_a_stranger_spoils_nothing_for_good(bus: Bus, broker: Broker, preset: str) -> None:
-    """Protects learning and predictions from one update, or one model record, by whoever may write to these topics."""
+    """Protects learning and predictions from one update, or one model record, by whoever may write to these
+    topics."""
     plant = Plant(bus, broker, preset)
     try:
         plant.samples(20)
@@ -172,7 +199,10 @@ def test_one_record_of_a_stranger_spoils_nothing_for_good(bus: Bus, broker: Brok
             plant.model(kernel_key(0), KERNEL_PARAMETERS.encode(KernelParameters(VERSION, 0, row)))
             marker = ShardVersion(VERSION, plant.server.fingerprint, 2, 0, 10**6, 10**6)
             plant.model(MARKER_KEY, SHARD_VERSION.encode(marker))
-        plant.until(lambda: plant.client.model.versions == (10**6,) or plant.client.trouble is not None, "the client has heard it")
+        plant.until(
+            lambda: plant.client.model.versions == (10**6,) or plant.client.trouble is not None,
+            "the client has heard it",
+        )
         plant.samples(40)
         plant.settle()
         assert plant.version < 1000
@@ -182,11 +212,14 @@ def test_one_record_of_a_stranger_spoils_nothing_for_good(bus: Bus, broker: Brok
         version = plant.version
         plant.workers["server"].close()
         plant.model(kernel_key(0), b"rubbish")
-        plant.model(MARKER_KEY, SHARD_VERSION.encode(ShardVersion(VERSION, plant.server.fingerprint, 2, 0, 2, 2)))
+        plant.model(
+            MARKER_KEY, SHARD_VERSION.encode(ShardVersion(VERSION, plant.server.fingerprint, 2, 0, 2, 2))
+        )
         plant.restart_server()
         plant.until(lambda: plant.version == version, "the version is the server's own")
         assert [one.updates for one in plant.markers()][-1] == version
-        # Again where the commit of a repair was refused: on a busy machine the group may have taken the server for gone.
+        # Again where the commit of a repair was refused: on a busy machine the group may have taken the
+        # server for gone.
         assert figure(plant.workers["server"], "model_repairs") >= 1
         np.testing.assert_array_equal(plant.server.snapshot()[0].parameters[1:], right[1:])
         plant.samples(10)
@@ -199,11 +232,17 @@ def test_one_record_of_a_stranger_spoils_nothing_for_good(bus: Bus, broker: Brok
 
 
 def test_a_new_server_ends_with_what_to_add(bus: Bus, broker: Broker, tmp_path: Path) -> None:
-    """Protects a new federation: `streamfl run` says at once that federation.features is missing, before anybody can decide it."""
+    """Protects a new federation: `streamfl run` says at once that federation.features is missing, before
+    anybody can decide it."""
     name = f"plant-{uuid.uuid4().hex[:8]}"
     path = tmp_path / "server.toml"
-    path.write_text(f'[federation]\nname = "{name}"\nclients = 2\n[bus]\nurl = "{broker.url}"\n[role]\nkind = "pofmkl-server"\n')
-    settings = PofmklSettings.model_validate({"federation": {"name": name, "clients": 2}, "role": {"kind": "pofmkl-server"}})
+    path.write_text(
+        f'[federation]\nname = "{name}"\nclients = 2\n[bus]\nurl = "{broker.url}"\n[role]\nkind = '
+        '"pofmkl-server"\n'
+    )
+    settings = PofmklSettings.model_validate(
+        {"federation": {"name": name, "clients": 2}, "role": {"kind": "pofmkl-server"}}
+    )
     bus.create([with_partitions(spec) for spec in find_kind("pofmkl-server").topics(settings)])
     command = [sys.executable, "-m", "streamfl", "run", str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -1,4 +1,5 @@
-"""Every case of a late EndTxn against `streamfl run`: ``cd tests && python -m pofmkl.late_end_txn [NODES …]``.
+"""Every case of a late EndTxn against `streamfl run`: ``cd tests && python -m pofmkl.late_end_txn [NODES
+…]``.
 
 By default of 1 and 3 nodes. Ends with 1 if anything was lost or doubled, or stuck.
 """
@@ -19,11 +20,16 @@ SCHEMES = ("kafka", "kafka+librdkafka")
 def cases(nodes: int) -> list[Case]:
     """Those of a cluster of so many nodes."""
     broken, late = Fault.KEEP_AND_BREAK, (Fault.KEEP, Fault.KEEP_AND_BREAK)
-    found = [Case(scheme, fault, committed) for scheme, fault, committed in product(SCHEMES, Fault, (True, False))]
+    found = [
+        Case(scheme, fault, committed) for scheme, fault, committed in product(SCHEMES, Fault, (True, False))
+    ]
     found += [Case(scheme, broken, kill=kill) for scheme, kill in product(SCHEMES, ("caught", "answered"))]
     if nodes > 1:
         found = [Case(scheme, fault, slow=True) for scheme, fault in product(SCHEMES, late)]
-        found += [Case(scheme, broken, slow=True, kill=kill) for scheme, kill in product(SCHEMES, ("caught", "answered"))]
+        found += [
+            Case(scheme, broken, slow=True, kill=kill)
+            for scheme, kill in product(SCHEMES, ("caught", "answered"))
+        ]
         found += [Case(scheme, broken, committed=False, slow=True) for scheme in SCHEMES]
     return found
 
@@ -41,7 +47,16 @@ def main(arguments: list[str]) -> int:
                     bad += not one.good
                     other = [*([] if one.caught else ["nothing was caught"]), *one.wrong]
                     other += [f"{one.doubtful} transactions in doubt"] if one.doubtful else []
-                    row = (nodes, case, one.lost, one.doubled, one.error, one.sent_again, f"{one.seconds:.0f}", "; ".join(other))
+                    row = (
+                        nodes,
+                        case,
+                        one.lost,
+                        one.doubled,
+                        one.error,
+                        one.sent_again,
+                        f"{one.seconds:.0f}",
+                        "; ".join(other),
+                    )
                     print("|", " | ".join(map(str, row)), "|", flush=True)
     return 1 if bad else 0
 

@@ -80,8 +80,9 @@ _NUMBERS = count(1)
 
 @dataclass(frozen=True)
 class Case:
-    """One fault. committed: a commit's EndTxn is caught, else an abort's. slow: one node's records are still on their way when it
-    arrives. kill: the worker, by SIGKILL, when its EndTxn was caught, or when the late one was answered.
+    """One fault. committed: a commit's EndTxn is caught, else an abort's. slow: one node's records are still
+    on their way when it arrives. kill: the worker, by SIGKILL, when its EndTxn was caught, or when the late
+    one was answered.
     """
 
     scheme: str
@@ -91,14 +92,21 @@ class Case:
     kill: Literal["", "caught", "answered"] = ""
 
     def __str__(self) -> str:
-        words = [self.scheme, self.fault.value, "commit" if self.committed else "abort", self.slow and "slow node", self.kill]
+        words = [
+            self.scheme,
+            self.fault.value,
+            "commit" if self.committed else "abort",
+            self.slow and "slow node",
+            self.kill,
+        ]
         return ", ".join(word if word is not self.kill else f"kill -9 when {word}" for word in words if word)
 
 
 @dataclass
 class Outcome:
-    """What became of the samples. error: the late EndTxn's answer, None if there was none. doubtful: transactions that began
-    although an EndTxn of their epoch might have come. wrong: what else does not hold, in words.
+    """What became of the samples. error: the late EndTxn's answer, None if there was none. doubtful:
+    transactions that began although an EndTxn of their epoch might have come. wrong: what else does not hold,
+    in words.
     """
 
     samples: int = 0
@@ -126,19 +134,30 @@ def cluster(nodes: int) -> Iterator[tuple[EndTxnProxy, str]]:
 
 
 def run(case: Case, proxy: EndTxnProxy, address: str, folder: Path, samples: int = SAMPLES) -> Outcome:
-    """Have a worker process predict samples that are there already, and judge by the topics when it is through."""
+    """Have a worker process predict samples that are there already, and judge by the topics when it is
+    through."""
     name = f"late{next(_NUMBERS)}"
     configuration, log = folder / f"{name}.toml", folder / f"{name}.log"
     url = f"{case.scheme}://{address}"
     configuration.write_text(
-        CONFIGURATION.format(name=name, clients=CLIENTS, url=url, options=OPTIONS[case.scheme], features=FEATURES)
+        CONFIGURATION.format(
+            name=name, clients=CLIENTS, url=url, options=OPTIONS[case.scheme], features=FEATURES
+        )
     )
     settings = load_settings(configuration, PofmklSettings)
     outcome = Outcome(samples)
     doubtful = len(proxy.doubtful)
-    with closing(connect(url, {})) as bus, closing(KafkaAdminClient(bootstrap_servers=address.split(","))) as admin:
+    with (
+        closing(connect(url, {})) as bus,
+        closing(KafkaAdminClient(bootstrap_servers=address.split(","))) as admin,
+    ):
         for kind in ("pofmkl-client", "pofmkl-server"):
-            bus.create([replace(topic, partitions=topic.partitions or PARTITIONS) for topic in find_kind(kind).topics(settings)])
+            bus.create(
+                [
+                    replace(topic, partitions=topic.partitions or PARTITIONS)
+                    for topic in find_kind(kind).topics(settings)
+                ]
+            )
         _write_samples(bus, name, samples)
         worker = _Worker(configuration, log)
         moment = Moment(slow_node=0) if case.slow else Moment(produce_requests=2)
@@ -172,7 +191,11 @@ def run(case: Case, proxy: EndTxnProxy, address: str, folder: Path, samples: int
         topics = {one: list(bus.read(f"{name}.{one}")) for one in names}
     if code != 0:
         outcome.wrong.append(f"the worker ended with {code}")
-    outcome.error, outcome.sent_again, outcome.doubtful = caught.error, caught.sent_again, len(proxy.doubtful) - doubtful
+    outcome.error, outcome.sent_again, outcome.doubtful = (
+        caught.error,
+        caught.sent_again,
+        len(proxy.doubtful) - doubtful,
+    )
     _judge(outcome, name, settings, topics)
     if outcome.lost or outcome.wrong:
         stuck = log.read_text(errors="replace").count("ends before the group")
@@ -216,7 +239,9 @@ def _write_samples(bus: Bus, name: str, samples: int) -> None:
     draws = np.random.default_rng(0)
     bus.write(
         [
-            Outgoing(f"{name}.readings", b"client-%d" % (number % CLIENTS), sample(draws, number % CLIENTS, number))
+            Outgoing(
+                f"{name}.readings", b"client-%d" % (number % CLIENTS), sample(draws, number % CLIENTS, number)
+            )
             for number in range(samples)
         ]
     )
@@ -235,15 +260,21 @@ def _put_out(admin: KafkaAdminClient, group: str, caught: Caught) -> None:
 def _done(admin: KafkaAdminClient, group: str, samples: int) -> bool:
     """Whether the group has committed all of the samples' offsets, whatever became of their predictions."""
     try:
-        return sum(max(0, one.offset) for one in admin.list_group_offsets({group: None})[group].values()) >= samples
+        return (
+            sum(max(0, one.offset) for one in admin.list_group_offsets({group: None})[group].values())
+            >= samples
+        )
     except KafkaError:
         return False
 
 
 def _decided(admin: KafkaAdminClient, topics: list[str]) -> bool:
-    """Wait until no transaction is open: a killed worker's hides what comes after it, until the cluster aborts it in its time."""
+    """Wait until no transaction is open: a killed worker's hides what comes after it, until the cluster
+    aborts it in its time."""
     found = admin.describe_topics(topics)
-    places = [TopicPartition(one["name"], part["partition_index"]) for one in found for part in one["partitions"]]
+    places = [
+        TopicPartition(one["name"], part["partition_index"]) for one in found for part in one["partitions"]
+    ]
     asked = dict.fromkeys(places, OffsetSpec.LATEST)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -269,6 +300,8 @@ def _judge(outcome: Outcome, name: str, settings: PofmklSettings, topics: dict[s
     positions = latest(topics["pofmkl-client.state"], positions=True)
     for partition in range(PARTITIONS):
         end = sum(record.partition == partition for record in topics["readings"])
-        position = positions.get((partition, POSITION_KEY + f"{name}.readings".encode()), struct.pack("<q", 0))
+        position = positions.get(
+            (partition, POSITION_KEY + f"{name}.readings".encode()), struct.pack("<q", 0)
+        )
         if position != struct.pack("<q", end):
             outcome.wrong.append(f"partition {partition}: the state reflects {position!r} of {end} samples")

@@ -1,4 +1,5 @@
-"""The laws of a role on the client of POF-MKL with the default learner, whose state is a snapshot, a journal and a ring."""
+"""The laws of a role on the client of POF-MKL with the default learner, whose state is a snapshot, a journal
+and a ring."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_
 
 FEATURES, CLIENTS, FINGERPRINT, DIMENSION = 4, 3, 77, 2
 BANDWIDTHS = (0.7, 2.8)
-VIEWS = {2: ("standardised", "centred-lags"), 4: ("standardised", "centred", "standardised-lags", "centred-lags")}
+VIEWS = {
+    2: ("standardised", "centred-lags"),
+    4: ("standardised", "centred", "standardised-lags", "centred-lags"),
+}
 MODES = ["lockstep", "bounded", "async", "budget", "lockstep-budget"]
 SNAPSHOT_EVERY, RING = 3, 4
 
@@ -45,7 +49,12 @@ def _short_memory() -> Iterator[None]:
 
 
 def client(
-    mode: str, shards: int, loss: Loss, views: int, missing: bool = False, river: Sequence[str | OwnModel] = ()
+    mode: str,
+    shards: int,
+    loss: Loss,
+    views: int,
+    missing: bool = False,
+    river: Sequence[str | OwnModel] = (),
 ) -> PofmklClient:
     features = ViewedFeatures(VIEWS[views], BANDWIDTHS, FEATURES, DIMENSION, seed=3, dtype=np.float64)
     patience = {"catch_up_samples": 2 if mode == "behind" else 0, "catch_up_patience_seconds": 2.0}
@@ -56,7 +65,9 @@ def client(
         learning={**pace(mode), **patience, "exploration": 0.5},
         uplink=room(mode),
         fingerprint=FINGERPRINT,
-        means=RunningMeans((0,), (0,) if mode == "async" else (), relative=True) if missing else RunningMeans(),
+        means=RunningMeans((0,), (0,) if mode == "async" else (), relative=True)
+        if missing
+        else RunningMeans(),
     )
 
 
@@ -70,13 +81,16 @@ def model_version(version: int, shards: int, kernels: int) -> list[Received]:
         for kernel in range(shard, kernels, shards):
             row = np.random.default_rng([version, kernel]).standard_normal(2 * FEATURES)
             messages.append(arrived("model", shard, KernelParameters(VERSION, kernel, encode_array(row))))
-        messages.append(arrived("model", shard, ShardVersion(VERSION, FINGERPRINT, DIMENSION, shard, version, version)))
+        messages.append(
+            arrived("model", shard, ShardVersion(VERSION, FINGERPRINT, DIMENSION, shard, version, version))
+        )
     return messages
 
 
 @st.composite
 def traffic(draw: st.DrawFn, shards: int, loss: Loss, views: int, missing: bool = False) -> Traffic:
-    """Batches of samples, some unlabelled, with a new model in front of some; many to one client, so that its memory overflows."""
+    """Batches of samples, some unlabelled, with a new model in front of some; many to one client, so that its
+    memory overflows."""
     now, version = 1000.0, 0
     labels: st.SearchStrategy[float] = st.floats(-10, 10) if loss is SQUARE else st.sampled_from([0.0, 1.0])
     batches: list[tuple[float, list[Received]]] = []
@@ -84,7 +98,8 @@ def traffic(draw: st.DrawFn, shards: int, loss: Loss, views: int, missing: bool 
         now += draw(st.sampled_from([0.0, 0.25, 1.0, 3.0]))
         batch: list[Received] = []
         if draw(st.booleans()):
-            # It holds every update: what is counted of those that it lacks is not remembered, and after a restart any will do.
+            # It holds every update: what is counted of those that it lacks is not remembered, and after a
+            # restart any will do.
             version += 100
             batch += model_version(version, shards, len(BANDWIDTHS) * views)
         for index in range(draw(st.integers(0, 8))):
@@ -94,7 +109,15 @@ def traffic(draw: st.DrawFn, shards: int, loss: Loss, views: int, missing: bool 
             label = draw(st.one_of(st.none(), labels, labels))
             client_number = draw(st.sampled_from([0, 0, 0, 1, 2]))
             name, partition = f"client-{client_number}", client_number % 2
-            batch.append(arrived("samples", partition, Sample(name, f"{number}-{index}", features, label), name.encode(), now))
+            batch.append(
+                arrived(
+                    "samples",
+                    partition,
+                    Sample(name, f"{number}-{index}", features, label),
+                    name.encode(),
+                    now,
+                )
+            )
         batches.append((now, batch))
         if draw(st.booleans()):
             batches.append((now, []))
@@ -121,7 +144,8 @@ def alike(one: object, other: object) -> bool:
 
 
 def same_part(kind: bytes, one: bytes, other: bytes) -> bool:
-    """A snapshot begins with two whole numbers, an entry of the journal (whole, input, label) with one; all else is numbers.
+    """A snapshot begins with two whole numbers, an entry of the journal (whole, input, label) with one; all
+    else is numbers.
 
     Kept samples, and models that counted them, are equal.
     """
@@ -138,10 +162,14 @@ def same_part(kind: bytes, one: bytes, other: bytes) -> bool:
 def same(channel: str, key: bytes | None, one: bytes, other: bytes) -> bool:
     if channel == "predictions":
         left, right = (msgspec.json.decode(text, type=Prediction) for text in (one, other))
-        return close(left.prediction, right.prediction) and left == msgspec.structs.replace(right, prediction=left.prediction)
+        return close(left.prediction, right.prediction) and left == msgspec.structs.replace(
+            right, prediction=left.prediction
+        )
     if channel == "updates":
         left_update, right_update = UPDATE.decode(one), UPDATE.decode(other)
-        return close_bytes(left_update.steps, right_update.steps) and _but_steps(left_update) == _but_steps(right_update)
+        return close_bytes(left_update.steps, right_update.steps) and _but_steps(left_update) == _but_steps(
+            right_update
+        )
     if key is not None and key.startswith(b"part/"):
         end = 7 + int.from_bytes(key[5:7], "big")
         return same_part(key[end : end + 1], one, other)
@@ -171,7 +199,9 @@ def anybody(shards: int, kernels: int, loss: Loss) -> Callable[[Extreme], list[t
     """As with the other preset; with the logistic loss labels are not anybody's choice."""
 
     def records(extreme: Extreme) -> list[tuple[str, Record]]:
-        samples = pofmkl_laws.samples_of_anybody(extreme, [0.5, extreme.number, 0.25] if loss is SQUARE else [1, 0, 1])
+        samples = pofmkl_laws.samples_of_anybody(
+            extreme, [0.5, extreme.number, 0.25] if loss is SQUARE else [1, 0, 1]
+        )
         return [*samples, *pofmkl_laws.model_of_anybody(extreme, shards, kernels, FEATURES), *samples]
 
     return records
@@ -180,14 +210,23 @@ def anybody(shards: int, kernels: int, loss: Loss) -> Callable[[Extreme], list[t
 # Records as anybody writes them; the second number, and whether it is there.
 MAY_LACK = SampleReader(
     SamplesSection(
-        topic="t", inputs=[InputSection(field="x[1]", missing="mean", indicator=True)], client="client", sample_id="id", label="y"
+        topic="t",
+        inputs=[InputSection(field="x[1]", missing="mean", indicator=True)],
+        client="client",
+        sample_id="id",
+        label="y",
     ),
     fills_means=True,
 )
 
 
 def subject(
-    mode: str, shards: int, loss: Loss, views: int, missing: bool = False, river: Sequence[str | OwnModel] = ()
+    mode: str,
+    shards: int,
+    loss: Loss,
+    views: int,
+    missing: bool = False,
+    river: Sequence[str | OwnModel] = (),
 ) -> Subject:
     return Subject(
         make=lambda: client(mode, shards, loss, views, missing, river),
@@ -196,8 +235,8 @@ def subject(
         decode=pofmkl_laws.CLIENT_DECODE | ({"samples": MAY_LACK.decode} if missing else {}),
         bad=[*WRONG_MODEL_RECORDS, *([NOT_PROBABLE] if loss is LOGISTIC else [])],
         repeatable=["model"],
-        # Where the model is waited for, so are the bytes, and a sample with them. By another clock other labels share an upload,
-        # and the kernels that are drawn for it may all be of one shard.
+        # Where the model is waited for, so are the bytes, and a sample with them. By another clock other
+        # labels share an upload, and the kernels that are drawn for it may all be of one shard.
         paced=["updates", "predictions"] if mode.endswith("budget") else ["updates"] if shards > 1 else [],
         same=same,
         same_restored=same,
@@ -211,16 +250,19 @@ def subject(
         pytest.param(subject(mode, shards, loss, views), id=f"{mode}-{shards}-{loss.name}-{views}")
         for number, mode in enumerate(MODES)
         for shards in (1, 2)
-        # Each mode has both losses and both numbers of views, not each with each: it is the time that they take.
+        # Each mode has both losses and both numbers of views, not each with each: it is the time that they
+        # take.
         for loss, views in [((SQUARE, 2 + 2 * (number % 2)), (LOGISTIC, 4 - 2 * (number % 2)))[shards - 1]]
     ],
 )
 class TestClient(RoleLaws):
-    """A prediction that depends on how samples were polled, or on where a client's snapshot was, would show here."""
+    """A prediction that depends on how samples were polled, or on where a client's snapshot was, would show
+    here."""
 
 
 def not_too_much_at_once(traffic: Traffic) -> Traffic:
-    """The same messages in batches of which no client has more than it may learn at once, so that none is behind."""
+    """The same messages in batches of which no client has more than it may learn at once, so that none is
+    behind."""
     batches: list[tuple[float, list[Received]]] = []
     for now, batch in traffic.batches:
         counts: Counter[str] = Counter()
@@ -232,11 +274,17 @@ def not_too_much_at_once(traffic: Traffic) -> Traffic:
                     counts = Counter([received.message.client])
                     batches.append((now, []))
             batches[-1][1].append(received)
-    return Traffic([(now, batch) for (now, batch) in batches if batch or (now, []) in traffic.batches], [0, 1], ["model"])
+    return Traffic(
+        [(now, batch) for (now, batch) in batches if batch or (now, []) in traffic.batches], [0, 1], ["model"]
+    )
 
 
 @pytest.mark.parametrize(
-    "subject", [pytest.param(subject("behind", shards, loss, 2), id=f"{shards}") for shards, loss in ((1, SQUARE), (2, LOGISTIC))]
+    "subject",
+    [
+        pytest.param(subject("behind", shards, loss, 2), id=f"{shards}")
+        for shards, loss in ((1, SQUARE), (2, LOGISTIC))
+    ],
 )
 class TestClientThatIsBehind(RoleLaws):
     """What is learnt when, who waits, and since when nobody answers, would show here if a restart lost it."""
@@ -244,7 +292,8 @@ class TestClientThatIsBehind(RoleLaws):
     @given(data=st.data())
     @settings(max_examples=20, deadline=None)
     def test_a_batch_equals_its_messages(self, subject: Subject, data: st.DataObject) -> None:
-        """A batch is what is in hand. Where no client has too much of it, how it was polled does not matter."""
+        """A batch is what is in hand. Where no client has too much of it, how it was polled does not
+        matter."""
         law_batch_equals_singles(subject, not_too_much_at_once(data.draw(subject.traffic)))
 
 
@@ -256,12 +305,19 @@ class TestClientThatIsBehind(RoleLaws):
     ],
 )
 class TestClientWithMissingInputs(RoleLaws):
-    """Means that depend on how samples were polled, that a restart loses, or that waiting samples get late, would show here."""
+    """Means that depend on how samples were polled, that a restart loses, or that waiting samples get late,
+    would show here."""
 
 
-COUNTING = (OwnModel("counting", "guest_models:Counting"), OwnModel("growing", "guest_models:growing", state_bytes=4))
+COUNTING = (
+    OwnModel("counting", "guest_models:Counting"),
+    OwnModel("growing", "guest_models:growing", state_bytes=4),
+)
 
 
-@pytest.mark.parametrize("subject", [pytest.param(subject("async", 1, SQUARE, 2, river=COUNTING), id="async")])
+@pytest.mark.parametrize(
+    "subject", [pytest.param(subject("async", 1, SQUARE, 2, river=COUNTING), id="async")]
+)
 class TestClientWithModelsOfOnesOwn(RoleLaws):
-    """A model that is remembered at another sample, or twice, because of how samples were polled, would show here."""
+    """A model that is remembered at another sample, or twice, because of how samples were polled, would show
+    here."""

@@ -40,16 +40,31 @@ def client(preset: str, size: str, late: bool = False) -> Case:
             "pofmkl-client",
             samples=samples,
             learning={"preset": preset, "features_per_kernel": number if size == "features" else 1},
-            kernels={"bandwidths": bandwidths, **({"views": ["standardised"]} if preset == "default" else {})},
+            kernels={
+                "bandwidths": bandwidths,
+                **({"views": ["standardised"]} if preset == "default" else {}),
+            },
             **({"labels": LABELS} if late else {}),
         )
 
     def anybody(made: Any, fingerprint: int, extreme: Extreme) -> Sequence[tuple[str, Record]]:
-        dimension, kernels, features = made.samples.dimension, made.kernel_count, made.learning.features_per_kernel
+        dimension, kernels, features = (
+            made.samples.dimension,
+            made.kernel_count,
+            made.learning.features_per_kernel,
+        )
         inputs = [extreme.number] + [0] * (dimension - 1)
         samples = [
-            written(extreme.key, {"client": extreme.name, "id": identity, "x": inputs, **({} if late else {"y": label})})
-            for identity, label in ((extreme.name, 0.5), (extreme.whole, 1.0), (extreme.name[1:] + "?", extreme.number), ("d", 0.0))
+            written(
+                extreme.key,
+                {"client": extreme.name, "id": identity, "x": inputs, **({} if late else {"y": label})},
+            )
+            for identity, label in (
+                (extreme.name, 0.5),
+                (extreme.whole, 1.0),
+                (extreme.name[1:] + "?", extreme.number),
+                ("d", 0.0),
+            )
         ]
         labels = [
             written(extreme.key, {"client": extreme.name, "id": identity, "y": extreme.number}, "labels")
@@ -58,7 +73,9 @@ def client(preset: str, size: str, late: bool = False) -> Case:
         ]
         row = encode_array(np.full(2 * features, extreme.number, np.float32))
         model = [written(kernel_key(kernel), [VERSION, kernel, row], "model") for kernel in range(kernels)]
-        marker = written(MARKER_KEY, [VERSION, fingerprint, dimension, 0, extreme.whole, extreme.whole], "model")
+        marker = written(
+            MARKER_KEY, [VERSION, fingerprint, dimension, 0, extreme.whole, extreme.whole], "model"
+        )
         return [*samples[:2], *labels, *samples[2:], *model, marker, *samples[:1]]
 
     return Case(make, anybody)
@@ -109,8 +126,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a role that its settings allow from ending at every start, or once it has learnt enough for its first snapshot."""
+def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects a role that its settings allow from ending at every start, or once it has learnt enough for
+    its first snapshot."""
     monkeypatch.setattr(client_journal, "SNAPSHOT_EVERY", 2)
     check_what_is_accepted_can_be_written(case)
 
@@ -118,10 +138,15 @@ def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Cas
 @pytest.mark.parametrize(
     ("kind", "sections", "text"),
     [
-        ("pofmkl-server", {"learning": {"features_per_kernel": 600}}, "features_per_kernel = 600 takes 2,882,400 bytes.*adagrad"),
+        (
+            "pofmkl-server",
+            {"learning": {"features_per_kernel": 600}},
+            "features_per_kernel = 600 takes 2,882,400 bytes.*adagrad",
+        ),
     ],
 )
 def test_what_would_not_fit_is_refused_at_the_start(kind: str, sections: dict[str, Any], text: str) -> None:
-    """Protects an operator from a server that ends after 256 updates: its snapshot of a kernel was larger than a record."""
+    """Protects an operator from a server that ends after 256 updates: its snapshot of a kernel was larger
+    than a record."""
     with pytest.raises(ConfigurationError, match=text):
         ROLES[kind].build(settings(kind, **sections))

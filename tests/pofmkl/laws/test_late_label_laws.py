@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from largest_settings import written
 from pofmkl.laws import test_default_laws as default_laws
 from pofmkl.laws import test_role_laws as pofmkl_laws
-from pofmkl.laws.test_default_laws import BANDWIDTHS, CLIENTS, DIMENSION, FEATURES, FINGERPRINT, VIEWS, arrived, model_version
+from pofmkl.laws.test_default_laws import (
+    BANDWIDTHS,
+    CLIENTS,
+    DIMENSION,
+    FEATURES,
+    FINGERPRINT,
+    VIEWS,
+    arrived,
+    model_version,
+)
 from pofmkl.makers import new_client, pace, room
 
 from streamfl.contract.role import Received, Record
@@ -64,7 +73,8 @@ def client(preset: str, mode: str, shards: int, loss: Loss, kept: tuple[int, flo
 
 @st.composite
 def traffic(draw: st.DrawFn, shards: int, loss: Loss) -> Traffic:
-    """Samples and labels of a few names in any order, so that labels come late, early, twice, never and after expiry."""
+    """Samples and labels of a few names in any order, so that labels come late, early, twice, never and after
+    expiry."""
     now, version = 1000.0, 0
     labels: st.SearchStrategy[float] = st.floats(-10, 10) if loss is SQUARE else st.sampled_from([0.0, 1.0])
     batches: list[tuple[float, list[Received]]] = []
@@ -76,12 +86,20 @@ def traffic(draw: st.DrawFn, shards: int, loss: Loss) -> Traffic:
             batch += model_version(version, shards, KERNELS)
         for _ in range(draw(st.integers(0, 8))):
             client_number = draw(st.sampled_from([0, 0, 0, 1, 2]))
-            name, partition, identity = f"client-{client_number}", client_number % 2, f"{draw(st.integers(0, 6))}"
+            name, partition, identity = (
+                f"client-{client_number}",
+                client_number % 2,
+                f"{draw(st.integers(0, 6))}",
+            )
             if draw(st.booleans()):
                 features = (draw(st.floats(-5, 5)), draw(st.floats(-5, 5)))
-                batch.append(arrived("samples", partition, Sample(name, identity, features, None), name.encode(), now))
+                batch.append(
+                    arrived("samples", partition, Sample(name, identity, features, None), name.encode(), now)
+                )
             else:
-                batch.append(arrived("labels", partition, Label(name, identity, draw(labels)), name.encode(), now))
+                batch.append(
+                    arrived("labels", partition, Label(name, identity, draw(labels)), name.encode(), now)
+                )
         batches.append((now, batch))
         if draw(st.booleans()):
             batches.append((now, []))
@@ -113,8 +131,16 @@ def anybody(shards: int, loss: Loss) -> Callable[[Extreme], list[tuple[str, Reco
             {"client": extreme.name, "id": extreme.name[1:] + "?", "y": 1},
             {"client": "b", "id": extreme.whole, "y": number},
         ]
-        before, after = ([written(extreme.key, label, "labels") for label in labels] for labels in (early, late))
-        return [*samples[:1], *before, *samples[1:], *after, *pofmkl_laws.model_of_anybody(extreme, shards, KERNELS, FEATURES)]
+        before, after = (
+            [written(extreme.key, label, "labels") for label in labels] for labels in (early, late)
+        )
+        return [
+            *samples[:1],
+            *before,
+            *samples[1:],
+            *after,
+            *pofmkl_laws.model_of_anybody(extreme, shards, KERNELS, FEATURES),
+        ]
 
     return records
 
@@ -140,7 +166,9 @@ def subject(preset: str, mode: str, shards: int, loss: Loss, room: tuple[int, fl
         pytest.param(subject(preset, mode, shards, loss, room), id=f"{preset}-{mode}-{shards}-{loss.name}")
         for number, mode in enumerate(MODES)
         # Not each with each: it is the time that they take.
-        for preset, room in [("default", TIGHT), ("paper", WIDE)][number % 2 : 2 if number < 2 else number % 2 + 1]
+        for preset, room in [("default", TIGHT), ("paper", WIDE)][
+            number % 2 : 2 if number < 2 else number % 2 + 1
+        ]
         for shards, loss in [(1 + number % 2, SQUARE if (number + (preset == "paper")) % 2 else LOGISTIC)]
     ],
 )

@@ -1,4 +1,5 @@
-"""The laws of a role on the client and the server of POF-MKL, over generated traffic with wrong messages in it."""
+"""The laws of a role on the client and the server of POF-MKL, over generated traffic with wrong messages in
+it."""
 
 from __future__ import annotations
 
@@ -63,12 +64,15 @@ class RunningMeans:
 
     log_weights_after = log_weights
 
-    def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]) -> NDArray[Any]:
+    def steps(
+        self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]
+    ) -> NDArray[Any]:
         return np.repeat(self.batch.labels[samples, None], 2 * FEATURES, axis=1)
 
 
 class RunningMean:
-    """A learner whose steps may not be added up, and that remembers the sum of labels in a part and their number in the record."""
+    """A learner whose steps may not be added up, and that remembers the sum of labels in a part and their
+    number in the record."""
 
     loss, kernels, row_length, dimension, summed = SQUARE, KERNELS, 2 * FEATURES, DIMENSION, False
     drifts = bounded = 0
@@ -93,9 +97,13 @@ class RunningMean:
         del self.numbers[row]
         self.changed.discard(row)
 
-    def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> RunningMeans:
+    def predict_and_learn(
+        self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]
+    ) -> RunningMeans:
         predictions = np.empty(len(batch.labels))
-        for row, start, size in zip(batch.rows.tolist(), batch.starts.tolist(), batch.counts.tolist(), strict=True):
+        for row, start, size in zip(
+            batch.rows.tolist(), batch.starts.tolist(), batch.counts.tolist(), strict=True
+        ):
             numbers = self.numbers[row]
             for place in range(start, start + size):
                 predictions[place] = numbers[0] / max(numbers[1], 1.0)
@@ -125,7 +133,9 @@ class RunningMean:
         self.numbers[row][:1] = decode_array(value, np.float64, (1,), "sum").tolist()
 
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        return np.array([[self.numbers[row][2], self.numbers[row][1], 0.0, 0.0] for row in rows]).reshape(-1, 4)
+        return np.array([[self.numbers[row][2], self.numbers[row][1], 0.0, 0.0] for row in rows]).reshape(
+            -1, 4
+        )
 
     def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
         return np.zeros((len(rows), KERNELS))
@@ -135,7 +145,9 @@ def paper() -> Learner:
     return PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=0.3, regularisation=1e-2, loss=SQUARE)
 
 
-def client(mode: str, shards: int, waiting_limit: int = 1000, learner: Callable[[], Learner] = paper) -> PofmklClient:
+def client(
+    mode: str, shards: int, waiting_limit: int = 1000, learner: Callable[[], Learner] = paper
+) -> PofmklClient:
     role = new_client(
         learner(),
         clients=CLIENTS,
@@ -166,7 +178,9 @@ def model_version(version: int, shards: int) -> list[Received]:
         for kernel in range(shard, KERNELS, shards):
             row = np.random.default_rng([version, kernel]).standard_normal(2 * FEATURES)
             messages.append(arrived("model", shard, KernelParameters(VERSION, kernel, encode_array(row))))
-        messages.append(arrived("model", shard, ShardVersion(VERSION, FINGERPRINT, DIMENSION, shard, version, version)))
+        messages.append(
+            arrived("model", shard, ShardVersion(VERSION, FINGERPRINT, DIMENSION, shard, version, version))
+        )
     return messages
 
 
@@ -176,7 +190,8 @@ def arrived(channel: str, partition: int, message: Any, key: bytes | None = b"",
 
 @st.composite
 def client_traffic(draw: st.DrawFn, shards: int) -> Traffic:
-    """Batches of samples, some of them unlabelled, with a new model in front of some and quiet times between."""
+    """Batches of samples, some of them unlabelled, with a new model in front of some and quiet times
+    between."""
     now, version = 1000.0, 0
     batches: list[tuple[float, list[Received]]] = []
     for number in range(draw(st.integers(1, 12))):
@@ -190,7 +205,15 @@ def client_traffic(draw: st.DrawFn, shards: int) -> Traffic:
             label = draw(st.one_of(st.none(), st.floats(0, 1), st.floats(0, 1)))
             client_number = draw(st.integers(0, CLIENTS - 1))
             name, partition = f"client-{client_number}", client_number % 2
-            batch.append(arrived("samples", partition, Sample(name, f"{number}-{index}", features, label), name.encode(), now))
+            batch.append(
+                arrived(
+                    "samples",
+                    partition,
+                    Sample(name, f"{number}-{index}", features, label),
+                    name.encode(),
+                    now,
+                )
+            )
         batches.append((now, batch))
         if draw(st.booleans()):
             batches.append((now, []))
@@ -198,20 +221,30 @@ def client_traffic(draw: st.DrawFn, shards: int) -> Traffic:
 
 
 @st.composite
-def server_traffic(draw: st.DrawFn, update: Callable[..., Received], shards: int, rounds: int, others: int) -> Traffic:
-    """Rounds in which clients answer in any order, twice, late or not at all, and times after which a round is over.
+def server_traffic(
+    draw: st.DrawFn, update: Callable[..., Received], shards: int, rounds: int, others: int
+) -> Traffic:
+    """Rounds in which clients answer in any order, twice, late or not at all, and times after which a round
+    is over.
 
-    update: makes an answer. rounds: so many at most. others: the most answers of a round beside one of each client.
+    update: makes an answer. rounds: so many at most. others: the most answers of a round beside one of each
+    client.
     """
     now = 1000.0
     batches: list[tuple[float, list[Received]]] = []
     sequences = dict.fromkeys(range(CLIENTS), 0)
     for version in range(draw(st.integers(1, rounds))):
         batch: list[Received] = []
-        for index in draw(st.lists(st.integers(0, CLIENTS - 1), max_size=others)) + draw(st.permutations(range(CLIENTS))):
+        for index in draw(st.lists(st.integers(0, CLIENTS - 1), max_size=others)) + draw(
+            st.permutations(range(CLIENTS))
+        ):
             sequences[index] += draw(st.sampled_from([0, 1, 1, 1]))
             for shard in range(shards):
-                batch.append(update(index, sequences[index], max(0, version - draw(st.integers(0, 1))), shard, shards, now))
+                batch.append(
+                    update(
+                        index, sequences[index], max(0, version - draw(st.integers(0, 1))), shard, shards, now
+                    )
+                )
             if draw(st.booleans()):
                 batches.append((now, batch))
                 batch = []
@@ -235,7 +268,9 @@ def update(index: int, sequence: int, version: int, shard: int, shards: int, at:
 def close(one: Any, other: Any) -> bool:
     """Equal, but for rounding of numbers; bytes are arrays of numbers."""
     if isinstance(one, bytes):
-        return len(one) == len(other) and np.allclose(np.frombuffer(one), np.frombuffer(other), rtol=1e-9, atol=1e-12)
+        return len(one) == len(other) and np.allclose(
+            np.frombuffer(one), np.frombuffer(other), rtol=1e-9, atol=1e-12
+        )
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(close, one, other))
     if isinstance(one, float):
@@ -260,13 +295,15 @@ def same_of_server(channel: str, key: bytes | None, one: bytes, other: bytes) ->
     if channel == "model":
         return close(*(msgspec.structs.astuple(decode_model(key, value)) for value in (one, other)))
     if key == b"published":
-        # Versions must be the same. Digests are of numbers that differ by rounding, and turns and copies are by the commit.
+        # Versions must be the same. Digests are of numbers that differ by rounding, and turns and copies are
+        # by the commit.
         return bool(msgspec.msgpack.decode(one)[:3] == msgspec.msgpack.decode(other)[:3])
     return len(one) == len(other) if key is not None and key.startswith(b"copy/") else one == other
 
 
 def renumbered(state: State) -> State:
-    """A restored client counts its waiting samples from the first that is left: only their order has a meaning."""
+    """A restored client counts its waiting samples from the first that is left: only their order has a
+    meaning."""
     result: State = {}
     counts: dict[bytes, int] = {}
     for channel, partition, key in sorted(state):
@@ -316,14 +353,17 @@ WRONG_MODEL_RECORDS = [
 
 
 READER = SampleReader(
-    SamplesSection(topic="samples", client="client", sample_id="id", features="x", dimension=DIMENSION, label="y")
+    SamplesSection(
+        topic="samples", client="client", sample_id="id", features="x", dimension=DIMENSION, label="y"
+    )
 )
 CLIENT_DECODE = {"samples": READER.decode, "model": lambda record: decode_model(record.key, record.value)}
 SERVER_DECODE = {"updates": lambda record: UPDATE.decode(record.value)}
 
 
 def samples_of_anybody(extreme: Extreme, labels: Sequence[float] = ()) -> list[tuple[str, Record]]:
-    """Of two clients, each with something extreme in it, more than may be taken on one model. labels: three."""
+    """Of two clients, each with something extreme in it, more than may be taken on one model. labels:
+    three."""
     contents: list[dict[str, object]] = [
         {"client": extreme.name, "id": extreme.name, "x": [0.1, 0.2]},
         {"client": "b", "id": extreme.whole, "x": [extreme.number, extreme.number]},
@@ -364,7 +404,18 @@ def updates_of_anybody(shards: int) -> Callable[[Extreme], list[tuple[str, Recor
         return [
             written(
                 name.encode(),
-                [VERSION, FINGERPRINT, DIMENSION, name, extreme.whole, extreme.whole, 0, extreme.whole, [shard], steps],
+                [
+                    VERSION,
+                    FINGERPRINT,
+                    DIMENSION,
+                    name,
+                    extreme.whole,
+                    extreme.whole,
+                    0,
+                    extreme.whole,
+                    [shard],
+                    steps,
+                ],
                 "updates",
                 shard,
             )
@@ -408,12 +459,14 @@ def server_subject(lockstep: bool, shards: int) -> Subject:
     [
         pytest.param(client_subject(mode, shards, learner), id=f"{learner.__name__}-{mode}-{shards}")
         for number, mode in enumerate(MODES)
-        # Each mode has both learners and both numbers of shards, not each with each: it is the time that they take.
+        # Each mode has both learners and both numbers of shards, not each with each: it is the time that they
+        # take.
         for learner, shards in [(paper, 1 + number % 2), (RunningMean, 2 - number % 2)]
     ],
 )
 class TestClient(RoleLaws):
-    """Lost, doubled or different uploads after a restart, and what a broken server could do, would all show here."""
+    """Lost, doubled or different uploads after a restart, and what a broken server could do, would all show
+    here."""
 
 
 @pytest.mark.parametrize(
@@ -425,7 +478,8 @@ class TestClient(RoleLaws):
     ],
 )
 class TestServer(RoleLaws):
-    """A model that depends on how updates were polled, on a restart or on a hostile client would show here."""
+    """A model that depends on how updates were polled, on a restart or on a hostile client would show
+    here."""
 
 
 def test_another_version_of_the_protocol_is_named() -> None:
@@ -445,7 +499,11 @@ def test_memory_is_bounded(mode: str) -> None:
     role = client(mode, 1, waiting_limit=10)
     role.open(0)
     names = [f"client-{index}" for index in range(CLIENTS + 1)]
-    samples = [arrived("samples", 0, Sample(name, str(n), (0.1, 0.2), 0.5), name.encode()) for n in range(10) for name in names]
+    samples = [
+        arrived("samples", 0, Sample(name, str(n), (0.1, 0.2), 0.5), name.encode())
+        for n in range(10)
+        for name in names
+    ]
     strangers = [(sample, "too_many_clients") for sample in samples if sample.message.client == names[-1]]
     assert refused(role.receive(samples, 1000.0)) == strangers
     assert bool(role.full) == (mode not in ("async", "budget"))
@@ -453,24 +511,40 @@ def test_memory_is_bounded(mode: str) -> None:
     crowded.open(0)
     # An update of nothing asks for no seat.
     crowd = [one for index in range(50) if (one := update(index, 1, 0, 0, 1)).message.kernels]
-    assert [reason for _, reason in refused(crowded.receive(crowd, 1000.0))] == ["too_many_clients"] * (len(crowd) - CLIENTS)
-    remembered = {change.key: change.value for change in crowded.changed_state() if change.key.startswith(b"client/")}
+    assert [reason for _, reason in refused(crowded.receive(crowd, 1000.0))] == ["too_many_clients"] * (
+        len(crowd) - CLIENTS
+    )
+    remembered = {
+        change.key: change.value for change in crowded.changed_state() if change.key.startswith(b"client/")
+    }
     assert len(remembered) == CLIENTS
 
 
 def uploads(replies: Sequence[Send | Rejection]) -> list[Update]:
-    return [UPDATE.decode(reply.value) for reply in replies if isinstance(reply, Send) and reply.channel == "updates"]
+    return [
+        UPDATE.decode(reply.value)
+        for reply in replies
+        if isinstance(reply, Send) and reply.channel == "updates"
+    ]
 
 
 def labels_of(name: str, *labels: float | None) -> list[Received]:
-    return [arrived("samples", 0, Sample(name, str(n), (0.1, 0.2), label), name.encode()) for n, label in enumerate(labels)]
+    return [
+        arrived("samples", 0, Sample(name, str(n), (0.1, 0.2), label), name.encode())
+        for n, label in enumerate(labels)
+    ]
 
 
 def test_steps_that_may_not_be_added_up_travel_alone() -> None:
-    """Protects learners whose server needs each sample: an upload a label, at once, its bin from the next uniform number."""
+    """Protects learners whose server needs each sample: an upload a label, at once, its bin from the next
+    uniform number."""
     role = client("async", 1, learner=RunningMean)
     role.open(0)
-    sent = uploads(role.receive([*labels_of("a", 0.1, None, 0.2), *labels_of("b", 0.3), *labels_of("a", 0.4, 0.5, 0.6)], 1000.0))
+    sent = uploads(
+        role.receive(
+            [*labels_of("a", 0.1, None, 0.2), *labels_of("b", 0.3), *labels_of("a", 0.4, 0.5, 0.6)], 1000.0
+        )
+    )
     # No upload waits for its second. Only a server that stays silent would wake it.
     assert role.wake_at is not None
     assert role.wake_at > 1001.0
@@ -480,7 +554,9 @@ def test_steps_that_may_not_be_added_up_travel_alone() -> None:
         drawn = np.searchsorted(edges, uniform(len(labels), 1, "bin", name))
         assert len(set(drawn)) > 1 or name == "b"
         own = [update for update in sent if update.client == name]
-        assert [(update.sequence, update.samples) for update in own] == [(n, 1) for n in range(1, len(labels) + 1)]
+        assert [(update.sequence, update.samples) for update in own] == [
+            (n, 1) for n in range(1, len(labels) + 1)
+        ]
         assert [update.kernels for update in own] == [((0, 1), (2, 3), (4,))[number] for number in drawn]
         for update, label in zip(own, labels, strict=True):
             assert set(np.frombuffer(update.steps)) == {label}
@@ -488,14 +564,17 @@ def test_steps_that_may_not_be_added_up_travel_alone() -> None:
 
 
 def test_each_upload_of_a_sample_has_its_own_bytes() -> None:
-    """Protects the budget where samples travel alone: bytes that are lacking are skipped and counted, or waited for."""
+    """Protects the budget where samples travel alone: bytes that are lacking are skipped and counted, or
+    waited for."""
     for mode, skipped in (("budget", 3), ("bounded-budget", 0)):
         role = client(mode, 1, learner=RunningMean)
         role.open(0)
         replies = role.receive(labels_of("a", 0.1, 0.2, 0.3, 0.4), 1000.0)
         (update,) = uploads(replies)
         assert set(np.frombuffer(update.steps)) == {0.1}
-        assert sum(reply.channel == "predictions" for reply in replies if isinstance(reply, Send)) == 1 + skipped
+        assert (
+            sum(reply.channel == "predictions" for reply in replies if isinstance(reply, Send)) == 1 + skipped
+        )
         assert next(figure.value for figure in role.measure() if figure.name == "skipped_updates") == skipped
         assert role.wake_at is not None
         assert (role.wake_at > 1001.0) == (mode == "budget")
@@ -505,17 +584,21 @@ def test_each_upload_of_a_sample_has_its_own_bytes() -> None:
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_asking_for_bytes_changes_nothing_that_is_remembered(shards: int) -> None:
-    """Protects law 2 under a byte budget: a label that waits for bytes asked for them after its client had been remembered."""
+    """Protects law 2 under a byte budget: a label that waits for bytes asked for them after its client had
+    been remembered."""
     name = "client-0"
     first = arrived("samples", 0, Sample(name, "0", (0.1, 0.2), 0.5), name.encode())
     unlabelled = arrived("samples", 0, Sample(name, "1", (0.3, 0.2), None), name.encode())
     waiting = arrived("samples", 0, Sample(name, "2", (0.4, 0.2), 0.25), name.encode())
     batches = [(1000.0, [first]), (1000.25, [*model_version(1, shards), unlabelled, waiting])]
-    law_batch_equals_singles(client_subject("lockstep-budget", shards, paper), Traffic(batches, [0, 1], ["model"]))
+    law_batch_equals_singles(
+        client_subject("lockstep-budget", shards, paper), Traffic(batches, [0, 1], ["model"])
+    )
 
 
 def test_parts_of_another_learner_are_refused() -> None:
-    """Protects a client whose preset was changed: what is remembered of another learner must not be taken for this one's."""
+    """Protects a client whose preset was changed: what is remembered of another learner must not be taken for
+    this one's."""
     key = b"part/" + (1).to_bytes(2, "big") + b"asum"
     role = client("async", 1, learner=RunningMean)
     role.open(0)

@@ -1,4 +1,5 @@
-"""The laws of a role on the server of POF-MKL with each of its steps, over target rows with wrong ones among them."""
+"""The laws of a role on the server of POF-MKL with each of its steps, over target rows with wrong ones among
+them."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def update(index: int, sequence: int, version: int, shard: int, shards: int, at:
     features = rng.standard_normal((len(kernels), ROW_LENGTH))
     label = np.clip(2 * rng.standard_normal(), -3, 3) * (rng.random() < 0.9)
     rows = label * features / np.linalg.norm(features, axis=1, keepdims=True)
-    message = Update(VERSION, FINGERPRINT, 2, f"client-{index}", 1, sequence, version, 1, kernels, encode_array(rows))
+    message = Update(
+        VERSION, FINGERPRINT, 2, f"client-{index}", 1, sequence, version, 1, kernels, encode_array(rows)
+    )
     key = message.client.encode()
     return Received("updates", message, Record("updates", shard, 0, key, b"", timestamp=at))
 
@@ -76,14 +79,20 @@ def of_norm(norm: float) -> Received:
 
 
 def wrong_updates(step: str) -> list[tuple[Received, str]]:
-    refused = [(of_norm(np.nan), "not_finite"), (of_norm(1e200), "not_finite"), (wrong(steps=bytes(8)), "shape")]
+    refused = [
+        (of_norm(np.nan), "not_finite"),
+        (of_norm(1e200), "not_finite"),
+        (wrong(steps=bytes(8)), "shape"),
+    ]
     if step != "averaged":
         refused += [(of_norm(3.1), "too_large"), (of_norm(1e17), "too_large")]
     return refused
 
 
 def close(one: bytes, other: bytes) -> bool:
-    return len(one) == len(other) and np.allclose(np.frombuffer(one), np.frombuffer(other), rtol=1e-8, atol=1e-10)
+    return len(one) == len(other) and np.allclose(
+        np.frombuffer(one), np.frombuffer(other), rtol=1e-8, atol=1e-10
+    )
 
 
 def same(channel: str, key: bytes | None, one: bytes, other: bytes) -> bool:
@@ -139,9 +148,12 @@ def subject(step: str, lockstep: bool, shards: int) -> Subject:
 @pytest.mark.parametrize(
     "subject",
     [
-        pytest.param(subject(step, lockstep, shards), id=f"{step}-{'lockstep' if lockstep else 'async'}-{shards}")
+        pytest.param(
+            subject(step, lockstep, shards), id=f"{step}-{'lockstep' if lockstep else 'async'}-{shards}"
+        )
         for number, step in enumerate(STEPS)
-        # Each step has both ways to wait and both numbers of shards, not each with each: it is the time that they take.
+        # Each step has both ways to wait and both numbers of shards, not each with each: it is the time that
+        # they take.
         for lockstep, shards in [(True, 1 + number % 2), (False, 2 - number % 2)]
     ],
 )
@@ -151,7 +163,8 @@ class TestServer(RoleLaws):
 
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_least_squares_go_on_over_many_snapshots(lockstep: bool) -> None:
-    """Protects law 3 where generated traffic is too short: a worker that is replaced after every round, beside one that stays."""
+    """Protects law 3 where generated traffic is too short: a worker that is replaced after every round,
+    beside one that stays."""
     stayed = server("least-squares", lockstep, 1)
     stayed.open(0)
     remembered: dict[tuple[str, bytes], bytes] = {}
@@ -160,7 +173,10 @@ def test_least_squares_go_on_over_many_snapshots(lockstep: bool) -> None:
         moved.open(0)
         for (channel, key), value in remembered.items():
             moved.restore(StateChange(channel, 0, key, value))
-        batch = [update(index, version + 1, version if lockstep else 0, 0, 1, 1000.0 + version) for index in range(CLIENTS)]
+        batch = [
+            update(index, version + 1, version if lockstep else 0, 0, 1, 1000.0 + version)
+            for index in range(CLIENTS)
+        ]
         assert moved.receive(batch, 1000.0 + version) == stayed.receive(batch, 1000.0 + version) == []
         changes = list(stayed.changed_state())
         assert list(moved.changed_state()) == changes
@@ -172,7 +188,8 @@ def test_least_squares_go_on_over_many_snapshots(lockstep: bool) -> None:
 
 
 def test_a_row_of_the_largest_label_is_accepted_whatever_its_rounding() -> None:
-    """Protects honest clients with extreme labels in single precision; a state that no step wrote is refused all the same."""
+    """Protects honest clients with extreme labels in single precision; a state that no step wrote is refused
+    all the same."""
     step = StochasticGradientStep(0.5)
     role = new_server(clients=2, kernels=1, features=100, dimension=1, step=lambda kernels: step)
     role.open(0)

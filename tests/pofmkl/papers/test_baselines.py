@@ -1,7 +1,8 @@
-"""The relatives of POF-MKL beside plain float64 loops written from their equations, a client and a kernel at a time.
+"""The relatives of POF-MKL beside plain float64 loops written from their equations, a client and a kernel at
+a time.
 
-The oracles share no code with streamfl. They take from a run what is random, the frequencies, the kernels drawn and the first
-weights of the network, from the streams that the documentation names.
+The oracles share no code with streamfl. They take from a run what is random, the frequencies, the kernels
+drawn and the first weights of the network, from the streams that the documentation names.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ def streams() -> tuple[Array, Array]:
     """Inputs (T, K, d) and labels (T, K) of clients that differ."""
     rng = np.random.default_rng(5)
     inputs = rng.uniform(-0.5, 0.5, (ROUNDS, CLIENTS, DIMENSION))
-    labels = 0.5 + 0.4 * np.sin(6 * inputs[..., 0] + np.arange(CLIENTS)) + 0.05 * rng.standard_normal((ROUNDS, CLIENTS))
+    labels = (
+        0.5
+        + 0.4 * np.sin(6 * inputs[..., 0] + np.arange(CLIENTS))
+        + 0.05 * rng.standard_normal((ROUNDS, CLIENTS))
+    )
     return inputs, np.clip(labels, 0, 1)
 
 
@@ -49,12 +54,18 @@ METHODS: dict[str, Callable[[Array, Array, float], Baseline]] = {
     "vm_kofl mean": kernels(vm_kofl, features=FEATURE_MAP, hedge="mean"),
     "em_kofl sum": kernels(em_kofl, features=FEATURE_MAP, hedge="sum", seed=SEED),
     "em_kofl mean": kernels(em_kofl, features=FEATURE_MAP, hedge="mean", seed=SEED),
-    "per_fed_avg": lambda x, y, scale: per_fed_avg(x, y, seed=SEED, learning_rate=scale * NETWORK_RATE, hidden_units=HIDDEN),
+    "per_fed_avg": lambda x, y, scale: per_fed_avg(
+        x, y, seed=SEED, learning_rate=scale * NETWORK_RATE, hidden_units=HIDDEN
+    ),
 }
 
 
 def kernel_oracle(
-    inputs: Array, labels: Array, omegas: NDArray[Any], mixture: Literal["average", "weights", "draw"], hedge: str = "sum"
+    inputs: Array,
+    labels: Array,
+    omegas: NDArray[Any],
+    mixture: Literal["average", "weights", "draw"],
+    hedge: str = "sum",
 ) -> Array:
     """Predictions (T, K) of the methods that learn kernels; omegas (N, D, d)."""
     rounds, clients, _ = inputs.shape
@@ -75,7 +86,9 @@ def kernel_oracle(
                 alone[i] = theta[i] @ z
                 losses[i] += (alone[i] - labels[t, k]) ** 2 + PENALTY * theta[i] @ theta[i]
                 steps[i] += RATE * (2 * (alone[i] - labels[t, k]) * z + 2 * PENALTY * theta[i])
-            predictions[t, k] = {"average": alone.mean(), "weights": shares @ alone, "draw": alone[drawn]}[mixture]
+            predictions[t, k] = {"average": alone.mean(), "weights": shares @ alone, "draw": alone[drawn]}[
+                mixture
+            ]
         for i in range(kernels):
             if mixture != "draw" or i == drawn:
                 theta[i] = theta[i] - steps[i] / clients
@@ -84,7 +97,8 @@ def kernel_oracle(
 
 
 def maml_oracle(inputs: Array, labels: Array) -> Array:
-    """Predictions (T, K) of Per-FedAvg: all parameters of the network in one vector, its Hessian as a full matrix."""
+    """Predictions (T, K) of Per-FedAvg: all parameters of the network in one vector, its Hessian as a full
+    matrix."""
     rounds, clients, dimension = inputs.shape
     ends = np.cumsum([HIDDEN * dimension, HIDDEN, HIDDEN, 1])
 
@@ -118,7 +132,9 @@ def maml_oracle(inputs: Array, labels: Array) -> Array:
                 value, gradient, hessian = network(w, inputs[t - 1, k])
                 error = value - labels[t - 1, k]
                 phi = w - NETWORK_RATE * 2 * error * gradient
-                jacobian = np.eye(len(w)) - NETWORK_RATE * (2 * np.outer(gradient, gradient) + 2 * error * hessian)
+                jacobian = np.eye(len(w)) - NETWORK_RATE * (
+                    2 * np.outer(gradient, gradient) + 2 * error * hessian
+                )
             value, gradient, _ = network(phi, inputs[t, k])
             predictions[t, k] = value
             total += jacobian @ (2 * (value - labels[t, k]) * gradient)
@@ -133,13 +149,18 @@ def expected(method: str, inputs: Array, labels: Array) -> Array:
         omegas = frequencies([Kernel("gaussian", 1.0)], FEATURES, DIMENSION, SEED)
         return kernel_oracle(inputs, labels, omegas, "average")
     name, _, hedge = method.partition(" ")
-    mixtures: dict[str, Literal["average", "weights", "draw"]] = {"ofmkl_avg": "average", "vm_kofl": "weights", "em_kofl": "draw"}
+    mixtures: dict[str, Literal["average", "weights", "draw"]] = {
+        "ofmkl_avg": "average",
+        "vm_kofl": "weights",
+        "em_kofl": "draw",
+    }
     return kernel_oracle(inputs, labels, FEATURE_MAP.frequencies, mixtures[name], hedge)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_method_equals_its_equations(method: str) -> None:
-    """Protects what a comparison calls by the method's name: another step, weight or average is another method."""
+    """Protects what a comparison calls by the method's name: another step, weight or average is another
+    method."""
     inputs, labels = streams()
     found = METHODS[method](inputs, labels, 1.0).predictions
     np.testing.assert_allclose(found, expected(method, inputs, labels), rtol=0, atol=TOLERANCE)
@@ -147,17 +168,22 @@ def test_method_equals_its_equations(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_prediction_comes_before_its_label(method: str) -> None:
-    """Protects the comparison from a baseline that knows the answer: a label changes what comes after it and nothing else."""
+    """Protects the comparison from a baseline that knows the answer: a label changes what comes after it and
+    nothing else."""
     inputs, labels = streams()
     changed = labels.copy()
     changed[10, 1] += 0.5
-    before, after = METHODS[method](inputs, labels, 1.0).predictions, METHODS[method](inputs, changed, 1.0).predictions
+    before, after = (
+        METHODS[method](inputs, labels, 1.0).predictions,
+        METHODS[method](inputs, changed, 1.0).predictions,
+    )
     np.testing.assert_array_equal(after[:11], before[:11])
     assert (after[11:] != before[11:]).any(axis=0).all()
 
 
 def test_bytes_are_those_of_the_federation() -> None:
-    """Protects errors against bytes: the same rows cost a baseline what they cost POF-MKL's clients on the wire."""
+    """Protects errors against bytes: the same rows cost a baseline what they cost POF-MKL's clients on the
+    wire."""
     inputs, labels = streams()
     settings = PofmklSettings.model_validate(
         {
@@ -173,7 +199,8 @@ def test_bytes_are_those_of_the_federation() -> None:
 
 
 def test_bytes_hold_every_number_sent() -> None:
-    """Protects what each method is charged: rows of 2 D float32 numbers, a loss a kernel where the server weighs the kernels."""
+    """Protects what each method is charged: rows of 2 D float32 numbers, a loss a kernel where the server
+    weighs the kernels."""
     inputs, labels = streams()
     sent = {name: method(inputs, labels, 1.0).uplink_bytes for name, method in METHODS.items()}
     messages, row, losses = ROUNDS * CLIENTS, 2 * FEATURES * 4, len(BANDWIDTHS) * 4
@@ -187,7 +214,8 @@ def test_bytes_hold_every_number_sent() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_divergence_shows_in_the_predictions(method: str) -> None:
-    """Protects a comparison over many sets: a method that diverges on one of them is a figure that says so, not a crash."""
+    """Protects a comparison over many sets: a method that diverges on one of them is a figure that says so,
+    not a crash."""
     inputs, labels = streams()
     predictions = METHODS[method](np.tile(inputs, (8, 1, 1)), np.tile(labels, (8, 1)), 100.0).predictions
     assert predictions.shape == (8 * ROUNDS, CLIENTS)
@@ -203,10 +231,14 @@ def test_streams_that_do_not_fit_are_named(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "measured"), [("ofskl", 28.6), ("ofmkl_avg", 45.6), ("vm_kofl sum", 21.6), ("vm_kofl mean", 38.7)]
+    ("method", "measured"),
+    [("ofskl", 28.6), ("ofmkl_avg", 45.6), ("vm_kofl sum", 21.6), ("vm_kofl mean", 38.7)],
 )
-def test_naval_errors_are_those_measured_elsewhere(method: str, measured: float, streams_of_sets: ModuleType) -> None:
-    """Protects the baselines at full size on real data: MSE x 1e-3 of an independent prototype, mean of three other draws."""
+def test_naval_errors_are_those_measured_elsewhere(
+    method: str, measured: float, streams_of_sets: ModuleType
+) -> None:
+    """Protects the baselines at full size on real data: MSE x 1e-3 of an independent prototype, mean of three
+    other draws."""
     inputs, labels, _ = streams_of_sets.make("naval", clients=40, samples=300, seed=0)
     inputs, labels = np.swapaxes(inputs, 0, 1), np.swapaxes(labels, 0, 1)
     features = FeatureMap(frequencies(paper_dictionary(), 100, inputs.shape[-1], 0))

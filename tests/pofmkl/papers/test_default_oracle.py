@@ -1,7 +1,8 @@
-"""The default preset computed a second time, in plain float64 loops written from its equations, beside the whole federation.
+"""The default preset computed a second time, in plain float64 loops written from its equations, beside the
+whole federation.
 
-The oracle shares no code with streamfl. It takes from a run what is random, the frequencies and the bins drawn, and computes
-everything else from the same inputs and labels, a sample at a time.
+The oracle shares no code with streamfl. It takes from a run what is random, the frequencies and the bins
+drawn, and computes everything else from the same inputs and labels, a sample at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class OracleClient:
         """The sample is counted, and then seen from every view."""
         if self.samples == 0:
             self.origin = x
-        x = np.array([within(x[j], self.input_mean[j], self.input_squares[j], self.samples) for j in range(len(x))])
+        x = np.array(
+            [within(x[j], self.input_mean[j], self.input_squares[j], self.samples) for j in range(len(x))]
+        )
         self.samples += 1
         before = x - self.input_mean
         self.input_mean = self.input_mean + before / self.samples
@@ -56,7 +59,9 @@ class OracleClient:
         varying = [j for j in range(len(x)) if self.variances[j] > 0]
         standardised, centred = np.zeros(len(x)), np.zeros(len(x))
         for j in varying:
-            standardised[j] = np.clip((x[j] - self.input_mean[j]) / np.sqrt(self.variances[j]), -3, 3) / np.sqrt(len(varying))
+            standardised[j] = np.clip(
+                (x[j] - self.input_mean[j]) / np.sqrt(self.variances[j]), -3, 3
+            ) / np.sqrt(len(varying))
         if varying:
             centred = (x - self.input_mean) / np.sqrt(self.variances.sum())
             centred = centred * min(1.0, 3.0 / np.linalg.norm(centred)) if centred.any() else centred
@@ -72,7 +77,9 @@ class OracleClient:
         return np.array(values + [0.0] * (2 - len(values)))
 
     def predict(self, raw: Floats) -> float:
-        self.experts = np.concatenate([self.mean + self.deviation * raw, [self.mean], self.lags[:1] or [self.mean]])
+        self.experts = np.concatenate(
+            [self.mean + self.deviation * raw, [self.mean], self.lags[:1] or [self.mean]]
+        )
         self.experts = np.concatenate([self.experts, [self.neighbours(False), self.neighbours(True)]])
         if self.logistic:
             bounds = (0.5 / (self.labels + 1), 1 - 0.5 / (self.labels + 1))
@@ -98,7 +105,11 @@ class OracleClient:
     def log_weights(self) -> Floats:
         """Of the kernels, the largest 0."""
         excess = self.losses[: self.kernels] - self.losses[: self.kernels].min()
-        return -excess if self.logistic else -excess / (2 * max(self.losses[: self.kernels].min() / max(self.count, 1.0), 1e-9))
+        return (
+            -excess
+            if self.logistic
+            else -excess / (2 * max(self.losses[: self.kernels].min() / max(self.count, 1.0), 1e-9))
+        )
 
     def neighbours(self, scaled: bool) -> float:
         if not self.kept:
@@ -106,7 +117,11 @@ class OracleClient:
         squares = []
         for inputs, lags, _ in self.kept:
             if scaled:
-                square = sum((a - b) ** 2 / v for a, b, v in zip(inputs, self.query, self.variances, strict=True) if v > 0)
+                square = sum(
+                    (a - b) ** 2 / v
+                    for a, b, v in zip(inputs, self.query, self.variances, strict=True)
+                    if v > 0
+                )
                 square += 0.25 * float(((self.scaled(lags) - self.scaled_lags) ** 2).sum())
             else:
                 square = float(((inputs - self.query) ** 2).sum())
@@ -116,13 +131,19 @@ class OracleClient:
         distances = np.sqrt([squares[j] for j in nearest])
         mean = distances.mean()
         shares = 1 / (distances / (mean if mean > 0 else 1.0) + 0.1)
-        return float(sum(share * self.kept[j][2] for share, j in zip(shares, nearest, strict=True)) / shares.sum())
+        return float(
+            sum(share * self.kept[j][2] for share, j in zip(shares, nearest, strict=True)) / shares.sum()
+        )
 
     def learn(self, y: float) -> float:
         """Returns the standardised label, 0 where too little is known."""
         y = within(y, self.mean, self.squares, self.labels)
         if self.labels >= 1:
-            losses = -np.log(self.experts if y > 0.5 else 1 - self.experts) if self.logistic else (self.experts - y) ** 2
+            losses = (
+                -np.log(self.experts if y > 0.5 else 1 - self.experts)
+                if self.logistic
+                else (self.experts - y) ** 2
+            )
             self.losses, self.count = MEMORY * self.losses + losses, MEMORY * self.count + 1
             u = self.deviations
             target = np.clip((y - self.pivot) / self.deviation, -3, 3)
@@ -178,8 +199,11 @@ class OracleServer:
             self.p = kept * self.p + (1 - kept) * np.eye(len(z)) / 0.1
 
 
-def oracle(inputs: Floats, labels: Floats, trace: dict[str, NDArray[Any]], size: int, logistic: bool) -> dict[str, NDArray[Any]]:
-    """inputs (T, K, d), labels (T, K); of the trace the frequencies, kernel orders and bins drawn are followed."""
+def oracle(
+    inputs: Floats, labels: Floats, trace: dict[str, NDArray[Any]], size: int, logistic: bool
+) -> dict[str, NDArray[Any]]:
+    """inputs (T, K, d), labels (T, K); of the trace the frequencies, kernel orders and bins drawn are
+    followed."""
     rounds, clients, dimension = inputs.shape
     frequencies = [trace[f"frequencies_{view}"].astype(float) for view in VIEWS]
     each, features = frequencies[0].shape[:2]
@@ -233,14 +257,21 @@ def settings_of(clients: int, precision: str, loss: str, size: int, features: in
         {
             "federation": {"name": "oracle", "clients": clients, "seed": 11},
             "role": {"kind": "pofmkl-client"},
-            "learning": {"staleness": "lockstep", "precision": precision, "loss": loss, "features_per_kernel": features},
+            "learning": {
+                "staleness": "lockstep",
+                "precision": precision,
+                "loss": loss,
+                "features_per_kernel": features,
+            },
             "kernels": {"bandwidths": [0.5, 1.4, 2.8]},
             "uplink": {"kernels_per_upload": size},
         }
     )
 
 
-def replay(inputs: Floats, labels: Floats, precision: str, *, loss: str = "square", size: int = 5, features: int = 10) -> None:
+def replay(
+    inputs: Floats, labels: Floats, precision: str, *, loss: str = "square", size: int = 5, features: int = 10
+) -> None:
     """Run the federation and the oracle side by side, and the federation called directly."""
     settings = settings_of(labels.shape[1], precision, loss, size, features)
     outcome = simulate(settings, inputs, labels, trace=True, local_only=False)
@@ -254,7 +285,9 @@ def replay(inputs: Floats, labels: Floats, precision: str, *, loss: str = "squar
     too_large = {name: value for name, value in differences.items() if not value <= TOLERANCE[precision]}
     assert not too_large, f"allowed is {TOLERANCE[precision]}; all: {differences}"
     names = [f"client-{k}" for k in range(labels.shape[1])]
-    np.testing.assert_allclose(federated(settings, inputs, labels, names), outcome.predictions, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        federated(settings, inputs, labels, names), outcome.predictions, rtol=1e-12, atol=1e-12
+    )
 
 
 def independent(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -268,7 +301,9 @@ def independent(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Fl
 def time_series(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Random walks, whose label is near the last one."""
     inputs = np.cumsum(rng.standard_normal((rounds, clients, 2)), axis=0)
-    return inputs, 0.5 + 0.02 * np.cumsum(rng.standard_normal((rounds, clients)), axis=0) + 0.1 * np.sin(inputs[..., 1])
+    return inputs, 0.5 + 0.02 * np.cumsum(rng.standard_normal((rounds, clients)), axis=0) + 0.1 * np.sin(
+        inputs[..., 1]
+    )
 
 
 def damaged(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -282,7 +317,8 @@ def damaged(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Floats
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("stream", [independent, time_series, damaged])
 def test_synthetic_federation_equals_the_equations(precision: str, stream: Any) -> None:
-    """Protects every equation of the default preset wherever the data sets are missing, constant columns and labels included."""
+    """Protects every equation of the default preset wherever the data sets are missing, constant columns and
+    labels included."""
     inputs, labels = stream(90, 4, np.random.default_rng(5))
     replay(inputs, labels, precision)
 
@@ -296,7 +332,8 @@ def test_what_left_the_ring_is_nobodys_neighbour(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_probabilities_equal_the_equations(precision: str) -> None:
-    """Protects the logistic loss: its bounds of a probability, its weights, and a client that sees one class only."""
+    """Protects the logistic loss: its bounds of a probability, its weights, and a client that sees one class
+    only."""
     rng = np.random.default_rng(6)
     inputs = rng.standard_normal((90, 4, 2))
     labels = (inputs[..., 0] + 0.3 * rng.standard_normal((90, 4)) > 0).astype(float)

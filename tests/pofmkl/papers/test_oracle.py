@@ -1,7 +1,8 @@
-"""POF-MKL computed a second time, in plain float64 loops written from the paper's equations, beside the whole federation.
+"""POF-MKL computed a second time, in plain float64 loops written from the paper's equations, beside the whole
+federation.
 
-The oracle shares no code with streamfl. It takes from a run what is random, the frequencies and the bins drawn, and computes
-everything else from the same inputs and labels.
+The oracle shares no code with streamfl. It takes from a run what is random, the frequencies and the bins
+drawn, and computes everything else from the same inputs and labels.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.federation import simulate
 
-# uji, 520 inputs wide, comes to 0.9e-5 or 1.02e-5 by the processor: the sines of its vector units differ in the last digit.
+# uji, 520 inputs wide, comes to 0.9e-5 or 1.02e-5 by the processor: the sines of its vector units differ in
+# the last digit.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-9}
 
 
@@ -41,8 +43,9 @@ def oracle(
 ) -> dict[str, NDArray[Any]]:
     """The rounds of Algorithm 1 and equation (10).
 
-    inputs (T, K, d), labels (T, K), frequencies (N, D, d). orders (T, K, N) and drawn_bins (T, K) are followed; ``own_log_weights``
-    are the log-weights before each sample, from which the caller judges the order.
+    inputs (T, K, d), labels (T, K), frequencies (N, D, d). orders (T, K, N) and drawn_bins (T, K) are
+    followed; ``own_log_weights`` are the log-weights before each sample, from which the caller judges the
+    order.
     """
     rounds, clients, dimension = inputs.shape
     kernels, features = frequencies.shape[:2]
@@ -150,7 +153,9 @@ def disorder(orders: NDArray[np.int64], log_weights: NDArray[np.float64]) -> flo
 
     Kernels of exactly the same weight have to come by number.
     """
-    np.testing.assert_array_equal(np.sort(orders, axis=-1), np.broadcast_to(np.arange(orders.shape[-1]), orders.shape))
+    np.testing.assert_array_equal(
+        np.sort(orders, axis=-1), np.broadcast_to(np.arange(orders.shape[-1]), orders.shape)
+    )
     ordered = np.take_along_axis(log_weights, orders, axis=-1)
     rises = np.diff(ordered, axis=-1)
     assert not ((rises == 0) & (np.diff(orders, axis=-1) < 0)).any()
@@ -165,8 +170,11 @@ def assert_close(differences: dict[str, float], precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize(("kernels_per_upload", "exploration"), [(1, 1.0), (2, 0.3), (7, 0.0)])
-def test_synthetic_federation_equals_the_paper(precision: str, kernels_per_upload: int, exploration: float) -> None:
-    """Protects equations (4) to (10) wherever the data sets are missing, with draws by weight and a last bin that is shorter."""
+def test_synthetic_federation_equals_the_paper(
+    precision: str, kernels_per_upload: int, exploration: float
+) -> None:
+    """Protects equations (4) to (10) wherever the data sets are missing, with draws by weight and a last bin
+    that is shorter."""
     rng = np.random.default_rng(5)
     inputs = rng.uniform(-0.5, 0.5, (80, 4, 3))
     labels = np.clip(0.5 + 0.4 * np.sin(6 * inputs[..., 0]) + 0.1 * rng.standard_normal((80, 4)), 0, 1)
@@ -175,7 +183,12 @@ def test_synthetic_federation_equals_the_paper(precision: str, kernels_per_uploa
         labels,
         precision,
         kernels_per_upload,
-        learning={"learning_rate": 0.1, "regularisation": 0.01, "exploration": exploration, "features_per_kernel": 20},
+        learning={
+            "learning_rate": 0.1,
+            "regularisation": 0.01,
+            "exploration": exploration,
+            "features_per_kernel": 20,
+        },
         bandwidths=[0.05, 0.1, 0.3, 0.5, 1.0, 3.0, 10.0],
     )
     assert_close(differences, precision)
@@ -196,9 +209,14 @@ def test_synthetic_federation_equals_the_paper(precision: str, kernels_per_uploa
 def test_data_sets_equal_the_paper(
     name: str, precision: str, kernels_per_upload: int, samples: int, streams_of_sets: ModuleType
 ) -> None:
-    """Protects the paper preset on real data at full size: 40 clients, 51 kernels, 100 features, long enough for errors to grow."""
+    """Protects the paper preset on real data at full size: 40 clients, 51 kernels, 100 features, long enough
+    for errors to grow."""
     inputs, labels, _ = streams_of_sets.make(name, clients=40, samples=samples, seed=0)
     differences = replay(
-        np.swapaxes(inputs, 0, 1), np.swapaxes(labels, 0, 1), precision, kernels_per_upload, learning={"horizon": 300}
+        np.swapaxes(inputs, 0, 1),
+        np.swapaxes(labels, 0, 1),
+        precision,
+        kernels_per_upload,
+        learning={"horizon": 300},
     )
     assert_close(differences, precision)

@@ -32,7 +32,9 @@ def samples(count: int, seed: int = 0, length: int = LENGTH) -> Samples:
     return rng.integers(0, KERNELS, count), units, labels
 
 
-def learnt(step: ServerStep, kernels: NDArray[np.intp], rows: NDArray[Any], sizes: Sequence[int] = (10**9,)) -> NDArray[np.float64]:
+def learnt(
+    step: ServerStep, kernels: NDArray[np.intp], rows: NDArray[Any], sizes: Sequence[int] = (10**9,)
+) -> NDArray[np.float64]:
     """The parameters after the rows, applied in blocks of these sizes in turn."""
     theta = np.zeros((KERNELS, rows.shape[1]))
     start = number = 0
@@ -44,11 +46,16 @@ def learnt(step: ServerStep, kernels: NDArray[np.intp], rows: NDArray[Any], size
 
 
 def least_squares(leak: float = LEAK, **changes: Any) -> RecursiveLeastSquares:
-    return RecursiveLeastSquares(KERNELS, LENGTH, ridge=RIDGE, leak=leak, dtype=np.float64, block=BLOCK, **changes)
+    return RecursiveLeastSquares(
+        KERNELS, LENGTH, ridge=RIDGE, leak=leak, dtype=np.float64, block=BLOCK, **changes
+    )
 
 
-def one_by_one(kernels: NDArray[np.intp], units: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Recursive least squares in its residual form, theta <- theta - r' G, r at the newest theta, and the leak after a block."""
+def one_by_one(
+    kernels: NDArray[np.intp], units: NDArray[np.float64], labels: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Recursive least squares in its residual form, theta <- theta - r' G, r at the newest theta, and the
+    leak after a block."""
     theta = np.zeros((KERNELS, LENGTH))
     p = np.array([np.eye(LENGTH) / RIDGE] * KERNELS)
     counts = [0] * KERNELS
@@ -64,7 +71,8 @@ def one_by_one(kernels: NDArray[np.intp], units: NDArray[np.float64], labels: ND
 
 
 def test_a_row_of_each_kernel_is_learnt_alike_with_and_without_a_memory() -> None:
-    """Protects the estimators, which take the short way: the same parameters to the last bit, beyond the end of a block."""
+    """Protects the estimators, which take the short way: the same parameters to the last bit, beyond the end
+    of a block."""
     step, short = least_squares(), least_squares(remembered=False)
     theta = of_short = np.zeros((KERNELS, LENGTH))
     for row in range(BLOCK + 3):
@@ -89,7 +97,8 @@ def snapshots(step: RecursiveLeastSquares, length: int, dtype: Any) -> dict[int,
 
 @pytest.mark.parametrize("sizes", [(1,), (7, 1, 20), (10**9,)])
 def test_without_a_leak_it_is_the_ridge_solution(sizes: Sequence[int]) -> None:
-    """Protects what the server claims to learn: whatever the order and the blocks, the minimum of the regularised squared error."""
+    """Protects what the server claims to learn: whatever the order and the blocks, the minimum of the
+    regularised squared error."""
     kernels, units, labels = samples(200)
     order = np.random.default_rng(1).permutation(200)
     found = learnt(least_squares(leak=0.0), kernels[order], (labels[:, None] * units)[order], sizes)
@@ -110,7 +119,8 @@ def test_with_a_leak_it_is_the_loop_row_by_row(sizes: Sequence[int]) -> None:
 @pytest.mark.parametrize("cut", [0, 1, 23, 24, 25, 100, 150])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_restored_matrix_is_the_same_to_the_last_bit(cut: int, backwards: bool) -> None:
-    """Protects a restart: P is written now and then only, and must come back from the rows since, in whatever order they lie."""
+    """Protects a restart: P is written now and then only, and must come back from the rows since, in whatever
+    order they lie."""
     kernels, units, labels = samples(200)
     rows = labels[:, None] * units
     stayed, moved = least_squares(blocks_per_snapshot=2), least_squares(blocks_per_snapshot=2)
@@ -125,7 +135,9 @@ def test_a_restored_matrix_is_the_same_to_the_last_bit(cut: int, backwards: bool
         assert value is not None
         moved.restore(key, value)
     assert list(moved.changed_state()) == []
-    np.testing.assert_array_equal(moved.apply(theta, kernels[cut:], rows[cut:]), stayed.apply(theta, kernels[cut:], rows[cut:]))
+    np.testing.assert_array_equal(
+        moved.apply(theta, kernels[cut:], rows[cut:]), stayed.apply(theta, kernels[cut:], rows[cut:])
+    )
     assert list(moved.changed_state()) == list(stayed.changed_state())
 
 
@@ -143,17 +155,26 @@ def test_what_is_remembered_of_a_kernel_is_bounded() -> None:
 
 @pytest.mark.parametrize("sizes", [(1,), (40,)])
 def test_the_gradient_steps_are_their_loops(sizes: Sequence[int]) -> None:
-    """Protects the two cheaper steps: each row's gradient is at the parameters that the rows before it left."""
+    """Protects the two cheaper steps: each row's gradient is at the parameters that the rows before it
+    left."""
     kernels, units, labels = samples(200)
     rows = labels[:, None] * units
-    sgd, adagrad, squares = np.zeros((KERNELS, LENGTH)), np.zeros((KERNELS, LENGTH)), np.zeros((KERNELS, LENGTH))
+    sgd, adagrad, squares = (
+        np.zeros((KERNELS, LENGTH)),
+        np.zeros((KERNELS, LENGTH)),
+        np.zeros((KERNELS, LENGTH)),
+    )
     for i, z, y in zip(kernels.tolist(), units, labels.tolist(), strict=True):
         sgd[i] -= 0.5 * (z @ sgd[i] - y) * z
         gradient = (z @ adagrad[i] - y) * z
         squares[i] += gradient**2
         adagrad[i] -= 0.2 * gradient / np.sqrt(squares[i])
-    np.testing.assert_allclose(learnt(StochasticGradientStep(0.5), kernels, rows, sizes), sgd, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(learnt(AdaGradStep(KERNELS, LENGTH, 0.2), kernels, rows, sizes), adagrad, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        learnt(StochasticGradientStep(0.5), kernels, rows, sizes), sgd, rtol=1e-9, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        learnt(AdaGradStep(KERNELS, LENGTH, 0.2), kernels, rows, sizes), adagrad, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_adagrad_goes_on_with_its_squares() -> None:
@@ -165,7 +186,9 @@ def test_adagrad_goes_on_with_its_squares() -> None:
     for key, value in stayed.changed_state():
         assert value is not None
         moved.restore(key, value)
-    np.testing.assert_array_equal(moved.apply(theta, kernels[50:], rows[50:]), stayed.apply(theta, kernels[50:], rows[50:]))
+    np.testing.assert_array_equal(
+        moved.apply(theta, kernels[50:], rows[50:]), stayed.apply(theta, kernels[50:], rows[50:])
+    )
     only_first = np.zeros(1, np.intp)
     list(stayed.changed_state())
     stayed.apply(theta, only_first, rows[:1])
@@ -173,7 +196,8 @@ def test_adagrad_goes_on_with_its_squares() -> None:
 
 
 def test_a_row_of_the_paper_is_as_long_as_a_client_can_make_it() -> None:
-    """Protects the paper's preset without keys: an update of 1e18 moves a kernel as far as the longest honest one, and is counted.
+    """Protects the paper's preset without keys: an update of 1e18 moves a kernel as far as the longest honest
+    one, and is counted.
 
     The longest honest row is equation (9) for |y| = 2 and z opposite to theta.
     """
@@ -196,7 +220,8 @@ def test_a_row_of_the_paper_is_as_long_as_a_client_can_make_it() -> None:
 
 
 def test_the_averaged_step_is_equation_ten() -> None:
-    """Protects the paper's preset: theta_i - (1/K) sum of delta_ik, K the federation's size and not that of those heard."""
+    """Protects the paper's preset: theta_i - (1/K) sum of delta_ik, K the federation's size and not that of
+    those heard."""
     kernels, units, _ = samples(50)
     start = np.random.default_rng(3).standard_normal((KERNELS, LENGTH))
     expected = start.copy()
@@ -214,12 +239,18 @@ STEPS: dict[str, Callable[[], ServerStep]] = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_zero_row_says_nothing(name: str) -> None:
-    """Protects the model from 0 / 0: a label at the mean gives a row of zeros, and nobody can tell whose features they were."""
+    """Protects the model from 0 / 0: a label at the mean gives a row of zeros, and nobody can tell whose
+    features they were."""
     kernels, units, labels = samples(60)
     rows = labels[:, None] * units
-    with_zeros, of_kernel = np.insert(rows, [5, 5, 30, 60], 0.0, axis=0), np.insert(kernels, [5, 5, 30, 60], 1)
+    with_zeros, of_kernel = (
+        np.insert(rows, [5, 5, 30, 60], 0.0, axis=0),
+        np.insert(kernels, [5, 5, 30, 60], 1),
+    )
     with_zeros[6] = 1e-14
-    np.testing.assert_array_equal(learnt(STEPS[name](), of_kernel, with_zeros), learnt(STEPS[name](), kernels, rows))
+    np.testing.assert_array_equal(
+        learnt(STEPS[name](), of_kernel, with_zeros), learnt(STEPS[name](), kernels, rows)
+    )
     step, start = STEPS[name](), np.ones((KERNELS, LENGTH))
     np.testing.assert_array_equal(step.apply(start, np.zeros(1, np.intp), np.zeros((1, LENGTH))), start)
     assert list(step.changed_state()) == []
@@ -227,7 +258,8 @@ def test_a_zero_row_says_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_opposite_labels_of_one_sample_keep_predictions_within_the_labels(name: str) -> None:
-    """Protects every client from one that contradicts itself as loudly as it may, or shouts one thing for ever."""
+    """Protects every client from one that contradicts itself as loudly as it may, or shouts one thing for
+    ever."""
     _, units, _ = samples(1)
     labels = np.concatenate((np.tile([3.0, -3.0], 1000), np.full(2000, 3.0), np.full(2000, -3.0)))
     kernels = np.zeros(len(labels), np.intp)
@@ -241,19 +273,23 @@ def test_opposite_labels_of_one_sample_keep_predictions_within_the_labels(name: 
 
 
 def test_least_squares_stay_within_their_bound_whatever_comes() -> None:
-    """Protects the model for good: |theta| <= 3 sqrt(n / ridge) after n rows that all push along one hidden direction."""
+    """Protects the model for good: |theta| <= 3 sqrt(n / ridge) after n rows that all push along one hidden
+    direction."""
     n = 20_000
     shown, hidden = np.eye(LENGTH)[:2]
     labels = np.where(np.arange(n) % 2, 3.0, -3.0)
     # All they share cancels in the labels, what tells them apart is so small that the ridge hardly holds it.
-    rows = labels[:, None] * (np.sqrt(1 - RIDGE / n) * shown + np.sqrt(RIDGE / n) * np.sign(labels)[:, None] * hidden)
+    rows = labels[:, None] * (
+        np.sqrt(1 - RIDGE / n) * shown + np.sqrt(RIDGE / n) * np.sign(labels)[:, None] * hidden
+    )
     theta = learnt(least_squares(), np.zeros(n, np.intp), rows, (64,))
     assert 100 < np.linalg.norm(theta) <= 3 * np.sqrt(n / RIDGE)
 
 
 @pytest.mark.parametrize("kind", ["spread", "equal", "two"])
 def test_long_streams_keep_the_matrix_positive_definite_in_single_precision(kind: str) -> None:
-    """Protects a server that runs for months: rounding must neither add up in P nor take its last positive eigenvalue."""
+    """Protects a server that runs for months: rounding must neither add up in P nor take its last positive
+    eigenvalue."""
     count, length = 100_000, 40
     _, units, labels = samples(count, length=length)
     if kind != "spread":
@@ -277,7 +313,8 @@ def test_long_streams_keep_the_matrix_positive_definite_in_single_precision(kind
 
 
 def test_a_malformed_state_is_refused() -> None:
-    """Protects a server's start: state of another step, size or precision is named instead of being added up."""
+    """Protects a server's start: state of another step, size or precision is named instead of being added
+    up."""
     step = least_squares()
     encode = msgspec.msgpack.encode
     row, triangle = np.ones(LENGTH).tobytes(), (0.01 * np.eye(LENGTH))[np.triu_indices(LENGTH)].tobytes()

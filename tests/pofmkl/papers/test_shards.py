@@ -17,7 +17,12 @@ def run(shards: int, kernels_per_upload: int) -> Outcome:
         {
             "federation": {"name": "sharded", "clients": 5, "seed": 2, "shards": shards},
             "role": {"kind": "pofmkl-client"},
-            "learning": {"staleness": "lockstep", "learning_rate": 0.1, "features_per_kernel": 16, "exploration": 0.5},
+            "learning": {
+                "staleness": "lockstep",
+                "learning_rate": 0.1,
+                "features_per_kernel": 16,
+                "exploration": 0.5,
+            },
             "kernels": {"bandwidths": [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4]},
             "uplink": {"kernels_per_upload": kernels_per_upload},
         }

@@ -1,4 +1,5 @@
-"""What POF-MKL's paper proves, held against the code: unbiased updates, Theorem 1, and weights that never underflow."""
+"""What POF-MKL's paper proves, held against the code: unbiased updates, Theorem 1, and weights that never
+underflow."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ SAMPLES = 100_000
 def test_updates_are_unbiased_by_enumeration_of_the_bins(
     log_weights: list[float], kernels_per_bin: int, exploration: float, seed: int
 ) -> None:
-    """E[delta_i] = eta grad_i (9): summed over every bin that could be drawn, each kernel's update is the full gradient.
+    """E[delta_i] = eta grad_i (9): summed over every bin that could be drawn, each kernel's update is the
+    full gradient.
 
-    Lost, and unseen in any single run, if a kernel were in no bin or in two, or if p were not what the bin is drawn with.
-    """
+    Lost, and unseen in any single run, if a kernel were in no bin or in two, or if p were not what the bin is
+    drawn with."""
     logarithms = np.array(log_weights)
     learning_rate = 0.1
     gradients = np.random.default_rng(seed).normal(size=(len(logarithms), 3))
@@ -58,10 +60,14 @@ def test_updates_are_unbiased_by_enumeration_of_the_bins(
     seed=st.integers(0, 10_000),
     opponent=st.sampled_from(["independent", "one good kernel", "the best one changes", "hits the heaviest"]),
 )
-def test_theorem_1_bounds_the_regret(kernels: int, samples: int, learning_rate: float, seed: int, opponent: str) -> None:
-    """With losses in [0, 1]: R(T) <= ln N / eta + eta T / 2, against whoever generates the losses (11, Theorem 1).
+def test_theorem_1_bounds_the_regret(
+    kernels: int, samples: int, learning_rate: float, seed: int, opponent: str
+) -> None:
+    """With losses in [0, 1]: R(T) <= ln N / eta + eta T / 2, against whoever generates the losses (11,
+    Theorem 1).
 
-    The bound is checked for the weighted losses too, which by convexity are the larger: there an opponent who always
+    The bound is checked for the weighted losses too, which by convexity are the larger: there an opponent who
+    always
     hits the heaviest kernel comes as close as anybody can.
     """
     generator = np.random.default_rng(seed)
@@ -92,7 +98,8 @@ def test_theorem_1_bounds_the_regret(kernels: int, samples: int, learning_rate: 
 
 
 def test_theorem_1_bounds_the_estimator() -> None:
-    """The learner that users get obeys the bound too: regret of its own predictions against its best kernel online."""
+    """The learner that users get obeys the bound too: regret of its own predictions against its best kernel
+    online."""
     kernels, samples = grid(["gaussian", "laplacian"], [0.1, 0.5, 2.0, 10.0]), 600
     learning_rate = 1 / math.sqrt(samples)
     generator = np.random.default_rng(5)
@@ -113,9 +120,11 @@ def test_theorem_1_bounds_the_estimator() -> None:
 
 
 def test_weights_stay_exact_over_100_000_samples_of_generated_losses() -> None:
-    """Log-weights against sums in whole numbers, which round nothing, where the paper's plain product has long underflowed.
+    """Log-weights against sums in whole numbers, which round nothing, where the paper's plain product has
+    long underflowed.
 
-    Losses are multiples of 2^-40, so that a kernel's total is an exact integer whatever the number of samples.
+    Losses are multiples of 2^-40, so that a kernel's total is an exact integer whatever the number of
+    samples.
     """
     kernels, learning_rate = 51, 0.02
     generator = np.random.default_rng(2)
@@ -125,13 +134,17 @@ def test_weights_stay_exact_over_100_000_samples_of_generated_losses() -> None:
     # Kernels so alike that their weights still compete at the end: a lost digit would show.
     means = 0.9 - 0.01 * generator.uniform(size=kernels)
     for _ in range(SAMPLES // 1000):
-        scaled = np.rint(2**40 * np.clip(means + 0.05 * generator.normal(size=(1000, kernels)), 0, 1)).astype(np.int64)
+        scaled = np.rint(2**40 * np.clip(means + 0.05 * generator.normal(size=(1000, kernels)), 0, 1)).astype(
+            np.int64
+        )
         exact += scaled.sum(axis=0)
         for losses in scaled * 2.0**-40:
             log_weights -= learning_rate * losses
             plain *= np.exp(-learning_rate * losses)
     # It ends at 0 or, worse, sticks at a denormal that no longer moves and is no NaN.
-    assert plain.max() < np.finfo(np.float64).tiny, "the plain product must underflow, or this test shows nothing"
+    assert plain.max() < np.finfo(np.float64).tiny, (
+        "the plain product must underflow, or this test shows nothing"
+    )
     assert np.all(np.isfinite(log_weights))
 
     rate = Fraction(learning_rate)
@@ -144,7 +157,8 @@ def test_weights_stay_exact_over_100_000_samples_of_generated_losses() -> None:
 
 
 def test_the_estimator_stays_exact_over_100_000_samples() -> None:
-    """The whole learner, replayed in 80-bit numbers from the equations: weights that freeze or drift make no NaN."""
+    """The whole learner, replayed in 80-bit numbers from the equations: weights that freeze or drift make no
+    NaN."""
     kernels, learning_rate, count = grid(["gaussian"], [0.3, 1.0, 1.1]), 0.02, 3
     generator = np.random.default_rng(3)
     inputs = generator.uniform(-1, 1, size=(SAMPLES, 1))
@@ -158,12 +172,17 @@ def test_the_estimator_stays_exact_over_100_000_samples() -> None:
         for x, y in zip(inputs[block], labels[block], strict=True):
             exact.learn(x, y)
         np.testing.assert_allclose(model.kernel_weights, exact.weights(), rtol=1e-7)
-    assert learning_rate * exact.losses.min() > 1000, "plain weights must underflow here, or this test shows nothing"
-    assert np.sort(model.kernel_weights)[-2] > 1e-3, "the runner-up must still matter, or a frozen weight would pass"
+    assert learning_rate * exact.losses.min() > 1000, (
+        "plain weights must underflow here, or this test shows nothing"
+    )
+    assert np.sort(model.kernel_weights)[-2] > 1e-3, (
+        "the runner-up must still matter, or a frozen weight would pass"
+    )
 
 
 class ExactLearner:
-    """Equations (4), (6), (7), (9) and (10) with K = 1 and all kernels updated, kernel by kernel in extended precision."""
+    """Equations (4), (6), (7), (9) and (10) with K = 1 and all kernels updated, kernel by kernel in extended
+    precision."""
 
     def __init__(self, drawn: NDArray[np.float64], learning_rate: float, regularisation: float) -> None:
         self.frequencies = drawn.astype(np.longdouble)
@@ -175,7 +194,9 @@ class ExactLearner:
 
     def learn(self, x: NDArray[np.float64], y: float) -> NDArray[np.longdouble]:
         phases = (self.frequencies * x).sum(axis=2)
-        features = np.concatenate([np.sin(phases), np.cos(phases)], axis=1) / np.sqrt(np.longdouble(self.count))
+        features = np.concatenate([np.sin(phases), np.cos(phases)], axis=1) / np.sqrt(
+            np.longdouble(self.count)
+        )
         predictions = (self.parameters * features).sum(axis=1)
         losses = (predictions - y) ** 2 + self.regularisation * (self.parameters**2).sum(axis=1)
         gradients = 2 * (predictions - y)[:, None] * features + 2 * self.regularisation * self.parameters

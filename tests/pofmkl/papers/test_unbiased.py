@@ -1,4 +1,5 @@
-"""What a client sends is unbiased: over the draw of the bin, the mean of an upload is the gradient step of every kernel."""
+"""What a client sends is unbiased: over the draw of the bin, the mean of an upload is the gradient step of
+every kernel."""
 
 from __future__ import annotations
 
@@ -39,20 +40,27 @@ class ChosenDraws:
 
 
 def upload(samples: list[Labelled], draw: float, monkeypatch: pytest.MonkeyPatch, one_by_one: bool) -> Update:
-    """What an asynchronous client sends for ``samples``, after EARLIER has made its kernels' weights unequal."""
+    """What an asynchronous client sends for ``samples``, after EARLIER has made its kernels' weights
+    unequal."""
     monkeypatch.setattr("streamfl.pofmkl.client.client_registry.UniformSequence", ChosenDraws)
     monkeypatch.setattr(ChosenDraws, "second", draw)
     client = new_client(
-        PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=ETA, regularisation=PENALTY, loss=SQUARE),
+        PaperLearner(
+            features=FeatureMap(FREQUENCIES), learning_rate=ETA, regularisation=PENALTY, loss=SQUARE
+        ),
         clients=1,
         learning={"exploration": XI},
         uplink={"kernels_per_upload": IN_A_BIN},
         encode=lambda prediction: b"",
     )
     client.open(0)
-    messages: list[Any] = [KernelParameters(VERSION, kernel, encode_array(THETA[kernel])) for kernel in range(KERNELS)]
+    messages: list[Any] = [
+        KernelParameters(VERSION, kernel, encode_array(THETA[kernel])) for kernel in range(KERNELS)
+    ]
     messages.append(ShardVersion(VERSION, 0, DIMENSION, 0, 1, 1))
-    client.receive([Received("model", message, Record("model", 0, 0, None, b"")) for message in messages], 0.0)
+    client.receive(
+        [Received("model", message, Record("model", 0, 0, None, b"")) for message in messages], 0.0
+    )
     client.receive([received(*sample) for sample in EARLIER], 0.0)
     client.receive([], 1.0)
     if one_by_one:
@@ -66,7 +74,9 @@ def upload(samples: list[Labelled], draw: float, monkeypatch: pytest.MonkeyPatch
 
 
 def received(inputs: NDArray[np.float64], label: float | None) -> Received:
-    return Received("samples", Sample("a", "0", tuple(inputs.tolist()), label), Record("samples", 0, 0, b"a", b""))
+    return Received(
+        "samples", Sample("a", "0", tuple(inputs.tolist()), label), Record("samples", 0, 0, b"a", b"")
+    )
 
 
 def features(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -97,8 +107,11 @@ def bins_and_probabilities() -> tuple[list[NDArray[np.int64]], NDArray[np.float6
 
 @pytest.mark.parametrize("one_by_one", [False, True])
 @pytest.mark.parametrize("labelled", [1, 4])
-def test_the_mean_upload_is_the_gradient_step(labelled: int, one_by_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects convergence: a bin drawn after its labels, or divided by another probability, would pull the model aside."""
+def test_the_mean_upload_is_the_gradient_step(
+    labelled: int, one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects convergence: a bin drawn after its labels, or divided by another probability, would pull the
+    model aside."""
     samples: list[Labelled] = [(WINDOW[0][0], None), *WINDOW[:labelled]]
     _, probabilities = bins_and_probabilities()
     assert probabilities.max() > 1.5 * probabilities.min()
@@ -115,7 +128,8 @@ def test_the_mean_upload_is_the_gradient_step(labelled: int, one_by_one: bool, m
 
 
 def test_one_sample_is_equation_9(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects (9) itself, bin by bin: delta_i = (eta / p_i) grad l_i for the kernels of the drawn bin and for no other."""
+    """Protects (9) itself, bin by bin: delta_i = (eta / p_i) grad l_i for the kernels of the drawn bin and
+    for no other."""
     bins, probabilities = bins_and_probabilities()
     inputs, label = WINDOW[0]
     for number, held in enumerate(bins):
@@ -124,4 +138,6 @@ def test_one_sample_is_equation_9(monkeypatch: pytest.MonkeyPatch) -> None:
             update = upload([(inputs, label)], float(draw), monkeypatch, one_by_one=False)
             assert update.kernels == tuple(sorted(held.tolist()))
             expected = ETA / probabilities[number] * gradient(inputs, label)[sorted(held)]
-            np.testing.assert_allclose(np.frombuffer(update.steps).reshape(expected.shape), expected, rtol=1e-12, atol=1e-14)
+            np.testing.assert_allclose(
+                np.frombuffer(update.steps).reshape(expected.shape), expected, rtol=1e-12, atol=1e-14
+            )

@@ -29,7 +29,8 @@ __all__ = ["FAULTS", "simulate", "simulate_liveness"]
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
-    """Run the POF-MKL scenario of this seed on a bus, memory or sqlite, and check everything that must hold."""
+    """Run the POF-MKL scenario of this seed on a bus, memory or sqlite, and check everything that must
+    hold."""
     chosen = scenario(seed)
 
     def check(faulty: FaultyBus) -> None:
@@ -43,7 +44,8 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
-    """As :func:`simulate`, with a permanent fault: everything that does not depend on the lost parts must complete."""
+    """As :func:`simulate`, with a permanent fault: everything that does not depend on the lost parts must
+    complete."""
     chosen, permanent_fault = _with_a_fault_that_stays(seed)
     shape = PofmklShape(chosen, permanent_fault)
 
@@ -63,7 +65,8 @@ def servers_are_gone(chosen: Scenario, permanent_fault: PermanentFault | None) -
 
 
 def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, PermanentFault | None]:
-    """The scenario of this seed and its permanent fault; None: a client falls silent, and so has fewer samples."""
+    """The scenario of this seed and its permanent fault; None: a client falls silent, and so has fewer
+    samples."""
     draws = rng_for(seed, "simulation", "what stays")
     chosen = scenario(seed)
     learning = chosen.settings.learning.model_copy(
@@ -91,7 +94,9 @@ def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, PermanentFault | None
         return chosen, PermanentFault("all servers never come back", at, gone)
     if kind == "partition":
         place = SAMPLES, int(draws.integers(chosen.partitions))
-        return chosen, PermanentFault(f"partition {place[1]} of the samples cannot be read", at, {}, frozenset([place]))
+        return chosen, PermanentFault(
+            f"partition {place[1]} of the samples cannot be read", at, {}, frozenset([place])
+        )
     silent = f"client-{int(draws.integers(chosen.clients))}"
 
     def until(readings: tuple[Reading, ...], end: float) -> tuple[Reading, ...]:
@@ -100,7 +105,9 @@ def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, PermanentFault | None
 
     if chosen.late_labels:
         return chosen, of_a_process(draws, at, ["client", "server"])
-    return replace(chosen, readings=tuple(until(own, at) for own in chosen.readings), last=until(chosen.last, 0.0)), None
+    return replace(
+        chosen, readings=tuple(until(own, at) for own in chosen.readings), last=until(chosen.last, 0.0)
+    ), None
 
 
 class PofmklShape:
@@ -118,19 +125,30 @@ class PofmklShape:
         return self._staying
 
     def within_reach(self, bus: Bus) -> Scenario:
-        """The scenario without samples that could not be read: those of clients in unreadable partitions without a prediction."""
+        """The scenario without samples that could not be read: those of clients in unreadable partitions
+        without a prediction."""
         unreadable = set() if self._staying is None else {partition for _, partition in self._staying.places}
         if not unreadable:
             return self._scenario
         partitions = self._scenario.partitions
-        hidden = {name for name in self._scenario.samples if zlib.crc32(name.encode()) % partitions in unreadable}
-        predicted = {identity(record) for record in bus.read(f"{self._scenario.settings.federation.name}.predictions")}
+        hidden = {
+            name for name in self._scenario.samples if zlib.crc32(name.encode()) % partitions in unreadable
+        }
+        predicted = {
+            identity(record) for record in bus.read(f"{self._scenario.settings.federation.name}.predictions")
+        }
 
         def readable(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
-            return tuple(one for one in readings if one.client not in hidden or (one.client, one.content["id"]) in predicted)
+            return tuple(
+                one
+                for one in readings
+                if one.client not in hidden or (one.client, one.content["id"]) in predicted
+            )
 
         chosen = self._scenario
-        return replace(chosen, readings=tuple(readable(own) for own in chosen.readings), last=readable(chosen.last))
+        return replace(
+            chosen, readings=tuple(readable(own) for own in chosen.readings), last=readable(chosen.last)
+        )
 
     @property
     def seed(self) -> int:
@@ -155,8 +173,14 @@ class PofmklShape:
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
         return {
-            name: (count, self._scenario.settings.model_copy(update={"role": RoleSection(kind=f"pofmkl-{name}")}))
-            for name, count in (("server", self._scenario.server_workers), ("client", self._scenario.client_workers))
+            name: (
+                count,
+                self._scenario.settings.model_copy(update={"role": RoleSection(kind=f"pofmkl-{name}")}),
+            )
+            for name, count in (
+                ("server", self._scenario.server_workers),
+                ("client", self._scenario.client_workers),
+            )
         }
 
     @property
@@ -189,12 +213,18 @@ class PofmklShape:
 
     def standing(self, bus: Bus, last: bool) -> str:
         expected = self.within_reach(bus).samples_written[last]
-        predicted = len({identity(record) for record in bus.read(f"{self._scenario.settings.federation.name}.predictions")})
+        predicted = len(
+            {
+                identity(record)
+                for record in bus.read(f"{self._scenario.settings.federation.name}.predictions")
+            }
+        )
         return "" if predicted == expected else f"{predicted} of {expected} samples predicted"
 
 
 class _RowByRow:
-    """A learner's features, computed one sample at a time: BLAS rounds a row differently in products of different heights."""
+    """A learner's features, computed one sample at a time: BLAS rounds a row differently in products of
+    different heights."""
 
     def __init__(self, features: Any) -> None:
         self._features = features

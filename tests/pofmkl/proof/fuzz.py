@@ -35,11 +35,17 @@ GOOD_CLIENT = "the-good-one"
 CLIENTS = ("press-1", "press-2", "pümpe")
 ROUNDS = 12
 
-NAMED = {"client": "device", "sample_id": "id", "features": ["t1", "t2", "t3"], "label": "y", "label_range": [-1.0, 1.0]}
+NAMED = {
+    "client": "device",
+    "sample_id": "id",
+    "features": ["t1", "t2", "t3"],
+    "label": "y",
+    "label_range": [-1.0, 1.0],
+}
 LISTED = {"features": "x", "dimension": 3, "label": "y"}
 
-# Both presets, every staleness, every step of the server, both losses, both precisions, labels of both kinds, and a model of a
-# user's own.
+# Both presets, every staleness, every step of the server, both losses, both precisions, labels of both kinds,
+# and a model of a user's own.
 CONTENT: dict[str, dict[str, Any]] = {
     "paper-lockstep": {
         "samples": {"format": "json", **NAMED},
@@ -50,7 +56,10 @@ CONTENT: dict[str, dict[str, Any]] = {
         "samples": {"format": "msgpack", **LISTED},
         "learning": {"preset": "paper", "staleness": "async", "loss": "logistic", "precision": "float64"},
     },
-    "default-lockstep": {"samples": {"format": "json", **LISTED, "input_norm": 2.0}, "learning": {"staleness": "lockstep"}},
+    "default-lockstep": {
+        "samples": {"format": "json", **LISTED, "input_norm": 2.0},
+        "learning": {"staleness": "lockstep"},
+    },
     "default-async": {"samples": {"format": "msgpack", **NAMED}, "learning": {"staleness": "async"}},
     "default-bounded-adagrad": {
         "samples": {"format": "json", **NAMED},
@@ -118,7 +127,9 @@ def label(settings: PofmklSettings, client: str, number: int) -> FuzzedRecord:
     """The label of such a sample, where labels have a topic of their own."""
     section = settings.labels
     assert section is not None
-    return users_record("labels", section, client, {section.sample_id: number, section.label: math.sin(number)})
+    return users_record(
+        "labels", section, client, {section.sample_id: number, section.label: math.sin(number)}
+    )
 
 
 FEDERATIONS = {name: _federation(content) for name, content in CONTENT.items()}
@@ -126,11 +137,18 @@ FEDERATIONS = {name: _federation(content) for name, content in CONTENT.items()}
 
 def run(name: str) -> MemoryFederation:
     """A federation with few kernels, for tests that resume from stored state."""
-    few = KernelsSection(bandwidths=[0.5, 1.0], views=["centred-lags"]) if name.startswith("default") else KernelsSection()
+    few = (
+        KernelsSection(bandwidths=[0.5, 1.0], views=["centred-lags"])
+        if name.startswith("default")
+        else KernelsSection()
+    )
     update = {"kernels": few, "uplink": UplinkSection(kernels_per_upload=2)}
     federation = FEDERATIONS[name]
     return MemoryFederation(
-        replace(federation, settings={member: own.model_copy(update=update) for member, own in federation.settings.items()})
+        replace(
+            federation,
+            settings={member: own.model_copy(update=update) for member, own in federation.settings.items()},
+        )
     )
 
 
@@ -168,7 +186,9 @@ class ClientTarget(PofmklTarget):
     def sent(self, send: Send) -> None:
         if send.channel == "updates":
             update = UPDATE.decode(send.value)
-            decode_array(update.steps, self.dtype, (len(update.steps) // np.dtype(self.dtype).itemsize,), "steps")
+            decode_array(
+                update.steps, self.dtype, (len(update.steps) // np.dtype(self.dtype).itemsize,), "steps"
+            )
             return
         prediction = json.loads(send.value)
         assert isinstance(prediction["prediction"], float), f"{prediction['prediction']} is no prediction"
@@ -181,10 +201,13 @@ class ServerTarget(PofmklTarget):
     _sequence = 0
 
     def begin(self) -> None:
-        # Updates name the version that they were made with. The server refuses one that its model has not reached, by its book.
+        # Updates name the version that they were made with. The server refuses one that its model has not
+        # reached, by its book.
         for message in self.federation.remembered(SERVER):
             if message.channel == "model" or message.key == BOOK.prefix:
-                self.role.restore(StateChange(message.channel, message.partition, message.key or b"", message.value))
+                self.role.restore(
+                    StateChange(message.channel, message.partition, message.key or b"", message.value)
+                )
         super().begin()
 
     def goes_on(self) -> None:
@@ -193,7 +216,9 @@ class ServerTarget(PofmklTarget):
         partition = self.messages[-1].partition
         version = cast(PofmklServer, self.role).snapshot()[partition].model_version
         assert version >= 0
-        update = msgspec.structs.replace(template, client=GOOD_CLIENT, epoch=1, sequence=self._sequence, model_version=version)
+        update = msgspec.structs.replace(
+            template, client=GOOD_CLIENT, epoch=1, sequence=self._sequence, model_version=version
+        )
         reason = self.feed(FuzzedRecord("updates", GOOD_CLIENT.encode(), UPDATE.encode(update), partition))
         assert reason is None, f"a good update was refused: {reason}"
         assert any(key[2] == b"client/" + GOOD_CLIENT.encode() for key in self.state)
@@ -217,12 +242,20 @@ def _changed(message: FuzzedRecord) -> FuzzedRecord:
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     """The functions that create each target, by its name."""
     heard = {
-        channel: [one for federation in FEDERATIONS.values() for one in some_of_each(federation.heard(member, channel))]
+        channel: [
+            one
+            for federation in FEDERATIONS.values()
+            for one in some_of_each(federation.heard(member, channel))
+        ]
         for channel, member in (("updates", SERVER), ("model", CLIENT), ("samples", CLIENT))
     }
     made: dict[str, Callable[[str], Target]] = {
-        "decode updates": lambda name: Decoder(name, heard["updates"], random, lambda one: UPDATE.decode(one.value)),
-        "decode model": lambda name: Decoder(name, heard["model"], random, lambda one: decode_model(one.key, one.value)),
+        "decode updates": lambda name: Decoder(
+            name, heard["updates"], random, lambda one: UPDATE.decode(one.value)
+        ),
+        "decode model": lambda name: Decoder(
+            name, heard["model"], random, lambda one: decode_model(one.key, one.value)
+        ),
         "decode arrays": lambda name: Arrays(name, [*heard["updates"], *heard["model"]], random),
     }
     for format in sorted(point.name for point in entry_points(group="streamfl.formats")):
@@ -233,6 +266,10 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
             except ConfigurationError:
                 # This format needs a schema.
                 continue
-            messages = [_changed(one) for one in heard["samples"]] if format == "debezium" else heard["samples"]
-            made[f"samples {format} {fields}"] = partial(Samples, messages=messages, random=random, section=chosen)
+            messages = (
+                [_changed(one) for one in heard["samples"]] if format == "debezium" else heard["samples"]
+            )
+            made[f"samples {format} {fields}"] = partial(
+                Samples, messages=messages, random=random, section=chosen
+            )
     return made | member_targets(random, FEDERATIONS, {CLIENT: ClientTarget, SERVER: ServerTarget})

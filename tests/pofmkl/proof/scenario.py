@@ -1,4 +1,5 @@
-"""The scenario of a seed: a small federation, its data, how many processes run it and which faults they meet."""
+"""The scenario of a seed: a small federation, its data, how many processes run it and which faults they
+meet."""
 
 from __future__ import annotations
 
@@ -21,16 +22,22 @@ FOR_EVER = 1e6
 # Samples of each client after the final restart.
 LAST_SAMPLES = 2
 # Nothing is forgotten within a run.
-LATE_LABELS = {"topic": LABELS, "format": "msgpack", "sample_id": "id", "label": "y", "expiry_seconds": 10_000.0}
+LATE_LABELS = {
+    "topic": LABELS,
+    "format": "msgpack",
+    "sample_id": "id",
+    "label": "y",
+    "expiry_seconds": 10_000.0,
+}
 
 
 @dataclass(frozen=True)
 class Scenario:
     """A federation under faults.
 
-    exact: by a theorem, its model, its clients' state and its predictions equal those of a run without faults, bit for bit.
-    readings: in the order of each client, by the producer that writes them. last: those after the final restart. faulty_seconds:
-    faults occur only before this time.
+    exact: by a theorem, its model, its clients' state and its predictions equal those of a run without
+    faults, bit for bit. readings: in the order of each client, by the producer that writes them. last: those
+    after the final restart. faulty_seconds: faults occur only before this time.
     """
 
     seed: int
@@ -68,7 +75,10 @@ class Scenario:
     @property
     def patient(self) -> bool:
         """Whether no client goes on alone because the server is silent, except before the first version."""
-        return self.settings.learning.staleness != "async" or self.settings.learning.catch_up_patience_seconds == FOR_EVER
+        return (
+            self.settings.learning.staleness != "async"
+            or self.settings.learning.catch_up_patience_seconds == FOR_EVER
+        )
 
     @property
     def late_labels(self) -> bool:
@@ -85,19 +95,29 @@ class Scenario:
             partitions=1,
             rates=Rates(),
             faulty_seconds=0.0,
-            readings=tuple(tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in self.readings),
+            readings=tuple(
+                tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in self.readings
+            ),
         )
 
     def __str__(self) -> str:
         learning, uplink = self.settings.learning, self.settings.uplink
-        sent = f"{uplink.budget_bytes_per_second:g} B/s" if uplink.budget_bytes_per_second else f"M = {uplink.kernels_per_upload}"
-        faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
+        sent = (
+            f"{uplink.budget_bytes_per_second:g} B/s"
+            if uplink.budget_bytes_per_second
+            else f"M = {uplink.kernels_per_upload}"
+        )
+        faults = ", ".join(
+            f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value
+        )
         return (
-            f"preset {learning.preset}, {learning.staleness}, {self.settings.bus.processing_guarantee}, {self.clients} clients, "
-            f"{self.settings.kernel_count} kernels in {self.settings.federation.shards} shards, {sent}, "
-            f"{self.partitions} partitions, {self.client_workers} client and {self.server_workers} server processes, "
-            f"{self.samples_written[1]} samples{', labels on a topic of their own' if self.late_labels else ''}, "
-            f"round timeout {learning.round_timeout_seconds:g} s, "
+            f"preset {learning.preset}, {learning.staleness}, {self.settings.bus.processing_guarantee}, "
+            f"{self.clients} clients, {self.settings.kernel_count} kernels in "
+            f"{self.settings.federation.shards} shards, {sent}, {self.partitions} partitions, "
+            f"{self.client_workers} client and {self.server_workers} server processes, "
+            f"{self.samples_written[1]} "
+            f"samples{', labels on a topic of their own' if self.late_labels else ''}, round timeout "
+            f"{learning.round_timeout_seconds:g} s, "
             f"{'compared bit by bit' if self.exact else 'counted and replayed'}; {faults}"
         )
 
@@ -130,13 +150,23 @@ def scenario(seed: int) -> Scenario:
     if staleness == "bounded":
         learning["max_staleness"] = between(1, 4)
     if staleness == "async":
-        # Small enough that some clients are behind. A client that loses patience cannot be replayed from the versions alone.
-        learning |= {"catch_up_samples": seed % 4, "catch_up_patience_seconds": FOR_EVER if seed % 3 and exactly_once else 2.0}
+        # Small enough that some clients are behind. A client that loses patience cannot be replayed from the
+        # versions alone.
+        learning |= {
+            "catch_up_samples": seed % 4,
+            "catch_up_patience_seconds": FOR_EVER if seed % 3 and exactly_once else 2.0,
+        }
     uplink: dict[str, Any] = {"kernels_per_upload": between(1, kernels)}
     if not exact and chance(0.5):
         uplink = {"budget_bytes_per_second": float(between(150, 800))}
     settings = PofmklSettings(
-        federation={"name": "sim", "seed": seed, "clients": clients, "shards": between(1, min(3, kernels)), "features": dimension},  # type: ignore[arg-type]
+        federation={
+            "name": "sim",
+            "seed": seed,
+            "clients": clients,
+            "shards": between(1, min(3, kernels)),
+            "features": dimension,
+        },  # type: ignore[arg-type]
         role={"kind": "pofmkl-client"},  # type: ignore[arg-type]
         bus={  # type: ignore[arg-type]
             "processing_guarantee": "exactly_once" if exactly_once else "at_least_once",
@@ -153,7 +183,9 @@ def scenario(seed: int) -> Scenario:
         },
         labels=LATE_LABELS if late_labels else None,  # type: ignore[arg-type]
         learning=learning,  # type: ignore[arg-type]
-        kernels={"bandwidths": bandwidths} if paper else {"bandwidths": bandwidths, "views": ["standardised", "centred-lags"]},  # type: ignore[arg-type]
+        kernels={"bandwidths": bandwidths}
+        if paper
+        else {"bandwidths": bandwidths, "views": ["standardised", "centred-lags"]},  # type: ignore[arg-type]
         uplink=uplink,  # type: ignore[arg-type]
         drift={} if paper or chance(0.5) else {"detector": "none"},  # type: ignore[arg-type]
     )
@@ -176,7 +208,8 @@ def scenario(seed: int) -> Scenario:
         client_workers=between(1, 3),
         server_workers=between(1, 2),
         partitions=between(1, 4),
-        # In lockstep without timeouts a partition's clients wait for each other: all samples that are ahead have to fit.
+        # In lockstep without timeouts a partition's clients wait for each other: all samples that are ahead
+        # have to fit.
         waiting_limit=10_000 if exact else between(1, 6),
         readings=tuple(
             tuple(
@@ -204,11 +237,16 @@ def _readings(
         inputs = draws.normal(size=dimension)
         label = offset + 0.3 + 0.3 * float(np.tanh(inputs.sum())) + 0.05 * float(draws.normal())
         without = left > LAST_SAMPLES and draws.random() < unlabelled
-        contents.append({"id": f"{client}/{len(contents)}", "x": inputs.tolist(), "y": None if without else label})
+        contents.append(
+            {"id": f"{client}/{len(contents)}", "x": inputs.tolist(), "y": None if without else label}
+        )
         left -= not without
     # Some clients' samples trickle in, others' are there at once.
     times = np.sort(draws.uniform(0.0, seconds * draws.random() ** 2, size=len(contents)))
-    return [Reading(SAMPLES, client, one, float(at), one["y"] is not None) for one, at in zip(contents, times, strict=True)]
+    return [
+        Reading(SAMPLES, client, one, float(at), one["y"] is not None)
+        for one, at in zip(contents, times, strict=True)
+    ]
 
 
 def _with_late_labels(draws: np.random.Generator, samples: list[Reading]) -> list[Reading]:
@@ -220,5 +258,7 @@ def _with_late_labels(draws: np.random.Generator, samples: list[Reading]) -> lis
         # A second label has another value, to show which of them was learnt.
         for said in () if label is None else (label, 1.0 - label)[: 1 + int(draws.random() < 0.2)]:
             at = max(0.0, sample.at + float(draws.exponential(2.0)) - 1.0)
-            result.append(Reading(LABELS, sample.client, {"id": sample.content["id"], "y": said}, at, labelled=True))
+            result.append(
+                Reading(LABELS, sample.client, {"id": sample.content["id"], "y": said}, at, labelled=True)
+            )
     return result

@@ -17,6 +17,7 @@ def rounds_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_round_that_waits_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worth of faults that stay: what waits for ever for what never comes fails within 200 seeds."""
+    """Protects the worth of faults that stay: what waits for ever for what never comes fails within 200
+    seeds."""
     rounds_wait_for_ever(monkeypatch)
     check_caught("server: a round waits for ever", simulate_liveness, 6)

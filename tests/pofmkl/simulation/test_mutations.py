@@ -1,4 +1,5 @@
-"""Faults put into the worker, the client and the server on purpose: the simulation has to find each of them."""
+"""Faults put into the worker, the client and the server on purpose: the simulation has to find each of
+them."""
 
 from __future__ import annotations
 
@@ -332,6 +333,7 @@ TRIED_FIRST = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation's worth: what loses, doubles or overdraws fails within 200 seeds, with what it did wrong."""
+    """Protects the simulation's worth: what loses, doubles or overdraws fails within 200 seeds, with what it
+    did wrong."""
     MUTATIONS[name](monkeypatch)
     check_caught(name, simulate, TRIED_FIRST.get(name, 0))

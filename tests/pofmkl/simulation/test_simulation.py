@@ -1,4 +1,5 @@
-"""Federations of POF-MKL under faults: seeds hold, meet every fault, and are the same run whenever and wherever they are run."""
+"""Federations of POF-MKL under faults: seeds hold, meet every fault, and are the same run whenever and
+wherever they are run."""
 
 from __future__ import annotations
 
@@ -22,27 +23,35 @@ SEEDS = range(48)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
-    """Protects exactly-once, the lockstep theorem, byte budgets, bounds and progress under faults at every call of the loop.
+    """Protects exactly-once, the lockstep theorem, byte budgets, bounds and progress under faults at every
+    call of the loop.
 
     A kind of fault that no longer came would protect nothing any more.
     """
     verdicts = [simulate(seed) for seed in SEEDS]
-    assert [f"make simulate SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    assert [
+        f"make simulate SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure
+    ] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
     assert set(met) == set(FAULTS)
     assert [kind for kind in FAULTS if met[kind] < 3] == []
 
 
 def test_scenarios_are_of_every_kind() -> None:
-    """Protects the breadth of the seeds: every mode with every preset, with and without a budget, alone and scaled out."""
+    """Protects the breadth of the seeds: every mode with every preset, with and without a budget, alone and
+    scaled out."""
     chosen = [scenario(seed) for seed in SEEDS]
     modes = {(one.settings.learning.preset, one.settings.learning.staleness) for one in chosen}
-    assert modes == {(preset, mode) for preset in ("paper", "default") for mode in ("lockstep", "bounded", "async")}
+    assert modes == {
+        (preset, mode) for preset in ("paper", "default") for mode in ("lockstep", "bounded", "async")
+    }
     assert {one.settings.learning.preset for one in chosen if one.exact} == {"paper", "default"}
     assert {one.settings.bus.processing_guarantee for one in chosen} == {"exactly_once", "at_least_once"}
     assert {one.settings.uplink.budget_bytes_per_second is None for one in chosen} == {True, False}
     assert {one.settings.federation.shards for one in chosen} == {1, 2, 3}
-    assert {(one.client_workers, one.server_workers) for one in chosen} == {(c, s) for c in (1, 2, 3) for s in (1, 2)}
+    assert {(one.client_workers, one.server_workers) for one in chosen} == {
+        (c, s) for c in (1, 2, 3) for s in (1, 2)
+    }
     assert {one.partitions for one in chosen} == {1, 2, 3, 4}
     assert {(one.settings.learning.staleness, one.late_labels) for one in chosen} == {
         (mode, late) for mode in ("lockstep", "bounded", "async") for late in (True, False)
@@ -50,7 +59,8 @@ def test_scenarios_are_of_every_kind() -> None:
 
 
 def test_a_seed_is_one_history() -> None:
-    """Protects whoever reproduces a failure: a run again, in another process with other hashes of text, is the same to the byte."""
+    """Protects whoever reproduces a failure: a run again, in another process with other hashes of text, is
+    the same to the byte."""
     seeds = range(1, 4)
     here = [simulate(seed) for seed in seeds]
     assert {one.description.split(",")[0] for one in here} == {"preset paper", "preset default"}
@@ -58,7 +68,9 @@ def test_a_seed_is_one_history() -> None:
     program = f"from pofmkl.proof.faults import simulate; print(*(simulate(seed).hash for seed in {seeds}))"
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "OPENBLAS_NUM_THREADS": "1"}
-        found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
         assert found.stdout.split() == [one.hash for one in here]
 
 
@@ -67,8 +79,11 @@ def test_another_seed_is_another_history() -> None:
     assert len({simulate(seed).hash for seed in range(3)}) == 3
 
 
-def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects the way back from a failure among a thousand: one line for each, and an exit code that stops a pipeline."""
+def test_a_failing_seed_says_how_to_run_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the way back from a failure among a thousand: one line for each, and an exit code that stops a
+    pipeline."""
     monkeypatch.setattr(PendingSamples, "restore", lambda self, client, slot, sample: None)
     monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "2", "--system", "pofmkl"])
     assert main() == ExitCode.CHECK_FAILED
@@ -79,7 +94,8 @@ def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_seed_can_be_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects the transcript: what each process did and met, in order of time, and the verdict at the end."""
+    """Protects the transcript: what each process did and met, in order of time, and the verdict at the
+    end."""
     monkeypatch.setattr(sys, "argv", ["simulate", "--seed", "3", "--system", "pofmkl", "--transcript"])
     assert main() == 0
     out = capsys.readouterr().out
@@ -87,7 +103,13 @@ def test_a_seed_can_be_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert out.startswith("\n".join(verdict.lines))
     times = [float(line.split()[0]) for line in verdict.lines]
     assert times == sorted(times)
-    for text in ("client-0    joins", "commits samples[", "FAULT ", "nothing fails any more", "killed and started again"):
+    for text in (
+        "client-0    joins",
+        "commits samples[",
+        "FAULT ",
+        "nothing fails any more",
+        "killed and started again",
+    ):
         assert text in out
     assert f"hash {verdict.hash}" in out
     assert "all checks hold" in out

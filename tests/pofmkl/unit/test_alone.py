@@ -26,7 +26,9 @@ def settings_of(preset: str = "default", **learning: Any) -> PofmklSettings:
             "federation": {"name": "f", "clients": len(COUNTS), "seed": 3},
             "role": {"kind": "pofmkl-client"},
             "learning": {"preset": preset, "features_per_kernel": 12, "precision": "float64", **learning},
-            "kernels": kernels if preset == "paper" else {**kernels, "views": ["standardised", "centred-lags"]},
+            "kernels": kernels
+            if preset == "paper"
+            else {**kernels, "views": ["standardised", "centred-lags"]},
             "uplink": {"kernels_per_upload": 2 if preset == "paper" else 4},
         }
     )
@@ -59,7 +61,8 @@ def one_after_the_other(settings: PofmklSettings, inputs: Floats, labels: Floats
 @pytest.mark.parametrize("step", ["least-squares", "gradient", "adagrad"])
 @pytest.mark.parametrize("delay", [0, 3])
 def test_all_at_once_is_one_after_the_other(monkeypatch: pytest.MonkeyPatch, step: str, delay: int) -> None:
-    """Protects the row that every federation is judged by: sites of unequal length, in groups, learnt a stretch at a time."""
+    """Protects the row that every federation is judged by: sites of unequal length, in groups, learnt a
+    stretch at a time."""
     monkeypatch.setattr(lab, "MOST_BYTES", 3 * lab.OwnLeastSquares.most_bytes(4, 24, np.float64))
     rate = {} if step == "least-squares" else {"learning_rate": 0.3}
     settings = settings_of(server_step=step, **rate)
@@ -72,8 +75,11 @@ def test_all_at_once_is_one_after_the_other(monkeypatch: pytest.MonkeyPatch, ste
 
 
 @pytest.mark.parametrize("delay", [0, 3])
-def test_what_was_looked_at_ahead_is_looked_at_again_after_a_change(monkeypatch: pytest.MonkeyPatch, delay: int) -> None:
-    """Protects clients that forget what was before a change: from there on they are scaled otherwise than was foreseen."""
+def test_what_was_looked_at_ahead_is_looked_at_again_after_a_change(
+    monkeypatch: pytest.MonkeyPatch, delay: int
+) -> None:
+    """Protects clients that forget what was before a change: from there on they are scaled otherwise than was
+    foreseen."""
     again: list[int] = []
     look_again = lab._Stretch.look_again
 
@@ -84,7 +90,8 @@ def test_what_was_looked_at_ahead_is_looked_at_again_after_a_change(monkeypatch:
     monkeypatch.setattr(lab._Stretch, "look_again", watched)
     settings, (inputs, labels) = settings_of(), streams((240, 240, 200))
     # Another level, and far more noise than anybody knew: errors rise, and stay high.
-    # Of these draws no kept sample lies so near the middle of two single-precision numbers that rounding takes it to either.
+    # Of these draws no kept sample lies so near the middle of two single-precision numbers that rounding
+    # takes it to either.
     labels[90:] += 8.0 + 3.0 * np.random.default_rng(4).normal(size=labels[90:].shape)
     found = alone(settings, inputs, labels, delay)
     np.testing.assert_allclose(found, one_after_the_other(settings, inputs, labels, delay), rtol=0, atol=1e-9)
@@ -92,7 +99,8 @@ def test_what_was_looked_at_ahead_is_looked_at_again_after_a_change(monkeypatch:
 
 
 def test_learning_is_the_same_however_it_is_cut_and_what_is_taken_back_leaves_nothing() -> None:
-    """Protects a client that changes twice in a stretch, and blocks of rows that end within one: P is another one from there on."""
+    """Protects a client that changes twice in a stretch, and blocks of rows that end within one: P is another
+    one from there on."""
     generator = np.random.default_rng(3)
     features = generator.normal(size=(2, 150, 6))
     features /= np.linalg.norm(features, axis=2, keepdims=True)
@@ -110,7 +118,8 @@ def test_learning_is_the_same_however_it_is_cut_and_what_is_taken_back_leaves_no
 
 @pytest.mark.parametrize("loss", ["square", "logistic"])
 def test_the_papers_clients_are_its_estimators(loss: str) -> None:
-    """Protects the same row of the paper's preset: every client is a River estimator that never heard of the others."""
+    """Protects the same row of the paper's preset: every client is a River estimator that never heard of the
+    others."""
     settings = settings_of("paper", loss=loss, learning_rate=0.2, regularisation=0.01)
     inputs, labels = streams((30, 12, 30, 1))
     labels = np.where(np.isnan(labels), np.nan, labels > 0.5) if loss == "logistic" else labels
@@ -119,7 +128,9 @@ def test_the_papers_clients_are_its_estimators(loss: str) -> None:
     kind = POFMKLClassifier if loss == "logistic" else POFMKLRegressor
     for client, count in enumerate((~np.isnan(labels)).sum(axis=0).tolist()):
         learning = settings.learning
-        learner = kind(settings.kernels.dictionary(), 12, learning.rate, learning.regularisation, "float64", 3)
+        learner = kind(
+            settings.kernels.dictionary(), 12, learning.rate, learning.regularisation, "float64", 3
+        )
         for number in range(count):
             sample = dict(enumerate(inputs[number, client].tolist()))
             if isinstance(learner, POFMKLClassifier):

@@ -35,7 +35,9 @@ TIMES = st.lists(st.tuples(st.floats(0.0, 2.5), st.integers(0, 3), st.booleans()
 class Run:
     """A client driven over events; keeps when which bytes left it and what it learnt."""
 
-    def __init__(self, rate: float, staleness: int | None, lockstep: bool, shards: int, seal_bytes: int = 0) -> None:
+    def __init__(
+        self, rate: float, staleness: int | None, lockstep: bool, shards: int, seal_bytes: int = 0
+    ) -> None:
         self.steps: list[StepTrace] = []
         self.sent: list[tuple[float, int]] = []
         self.updates: list[Update] = []
@@ -47,7 +49,9 @@ class Run:
         self.depth = max(rate, float(self.cost.bytes_for(1)))
         bounded = {"staleness": "bounded", "max_staleness": staleness}
         self.client = new_client(
-            PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
+            PaperLearner(
+                features=FeatureMap(FREQUENCIES), learning_rate=0.1, regularisation=1e-3, loss=SQUARE
+            ),
             clients=1,
             federation={"seed": 3, "shards": shards},
             learning={"staleness": "lockstep"} if lockstep else {} if staleness is None else bounded,
@@ -65,11 +69,15 @@ class Run:
             if model_changes:
                 self.version += 1
                 for shard in range(self.shards):
-                    parameters = KernelParameters(VERSION, shard, encode_array(np.full(2 * FEATURES, 0.01 * self.version)))
+                    parameters = KernelParameters(
+                        VERSION, shard, encode_array(np.full(2 * FEATURES, 0.01 * self.version))
+                    )
                     marker = ShardVersion(VERSION, 0, 2, shard, self.version, self.version)
                     batch += [self.received("model", shard, message) for message in (parameters, marker)]
             for index in range(samples):
-                batch.append(self.received("samples", 0, Sample(NAME, f"{number}-{index}", (0.1 * number, -0.2), 0.5)))
+                batch.append(
+                    self.received("samples", 0, Sample(NAME, f"{number}-{index}", (0.1 * number, -0.2), 0.5))
+                )
             self.take(batch)
 
     def received(self, channel: str, partition: int, message: Any) -> Received:
@@ -97,14 +105,21 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    ("staleness", "lockstep", "shards"), [(None, False, 1), (None, False, 2), (3, False, 1), (1, True, 1), (1, True, 2)]
+    ("staleness", "lockstep", "shards"),
+    [(None, False, 1), (None, False, 2), (3, False, 1), (1, True, 1), (1, True, 2)],
 )
 @given(events=TIMES, rate=st.floats(60.0, 3000.0), seal_bytes=st.sampled_from([0, SEAL_BYTES]))
 @settings(max_examples=60, deadline=None)
 def test_no_span_of_time_holds_more_bytes_than_the_bucket(
-    staleness: int | None, lockstep: bool, shards: int, events: list[tuple[float, int, bool]], rate: float, seal_bytes: int
+    staleness: int | None,
+    lockstep: bool,
+    shards: int,
+    events: list[tuple[float, int, bool]],
+    rate: float,
+    seal_bytes: int,
 ) -> None:
-    """Protects the promise to the user, on encoded bytes with key, seal and framing, at whatever times samples and models come."""
+    """Protects the promise to the user, on encoded bytes with key, seal and framing, at whatever times
+    samples and models come."""
     run = Run(rate, staleness, lockstep, shards, seal_bytes)
     run.play(events)
     run.assert_never_overdrawn(rate)
@@ -114,8 +129,11 @@ def test_no_span_of_time_holds_more_bytes_than_the_bucket(
 
 @given(events=TIMES, rate=st.floats(60.0, 600.0))
 @settings(max_examples=100, deadline=None)
-def test_what_the_budget_forbids_is_dropped_and_counted(events: list[tuple[float, int, bool]], rate: float) -> None:
-    """Protects unbiasedness: labels of a skipped upload must not travel with a later one, and the operator must see the skips."""
+def test_what_the_budget_forbids_is_dropped_and_counted(
+    events: list[tuple[float, int, bool]], rate: float
+) -> None:
+    """Protects unbiasedness: labels of a skipped upload must not travel with a later one, and the operator
+    must see the skips."""
     run = Run(rate, None, False, 1)
     run.play(events)
     run.now += 5.0
@@ -128,18 +146,29 @@ def test_what_the_budget_forbids_is_dropped_and_counted(events: list[tuple[float
 
 
 def test_nothing_is_sent_late() -> None:
-    """Protects the budget's meaning: bytes that were not there when an upload began never make it leave afterwards."""
+    """Protects the budget's meaning: bytes that were not there when an upload began never make it leave
+    afterwards."""
     run = Run(100.0, None, False, 1)
-    # The first upload empties the bucket; the second second's labels find too little, and ten quiet seconds fill it.
+    # The first upload empties the bucket; the second second's labels find too little, and ten quiet seconds
+    # fill it.
     run.play(
-        [(0.0, 1, False), (1.0, 0, False), (0.0, 2, False), (0.9, 3, False), (10.0, 0, False), (0.0, 4, False), (1.0, 0, False)]
+        [
+            (0.0, 1, False),
+            (1.0, 0, False),
+            (0.0, 2, False),
+            (0.9, 3, False),
+            (10.0, 0, False),
+            (0.0, 4, False),
+            (1.0, 0, False),
+        ]
     )
     assert [update.samples for update in run.updates] == [1, 4]
     assert run.measured("skipped_updates") == 1
 
 
 def test_kernels_follow_from_the_budget() -> None:
-    """Protects M = floor(budget / cost), at most N: a richer client sends more kernels, and never more than there are."""
+    """Protects M = floor(budget / cost), at most N: a richer client sends more kernels, and never more than
+    there are."""
     sent = []
     for rate in (300.0, 500.0, 700.0, 5000.0):
         run = Run(rate, 1, True, 1)
@@ -163,16 +192,34 @@ def test_kernels_follow_from_the_budget() -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_the_cost_is_an_upper_bound_and_a_close_one(
-    client: str, kernels: list[int], shards: int, numbers: tuple[int, int, int, int], row_bytes: int, notify_all: bool, sealed: bool
+    client: str,
+    kernels: list[int],
+    shards: int,
+    numbers: tuple[int, int, int, int],
+    row_bytes: int,
+    notify_all: bool,
+    sealed: bool,
 ) -> None:
-    """Protects the bucket from an encoding larger than was reserved, and the user from a budget that is half wasted."""
+    """Protects the bucket from an encoding larger than was reserved, and the user from a budget that is half
+    wasted."""
     size = 0
     messages = 0
     for shard in range(shards):
         chosen = tuple(sorted(kernel for kernel in kernels if kernel % shards == shard))
         if chosen or notify_all:
             epoch, sequence, version, samples = numbers
-            update = Update(VERSION, 2**53, 16, client, epoch, sequence, version, samples, chosen, bytes(row_bytes * len(chosen)))
+            update = Update(
+                VERSION,
+                2**53,
+                16,
+                client,
+                epoch,
+                sequence,
+                version,
+                samples,
+                chosen,
+                bytes(row_bytes * len(chosen)),
+            )
             size += encoded_size(client.encode(), UPDATE.encode(update), SEALED if sealed else ())
             messages += 1
     cost = UpdateCost(client, row_bytes, shards, notify_all, SEAL_BYTES if sealed else 0)
@@ -194,7 +241,8 @@ def test_the_most_kernels_are_found(budget: float, shards: int, notify_all: bool
 
 @given(st.lists(st.tuples(st.floats(-0.5, 3.0), st.floats(0.0, 300.0)), max_size=40))
 def test_a_clock_that_steps_back_fills_nothing_twice(steps: list[tuple[float, float]]) -> None:
-    """Protects the bucket itself: over any clock, no more than its depth and the rate of the seconds that truly passed."""
+    """Protects the bucket itself: over any clock, no more than its depth and the rate of the seconds that
+    truly passed."""
     bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
     now = latest = taken = 0.0
     for seconds, amount in steps:
@@ -212,9 +260,11 @@ SETTINGS = st.sampled_from([None, None, None, 0.0, 3600.0, -3600.0])
 
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 300.0), SETTINGS), max_size=40))
 def test_a_clock_that_jumps_adds_one_bucket_at_most(steps: list[tuple[float, float, float | None]]) -> None:
-    """Protects the promise of bytes a second: whoever's clock is ahead and set right sends a bucket more, not an hour's.
+    """Protects the promise of bytes a second: whoever's clock is ahead and set right sends a bucket more, not
+    an hour's.
 
-    And it protects the client: by the seconds that passed since the clock was set right, its bucket is full again.
+    And it protects the client: by the seconds that passed since the clock was set right, its bucket is full
+    again.
     """
     name = "a"
     role = Run(100.0, 3, False, 1).client

@@ -30,13 +30,17 @@ from streamfl.runtime.worker import Worker
 N, PATIENCE = 3, 20.0
 
 
-def role(samples: int = N, bytes_per_second: float | None = None, shards: int = 1, kernels: int | None = 2) -> PofmklClient:
+def role(
+    samples: int = N, bytes_per_second: float | None = None, shards: int = 1, kernels: int | None = 2
+) -> PofmklClient:
     features = ViewedFeatures(("standardised", "centred"), (0.7, 2.8), 4, 2, seed=3)
     made = new_client(
         DefaultLearner(features=features, loss=SQUARE, seed=3, experts=("running-mean",)),
         federation={"shards": shards},
         learning={"catch_up_samples": samples, "catch_up_patience_seconds": PATIENCE},
-        uplink={"budget_bytes_per_second": bytes_per_second} if bytes_per_second else {"kernels_per_upload": kernels},
+        uplink={"budget_bytes_per_second": bytes_per_second}
+        if bytes_per_second
+        else {"kernels_per_upload": kernels},
     )
     made.open(0)
     return made
@@ -47,7 +51,13 @@ def readings(name: str, count: int, begin: int = 0) -> list[Received]:
     found = []
     for number in range(begin, begin + count):
         x = tuple(draws.normal(size=2).tolist())
-        found.append(Received("samples", Sample(name, str(number), x, x[0]), Record("samples", 0, number, name.encode(), b"")))
+        found.append(
+            Received(
+                "samples",
+                Sample(name, str(number), x, x[0]),
+                Record("samples", 0, number, name.encode(), b""),
+            )
+        )
     return found
 
 
@@ -59,7 +69,9 @@ def model(version: int, shard: int = 0) -> Received:
 def predicted(replies: Iterable[Send | Rejection]) -> list[int]:
     """The samples that were predicted, by their number, in order."""
     return [
-        int(json.loads(reply.value)["sample"]) for reply in replies if isinstance(reply, Send) and reply.channel == "predictions"
+        int(json.loads(reply.value)["sample"])
+        for reply in replies
+        if isinstance(reply, Send) and reply.channel == "predictions"
     ]
 
 
@@ -83,36 +95,49 @@ def answer(made: PofmklClient) -> Received:
 
 
 def test_a_backlog_in_hand_is_learnt_in_step_and_in_order() -> None:
-    """Protects whoever has history: without this all of it is predicted by the model as it is before the server answered once."""
+    """Protects whoever has history: without this all of it is predicted by the model as it is before the
+    server answered once."""
     made = role()
     assert predicted(made.receive(readings("a", 5), 1.0)) == [0]
     assert predicted(made.receive([], 2.0)) == []
     assert predicted(made.receive([model(1)], 3.0)) == [1]
     # What comes meanwhile lies behind it.
     assert predicted(made.receive(readings("a", 1, begin=5), 4.0)) == []
-    assert [predicted(made.receive([model(version)], 5.0)) for version in (2, 3, 4, 5)] == [[2], [3], [4], [5]]
+    assert [predicted(made.receive([model(version)], 5.0)) for version in (2, 3, 4, 5)] == [
+        [2],
+        [3],
+        [4],
+        [5],
+    ]
 
 
 def test_what_a_client_may_learn_on_a_version_grows_up_to_the_setting() -> None:
-    """Protects speed: a model that has seen much changes little, so that a backlog of thousands need not go one by one."""
+    """Protects speed: a model that has seen much changes little, so that a backlog of thousands need not go
+    one by one."""
     made = role()
     sizes = [len(predicted(made.receive(readings("a", 60), 1.0)))]
     sizes += [len(predicted(made.receive([answer(made)], 1.0))) for _ in range(1, 32)]
-    assert sizes[: 2 * LABELS_A_GRANT] == [1] * LABELS_A_GRANT + [2] * (LABELS_A_GRANT // 2) + [N] * (LABELS_A_GRANT // 2)
+    assert sizes[: 2 * LABELS_A_GRANT] == [1] * LABELS_A_GRANT + [2] * (LABELS_A_GRANT // 2) + [N] * (
+        LABELS_A_GRANT // 2
+    )
 
 
 def test_live_records_are_never_held_up() -> None:
-    """Protects live streams from a server that is slow or away: they do not wait for it, however long it is."""
+    """Protects live streams from a server that is slow or away: they do not wait for it, however long it
+    is."""
     made = role()
     for number in range(40):
         made.unread({0: 0})
         assert predicted(made.receive(readings("a", 1, begin=number), float(number))) == [number]
     made.unread({0: 0})
-    assert predicted(made.receive(readings("a", N, begin=100), 50.0)) == [100, 101, 102], "as many at once as it may learn"
+    assert predicted(made.receive(readings("a", N, begin=100), 50.0)) == [100, 101, 102], (
+        "as many at once as it may learn"
+    )
 
 
 def test_what_lies_unread_in_the_topic_counts_as_backlog() -> None:
-    """Protects a thousand clients with a few records a poll each: none has much in hand, and all of it would go at once."""
+    """Protects a thousand clients with a few records a poll each: none has much in hand, and all of it would
+    go at once."""
     made = role()
     made.unread({0: 1_000})
     assert predicted(made.receive(readings("a", 1), 1.0)) == [0]
@@ -124,7 +149,8 @@ def test_what_lies_unread_in_the_topic_counts_as_backlog() -> None:
 
 
 def test_a_backlog_is_told_once_its_clients_are_known() -> None:
-    """Protects a demo and a first start from a warning: the first samples of many clients are not the backlog of one."""
+    """Protects a demo and a first start from a warning: the first samples of many clients are not the backlog
+    of one."""
     made = role()
     made.unread({0: 40})
     made.receive([], 1.0)
@@ -138,16 +164,20 @@ def test_a_backlog_is_told_once_its_clients_are_known() -> None:
 
 
 def test_a_client_goes_on_when_every_shard_that_heard_it_has_advanced() -> None:
-    """Protects accuracy where the model is in shards: any shard's version used to renew what a client may learn."""
+    """Protects accuracy where the model is in shards: any shard's version used to renew what a client may
+    learn."""
     made = role(shards=2, kernels=4)
     first = made.receive(readings("a", 5), 1.0)
-    assert sorted(reply.partition or 0 for reply in first if isinstance(reply, Send) and reply.channel == "updates") == [0, 1]
+    assert sorted(
+        reply.partition or 0 for reply in first if isinstance(reply, Send) and reply.channel == "updates"
+    ) == [0, 1]
     assert predicted(made.receive([model(1, shard=0)], 2.0)) == []
     assert predicted(made.receive([model(1, shard=1)], 3.0)) == [1]
 
 
 def test_a_version_without_its_updates_is_no_answer() -> None:
-    """Protects history: whoever went on with a version of others' updates would be one version behind from then on."""
+    """Protects history: whoever went on with a version of others' updates would be one version behind from
+    then on."""
     made = role()
     made.receive([*readings("a", 1), *readings("b", 5)], 1.0)
     assert predicted(made.receive([model(1)], 2.0)) == [], "a's is in it, and b's is not"
@@ -158,7 +188,8 @@ def test_a_version_without_its_updates_is_no_answer() -> None:
 
 
 def test_an_update_that_is_in_no_version_is_waited_for_no_longer_than_a_moment() -> None:
-    """Protects whoever learns beside a client whose updates the server refuses: they are counted here, and never there."""
+    """Protects whoever learns beside a client whose updates the server refuses: they are counted here, and
+    never there."""
     made = role()
     made.receive([*readings("a", 1), *readings("b", 5)], 1.0)
     assert predicted(made.receive([model(1)], 2.0)) == []
@@ -169,12 +200,15 @@ def test_an_update_that_is_in_no_version_is_waited_for_no_longer_than_a_moment()
 
 
 def test_a_client_that_is_faster_than_the_model_keeps_up() -> None:
-    """Protects a fast live stream: what it may learn grows with what comes, or its lag would grow without end."""
+    """Protects a fast live stream: what it may learn grows with what comes, or its lag would grow without
+    end."""
     made, in_hand = role(), []
     number = 0
     for version in range(1, 60):
         made.unread({0: 0})
-        made.receive([*readings("a", 20, begin=number), *([answer(made)] if version > 1 else [])], float(version))
+        made.receive(
+            [*readings("a", 20, begin=number), *([answer(made)] if version > 1 else [])], float(version)
+        )
         number += 20
         in_hand.append(made.waiting.get("samples", 0))
     assert max(in_hand[10:]) <= 60, f"the backlog of a stream of 20 records a version: {in_hand}"
@@ -182,7 +216,8 @@ def test_a_client_that_is_faster_than_the_model_keeps_up() -> None:
 
 
 def test_patience_with_a_silent_server_is_spent_once() -> None:
-    """Protects a backlog from a server that never answers: the clients learn alone, and whoever restarts does not wait again."""
+    """Protects a backlog from a server that never answers: the clients learn alone, and whoever restarts does
+    not wait again."""
     made = role()
     made.receive(readings("a", 8), 100.0)
     made.receive([], 101.0)
@@ -199,7 +234,9 @@ def test_patience_with_a_silent_server_is_spent_once() -> None:
     again = role()
     for change in state_of([*changes, *made.changed_state()]):
         again.restore(change)
-    assert predicted(again.receive(readings("b", 6, begin=20), 500.0)) == [20, 21, 22, 23, 24, 25], "it is alone still"
+    assert predicted(again.receive(readings("b", 6, begin=20), 500.0)) == [20, 21, 22, 23, 24, 25], (
+        "it is alone still"
+    )
     # A version ends it: what is in hand is learnt in step again.
     again.receive([model(1)], 501.0)
     assert figure(again, "alone") == 0
@@ -207,7 +244,8 @@ def test_patience_with_a_silent_server_is_spent_once() -> None:
 
 
 def test_a_model_that_was_found_is_no_sign_of_life() -> None:
-    """Protects the patience from a restart: the version that the silence began with is read again, and is not a new one."""
+    """Protects the patience from a restart: the version that the silence began with is read again, and is not
+    a new one."""
     made = role()
     made.receive([model(7), *readings("a", 8)], 100.0)
     made.receive([], 100.0 + PATIENCE)
@@ -229,7 +267,8 @@ def test_a_clock_that_was_ahead_does_not_spend_or_stretch_the_patience() -> None
 
 
 def test_a_client_without_bytes_learns_on() -> None:
-    """Protects speed under a byte budget: what cannot be sent is in no model, so that nothing is waited for."""
+    """Protects speed under a byte budget: what cannot be sent is in no model, so that nothing is waited
+    for."""
     made = role(bytes_per_second=200.0)
     replies = made.receive(readings("a", 50), 1.0)
     sent = [reply for reply in replies if isinstance(reply, Send) and reply.channel == "updates"]
@@ -239,15 +278,19 @@ def test_a_client_without_bytes_learns_on() -> None:
 
 
 def test_updates_say_who_waits_for_them() -> None:
-    """Protects the round trip: a server that does not know would hold records back for its commit interval."""
+    """Protects the round trip: a server that does not know would hold records back for its commit
+    interval."""
     made = role()
     (live,) = [one for one in made.receive(readings("a", 1), 1.0) if cast(Send, one).channel == "updates"]
-    (behind,) = [one for one in made.receive(readings("b", 9, begin=10), 1.0) if cast(Send, one).channel == "updates"]
+    (behind,) = [
+        one for one in made.receive(readings("b", 9, begin=10), 1.0) if cast(Send, one).channel == "updates"
+    ]
     assert (cast(Send, live).headers, cast(Send, behind).headers) == ((), AWAITED)
 
 
 def test_no_more_is_read_than_there_is_work_for() -> None:
-    """Protects the changelog: whatever waits in hand is written to it; and the memory, in front of a year of history."""
+    """Protects the changelog: whatever waits in hand is written to it; and the memory, in front of a year of
+    history."""
     made = role(samples=2)
     assert (made.most_records or 10_000) < 100, "nothing is known yet"
     number = 0
@@ -265,7 +308,8 @@ def test_no_more_is_read_than_there_is_work_for() -> None:
 
 
 def test_sorted_history_is_read_further_ahead() -> None:
-    """Protects history that lies client by client: with a short view each client would catch up alone, one after the other."""
+    """Protects history that lies client by client: with a short view each client would catch up alone, one
+    after the other."""
     made = role(samples=2)
     topic = [reading for name in range(10) for reading in readings(f"c{name}", 200, begin=200 * name)]
     taken, clients = 0, set()
@@ -273,7 +317,9 @@ def test_sorted_history_is_read_further_ahead() -> None:
         made.unread({0: len(topic) - taken})
         room = made.most_records or 4000
         most = 0 if made.full else min(room, len(topic) - taken)
-        replies = made.receive([*([answer(made)] if version > 1 else []), *topic[taken : taken + most]], float(version))
+        replies = made.receive(
+            [*([answer(made)] if version > 1 else []), *topic[taken : taken + most]], float(version)
+        )
         taken += most
         clients |= {len(predicted(replies))}
     assert max(clients) > 10, "most of the clients learn at once in the end"
@@ -285,7 +331,13 @@ def test_sorted_history_is_read_further_ahead() -> None:
 def federation(**learning: Any) -> dict[str, Any]:
     return {
         "federation": {"name": "f", "clients": 8, "seed": 5, "features": ["u", "v"]},
-        "samples": {"topic": "readings", "client": "device", "label": "y", "features": ["u", "v"], "label_range": [-5.0, 5.0]},
+        "samples": {
+            "topic": "readings",
+            "client": "device",
+            "label": "y",
+            "features": ["u", "v"],
+            "label_range": [-5.0, 5.0],
+        },
         "kernels": {"bandwidths": [0.7, 2.8]},
         "learning": {"features_per_kernel": 20, **learning},
         "experts": {"local": ["running-mean"]},
@@ -329,7 +381,10 @@ class Plant:
 
     @property
     def predictions(self) -> list[Prediction]:
-        return [msgspec.json.decode(record.value or b"", type=Prediction) for record in self.bus.read("f.predictions")]
+        return [
+            msgspec.json.decode(record.value or b"", type=Prediction)
+            for record in self.bus.read("f.predictions")
+        ]
 
 
 def squared_error(predictions: Sequence[Prediction]) -> float:
@@ -338,7 +393,8 @@ def squared_error(predictions: Sequence[Prediction]) -> float:
 
 @pytest.mark.parametrize("late", [False, True], ids=["server first", "server second"])
 def test_history_costs_no_accuracy(late: bool) -> None:
-    """Protects the promise of `simulate`: history in a topic is learnt about as well as the same records when they come live."""
+    """Protects the promise of `simulate`: history in a topic is learnt about as well as the same records when
+    they come live."""
     live = Plant()
     live.start("pofmkl-server")
     live.start("pofmkl-client")
@@ -369,11 +425,14 @@ def test_history_costs_no_accuracy(late: bool) -> None:
     at_once.start("pofmkl-client")
     at_once.start("pofmkl-server")
     at_once.go(100)
-    assert squared_error(at_once.predictions) > 1.5 * squared_error(behind.predictions), "the data does not tell them apart"
+    assert squared_error(at_once.predictions) > 1.5 * squared_error(behind.predictions), (
+        "the data does not tell them apart"
+    )
 
 
 def test_restarts_in_the_middle_change_nothing() -> None:
-    """Protects a backlog from a worker that is replaced every few steps: order, count and pace of each client stay."""
+    """Protects a backlog from a worker that is replaced every few steps: order, count and pace of each client
+    stay."""
     plant = Plant()
     plant.write(range(40))
     plant.start("pofmkl-server")
@@ -395,7 +454,8 @@ def test_restarts_in_the_middle_change_nothing() -> None:
 
 
 def test_a_federation_without_a_server_learns_all_the_same() -> None:
-    """Protects clients from a server that never comes, or goes: each learns by itself, and joins the others when it is back."""
+    """Protects clients from a server that never comes, or goes: each learns by itself, and joins the others
+    when it is back."""
     plant = Plant(catch_up_patience_seconds=10.0)
     client = plant.start("pofmkl-client")
     for number in range(60):

@@ -1,4 +1,5 @@
-"""``streamfl check`` and ``init`` on topics that are not as they seem: labels keyed otherwise, one sensor a record."""
+"""``streamfl check`` and ``init`` on topics that are not as they seem: labels keyed otherwise, one sensor a
+record."""
 
 from __future__ import annotations
 
@@ -27,16 +28,21 @@ def found(site: Site, config: str, check: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("named", ["reading", "id"], ids=["the id that both have", "another id"])
 def test_labels_that_meet_no_sample_are_told(site: Site, named: str) -> None:
-    """Protects from a federation that never learns: every check was green while no label could ever meet a sample."""
+    """Protects from a federation that never learns: every check was green while no label could ever meet a
+    sample."""
     readings = [(f"d{n % DEVICES}".encode(), {"rid": f"r{n}", "temp": n / 3}) for n in range(ROWS)]
-    outcomes = [(f"d{n % DEVICES}".encode(), {"id": f"o{n}", "reading": f"r{n}", "wear": 2 * n}) for n in range(ROWS)]
+    outcomes = [
+        (f"d{n % DEVICES}".encode(), {"id": f"o{n}", "reading": f"r{n}", "wear": 2 * n}) for n in range(ROWS)
+    ]
     site.write("readings", readings)
     site.write("outcomes", outcomes)
     asked = ("--from-topic", "readings", "--labels-topic", "outcomes", "--label", "wear")
     assert site.init("client.toml", *asked)[0] == 0
     written = tomllib.loads((site.folder / "client.toml").read_text())
     assert (written["samples"]["sample_id"], written["labels"]["sample_id"]) == ("rid", "reading")
-    text = (site.folder / "client.toml").read_text().replace('sample_id = "reading"', f'sample_id = "{named}"')
+    text = (
+        (site.folder / "client.toml").read_text().replace('sample_id = "reading"', f'sample_id = "{named}"')
+    )
     (site.folder / "client.toml").write_text(text)
     told = found(site, "client.toml", "labels of outcomes")
     assert told["passed"] is (named == "reading")

@@ -1,4 +1,5 @@
-"""The estimators take what people have: labels of any kind and number, tables of the usual libraries, scikit-learn's calls."""
+"""The estimators take what people have: labels of any kind and number, tables of the usual libraries,
+scikit-learn's calls."""
 
 from __future__ import annotations
 
@@ -28,10 +29,20 @@ def rows(count: int = 60) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize(
-    "labels", [(False, True), (0, 1), ("no", "yes"), (-3, 5), (2.0, 7.0), (np.str_("a"), np.str_("b")), ((1, 2), (3, 4))]
+    "labels",
+    [
+        (False, True),
+        (0, 1),
+        ("no", "yes"),
+        (-3, 5),
+        (2.0, 7.0),
+        (np.str_("a"), np.str_("b")),
+        ((1, 2), (3, 4)),
+    ],
 )
 def test_two_classes_have_any_names(labels: tuple[Any, Any]) -> None:
-    """Protects whoever has labels of two kinds: they come back as they were, as likely as True and False are, and River counts."""
+    """Protects whoever has labels of two kinds: they come back as they were, as likely as True and False are,
+    and River counts."""
     found: dict[Hashable, list[float]] = {}
     accuracies = []
     for names in ((False, True), labels):
@@ -50,7 +61,8 @@ def test_two_classes_have_any_names(labels: tuple[Any, Any]) -> None:
 
 
 def test_more_classes_are_learnt_against_the_rest() -> None:
-    """Protects data of several kinds, and a kind that comes late: the latest samples were of the others, which it is told from."""
+    """Protects data of several kinds, and a kind that comes late: the latest samples were of the others,
+    which it is told from."""
     generator = np.random.default_rng(2)
     model, right = Classifier(features_per_kernel=20), []
     for number in range(300):
@@ -68,7 +80,8 @@ def test_more_classes_are_learnt_against_the_rest() -> None:
 
 
 def test_before_any_label_there_is_no_class() -> None:
-    """Protects River's metrics, which pass over samples that nobody could predict; one class that was seen is certain."""
+    """Protects River's metrics, which pass over samples that nobody could predict; one class that was seen is
+    certain."""
     model = Classifier(features_per_kernel=10)
     assert model.predict_proba_one({"a": 1.0}) == {}
     assert model.predict_one({"a": 1.0}) is None
@@ -77,7 +90,8 @@ def test_before_any_label_there_is_no_class() -> None:
 
 
 def test_labels_that_are_no_classes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a notebook's memory from a learner for each number, or for each name, of a column that was taken for the label."""
+    """Protects a notebook's memory from a learner for each number, or for each name, of a column that was
+    taken for the label."""
     monkeypatch.setattr(default_estimators, "MOST_CLASSES", 3)
     model = Classifier(features_per_kernel=10)
     for kind in ("a", "b", "c", "a"):
@@ -90,9 +104,14 @@ def test_labels_that_are_no_classes_are_told(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("estimator", [Regressor, Classifier])
 def test_tables_of_each_library_are_learnt_alike(estimator: Any) -> None:
-    """Protects whoever has no pandas frame: rows are learnt as samples are, and answers are of the table's own library."""
+    """Protects whoever has no pandas frame: rows are learnt as samples are, and answers are of the table's
+    own library."""
     inputs, numbers = rows()
-    labels = numbers if estimator is Regressor else np.where(numbers > 0.5, "high", np.where(numbers < -0.5, "low", "middle"))
+    labels = (
+        numbers
+        if estimator is Regressor
+        else np.where(numbers > 0.5, "high", np.where(numbers < -0.5, "low", "middle"))
+    )
     tables: list[tuple[Any, Any, type]] = [
         (pd.DataFrame(inputs, columns=["0", "1"]), pd.Series(labels, name="t"), pd.Series),
         (pl.DataFrame(inputs, schema=["0", "1"]), pl.Series("t", labels), pl.Series),
@@ -125,7 +144,9 @@ def test_a_gap_in_a_table_is_a_gap() -> None:
     """Protects frames of polars with nulls, which are no NaN: such a feature counts as its mean so far."""
     model, other = Regressor(features_per_kernel=10), Regressor(features_per_kernel=10)
     model.learn_many(pl.DataFrame({"a": [1.0, 2.0, None], "b": [1.0, 0.0, 1.0]}), pl.Series([1.0, 2.0, 3.0]))
-    other.learn_many(pd.DataFrame({"a": [1.0, 2.0, np.nan], "b": [1.0, 0.0, 1.0]}), pd.Series([1.0, 2.0, 3.0]))
+    other.learn_many(
+        pd.DataFrame({"a": [1.0, 2.0, np.nan], "b": [1.0, 0.0, 1.0]}), pd.Series([1.0, 2.0, 3.0])
+    )
     assert model.predict_one({"a": 1.0, "b": 1.0}) == other.predict_one({"a": 1.0, "b": 1.0})
 
 
@@ -137,7 +158,8 @@ def test_what_is_no_table_is_told(table: Any) -> None:
 
 
 def test_scikit_learn_takes_them_through_rivers_adapter() -> None:
-    """Protects whoever knows scikit-learn's calls: fit, predict, score and get_params, and a clone that has learnt nothing."""
+    """Protects whoever knows scikit-learn's calls: fit, predict, score and get_params, and a clone that has
+    learnt nothing."""
     from sklearn.base import clone
 
     inputs, numbers = rows(120)

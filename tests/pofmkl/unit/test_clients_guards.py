@@ -1,4 +1,5 @@
-"""What a worker of clients does not let others decide: its seats, what it publishes, and how far it trusts the model."""
+"""What a worker of clients does not let others decide: its seats, what it publishes, and how far it trusts
+the model."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from streamfl.contract.role import ConfigurationError, Received, Record, Rejecti
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, Prediction, ShardVersion, decode_model, kernel_key
+from streamfl.pofmkl.messages import (
+    MARKER_KEY,
+    UPDATE,
+    KernelParameters,
+    Prediction,
+    ShardVersion,
+    decode_model,
+    kernel_key,
+)
 from streamfl.pofmkl.roles import ROLES
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.state import SILENCE
@@ -51,13 +60,20 @@ def sample(name: str, number: int, at: float = 1000.0, label: float | None = 0.5
     return Received("samples", message, Record("samples", 0, number, name.encode(), b"", timestamp=at))
 
 
-def model(role: PofmklClient, version: int, updates: int | None = None, *, value: float | None = None) -> list[Received]:
+def model(
+    role: PofmklClient, version: int, updates: int | None = None, *, value: float | None = None
+) -> list[Received]:
     """A version of the model, with kernel 0 of that value if one is given."""
     marker = ShardVersion(VERSION, role.fingerprint, 2, 0, version, version if updates is None else updates)
     found = [Received("model", marker, Record("model", 0, version, MARKER_KEY, b""))]
     if value is not None:
         row = encode_array(np.full(role.learner.row_length, value, np.float32))
-        found.insert(0, Received("model", KernelParameters(VERSION, 0, row), Record("model", 0, version, kernel_key(0), b"")))
+        found.insert(
+            0,
+            Received(
+                "model", KernelParameters(VERSION, 0, row), Record("model", 0, version, kernel_key(0), b"")
+            ),
+        )
     return found
 
 
@@ -91,7 +107,9 @@ def test_idle_clients_make_room_and_nothing_is_left_of_them(preset: str) -> None
     remember(role, state)
     at = 1000.0 + DAY
     assert reasons(role.receive([sample("b", 1, at - DAY / 8)], at)) == ["too_many_clients"]
-    assert reasons(role.receive([sample("a", 2, at), sample("b", 2, at), sample("c", 1, at)], at)) == ["too_many_clients"]
+    assert reasons(role.receive([sample("a", 2, at), sample("b", 2, at), sample("c", 1, at)], at)) == [
+        "too_many_clients"
+    ]
     remember(role, state)
     assert not [key for key in state if b"typo" in key]
     assert (figure(role, "clients"), figure(role, "expired_clients")) == (2, 1)
@@ -102,11 +120,14 @@ def test_idle_clients_make_room_and_nothing_is_left_of_them(preset: str) -> None
 
 
 def test_nobody_is_idle_because_the_worker_was_away() -> None:
-    """Protects clients whose samples lie unread: by the samples' own time it is seen who fell silent, not by the clock."""
+    """Protects clients whose samples lie unread: by the samples' own time it is seen who fell silent, not by
+    the clock."""
     role = client()
     role.receive([sample("a", 1), sample("b", 1)], 1000.0)
     a_week_later = 1000.0 + 7 * DAY
-    assert reasons(role.receive([sample("c", 1, 1001.0), sample("b", 2, 1002.0)], a_week_later)) == ["too_many_clients"]
+    assert reasons(role.receive([sample("c", 1, 1001.0), sample("b", 2, 1002.0)], a_week_later)) == [
+        "too_many_clients"
+    ]
 
 
 def test_clients_of_the_first_releases_are_not_idle_at_once() -> None:
@@ -124,7 +145,8 @@ def test_clients_of_the_first_releases_are_not_idle_at_once() -> None:
 
 
 def test_a_client_that_is_forgotten_begins_anew() -> None:
-    """Protects what forgetting promises: samples that waited, labels and state go; it comes back as another life."""
+    """Protects what forgetting promises: samples that waited, labels and state go; it comes back as another
+    life."""
     role, state = client(learning={"staleness": "lockstep"}), State()
     role.receive([sample("a", 1), sample("a", 2), sample("a", 3), sample("b", 1)], 1000.0)
     remember(role, state)
@@ -137,7 +159,9 @@ def test_a_client_that_is_forgotten_begins_anew() -> None:
     assert not [key for key in state if key.startswith(b"waiting/")]
     # The mean of no label: it is new.
     assert predictions(replies) == [0.0]
-    (sent,) = [UPDATE.decode(one.value) for one in replies if isinstance(one, Send) and one.channel == "updates"]
+    (sent,) = [
+        UPDATE.decode(one.value) for one in replies if isinstance(one, Send) and one.channel == "updates"
+    ]
     assert (sent.epoch, sent.sequence) == (int(2000.0 * 1e6), 1)
     assert b"client/a" in state
 
@@ -146,7 +170,10 @@ def test_what_waits_for_a_label_is_forgotten_with_its_client() -> None:
     """Protects the join's room: samples and labels of a client that is gone take none."""
     labels_apart = {"topic": "labels", "sample_id": "id", "label": "y"}
     role, state = client(samples={"label": None, "sample_id": "id"}, labels=labels_apart), State()
-    labels = [Received("labels", Label("a", f"a-{n}", 0.5), Record("labels", 0, n, b"a", b"", timestamp=1000.0)) for n in (2, 9)]
+    labels = [
+        Received("labels", Label("a", f"a-{n}", 0.5), Record("labels", 0, n, b"a", b"", timestamp=1000.0))
+        for n in (2, 9)
+    ]
     role.receive([sample("a", 1, label=None), sample("a", 2, label=None), *labels], 1000.0)
     remember(role, state)
     assert [key for key in state if key.startswith(b"join/")]
@@ -156,18 +183,22 @@ def test_what_waits_for_a_label_is_forgotten_with_its_client() -> None:
 
 
 def test_a_client_of_two_partitions_has_a_regret_in_each() -> None:
-    """Protects sums over clients: a name may have samples in several partitions, and each of them learns for itself."""
+    """Protects sums over clients: a name may have samples in several partitions, and each of them learns for
+    itself."""
     role = client(learning={"preset": "paper", "staleness": "async"})
     role.open(1)
     for number, partition in ((1, 0), (2, 1), (3, 1)):
         record = Record("samples", partition, number, b"a", b"", timestamp=1000.0)
-        role.receive([Received("samples", Sample("a", f"a-{number}", (0.1, 0.2), 0.25 * number), record)], 1000.0)
+        role.receive(
+            [Received("samples", Sample("a", f"a-{number}", (0.1, 0.2), 0.25 * number), record)], 1000.0
+        )
     assert role.regret().keys() == {(0, "a"), (1, "a")} == role.snapshot().keys()
     assert sum(role.regret().values()) == pytest.approx(figure(role, "regret"))
 
 
 def test_predictions_stay_near_the_labels_whatever_the_model_says() -> None:
-    """Protects who acts on predictions: beyond one label range outside of label_range nothing is published, and it is said."""
+    """Protects who acts on predictions: beyond one label range outside of label_range nothing is published,
+    and it is said."""
     role = client(learning={"preset": "paper"})
     role.receive(model(role, 1, value=1e5), 1000.0)
     role.receive([sample("a", 1)], 1000.0)
@@ -180,7 +211,8 @@ def test_predictions_stay_near_the_labels_whatever_the_model_says() -> None:
 
 
 def test_the_default_preset_predicts_within_its_clients_labels_and_counts_none_of_it() -> None:
-    """Protects a worker from red, and its figures: with any model predictions follow the client's labels, so nothing is useless."""
+    """Protects a worker from red, and its figures: with any model predictions follow the client's labels, so
+    nothing is useless."""
     role = client(learning={"staleness": "async"})
     for number in range(1, 10):
         role.receive([sample("a", number, label=number / 10)], 1000.0)
@@ -197,7 +229,8 @@ def test_the_default_preset_predicts_within_its_clients_labels_and_counts_none_o
 
 
 def test_a_client_whose_predictions_are_useless_is_not_ready() -> None:
-    """Protects who acts on predictions from a model that somebody's update spoilt: it turns red, and green when they are right."""
+    """Protects who acts on predictions from a model that somebody's update spoilt: it turns red, and green
+    when they are right."""
     role = client(learning={"preset": "paper"})
     *_, marker = model(role, 1)
     row = encode_array(np.full(role.learner.row_length, 1e5, np.float32))
@@ -221,7 +254,8 @@ def test_a_client_whose_predictions_are_useless_is_not_ready() -> None:
 
 @pytest.mark.parametrize("forged", [0, 4, 5, 6, 7, 10**6])
 def test_no_forged_version_stops_a_federation_in_lockstep(forged: int) -> None:
-    """Protects rounds: whatever version one record of the model names, lower, next or far ahead, they go on, and all is learnt."""
+    """Protects rounds: whatever version one record of the model names, lower, next or far ahead, they go on,
+    and all is learnt."""
     sections = {"federation": {"clients": 1}, "learning": {"staleness": "lockstep"}}
     role = client(**sections)
     server: PofmklServer = ROLES["pofmkl-server"].build(settings("pofmkl-server", **sections))
@@ -243,17 +277,23 @@ def test_no_forged_version_stops_a_federation_in_lockstep(forged: int) -> None:
             if updates:
                 server.receive(updates, at)
             changes = [change for change in server.changed_state() if change.channel == "model"]
-            batch = [Received("model", decode_model(one.key, one.value), Record("model", 0, 0, one.key, b"")) for one in changes]
+            batch = [
+                Received("model", decode_model(one.key, one.value), Record("model", 0, 0, one.key, b""))
+                for one in changes
+            ]
             if not batch:
                 break
     assert (predicted, figure(role, "waiting_samples"), role.trouble) == (20, 0, None)
     applied = next(one.value for one in server.measure() if one.name == "updates_applied")
     assert applied >= 18
-    assert role.model.versions == (next(int(one.value) for one in server.measure() if one.name == "model_version"),)
+    assert role.model.versions == (
+        next(int(one.value) for one in server.measure() if one.name == "model_version"),
+    )
 
 
 def test_a_server_in_rounds_is_told_from_one_without() -> None:
-    """Protects asynchronous clients of a server in lockstep: most of what they send comes late, and the key is named."""
+    """Protects asynchronous clients of a server in lockstep: most of what they send comes late, and the key
+    is named."""
     role = client()
     role.receive(model(role, 3, 9), 1000.0)
     assert "learning.staleness" in str(role.trouble)
@@ -265,7 +305,8 @@ def test_a_server_in_rounds_is_told_from_one_without() -> None:
 
 
 def test_another_order_of_features_is_refused_with_the_key() -> None:
-    """Protects the sum: t1 of one member must not be added to t2 of another, and whoever mixed them up: the key is named."""
+    """Protects the sum: t1 of one member must not be added to t2 of another, and whoever mixed them up: the
+    key is named."""
     role, other = client(), client(federation={"features": ["t2", "t1"]})
     assert role.fingerprint != other.fingerprint
     (refused,) = reasons(role.receive(model(other, 1), 1000.0))
@@ -274,7 +315,8 @@ def test_another_order_of_features_is_refused_with_the_key() -> None:
 
 
 def test_samples_consist_of_the_federations_features() -> None:
-    """Protects users from saying it twice: names left out are the federation's, other names map to them in its order."""
+    """Protects users from saying it twice: names left out are the federation's, other names map to them in
+    its order."""
     own = settings().samples
     assert own is not None
     assert own.features == FEATURES
@@ -290,8 +332,14 @@ def test_samples_consist_of_the_federations_features() -> None:
     ("sections", "expected"),
     [
         ({"samples": {"features": ["t2", "t1"]}}, "samples.features = .*another order"),
-        ({"samples": {"features": ["t1", "t2", "t3"]}}, "samples.features gives 3 inputs, federation.features says 2"),
-        ({"samples": {"features": "x", "dimension": 5}}, "samples.dimension gives 5 inputs, federation.features says 2"),
+        (
+            {"samples": {"features": ["t1", "t2", "t3"]}},
+            "samples.features gives 3 inputs, federation.features says 2",
+        ),
+        (
+            {"samples": {"features": "x", "dimension": 5}},
+            "samples.dimension gives 5 inputs, federation.features says 2",
+        ),
         ({"federation": {"features": []}}, "at least one name"),
         ({"federation": {"features": ["t", "t"]}}, "none twice"),
         ({"federation": {"features": 0}}, "a number from 1"),
@@ -307,7 +355,9 @@ def updates(replies: Sequence[Send | Rejection], at: float) -> list[Received]:
     """What was sent to the server, as it lies in the topic."""
     sent = [one for one in replies if isinstance(one, Send) and one.channel == "updates"]
     return [
-        Received("updates", UPDATE.decode(one.value), Record("updates", 0, place, one.key, one.value, timestamp=at))
+        Received(
+            "updates", UPDATE.decode(one.value), Record("updates", 0, place, one.key, one.value, timestamp=at)
+        )
         for place, one in enumerate(sent)
     ]
 
@@ -315,7 +365,8 @@ def updates(replies: Sequence[Send | Rejection], at: float) -> list[Received]:
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("ticks", [False, True])
 def test_a_client_is_heard_again_once_its_clock_was_set_right(ticks: bool, restart: bool) -> None:
-    """Protects a client whose clock was two days ahead: its updates were refused for ever. Nothing is counted twice."""
+    """Protects a client whose clock was two days ahead: its updates were refused for ever. Nothing is counted
+    twice."""
     role, state = client(**ASYNC), State()
     server = ROLES["pofmkl-server"].build(settings("pofmkl-server", **ASYNC))
     server.open(0)
@@ -346,7 +397,8 @@ def test_a_client_is_heard_again_once_its_clock_was_set_right(ticks: bool, resta
 
 
 def test_a_clock_that_is_a_little_ahead_changes_no_epoch() -> None:
-    """Protects the log from two voices of one client, and its updates from being taken for others, at every small correction."""
+    """Protects the log from two voices of one client, and its updates from being taken for others, at every
+    small correction."""
     role = client(**ASYNC)
     first = updates(role.receive([sample("a", 1)], 5000.0), 5000.0)
     role.receive([], 1000.0)
@@ -355,7 +407,8 @@ def test_a_clock_that_is_a_little_ahead_changes_no_epoch() -> None:
 
 
 def test_names_of_a_partition_that_fell_silent_make_room() -> None:
-    """Protects everybody else: two mistyped names in one partition kept all seats, for time stood still there."""
+    """Protects everybody else: two mistyped names in one partition kept all seats, for time stood still
+    there."""
     role, state = client(federation={"client_expiry_seconds": 5.0}), State()
     role.open(1)
     role.receive([sample("typo", 1), sample("tpyo", 1)], 1000.0)

@@ -1,4 +1,5 @@
-"""The comparison of methods: what it may be asked, and that every method is judged on the same streams by the same rule."""
+"""The comparison of methods: what it may be asked, and that every method is judged on the same streams by the
+same rule."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ def problem(kernels: dict[str, object] | None = None, **learning: object) -> Pro
         {
             "federation": {"name": "f", "clients": CLIENTS, "seed": 5},
             "role": {"kind": "pofmkl-client"},
-            "samples": {"topic": "t", "features": ["a", "b"], "label": "y", "input_norm": 4.0, "label_range": [-2.0, 6.0]},
+            "samples": {
+                "topic": "t",
+                "features": ["a", "b"],
+                "label": "y",
+                "input_norm": 4.0,
+                "label_range": [-2.0, 6.0],
+            },
             "learning": {"staleness": "lockstep", "features_per_kernel": 5, **learning},
             "kernels": kernels or {"bandwidths": [0.5, 1.0, 2.0]},
             "uplink": {"kernels_per_upload": 2},
@@ -53,7 +60,9 @@ def test_errors_are_of_the_labels_of_the_learning_scale() -> None:
     given = problem()
     scaled = (given.labels + 2.0) / 8.0
     for contender in compare(given, method_names()):
-        np.testing.assert_allclose(contender.squared_errors, (contender.predictions - scaled) ** 2, err_msg=contender.name)
+        np.testing.assert_allclose(
+            contender.squared_errors, (contender.predictions - scaled) ** 2, err_msg=contender.name
+        )
         assert contender.squared_errors.shape == (SAMPLES, CLIENTS)
 
 
@@ -68,14 +77,29 @@ def test_the_federation_is_the_one_that_is_deployed(preset: str) -> None:
 
 
 def test_one_configuration_is_enough_for_both_presets() -> None:
-    """Protects who compares presets whose keys exclude each other: what has no meaning in the other one is left out there."""
-    default = problem({"views": ["centred"], "bandwidths": [1.0, 2.0]}, server_step="gradient", learning_rate=0.7, exploration=0.5)
+    """Protects who compares presets whose keys exclude each other: what has no meaning in the other one is
+    left out there."""
+    default = problem(
+        {"views": ["centred"], "bandwidths": [1.0, 2.0]},
+        server_step="gradient",
+        learning_rate=0.7,
+        exploration=0.5,
+    )
     own = {"experts": ExpertsSection(local=["last-label"]), "drift": DriftSection(detector="none")}
     paper = settings_of(default.settings.model_copy(update=own), "paper")
     assert PofmklSettings.model_validate(paper.model_dump(exclude_unset=True)).kernel_count == 51
-    assert (paper.learning.rate, paper.learning.exploration, paper.learning.features_per_kernel) == (1000**-0.5, 0.5, 5)
+    assert (paper.learning.rate, paper.learning.exploration, paper.learning.features_per_kernel) == (
+        1000**-0.5,
+        0.5,
+        5,
+    )
     assert paper.uplink.kernels_per_upload == 2
-    other = problem({"families": ["gaussian", "laplacian"], "bandwidths": [1.0]}, preset="paper", horizon=7, regularisation=0.1)
+    other = problem(
+        {"families": ["gaussian", "laplacian"], "bandwidths": [1.0]},
+        preset="paper",
+        horizon=7,
+        regularisation=0.1,
+    )
     back = settings_of(other.settings, "default")
     assert PofmklSettings.model_validate(back.model_dump(exclude_unset=True)).kernel_count == 12
     assert settings_of(paper, "paper") is paper
@@ -85,7 +109,8 @@ def test_one_configuration_is_enough_for_both_presets() -> None:
 
 
 def test_what_is_sent_fits_the_other_dictionary() -> None:
-    """Protects a comparison of settings with more kernels an upload, or more shards, than the other preset has kernels."""
+    """Protects a comparison of settings with more kernels an upload, or more shards, than the other preset
+    has kernels."""
     given = problem({"bandwidths": np.linspace(0.1, 9.0, 40).tolist()}, preset="paper").settings
     many = given.model_copy(
         update={
@@ -98,7 +123,8 @@ def test_what_is_sent_fits_the_other_dictionary() -> None:
 
 
 def test_learning_alone_sends_nothing_and_hears_nobody() -> None:
-    """Protects the yardstick 'local': a client's predictions must not depend on the other clients' samples."""
+    """Protects the yardstick 'local': a client's predictions must not depend on the other clients'
+    samples."""
     given = problem()
     (together,) = compare(given, ["local"])
     alone = Problem(given.settings, given.inputs[:, :1], given.labels[:, :1])
@@ -151,7 +177,8 @@ def late(given: Problem) -> Problem:
 
 @pytest.mark.parametrize("name", method_names(DELAY))
 def test_a_late_label_is_learnt_after_that_many_more_predictions(name: str) -> None:
-    """Protects the late-label table: a label changes the prediction of the sample DELAY + 1 further on, and none before."""
+    """Protects the late-label table: a label changes the prediction of the sample DELAY + 1 further on, and
+    none before."""
     given = late(problem())
     changed = given.labels.copy()
     changed[10] += 1.5
@@ -163,7 +190,8 @@ def test_a_late_label_is_learnt_after_that_many_more_predictions(name: str) -> N
 
 @pytest.mark.parametrize("name", challenger_names())
 def test_a_late_challenger_is_told_each_sample_with_its_own_label(name: str) -> None:
-    """Protects challengers from being told a label with another sample's inputs: here they are driven by hand."""
+    """Protects challengers from being told a label with another sample's inputs: here they are driven by
+    hand."""
     given = late(problem())
     inputs, labels = given.scaled()
     (found,) = compare(given, [name])
@@ -177,12 +205,15 @@ def test_a_late_challenger_is_told_each_sample_with_its_own_label(name: str) -> 
 
 
 def test_labels_at_once_are_a_delay_of_nothing() -> None:
-    """Protects the two tables from disagreeing where they meet: the default and its lone clients called with a delay of 0."""
+    """Protects the two tables from disagreeing where they meet: the default and its lone clients called with
+    a delay of 0."""
     given = problem()
     inputs, labels = given.scaled()
     (default,), (local,) = compare(given, ["default"]), compare(given, ["local"])
     names = given.client_names()
-    np.testing.assert_allclose(default.predictions, federated(given.settings, inputs, labels, names, 0), atol=1e-9)
+    np.testing.assert_allclose(
+        default.predictions, federated(given.settings, inputs, labels, names, 0), atol=1e-9
+    )
     np.testing.assert_array_equal(local.predictions, alone(given.settings, inputs, labels, 0))
 
 
@@ -190,16 +221,20 @@ def test_methods_that_need_labels_at_once_say_so() -> None:
     """Protects the late-label table from the paper's methods learning from labels that are not there yet."""
     needing = set(method_names()) - set(method_names(DELAY))
     assert needing == {
-        "paper", "ofskl", "ofmkl-avg", "vm-kofl-sum", "vm-kofl-mean", "em-kofl-sum", "em-kofl-mean", "per-fed-avg"
+        "paper", "ofskl", "ofmkl-avg", "vm-kofl-sum", "vm-kofl-mean", "em-kofl-sum", "em-kofl-mean",
+        "per-fed-avg"
     }  # fmt: skip
     began: list[str] = []
     for name in needing:
         with pytest.raises(
-            ConfigurationError, match=rf"'{name}': it needs labels at once, not {DELAY} samples late; default, local"
+            ConfigurationError,
+            match=rf"'{name}': it needs labels at once, not {DELAY} samples late; default, local",
         ):
             list(compare(late(problem()), ["knn", name], began.append))
     budget = late(problem())
-    uplink = budget.settings.uplink.model_copy(update={"kernels_per_upload": None, "budget_bytes_per_second": 1e4})
+    uplink = budget.settings.uplink.model_copy(
+        update={"kernels_per_upload": None, "budget_bytes_per_second": 1e4}
+    )
     limited = replace(budget, settings=budget.settings.model_copy(update={"uplink": uplink}))
     with pytest.raises(ConfigurationError, match=r"uplink\.budget_bytes_per_second"):
         list(compare(limited, ["knn", "default"], began.append))
@@ -214,26 +249,58 @@ def test_the_command_prints_one_object_and_draws(
     data, chart, configuration = tmp_path / "data.npz", tmp_path / "chart.svg", tmp_path / "client.toml"
     np.savez(data, X=given.inputs.reshape(-1, 2), y=given.labels.ravel())
     configuration.write_text(
-        f'[federation]\nname = "f"\nclients = {CLIENTS}\n[role]\nkind = "pofmkl-client"\n[learning]\nfeatures_per_kernel = 4\n'
+        f'[federation]\nname = "f"\nclients = {CLIENTS}\n[role]\nkind = '
+        '"pofmkl-client"\n[learning]\nfeatures_per_kernel = 4\n'
     )
-    arguments = ["--data", str(data), "--methods", "default, paper,knn,running-mean", "--chart", str(chart), "--format", "json"]
+    arguments = [
+        "--data",
+        str(data),
+        "--methods",
+        "default, paper,knn,running-mean",
+        "--chart",
+        str(chart),
+        "--format",
+        "json",
+    ]
     code, out, _ = run_command(monkeypatch, capsys, "compare", configuration, *arguments)
     assert code == 0
     found = json.loads(out)
     assert found["clients"] == CLIENTS
     assert found["rounds"] == SAMPLES
     assert {method["method"] for method in found["methods"]} == {"default", "paper", "knn", "running-mean"}
-    assert [method["rmse"] for method in found["methods"]] == sorted(method["rmse"] for method in found["methods"])
+    assert [method["rmse"] for method in found["methods"]] == sorted(
+        method["rmse"] for method in found["methods"]
+    )
     assert "<svg" in chart.read_text()
     code, out, _ = run_command(
-        monkeypatch, capsys, "compare", configuration, "--data", data, "--delay-labels", 3, "--chart", chart, "--format", "json"
+        monkeypatch,
+        capsys,
+        "compare",
+        configuration,
+        "--data",
+        data,
+        "--delay-labels",
+        3,
+        "--chart",
+        chart,
+        "--format",
+        "json",
     )
     found = json.loads(out)
     assert (code, found["delay_labels"]) == (0, 3)
     assert {method["method"] for method in found["methods"]} == set(method_names(3))
     assert all(method["about"] for method in found["methods"])
     code, _, error = run_command(
-        monkeypatch, capsys, "compare", configuration, "--data", data, "--delay-labels", 3, "--methods", "default,paper"
+        monkeypatch,
+        capsys,
+        "compare",
+        configuration,
+        "--data",
+        data,
+        "--delay-labels",
+        3,
+        "--methods",
+        "default,paper",
     )
     assert code == 2
     assert "labels at once" in error

@@ -35,7 +35,8 @@ CHECKS = [
 @pytest.mark.long
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_river_check(estimator: Any, check: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each check of river.checks.check_estimator, with none skipped: pipelines and evaluators rely on every one.
+    """Each check of river.checks.check_estimator, with none skipped: pipelines and evaluators rely on every
+    one.
 
     Of 4 kernels instead of 24, for the conventions do not depend on their number and the time does.
     """
@@ -46,15 +47,22 @@ def test_river_check(estimator: Any, check: Callable[[Any], None], monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("estimator", "loss", "data"), [(Regressor, "square", "TrumpApproval"), (Classifier, "logistic", "Phishing")]
+    ("estimator", "loss", "data"),
+    [(Regressor, "square", "TrumpApproval"), (Classifier, "logistic", "Phishing")],
 )
 def test_it_predicts_what_a_lone_client_of_the_service_predicts(estimator: Any, loss: str, data: str) -> None:
-    """Protects the promise of the name: who tries it in a notebook sees what the service will do, to rounding."""
+    """Protects the promise of the name: who tries it in a notebook sees what the service will do, to
+    rounding."""
     rows = list(getattr(datasets, data)().take(150))
     names = sorted(rows[0][0], key=repr)
-    inputs, labels = np.array([[x[name] for name in names] for x, _ in rows]), np.array([float(y) for _, y in rows])
+    inputs, labels = (
+        np.array([[x[name] for name in names] for x, _ in rows]),
+        np.array([float(y) for _, y in rows]),
+    )
     settings = PofmklSettings(
-        federation={"name": "alone", "clients": 1, "features": names}, role={"kind": "pofmkl-client"}, learning={"loss": loss}
+        federation={"name": "alone", "clients": 1, "features": names},
+        role={"kind": "pofmkl-client"},
+        learning={"loss": loss},
     )
     low, high = (labels.min(), labels.max()) if loss == "square" else (0.0, 1.0)
     with threadpool_limits(1):
@@ -64,13 +72,15 @@ def test_it_predicts_what_a_lone_client_of_the_service_predicts(estimator: Any, 
     for x, y in rows:
         found.append(model.predict_proba_one(x).get(True) if loss == "logistic" else model.predict_one(x))
         model.learn_one(x, y)
-    # Before any label the service has the lower end of samples.label_range, which the estimator does not know.
+    # Before any label the service has the lower end of samples.label_range, which the estimator does not
+    # know.
     np.testing.assert_allclose(np.array(found[1:], float), expected[1:], atol=1e-5 * (high - low))
     assert sum(model.kernel_weights) == pytest.approx(1.0)
 
 
 def test_products_are_on_one_thread_and_others_have_theirs_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a notebook on a busy machine, where a step took 20 times as long; and other work there, which may use all."""
+    """Protects a notebook on a busy machine, where a step took 20 times as long; and other work there, which
+    may use all."""
 
     def threads() -> set[int]:
         return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
@@ -98,7 +108,8 @@ def test_products_are_on_one_thread_and_others_have_theirs_back(monkeypatch: pyt
 
 
 def test_no_unit_of_the_label_has_to_be_known() -> None:
-    """Protects users without a label_range: the same stream in another unit is predicted the same way, in that unit."""
+    """Protects users without a label_range: the same stream in another unit is predicted the same way, in
+    that unit."""
     generator = np.random.default_rng(3)
     rows = [({"a": a, "b": b}, math.sin(2 * a) + b) for a, b in generator.normal(size=(120, 2)).tolist()]
     predictions = []
@@ -116,7 +127,8 @@ def test_no_unit_of_the_label_has_to_be_known() -> None:
 
 @pytest.mark.parametrize("at", ["label", "input"])
 def test_one_number_that_nobody_meant_is_soon_of_no_weight(at: str) -> None:
-    """Protects against faulty sensors: one label of 1e6 used to multiply the errors of hundreds of samples by millions."""
+    """Protects against faulty sensors: one label of 1e6 used to multiply the errors of hundreds of samples by
+    millions."""
     rng = np.random.default_rng(8)
     inputs = rng.standard_normal((400, 3))
     labels = np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1] + 0.1 * rng.standard_normal(400)
@@ -136,7 +148,8 @@ def test_one_number_that_nobody_meant_is_soon_of_no_weight(at: str) -> None:
 
 
 def test_a_new_level_is_learnt() -> None:
-    """Protects streams whose unit or place changes: what lies far off and stays there is believed after some samples."""
+    """Protects streams whose unit or place changes: what lies far off and stays there is believed after some
+    samples."""
     rng = np.random.default_rng(9)
     inputs = rng.standard_normal((500, 3))
     labels = inputs[:, 0] + np.where(np.arange(500) < 300, 0.0, 40.0)
@@ -149,7 +162,8 @@ def test_a_new_level_is_learnt() -> None:
 
 
 def test_looking_at_a_sample_leaves_no_trace() -> None:
-    """Protects dashboards and shadow traffic: a prediction that nobody learns from must not move the next one."""
+    """Protects dashboards and shadow traffic: a prediction that nobody learns from must not move the next
+    one."""
     rows = list(datasets.TrumpApproval().take(60))
     model = Regressor(features_per_kernel=10)
     for x, y in rows[:50]:
@@ -163,10 +177,12 @@ def test_looking_at_a_sample_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "samples"), [(Regressor, 3), (Regressor, 100), (Regressor, LOG_ROWS + 30), (Classifier, 100)]
+    ("estimator", "samples"),
+    [(Regressor, 3), (Regressor, 100), (Regressor, LOG_ROWS + 30), (Classifier, 100)],
 )
 def test_a_copy_is_small_and_goes_on_as_the_original(estimator: Any, samples: int) -> None:
-    """Protects models that are stored: a copy holds samples for matrices, and predicts what the original does, to the last bit."""
+    """Protects models that are stored: a copy holds samples for matrices, and predicts what the original
+    does, to the last bit."""
     data = datasets.TrumpApproval() if estimator is Regressor else datasets.Phishing()
     rows = list(data.take(samples + 70))
     model = estimator(river=("linear",))
@@ -185,14 +201,17 @@ def test_a_copy_is_small_and_goes_on_as_the_original(estimator: Any, samples: in
 
 @pytest.mark.parametrize("gap", [None, math.nan, "absent"])
 def test_a_missing_feature_is_as_on_average(gap: Any) -> None:
-    """Protects streams with gaps: such a sample is predicted and learnt from, and is like one with the mean in that place."""
+    """Protects streams with gaps: such a sample is predicted and learnt from, and is like one with the mean
+    in that place."""
     generator = np.random.default_rng(4)
     model = Regressor(features_per_kernel=10)
     seen = generator.normal(5.0, 2.0, size=(80, 2))
     for a, b in seen.tolist():
         model.learn_one({"a": a, "b": b}, a + b)
     sample = {"a": 6.0} if gap == "absent" else {"a": 6.0, "b": gap}
-    assert model.predict_one(sample) == pytest.approx(model.predict_one({"a": 6.0, "b": float(seen[:, 1].mean())}), rel=1e-9)
+    assert model.predict_one(sample) == pytest.approx(
+        model.predict_one({"a": 6.0, "b": float(seen[:, 1].mean())}), rel=1e-9
+    )
     model.learn_one(sample, 11.0)
     assert math.isfinite(model.predict_one(sample))
 
@@ -235,7 +254,10 @@ def test_frames_keep_their_index_and_names() -> None:
     """Protects joins by index, and that rows of a frame are learnt as samples are, one by one."""
     generator = np.random.default_rng(1)
     frame = pd.DataFrame(generator.normal(size=(40, 2)), columns=["a", "b"], index=range(500, 540))
-    for estimator, labels in ((Regressor, frame["a"].rename("t")), (Classifier, (frame["a"] > 0).rename("t"))):
+    for estimator, labels in (
+        (Regressor, frame["a"].rename("t")),
+        (Classifier, (frame["a"] > 0).rename("t")),
+    ):
         many, one = estimator(features_per_kernel=10), estimator(features_per_kernel=10)
         many.learn_many(frame, labels)
         for x, y in zip(frame.to_dict("records"), labels.tolist(), strict=True):
@@ -251,7 +273,9 @@ def test_frames_keep_their_index_and_names() -> None:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("x", [{}, {"a": None}, {"a": math.nan}, {"a": pd.NA}])
-def test_a_first_sample_may_have_no_feature(estimator: Any, x: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_sample_may_have_no_feature(
+    estimator: Any, x: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects streams that begin with a gap: its label is learnt, and so is whatever feature comes later."""
     monkeypatch.setattr(default_estimators, "BANDWIDTHS", (1.4,))
     one, many = estimator(features_per_kernel=10), estimator(features_per_kernel=10)
@@ -270,10 +294,14 @@ NO_LABELS = [None, math.nan, math.inf, -math.inf, pd.NA, pd.NaT, [1.0]]
 
 @pytest.mark.parametrize(
     ("estimator", "y"),
-    [(Regressor, y) for y in (*NO_LABELS, 2e18, 10**400, 1j, "1")] + [(Classifier, y) for y in (*NO_LABELS, 0.5)],
+    [(Regressor, y) for y in (*NO_LABELS, 2e18, 10**400, 1j, "1")]
+    + [(Classifier, y) for y in (*NO_LABELS, 0.5)],
 )
-def test_a_label_that_cannot_be_learnt_is_told(estimator: Any, y: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects all later predictions from one label, and whoever looks for it: the error says what it is, and nothing is learnt."""
+def test_a_label_that_cannot_be_learnt_is_told(
+    estimator: Any, y: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects all later predictions from one label, and whoever looks for it: the error says what it is, and
+    nothing is learnt."""
     monkeypatch.setattr(default_estimators, "BANDWIDTHS", (1.4,))
     model = estimator(features_per_kernel=10)
     model.learn_one({"a": 1.0}, 1)
@@ -285,7 +313,8 @@ def test_a_label_that_cannot_be_learnt_is_told(estimator: Any, y: Any, monkeypat
 
 
 def test_labels_too_far_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects from predictions that are all NaN: a label is counted in units of how far the first two are apart."""
+    """Protects from predictions that are all NaN: a label is counted in units of how far the first two are
+    apart."""
     monkeypatch.setattr(default_estimators, "BANDWIDTHS", (1.4,))
     model = Regressor(features_per_kernel=10)
     for label in (0.0, 1e-25):
@@ -313,7 +342,8 @@ def test_mistakes_in_parameters_are_told() -> None:
 
 
 def test_it_is_far_better_than_the_mean_where_the_papers_was_worse() -> None:
-    """Protects the first try on River's own data set. The first sample, which nobody can know, is left out."""
+    """Protects the first try on River's own data set. The first sample, which nobody can know, is left
+    out."""
     rows = list(datasets.TrumpApproval().take(300))
     model, labels, errors, means = streamfl.Regressor(), [], [], []
     for x, y in rows:

@@ -97,8 +97,11 @@ STREAMS: list[Callable[[], Stream]] = [
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 @pytest.mark.parametrize("together", [1, 60])
 @pytest.mark.parametrize("stream", STREAMS)
-def test_hostile_input_gives_finite_predictions(stream: Callable[[], Stream], together: int, precision: type) -> None:
-    """Protects users with odd data: no warning, no error, and numbers, with the labels as they are and as classes."""
+def test_hostile_input_gives_finite_predictions(
+    stream: Callable[[], Stream], together: int, precision: type
+) -> None:
+    """Protects users with odd data: no warning, no error, and numbers, with the labels as they are and as
+    classes."""
     inputs, given = stream()
     for loss in (SQUARE, LOGISTIC):
         labels = given if loss is SQUARE else np.where(np.isnan(given), np.nan, (given > 0).astype(float))
@@ -141,10 +144,11 @@ def test_hostile_input_gives_finite_predictions(stream: Callable[[], Stream], to
 
 @pytest.mark.long
 def test_a_long_stream_with_a_drift_recovers() -> None:
-    """Protects deployments: after 3,000 samples all labels change their sign, and the error comes back near what it was.
+    """Protects deployments: after 3,000 samples all labels change their sign, and the error comes back near
+    what it was.
 
-    Near: the least squares at the server hardly forget, so that what the kernels say is halfway for long; the ridge makes it good.
-    """
+    Near: the least squares at the server hardly forget, so that what the kernels say is halfway for long; the
+    ridge makes it good."""
     rounds, drift, clients = 10_000, 3_000, 2
     settings = PofmklSettings.model_validate(
         {
@@ -162,7 +166,11 @@ def test_a_long_stream_with_a_drift_recovers() -> None:
     predictions = federated(settings, inputs, labels, ["a", "b"])
     assert np.isfinite(predictions).all()
     errors = np.square(predictions - labels)
-    before, drifting, after = errors[drift - 1000 : drift].mean(), errors[drift : drift + 50].mean(), errors[-2000:].mean()
+    before, drifting, after = (
+        errors[drift - 1000 : drift].mean(),
+        errors[drift : drift + 50].mean(),
+        errors[-2000:].mean(),
+    )
     assert before < 0.1 * labels.var()
     assert drifting > 2 * before
     assert after < 1.5 * before

@@ -21,7 +21,8 @@ LARGEST_STATE = 65_536
 
 
 def test_moments_far_from_zero_equal_numpys() -> None:
-    """Protects scaling of timestamps and pressures: a sum of squares would lose every digit at an offset of a thousand million."""
+    """Protects scaling of timestamps and pressures: a sum of squares would lose every digit at an offset of a
+    thousand million."""
     values = 1e9 + np.random.default_rng(1).standard_normal((500, 2, 3)) * [1.0, 10.0, 0.1]
     means, squares = np.zeros((2, 3)), np.zeros((2, 3))
     for number, row in enumerate(values, start=1):
@@ -33,29 +34,37 @@ def test_moments_far_from_zero_equal_numpys() -> None:
 
 def test_moments_of_clients_are_their_own() -> None:
     """Protects clients whose numbers of samples differ: each row is divided by its own count."""
-    means, squares = moments_with(np.array([1, 4]), np.array([0.0, 2.0]), np.array([0.0, 6.0]), np.array([5.0, 6.0]))
+    means, squares = moments_with(
+        np.array([1, 4]), np.array([0.0, 2.0]), np.array([0.0, 6.0]), np.array([5.0, 6.0])
+    )
     np.testing.assert_allclose(means, [5.0, 3.0])
     np.testing.assert_allclose(squares, [0.0, 18.0])
 
 
 def test_the_predictive_deviation_is_that_of_the_next_value() -> None:
-    """Protects young clients: over many draws, it is how far the next value is from the mean of those seen."""
+    """Protects young clients: over many draws, it is how far the next value is from the mean of those
+    seen."""
     drawn = np.random.default_rng(2).standard_normal((40_000, 5))
     for count in (2, 4):
         seen = drawn[:, :count]
         squares = count * seen.var(axis=1)
         deviations = predictive_deviation(np.full(len(seen), count), squares, 1e-9)
         np.testing.assert_allclose(deviations, seen.std(axis=1, ddof=1) * np.sqrt(1 + 1 / count))
-        assert np.mean(np.square(deviations)) == pytest.approx(np.mean(np.square(drawn[:, 4] - seen.mean(axis=1))), rel=0.03)
+        assert np.mean(np.square(deviations)) == pytest.approx(
+            np.mean(np.square(drawn[:, 4] - seen.mean(axis=1))), rel=0.03
+        )
     assert predictive_deviation(np.array([0, 1, 9]), np.zeros(3), 0.25).tolist() == [0.25] * 3
 
 
 @pytest.mark.parametrize("drawn", ["normal", "rare"])
 def test_what_was_seen_once_is_within_reach_of_those_seen(drawn: str) -> None:
-    """Protects labels that are 0 but for rare large values: what came before is never cut when it comes again."""
+    """Protects labels that are 0 but for rare large values: what came before is never cut when it comes
+    again."""
     rng = np.random.default_rng(4)
     for count in (2, 5, 100, 3000):
-        values = rng.standard_normal(count) if drawn == "normal" else np.where(np.arange(count) == 1, 1e6, 0.0)
+        values = (
+            rng.standard_normal(count) if drawn == "normal" else np.where(np.arange(count) == 1, 1e6, 0.0)
+        )
         squares = np.array([count * values.var()])
         assert np.abs(values - values.mean()).max() <= reach(np.array([count]), squares)[0] * (1 + 1e-12)
 
@@ -71,7 +80,8 @@ def test_one_value_weighs_no_more_than_all_before_it() -> None:
 
 
 def test_views_have_bounded_norms_and_no_constant_columns() -> None:
-    """Protects one set of bandwidths for all data: columns that never varied count nothing, and no outlier leaves the ball."""
+    """Protects one set of bandwidths for all data: columns that never varied count nothing, and no outlier
+    leaves the ball."""
     inputs = np.array([[1e12, 5.0, 3.0], [0.5, 5.0, -2.0], [4.0, 9.0, 1.0]])
     means, variances = np.tile([0.0, 5.0, 1.0], (3, 1)), np.tile([1.0, 0.0, 4.0], (3, 1))
     by_columns, by_total = standardised(inputs, means, variances), centred(inputs, means, variances)
@@ -96,7 +106,9 @@ def test_a_sample_of_each_view_has_features_of_norm_one() -> None:
     rows = features.rows(views, numbers, kernels)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0)
     theta = np.random.default_rng(4).standard_normal((8, 16))
-    np.testing.assert_allclose((rows * theta[kernels]).sum(axis=1).reshape(5, 8), features.predict(views, theta), rtol=1e-10)
+    np.testing.assert_allclose(
+        (rows * theta[kernels]).sum(axis=1).reshape(5, 8), features.predict(views, theta), rtol=1e-10
+    )
     omega = np.concatenate(list(features.frequencies["standardised"]))
     expected = np.hstack([np.sin(views[0] @ omega[:8].T), np.cos(views[0] @ omega[:8].T)]) / np.sqrt(8)
     np.testing.assert_allclose(rows[kernels == 0], expected, rtol=1e-10, atol=1e-12)
@@ -124,7 +136,9 @@ def test_neighbours_are_those_of_scikit_learn(dimension: int) -> None:
             np.hstack([queries[row] * scale, lags[row] / 2]),
         )
         for metric, (held, query) in enumerate((plain, scaled)):
-            distances, nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, count)).fit(held).kneighbors(query[None])
+            distances, nearest = (
+                NearestNeighbors(n_neighbors=min(NEIGHBOURS, count)).fit(held).kneighbors(query[None])
+            )
             weights = 1 / (distances[0] / distances[0].mean() + 0.1)
             expected = (weights * labels[row, nearest[0]]).sum() / weights.sum()
             assert found[row, metric] == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -135,7 +149,13 @@ def test_a_sample_that_came_before_is_answered_by_the_labels_it_had() -> None:
     kept = np.zeros((1, 4, 2), np.float32)
     labels = np.array([[1.0, 1.0, 1.0, 1.0]], np.float32)
     found = neighbour_predictions(
-        kept[:, 0], np.zeros((1, 2), np.float32), kept, np.zeros((1, 2, 4), np.float32), labels, np.array([4]), kept[:, 0]
+        kept[:, 0],
+        np.zeros((1, 2), np.float32),
+        kept,
+        np.zeros((1, 2, 4), np.float32),
+        labels,
+        np.array([4]),
+        kept[:, 0],
     )
     assert found.tolist() == [[1.0, 1.0]]
 
@@ -155,7 +175,8 @@ def test_projection_keeps_distances() -> None:
 
 
 def test_the_posterior_is_bayes_rule() -> None:
-    """Protects personal weights: densities of Gaussian noise of the best expert's variance, and likelihoods as they are."""
+    """Protects personal weights: densities of Gaussian noise of the best expert's variance, and likelihoods
+    as they are."""
     errors = np.random.default_rng(8).standard_normal((20, 3)) * [0.1, 0.2, 0.12]
     losses, prior = np.square(errors).sum(axis=0), np.array([0.2, 0.5, 0.3])
     variance = losses.min() / 20
@@ -163,11 +184,15 @@ def test_the_posterior_is_bayes_rule() -> None:
     weights = np.exp(log_posterior(losses[None], np.array([20.0]), np.log(prior), noisy=True))
     np.testing.assert_allclose(weights[0] / weights.sum(), densities / densities.sum())
     likelihoods = np.array([[0.9, 0.5, 0.7], [0.8, 0.6, 0.1]])
-    weights = np.exp(log_posterior(-np.log(likelihoods).sum(axis=0)[None], np.array([2.0]), np.log(prior), noisy=False))
+    weights = np.exp(
+        log_posterior(-np.log(likelihoods).sum(axis=0)[None], np.array([2.0]), np.log(prior), noisy=False)
+    )
     expected = likelihoods.prod(axis=0) * prior
     np.testing.assert_allclose(weights[0] / weights.sum(), expected / expected.sum())
     predictions = np.array([[1.0, 2.0, 4.0]])
-    assert mixed(predictions, np.log(expected)[None])[0] == pytest.approx((predictions @ expected)[0] / expected.sum())
+    assert mixed(predictions, np.log(expected)[None])[0] == pytest.approx(
+        (predictions @ expected)[0] / expected.sum()
+    )
 
 
 def test_no_loss_at_all_gives_finite_weights() -> None:
@@ -178,7 +203,8 @@ def test_no_loss_at_all_gives_finite_weights() -> None:
 
 
 def test_the_ridge_without_a_leak_is_the_direct_solution() -> None:
-    """Protects the correction of the mixture: (U'U + ridge I)^-1 U't, and the covariance that goes with it, client by client."""
+    """Protects the correction of the mixture: (U'U + ridge I)^-1 U't, and the covariance that goes with it,
+    client by client."""
     rng = np.random.default_rng(9)
     deviations, targets = rng.standard_normal((40, 2, 5)), rng.standard_normal((40, 2))
     weights, covariances = np.zeros((2, 5)), np.tile(np.eye(5) / 10.0, (2, 1, 1))
@@ -195,7 +221,8 @@ def test_the_ridge_without_a_leak_is_the_direct_solution() -> None:
 
 
 def test_the_ridge_does_not_wind_up() -> None:
-    """Protects clients that see the same for a long time: with a window Q would grow without end, and the first novelty explode."""
+    """Protects clients that see the same for a long time: with a window Q would grow without end, and the
+    first novelty explode."""
     deviations = np.array([[1.0, -1.0, 0.0, 0.0]])
     weights, covariances = np.zeros((1, 4)), np.eye(4)[None] / 10.0
     excited = np.random.default_rng(10).uniform(-3, 3, (1000, 1, 4))
@@ -213,14 +240,19 @@ def test_the_ridge_does_not_wind_up() -> None:
 
 @pytest.mark.parametrize("dimension", [16, 520])
 def test_a_clients_state_is_below_64_kilobytes(dimension: int) -> None:
-    """Protects workers that host a hundred thousand clients: everything that grows by the client, and the samples it remembers."""
+    """Protects workers that host a hundred thousand clients: everything that grows by the client, and the
+    samples it remembers."""
     learner = DefaultLearner(
-        features=ViewedFeatures(VIEWS, (0.35, 0.5, 0.7, 1.4, 2.8, 5.6), 4, dimension, seed=0), loss=SQUARE, seed=0
+        features=ViewedFeatures(VIEWS, (0.35, 0.5, 0.7, 1.4, 2.8, 5.6), 4, dimension, seed=0),
+        loss=SQUARE,
+        seed=0,
     )
 
     def by_client() -> list[NDArray[Any]]:
         owners = [learner, *(part for part in vars(learner).values() if hasattr(part, "__dict__"))]
-        arrays = [array for owner in owners for array in vars(owner).values() if isinstance(array, np.ndarray)]
+        arrays = [
+            array for owner in owners for array in vars(owner).values() if isinstance(array, np.ndarray)
+        ]
         return [array for array in arrays if array.ndim and len(array) >= 400]
 
     assert not by_client()

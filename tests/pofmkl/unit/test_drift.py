@@ -16,7 +16,8 @@ CHANGE = 300
 @pytest.mark.parametrize("cut", [CHANGE, 345, 400])
 @pytest.mark.parametrize("river", [(), ("linear", "hoeffding")])
 def test_restored_goes_on_as_if_never_stopped(cut: int, river: tuple[str, ...]) -> None:
-    """Protects a restart before a change is found, soon after, and long after: equal bit for bit, and a change was found."""
+    """Protects a restart before a change is found, soon after, and long after: equal bit for bit, and a
+    change was found."""
     inputs, labels = stream(samples=450, change=CHANGE)
     assert assert_same_after_restart(inputs, labels, cut, {"river": river, "detector": "adwin"}).drifts >= 2
 
@@ -30,15 +31,20 @@ def test_batch_equals_its_samples_one_by_one() -> None:
     each = [take(single, rows[1], inputs[:, t : t + 1], labels[:, t : t + 1]) for t in range(labels.shape[1])]
     assert together.drifts == single.drifts >= 2
     np.testing.assert_allclose(
-        taken.predictions.reshape(labels.shape), np.stack([one.predictions for one in each], axis=1), rtol=1e-9
+        taken.predictions.reshape(labels.shape),
+        np.stack([one.predictions for one in each], axis=1),
+        rtol=1e-9,
     )
     np.testing.assert_allclose(
-        taken.log_weights_after.reshape(*labels.shape, -1), np.stack([one.log_weights_after for one in each], axis=1), rtol=1e-6
+        taken.log_weights_after.reshape(*labels.shape, -1),
+        np.stack([one.log_weights_after for one in each], axis=1),
+        rtol=1e-6,
     )
 
 
 def test_label_mean_and_neighbours_follow_a_change_within_fifty_samples() -> None:
-    """What the reaction is for: without it the mean of the labels would be a sixth of the way, and neighbours of both kinds."""
+    """What the reaction is for: without it the mean of the labels would be a sixth of the way, and neighbours
+    of both kinds."""
     inputs, labels = stream(1, CHANGE + 50, change=CHANGE)
     one, other = learner(detector="adwin"), learner(detector="none")
     rows = [one.borrow()], [other.borrow()]
@@ -58,7 +64,8 @@ def test_label_mean_and_neighbours_follow_a_change_within_fifty_samples() -> Non
 
 
 def test_scale_stays_where_labels_are_as_they_were() -> None:
-    """The kernels were trained on the scale: another function of the inputs, at the same level, is no reason to change it."""
+    """The kernels were trained on the scale: another function of the inputs, at the same level, is no reason
+    to change it."""
     inputs, labels = stream(1, CHANGE + 60)
     labels[0, CHANGE:] = 0.6 - labels[0, CHANGE:]
     one = learner(detector="adwin")

@@ -29,16 +29,22 @@ CHECKS = [
 
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_river_check(estimator: Any, check: Any) -> None:
-    """Each check of river.checks.check_estimator, with none skipped: pipelines and evaluators rely on every one."""
+    """Each check of river.checks.check_estimator, with none skipped: pipelines and evaluators rely on every
+    one."""
     model = estimator(features_per_kernel=20)
     assert not model._unit_test_skips()
     check(model)
 
 
 def oracle(
-    inputs: NDArray[np.float64], labels: NDArray[np.float64], rate: float, regularisation: float, logistic: bool
+    inputs: NDArray[np.float64],
+    labels: NDArray[np.float64],
+    rate: float,
+    regularisation: float,
+    logistic: bool,
 ) -> tuple[list[float], NDArray[np.float64]]:
-    """Predictions before each label, and the final kernel weights: the equations, kernel by kernel, number by number."""
+    """Predictions before each label, and the final kernel weights: the equations, kernel by kernel, number by
+    number."""
     drawn = frequencies(KERNELS, 5, inputs.shape[1], seed=4, dtype=np.float64)
     theta = [np.zeros(10) for _ in KERNELS]
     cumulative = [0.0 for _ in KERNELS]
@@ -63,11 +69,14 @@ def oracle(
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
 def test_the_estimator_is_the_papers_equations(estimator: Any, precision: str, tolerance: float) -> None:
-    """Equations (4) and (6) to (10) with K = 1, p = 1: River users get the learner that the paper's tables call local."""
+    """Equations (4) and (6) to (10) with K = 1, p = 1: River users get the learner that the paper's tables
+    call local."""
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(150, 3))
     logistic = estimator is POFMKLClassifier
-    labels = (np.sin(2 * inputs[:, 0]) > 0).astype(float) if logistic else np.sin(2 * inputs[:, 0]) + inputs[:, 1]
+    labels = (
+        (np.sin(2 * inputs[:, 0]) > 0).astype(float) if logistic else np.sin(2 * inputs[:, 0]) + inputs[:, 1]
+    )
     expected, weights = oracle(inputs, labels, 0.2, 0.01, logistic)
     model = estimator(KERNELS, 5, 0.2, 0.01, precision, seed=4)
     for x, y, output in zip(inputs, labels, expected, strict=True):
@@ -83,7 +92,8 @@ def test_the_estimator_is_the_papers_equations(estimator: Any, precision: str, t
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_frames_keep_their_index_and_names(estimator: Any) -> None:
-    """Predictions are joined back to the frame by index: a fresh RangeIndex would join the wrong rows without an error."""
+    """Predictions are joined back to the frame by index: a fresh RangeIndex would join the wrong rows without
+    an error."""
     generator = np.random.default_rng(1)
     frame = pd.DataFrame(generator.normal(size=(70, 2)), columns=["a", "b"], index=range(500, 570))
     labels = pd.Series(frame["a"] > 0, name="target")
@@ -105,7 +115,8 @@ def test_frames_keep_their_index_and_names(estimator: Any) -> None:
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("poison", [math.nan, math.inf, "text"])
 def test_a_broken_sample_is_refused_and_leaves_no_trace(estimator: Any, poison: Any) -> None:
-    """One NaN in the parameters would make every later prediction a NaN: the sample is refused before anything changes."""
+    """One NaN in the parameters would make every later prediction a NaN: the sample is refused before
+    anything changes."""
     model = estimator(KERNELS, 5)
     model.learn_one({"a": 0.5}, True)
     before = pickle.dumps(model)
@@ -123,7 +134,8 @@ def test_a_broken_sample_is_refused_and_leaves_no_trace(estimator: Any, poison: 
 
 
 def test_a_late_feature_leaves_what_was_learnt_in_place() -> None:
-    """A new sensor counts as 0 in what came before: old samples must be predicted as they were, and the new one matter."""
+    """A new sensor counts as 0 in what came before: old samples must be predicted as they were, and the new
+    one matter."""
     model = POFMKLRegressor(KERNELS, 5, learning_rate=0.3)
     for x in np.linspace(-1, 1, 50).tolist():
         model.learn_one({"b": x, "c": -x}, x)
@@ -134,7 +146,9 @@ def test_a_late_feature_leaves_what_was_learnt_in_place() -> None:
     assert grown.predict_one({"b": 0.5, "c": 0.1}) == pytest.approx(before, rel=1e-12)
     assert abs(grown.predict_one({"b": 0.5, "c": 0.1, "a": 9.0}) - before) > 1e-3
     first, late = grown._feature_map.frequencies[..., 0], grown._feature_map.frequencies[..., 2]
-    assert not np.isclose(first, late).any(), "the late feature must not repeat the directions of an early one"
+    assert not np.isclose(first, late).any(), (
+        "the late feature must not repeat the directions of an early one"
+    )
 
 
 def test_before_any_sample_and_without_features() -> None:
@@ -154,8 +168,11 @@ def test_an_unknown_precision_is_refused() -> None:
 
 
 def test_the_estimator_learns_in_a_pipeline() -> None:
-    """Real data, progressive validation: it must beat predicting the mean, or any bug that keeps it finite would pass."""
-    model = compose.Pipeline(preprocessing.StandardScaler(), preprocessing.TargetStandardScaler(POFMKLRegressor(learning_rate=0.1)))
+    """Real data, progressive validation: it must beat predicting the mean, or any bug that keeps it finite
+    would pass."""
+    model = compose.Pipeline(
+        preprocessing.StandardScaler(), preprocessing.TargetStandardScaler(POFMKLRegressor(learning_rate=0.1))
+    )
     mean = dummy.StatisticRegressor(stats.Mean())
     stream = list(datasets.TrumpApproval().take(500))
     ours = evaluate.progressive_val_score(stream, model, metrics.MSE()).get()
@@ -163,5 +180,7 @@ def test_the_estimator_learns_in_a_pipeline() -> None:
     # Measured: 0.55. A learner that stands still gives about 1.
     assert ours < 0.75 * theirs
 
-    sound = evaluate.progressive_val_score(datasets.Phishing(), POFMKLClassifier(learning_rate=0.3), metrics.Accuracy())
+    sound = evaluate.progressive_val_score(
+        datasets.Phishing(), POFMKLClassifier(learning_rate=0.3), metrics.Accuracy()
+    )
     assert sound.get() > 0.85

@@ -1,4 +1,5 @@
-"""Models of the user's own in a client: among its experts and beside it, remembered, and wrong in every way."""
+"""Models of the user's own in a client: among its experts and beside it, remembered, and wrong in every
+way."""
 
 from __future__ import annotations
 
@@ -58,21 +59,28 @@ EXPERTS = (
 
 @pytest.mark.parametrize(("cut", "change"), [(100, None), (288, None), (333, 300)])
 def test_a_restart_changes_nothing(cut: int, change: int | None) -> None:
-    """Protects law 3 with experts that remember themselves: whatever they forget, refuse or raise, a restart is not seen."""
+    """Protects law 3 with experts that remember themselves: whatever they forget, refuse or raise, a restart
+    is not seen."""
     inputs, labels = stream(samples=450, change=change)
-    assert_same_after_restart(inputs, labels, cut, {"river": EXPERTS, "detector": "none" if change is None else "adwin"})
+    assert_same_after_restart(
+        inputs, labels, cut, {"river": EXPERTS, "detector": "none" if change is None else "adwin"}
+    )
 
 
 @pytest.mark.parametrize("cut", [255, 256, 300])
 def test_a_restart_changes_nothing_where_labels_come_late(cut: int) -> None:
-    """Protects the same where many labels come in a row and no sample between them, the first of them after the restart too."""
+    """Protects the same where many labels come in a row and no sample between them, the first of them after
+    the restart too."""
     inputs = stream(1, 400)[0][0]
     labels = 0.3 + 0.2 * inputs[:, 0]
     one, other = (learner(experts=(), river=(own("line"), own("Counting"))) for _ in range(2))
     parameters = np.zeros((one.kernels, one.row_length))
 
     def seen(some: DefaultLearner, row: int, start: int, stop: int) -> list[bytes]:
-        return [some.predict(np.array([row]), inputs[t : t + 1], parameters).encoded()[0] for t in range(start, stop)]
+        return [
+            some.predict(np.array([row]), inputs[t : t + 1], parameters).encoded()[0]
+            for t in range(start, stop)
+        ]
 
     def learn(some: DefaultLearner, row: int, start: int, forecasts: list[bytes]) -> None:
         for t, forecast in enumerate(forecasts, start):
@@ -93,12 +101,16 @@ def test_a_restart_changes_nothing_where_labels_come_late(cut: int) -> None:
     left, right = (dict(some.parts(at)) for some, at in ((one, row), (other, theirs)))
     assert left == right
     assert any(key[:1] == KIND for key in left)
-    left, right = (some.predict(np.array([at]), inputs[:1], parameters).experts for some, at in ((one, row), (other, theirs)))
+    left, right = (
+        some.predict(np.array([at]), inputs[:1], parameters).experts
+        for some, at in ((one, row), (other, theirs))
+    )
     np.testing.assert_array_equal(left, right)
 
 
 def test_what_was_before_a_change_is_not_taken_back() -> None:
-    """Protects a client whose samples are numbered anew: a state of the same number, of before that, is another one."""
+    """Protects a client whose samples are numbered anew: a state of the same number, of before that, is
+    another one."""
     changed = ChangedClientParts()
     failures = ModelFailures("expert", ["Counting"])
     experts = StatefulExperts({0: own("Counting")}, "square", 1, 1, 8, changed, failures)
@@ -109,7 +121,8 @@ def test_what_was_before_a_change_is_not_taken_back() -> None:
 
 
 def test_batch_equals_its_samples_one_by_one() -> None:
-    """Protects law 2: what is remembered in the midst of a batch is what would be if its samples came alone."""
+    """Protects law 2: what is remembered in the midst of a batch is what would be if its samples came
+    alone."""
     inputs, labels = stream(samples=300)
     together, single = (learner(river=(own("line"), own("growing", state_bytes=150))) for _ in range(2))
     rows = [[one.borrow(), one.borrow()] for one in (together, single)]
@@ -119,7 +132,9 @@ def test_batch_equals_its_samples_one_by_one() -> None:
     np.testing.assert_allclose(taken.predictions.reshape(labels.shape), predictions, rtol=1e-9)
     for row, other in zip(*rows, strict=True):
         left, right = (dict(one.parts(at)) for one, at in ((together, row), (single, other)))
-        left, right = ({key: part for key, part in parts.items() if key[:1] == KIND} for parts in (left, right))
+        left, right = (
+            {key: part for key, part in parts.items() if key[:1] == KIND} for parts in (left, right)
+        )
         assert left == right
         assert len(left) == 2
 
@@ -134,7 +149,8 @@ def expert_predictions(one: DefaultLearner, samples: int) -> tuple[np.ndarray[An
 
 
 def test_one_that_remembers_itself_knows_all_samples() -> None:
-    """Protects what state and restore are for: 600 labels are known, where another model knows 256 at most."""
+    """Protects what state and restore are for: 600 labels are known, where another model knows 256 at
+    most."""
     one = learner(experts=(), river=(own("Counting"), own("brief")), detector="none")
     row = one.borrow()
     take(one, [row], np.zeros((1, 600, 3)), np.linspace(0, 1, 600)[None])
@@ -146,7 +162,8 @@ def test_one_that_remembers_itself_knows_all_samples() -> None:
 
 
 def test_a_state_beyond_its_bound_is_not_remembered() -> None:
-    """Protects changelog and memory: the model begins anew with the latest samples, which is counted, and the rest goes on."""
+    """Protects changelog and memory: the model begins anew with the latest samples, which is counted, and the
+    rest goes on."""
     one = learner(experts=(), river=(own("growing", state_bytes=100),), detector="none")
     row = one.borrow()
     take(one, [row], np.zeros((1, 300, 3)), np.linspace(0, 1, 300)[None])
@@ -158,7 +175,13 @@ def test_a_state_beyond_its_bound_is_not_remembered() -> None:
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        *(("predict", "predict"), ("exit", "predict"), ("learn", "learn"), ("state", "state"), ("restore", "state")),
+        *(
+            ("predict", "predict"),
+            ("exit", "predict"),
+            ("learn", "learn"),
+            ("state", "state"),
+            ("restore", "state"),
+        ),
         *((how, "no_number") for how in ("nan", "inf", "text", "none", "list")),
     ],
 )
@@ -201,16 +224,22 @@ def role(challengers: list[str], models: dict[str, Any]) -> PofmklClient:
 
 
 def arrived(count: int, client: str = "a", start: int = 0) -> list[Received]:
-    samples = [Sample(client, str(n), (n / 100, 0.5, 1.0), 0.2 + n % 7 / 10) for n in range(start, start + count)]
+    samples = [
+        Sample(client, str(n), (n / 100, 0.5, 1.0), 0.2 + n % 7 / 10) for n in range(start, start + count)
+    ]
     return [Received("samples", one, Record("t", 0, 0, client.encode(), b"")) for one in samples]
 
 
 def states(one: PofmklClient) -> dict[bytes, bytes | None]:
-    return {change.key: change.value for change in one.changed_state() if change.key.startswith(CHALLENGER.prefix)}
+    return {
+        change.key: change.value for change in one.changed_state() if change.key.startswith(CHALLENGER.prefix)
+    }
 
 
 def figure(one: PofmklClient, name: str, model: str) -> float:
-    [found] = [item.value for item in one.measure() if item.name == name and dict(item.labels).get("model") == model]
+    [found] = [
+        item.value for item in one.measure() if item.name == name and dict(item.labels).get("model") == model
+    ]
     return found
 
 
@@ -218,7 +247,8 @@ COUNTING = {"counter": {"make": "guest_models:Counting"}}
 
 
 def test_a_challenger_goes_on_where_it_was_remembered() -> None:
-    """Protects a comparison from every deployment of the worker: at most 63 labels are lost, and none that was remembered."""
+    """Protects a comparison from every deployment of the worker: at most 63 labels are lost, and none that
+    was remembered."""
     first = role(["counter"], COUNTING)
     first.receive(arrived(REMEMBERED_EVERY + 10), 1.0)
     remembered = states(first)
@@ -234,7 +264,8 @@ def test_a_challenger_goes_on_where_it_was_remembered() -> None:
 
 
 def test_nobody_remembers_what_nobody_runs() -> None:
-    """Protects the changelog from states that are kept for ever: a challenger was taken out of the settings, or its client went."""
+    """Protects the changelog from states that are kept for ever: a challenger was taken out of the settings,
+    or its client went."""
     first = role(["counter"], COUNTING)
     first.receive(arrived(REMEMBERED_EVERY), 1.0)
     [(key, value)] = states(first).items()
@@ -248,8 +279,11 @@ def test_nobody_remembers_what_nobody_runs() -> None:
 
 @pytest.mark.parametrize("how", ["predict", "exit", "learn", "nan", "none"])
 def test_a_challenger_that_fails_comes_back(how: str) -> None:
-    """Protects from one wrong moment that decides for good: it is off for some labels, counted once, and begins anew."""
-    found = role(["wrong", "last-label"], {"wrong": {"make": "guest_models:Guest", "parameters": {"how": how}}})
+    """Protects from one wrong moment that decides for good: it is off for some labels, counted once, and
+    begins anew."""
+    found = role(
+        ["wrong", "last-label"], {"wrong": {"make": "guest_models:Guest", "parameters": {"how": how}}}
+    )
     replies = found.receive(arrived(3), 1.0)
     assert sum(isinstance(one, Send) and one.channel == "predictions" for one in replies) == 3
     assert figure(found, "challenger_failures", "wrong") == 1
@@ -261,9 +295,12 @@ def test_a_challenger_that_fails_comes_back(how: str) -> None:
     assert figure(found, "challenger_labels", "last-label") == OFF_LABELS + 3
 
 
-@pytest.mark.parametrize(("model", "reason"), [("growing", "too_large"), ("state", "state"), ("restore", "restore")])
+@pytest.mark.parametrize(
+    ("model", "reason"), [("growing", "too_large"), ("state", "state"), ("restore", "restore")]
+)
 def test_states_that_cannot_be_kept_are_counted(model: str, reason: str) -> None:
-    """Protects whoever believes that a challenger is remembered: a metric says that it is not, and it is measured all the same."""
+    """Protects whoever believes that a challenger is remembered: a metric says that it is not, and it is
+    measured all the same."""
     models = {
         "growing": {"make": "guest_models:growing", "state_bytes": 20},
         "state": {"make": "guest_models:Guest", "parameters": {"how": "state", "after": 0}},
@@ -293,11 +330,31 @@ def test_a_guest_has_an_input_of_its_own() -> None:
     [
         (["lin"], [], COUNTING, "experts.river: 'lin' is not known: any of running-mean"),
         ([], ["last-label"], COUNTING, "models.counter: nobody uses it"),
-        (["knn"], [], {"knn": {"make": "guest_models:Counting"}}, "'knn' is no name for a model of one's own"),
+        (
+            ["knn"],
+            [],
+            {"knn": {"make": "guest_models:Counting"}},
+            "'knn' is no name for a model of one's own",
+        ),
         (["counter"], [], {"counter": {"maker": "x:y"}}, "models.counter.make is missing"),
-        (["counter"], [], {"counter": {"maker": "x:y"}}, "models.counter.maker is not known, did you mean 'make'?"),
-        (["counter"], [], {"counter": {"make": "guest_models:no_model"}}, "models.counter.make = 'guest_models:no_model': it gave"),
-        (["counter"], [], {"counter": {"make": "guest_models:Counting", "state_bytes": 10**7}}, "models.counter.state_bytes"),
+        (
+            ["counter"],
+            [],
+            {"counter": {"maker": "x:y"}},
+            "models.counter.maker is not known, did you mean 'make'?",
+        ),
+        (
+            ["counter"],
+            [],
+            {"counter": {"make": "guest_models:no_model"}},
+            "models.counter.make = 'guest_models:no_model': it gave",
+        ),
+        (
+            ["counter"],
+            [],
+            {"counter": {"make": "guest_models:Counting", "state_bytes": 10**7}},
+            "models.counter.state_bytes",
+        ),
         (["guest_models:lines"], [], {}, "has no attribute 'lines'"),
     ],
 )
@@ -311,7 +368,8 @@ def test_settings_are_told_before_anything_runs(
 
 
 def test_an_expert_stays_as_it_was_made() -> None:
-    """Protects a client's weights: another model under the same name is refused at the start; its bound may change."""
+    """Protects a client's weights: another model under the same name is refused at the start; its bound may
+    change."""
 
     def made(**keys: Any) -> dict[str, Any]:
         given = sections(["line"], [], {"line": {"make": "guest_models:line", **keys}})

@@ -18,13 +18,18 @@ from streamfl.records.header_propagation import EVENT_TIME, LONGEST_HEADERS, Fol
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
-TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("X-Request-ID", b"42"))
+TRACE: Headers = (
+    ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+    ("X-Request-ID", b"42"),
+)
 
 
 def client(labels: dict[str, Any] | None = None, section: FollowedPredictions | None = None) -> PofmklClient:
     """In lockstep, so that a second sample waits for a new model."""
     role = new_client(
-        PaperLearner(features=FeatureMap(np.ones((2, 3, 1))), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
+        PaperLearner(
+            features=FeatureMap(np.ones((2, 3, 1))), learning_rate=0.1, regularisation=1e-3, loss=SQUARE
+        ),
         clients=3,
         learning={"staleness": "lockstep"},
         uplink={"kernels_per_upload": 1},
@@ -35,7 +40,9 @@ def client(labels: dict[str, Any] | None = None, section: FollowedPredictions | 
     return role
 
 
-def sample(offset: int, headers: Headers = (), label: float | None = 0.5, timestamp: float = 7.25) -> Received:
+def sample(
+    offset: int, headers: Headers = (), label: float | None = 0.5, timestamp: float = 7.25
+) -> Received:
     record = Record("readings", 0, offset, b"pump", b"", headers, timestamp)
     return Received("samples", Sample("pump", f"s{offset}", (0.1,), label), record)
 
@@ -50,7 +57,8 @@ def predictions(replies: list[Send | Rejection]) -> list[Headers]:
 
 
 def test_headers_come_through_pending_samples_and_a_restart() -> None:
-    """Protects a trace that would end where a sample waits for the model, or where the worker is restarted meanwhile."""
+    """Protects a trace that would end where a sample waits for the model, or where the worker is restarted
+    meanwhile."""
     first = client()
     replies = [*first.receive([sample(0, TRACE), sample(1, (*TRACE, ("secret", b"x"))), sample(2)], 10.0)]
     assert predictions(replies) == [TRACE]
@@ -70,7 +78,8 @@ def test_a_sample_that_waits_without_headers_is_remembered_as_ever() -> None:
 
 
 def test_late_labels_hold_no_header_back() -> None:
-    """Protects the trace with labels on a topic of their own: the prediction goes out at once, and its headers with it."""
+    """Protects the trace with labels on a topic of their own: the prediction goes out at once, and its
+    headers with it."""
     role = client(labels={"expiry_seconds": 60.0, "limit": 10})
     assert predictions([*role.receive([sample(0, TRACE, label=None)], 10.0)]) == [TRACE]
     label = Received("labels", Label("pump", "s0", 0.5), Record("labels", 0, 0, b"pump", b"", TRACE))
@@ -82,13 +91,18 @@ def test_the_time_is_the_samples_own_or_that_of_its_record() -> None:
     role = client(section=FollowedPredictions(headers=[EVENT_TIME], event_time=True))
     assert predictions([*role.receive([sample(0, TRACE)], 10.0)]) == [((EVENT_TIME, b"7250"),)]
     role = client(section=FollowedPredictions(event_time=True))
-    assert predictions([*role.receive([sample(0, ((EVENT_TIME, b"5000"),))], 10.0)]) == [((EVENT_TIME, b"5000"),)]
+    assert predictions([*role.receive([sample(0, ((EVENT_TIME, b"5000"),))], 10.0)]) == [
+        ((EVENT_TIME, b"5000"),)
+    ]
 
 
 def test_what_is_carried_is_bounded() -> None:
-    """Protects the changelog from a stranger's headers: a sample that waits has to fit into a record, with all that it carries."""
+    """Protects the changelog from a stranger's headers: a sample that waits has to fit into a record, with
+    all that it carries."""
     many = tuple(("baggage", b"x" * 100) for _ in range(1000))
-    found = carried(FollowedPredictions())(Record("readings", 0, 0, None, b"", (("tracestate", b"y" * 2000), *many, *TRACE)))
+    found = carried(FollowedPredictions())(
+        Record("readings", 0, 0, None, b"", (("tracestate", b"y" * 2000), *many, *TRACE))
+    )
     assert 0 < sum(len(name) + len(content) for name, content in found) <= LONGEST_HEADERS
     assert {name for name, _ in found} == {"baggage"}
     assert carried(FollowedPredictions(headers=[]))(Record("readings", 0, 0, None, b"", TRACE)) == ()
@@ -96,9 +110,12 @@ def test_what_is_carried_is_bounded() -> None:
 
 @pytest.mark.parametrize("broken", [b"abc", b"", b"2026-11-23", b"1" * 20, b"-"])
 def test_a_time_that_is_none_gives_way_to_the_records_own(broken: bytes) -> None:
-    """Protects `event_time`: a prediction whose header no reader understands would have the time of its writing."""
+    """Protects `event_time`: a prediction whose header no reader understands would have the time of its
+    writing."""
     carry = carried(FollowedPredictions(event_time=True))
     assert carry(sample(0, (*TRACE, (EVENT_TIME, broken))).record) == (*TRACE, (EVENT_TIME, b"7250"))
     assert carry(sample(0, ((EVENT_TIME, broken), (EVENT_TIME, b"5"))).record) == ((EVENT_TIME, b"5"),)
     # Whoever asks for no times gets the headers as they are.
-    assert carried(FollowedPredictions())(sample(0, ((EVENT_TIME, broken),)).record) == ((EVENT_TIME, broken),)
+    assert carried(FollowedPredictions())(sample(0, ((EVENT_TIME, broken),)).record) == (
+        (EVENT_TIME, broken),
+    )

@@ -1,4 +1,5 @@
-"""Clients and a server with keys, on the memory bus: what strangers write is refused and counted, and learning goes on."""
+"""Clients and a server with keys, on the memory bus: what strangers write is refused and counted, and
+learning goes on."""
 
 from __future__ import annotations
 
@@ -52,7 +53,14 @@ ROW = 2 * 4
 class Plant:
     """A POF-MKL federation: a server, site a with the presses, site b with the mill, each with a key."""
 
-    def __init__(self, folder: Path, signed: bool = True, staleness: str = "async", shards: int = 1, name: str = "plant") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        signed: bool = True,
+        staleness: str = "async",
+        shards: int = 1,
+        name: str = "plant",
+    ) -> None:
         self.keys = Keys(folder, name)
         self.keys.add("server", "pofmkl-server")
         self.keys.add("a", "pofmkl-client", speaks_for=("press-*",))
@@ -79,11 +87,21 @@ class Plant:
             },
             "role": {"kind": kind},
             "bus": {"commit_interval_ms": 0, "group": f"{self.name}.{member}"},
-            "learning": {"preset": "paper", "staleness": self.staleness, "features_per_kernel": 4, "learning_rate": 0.2},
+            "learning": {
+                "preset": "paper",
+                "staleness": self.staleness,
+                "features_per_kernel": 4,
+                "learning_rate": 0.2,
+            },
             "kernels": {"bandwidths": [0.5, 1.0]},
         }
         if kind == "pofmkl-client":
-            content["samples"] = {"topic": f"readings-{member}", "client": "c", "features": ["x"], "label": "y"}
+            content["samples"] = {
+                "topic": f"readings-{member}",
+                "client": "c",
+                "features": ["x"],
+                "label": "y",
+            }
         return PofmklSettings(**content)
 
     def start(self, member: str) -> Worker:
@@ -94,7 +112,9 @@ class Plant:
         specs = find_kind(settings.role.kind).topics(settings)
         known = self.bus.describe([spec.name for spec in specs])
         self.bus.create([with_partitions(spec) for spec in specs if spec.name not in known])
-        worker = self._made[member] = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
+        worker = self._made[member] = build_worker(
+            settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None
+        )
         return worker
 
     def __getitem__(self, member: str) -> Worker:
@@ -159,14 +179,20 @@ def test_members_learn_as_they_would_without_keys(tmp_path: Path, staleness: str
     assert np.abs(plain.parameters("a")).max() > 0
     np.testing.assert_array_equal(signed.parameters("a"), plain.parameters("a"))
     # Without keys there is nothing of them in what is written.
-    headers = {name for topic in ("updates", "model") for record in plain.records(topic) for name, _ in record.headers}
+    headers = {
+        name
+        for topic in ("updates", "model")
+        for record in plain.records(topic)
+        for name, _ in record.headers
+    }
     assert headers <= {"crc", STATE_SETTINGS_HEADER, LAYOUT_HEADER, RELEASE_HEADER, PARTITIONS_HEADER}
     assert MARKER_KEY in {record.key for record in plain.records("model")}
     assert SIGNED_KEY not in {record.key for record in plain.records("model")}
 
 
 def test_updates_of_strangers_are_refused_to_the_last(tmp_path: Path) -> None:
-    """Protects every client's name: unsigned, forged, moved and revoked updates, and those of a site for another's client."""
+    """Protects every client's name: unsigned, forged, moved and revoked updates, and those of a site for
+    another's client."""
     plant = Plant(tmp_path, shards=2)
     plant.learn()
     before, learnt = plant.applied(), plant.parameters("a")
@@ -200,18 +226,24 @@ def test_updates_of_strangers_are_refused_to_the_last(tmp_path: Path) -> None:
 
 
 def test_a_site_does_not_take_samples_of_others(tmp_path: Path) -> None:
-    """Protects a site that forgot to have a client added: it is told where the samples are, not only where the updates go."""
+    """Protects a site that forgot to have a client added: it is told where the samples are, not only where
+    the updates go."""
     plant = Plant(tmp_path)
     content = {"c": "saw", "x": 0.5, "y": 0.5}
     plant.bus.write([Outgoing("readings-a", b"saw", json.dumps(content).encode(), 0)])
     plant.learn(1)
     (letter,) = plant.records("dead-letters")
-    assert (letter.key, dict(letter.headers)["error"], dict(letter.headers)["topic"]) == (b"saw", b"not_its_client", b"readings-a")
+    assert (letter.key, dict(letter.headers)["error"], dict(letter.headers)["topic"]) == (
+        b"saw",
+        b"not_its_client",
+        b"readings-a",
+    )
     assert len(plant.records("predictions")) == plant.applied() == len(CLIENTS)
 
 
 def test_a_valid_update_again_in_its_place_is_a_duplicate(tmp_path: Path) -> None:
-    """Protects the sum from replay: the seal is good where the update was, and the numbers in it say that it counted already."""
+    """Protects the sum from replay: the seal is good where the update was, and the numbers in it say that it
+    counted already."""
     plant = Plant(tmp_path)
     plant.learn()
     before, learnt = plant.applied(), plant.parameters("a")
@@ -247,7 +279,9 @@ def sealed_as(plant: Plant, key: PrivateKey, name: bytes, update: Any) -> Outgoi
     """What the owner of this key would send if it were not revoked."""
     member = replace(plant.keys.member("revoked"), revoked=False)
     value = UPDATE.encode(update)
-    seal = Identity((key,), plant.keys.members.replaced(member), "pofmkl-client").seal("plant.updates", "pofmkl-server")
+    seal = Identity((key,), plant.keys.members.replaced(member), "pofmkl-client").seal(
+        "plant.updates", "pofmkl-server"
+    )
     return Outgoing("plant.updates", name, value, 0, seal(name, value, 0))
 
 
@@ -260,7 +294,9 @@ def model_attacks(plant: Plant) -> dict[str, list[Outgoing]]:
     version = next(record for record in reversed(records) if record.key == SIGNED_KEY)
     content = SIGNED_VERSION.decode(version.value)
     far = replace(content.marker, model_version=10**6, updates=10**6)
-    wrong = KERNEL_PARAMETERS.encode(KernelParameters(VERSION, 0, encode_array(np.full(ROW, 1e17, np.float32))))
+    wrong = KERNEL_PARAMETERS.encode(
+        KernelParameters(VERSION, 0, encode_array(np.full(ROW, 1e17, np.float32)))
+    )
     marker = SHARD_VERSION.encode(far)
     return {
         "unsigned version": [Outgoing("plant.model", MARKER_KEY, marker, 0)],
@@ -268,14 +304,20 @@ def model_attacks(plant: Plant) -> dict[str, list[Outgoing]]:
             Outgoing("plant.model", kernel_key(0), wrong, 0),
             Outgoing("plant.model", MARKER_KEY, marker, 0),
         ],
-        "forged version": [Outgoing("plant.model", SIGNED_KEY, SIGNED_VERSION.encode(replace(content, marker=far)), 0)],
+        "forged version": [
+            Outgoing("plant.model", SIGNED_KEY, SIGNED_VERSION.encode(replace(content, marker=far)), 0)
+        ],
         "kernels under a true version": [Outgoing("plant.model", kernel_key(0), wrong, 0), again(version)],
         "largest numbers": [
             Outgoing(
                 "plant.model",
                 SIGNED_KEY,
                 SIGNED_VERSION.encode(
-                    replace(content, marker=ShardVersion(VERSION, far.fingerprint, 1, 0, 2**63, 2**63), digests=b"")
+                    replace(
+                        content,
+                        marker=ShardVersion(VERSION, far.fingerprint, 1, 0, 2**63, 2**63),
+                        digests=b"",
+                    )
                 ),
                 0,
             )
@@ -283,9 +325,12 @@ def model_attacks(plant: Plant) -> dict[str, list[Outgoing]]:
     }
 
 
-@pytest.mark.parametrize("attack", ["unsigned version", "unsigned kernels and version", "forged version", "largest numbers"])
+@pytest.mark.parametrize(
+    "attack", ["unsigned version", "unsigned kernels and version", "forged version", "largest numbers"]
+)
 def test_a_version_that_the_server_did_not_sign_is_not_taken(tmp_path: Path, attack: str) -> None:
-    """Protects every client's predictions: it goes on with what it has, counts, turns red, and green again."""
+    """Protects every client's predictions: it goes on with what it has, counts, turns red, and green
+    again."""
     plant = Plant(tmp_path)
     plant.learn()
     versions, parameters = plant["a"].role.model.versions, plant.parameters("a")  # type: ignore[attr-defined]
@@ -294,7 +339,9 @@ def test_a_version_that_the_server_did_not_sign_is_not_taken(tmp_path: Path, att
     assert plant["a"].role.model.versions == versions  # type: ignore[attr-defined]
     np.testing.assert_array_equal(plant.parameters("a"), parameters)
     # What is no version at all is refused before anybody looks at it.
-    assert "the published model cannot be used" in (plant["a"].role.trouble or "") or attack == "largest numbers"
+    assert (
+        "the published model cannot be used" in (plant["a"].role.trouble or "") or attack == "largest numbers"
+    )
     assert scraped(plant["a"].metrics.render().decode(), "table_rejections_total") > 0
     made = len(plant.records("predictions"))
     plant.learn(1)
@@ -305,10 +352,15 @@ def test_a_version_that_the_server_did_not_sign_is_not_taken(tmp_path: Path, att
 
 
 def test_a_version_is_found_among_what_strangers_write_between_its_records() -> None:
-    """Protects the version that is on its way: a stranger's record right after the server's own does not take its place."""
+    """Protects the version that is on its way: a stranger's record right after the server's own does not take
+    its place."""
     key = PrivateKey(b"v" * 32)
-    identity = Identity((key,), Members("plant", (Member("server", ("pofmkl-server",), (key.public.text,)),)), "pofmkl-server")
-    signing = ModelSigning("plant", "plant.model", identity.sign, partial(identity.check_signature, "pofmkl-server"))
+    identity = Identity(
+        (key,), Members("plant", (Member("server", ("pofmkl-server",), (key.public.text,)),)), "pofmkl-server"
+    )
+    signing = ModelSigning(
+        "plant", "plant.model", identity.sign, partial(identity.check_signature, "pofmkl-server")
+    )
     shard = SignedShard(signing, (0, 1), empty_row(ROW, np.float32))
     table = ModelTable(2, ROW, 1, 1, 0, np.float32, signing)
     honest = np.arange(ROW, dtype=np.float32)
@@ -324,7 +376,8 @@ def test_a_version_is_found_among_what_strangers_write_between_its_records() -> 
 
 
 def test_a_client_without_keys_takes_no_signed_model(tmp_path: Path) -> None:
-    """Protects a site that forgot its keys: what it sends is refused everywhere, so it is told at its first start."""
+    """Protects a site that forgot its keys: what it sends is refused everywhere, so it is told at its first
+    start."""
     plant = Plant(tmp_path)
     plant.learn()
     table = ModelTable(2, ROW, 1, 1, 0, np.float32)
@@ -337,17 +390,25 @@ def test_a_client_without_keys_takes_no_signed_model(tmp_path: Path) -> None:
 NUMBERS = st.integers(-(2**63), 2**64 - 1)
 
 
-@given(numbers=st.tuples(*[NUMBERS] * 5), digests=st.binary(max_size=64), signature=st.binary(max_size=80), known=st.booleans())
+@given(
+    numbers=st.tuples(*[NUMBERS] * 5),
+    digests=st.binary(max_size=64),
+    signature=st.binary(max_size=80),
+    known=st.booleans(),
+)
 @settings(max_examples=200, deadline=None)
 def test_no_signed_version_of_a_stranger_is_more_than_refused(
     numbers: tuple[int, int, int, int, int], digests: bytes, signature: bytes, known: bool
 ) -> None:
-    """Protects clients from an end by a record of the model: whatever is in it, it is refused, and nothing else."""
+    """Protects clients from an end by a record of the model: whatever is in it, it is refused, and nothing
+    else."""
     server, site = PrivateKey(b"v" * 32), PrivateKey(b"s" * 32)
     own = Member("a", ("pofmkl-client",), (site.public.text,))
     members = Members("plant", (Member("server", ("pofmkl-server",), (server.public.text,)), own))
     identity = Identity((site,), members, "pofmkl-client")
-    signing = ModelSigning("plant", "plant.model", identity.sign, partial(identity.check_signature, "pofmkl-server"))
+    signing = ModelSigning(
+        "plant", "plant.model", identity.sign, partial(identity.check_signature, "pofmkl-server")
+    )
     table = ModelTable(2, ROW, 1, 1, 0, np.float32, signing)
     fingerprint, dimension, shard, version, updates = (0, 1, 0, *numbers[3:]) if known else numbers
     marker = ShardVersion(VERSION, fingerprint, dimension, shard, version, updates)
@@ -368,12 +429,15 @@ def test_no_bytes_under_the_key_of_a_signed_version_are_more_than_refused(value:
 
 
 def test_kernels_of_a_stranger_are_passed_over(tmp_path: Path) -> None:
-    """Protects learning under attack: what a stranger writes between its records stops no client from taking a version."""
+    """Protects learning under attack: what a stranger writes between its records stops no client from taking
+    a version."""
     plant = Plant(tmp_path)
     (tmp_path / "plain").mkdir()
     plain = Plant(tmp_path / "plain", signed=False)
     for _ in range(4):
-        plant.bus.write(model_attacks(plant)["kernels under a true version"] if plant.records("model") else [])
+        plant.bus.write(
+            model_attacks(plant)["kernels under a true version"] if plant.records("model") else []
+        )
         for one in (plant, plain):
             one.learn(1)
     assert plant["a"].role.trouble is None
@@ -400,7 +464,8 @@ def test_an_older_version_is_not_taken_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_server_takes_back_its_own_model_and_no_other(tmp_path: Path, shards: int) -> None:
-    """Protects the model over a restart: what strangers wrote into its topic, and what they wrote again of it, is passed over."""
+    """Protects the model over a restart: what strangers wrote into its topic, and what they wrote again of
+    it, is passed over."""
     plant = Plant(tmp_path, shards=shards)
     plant.learn(1)
     old = plant.records("model")
@@ -446,7 +511,8 @@ def compacted(plant: Plant, topic: str) -> None:
 
 @pytest.mark.parametrize("what", ["kernel", "version", "all"])
 def test_a_server_goes_on_from_its_copies_where_its_own_records_are_gone(tmp_path: Path, what: str) -> None:
-    """Protects a server from whoever could stop it: what compaction has left of its records, and its copies, are a model."""
+    """Protects a server from whoever could stop it: what compaction has left of its records, and its copies,
+    are a model."""
     plant = Plant(tmp_path)
     plant.learn()
     gone = {"kernel": kernel_key(1), "version": SIGNED_KEY, "all": None}[what]
@@ -457,7 +523,9 @@ def test_a_server_goes_on_from_its_copies_where_its_own_records_are_gone(tmp_pat
     plant["server"].close()
     wrong = Outgoing("plant.model", kernel_key(0), b"rubbish", 0)
     rewritten(
-        plant, "plant.model", lambda record: gone is not None and record.key != gone and last[record.key] == record.offset
+        plant,
+        "plant.model",
+        lambda record: gone is not None and record.key != gone and last[record.key] == record.offset,
     )
     plant.bus.write([wrong])
     plant.start("server")
@@ -481,8 +549,11 @@ def looked(plant: Plant, member: str) -> None:
 
 
 @pytest.mark.parametrize("told", [Plant.start, looked], ids=["restarted", "going on"])
-def test_a_key_can_be_changed_while_the_federation_runs(tmp_path: Path, told: Callable[[Plant, str], object]) -> None:
-    """Protects learning while keys change, in the order of the document: nothing is refused and no client turns red."""
+def test_a_key_can_be_changed_while_the_federation_runs(
+    tmp_path: Path, told: Callable[[Plant, str], object]
+) -> None:
+    """Protects learning while keys change, in the order of the document: nothing is refused and no client
+    turns red."""
     plant = Plant(tmp_path)
     plant.learn()
     used = used_keys(plant)
@@ -501,7 +572,9 @@ def test_a_key_can_be_changed_while_the_federation_runs(tmp_path: Path, told: Ca
             assert plant["a"].role.trouble is None
             assert plant["b"].role.trouble is None
         member = plant.keys.member(name)
-        plant.keys.change(replace(member, public_keys=member.public_keys[:1], revoked_keys=member.public_keys[1:]))
+        plant.keys.change(
+            replace(member, public_keys=member.public_keys[:1], revoked_keys=member.public_keys[1:])
+        )
         versions = plant["a"].role.model.versions  # type: ignore[attr-defined]
         for one in ("b", "server", "a"):
             told(plant, one)
@@ -509,7 +582,9 @@ def test_a_key_can_be_changed_while_the_federation_runs(tmp_path: Path, told: Ca
         assert [shard.model_version for shard in plant.server.snapshot().values()] > list(versions)
     assert not plant.refused()
     assert plant["a"].role.trouble is None
-    assert len(used_keys(plant) - used) == 3, "of the server before its change a's new key, and then the server's with a's and b's"
+    assert len(used_keys(plant) - used) == 3, (
+        "of the server before its change a's new key, and then the server's with a's and b's"
+    )
 
 
 def used_keys(plant: Plant) -> set[bytes]:
@@ -518,8 +593,11 @@ def used_keys(plant: Plant) -> set[bytes]:
 
 
 def test_a_byte_budget_counts_seals(tmp_path: Path) -> None:
-    """Protects the promise of bytes a second: what is counted as sent is what lies in the topic, with its seal."""
+    """Protects the promise of bytes a second: what is counted as sent is what lies in the topic, with its
+    seal."""
     plant = Plant(tmp_path)
     plant.learn()
-    sent = sum(record_size(record) for record in plant.records("updates") if (record.key or b"").startswith(b"press"))
+    sent = sum(
+        record_size(record) for record in plant.records("updates") if (record.key or b"").startswith(b"press")
+    )
     assert figure(plant["a"], "update_bytes") == sent

@@ -30,8 +30,17 @@ SITES = 3
 def nested(n: int) -> dict[str, Any]:
     wave = math.sin(n / 7)
     row: dict[str, Any] = {
-        "meta": {"site": f"site-{n % SITES}", "at": f"2026-11-{1 + n % 28:02d}T{n % 24:02d}:10:00Z", "serial": f"S{n}"},
-        "payload": {"temp": f"{20 + wave:.2f}", "kind": ["pump", "fan"][n % 2], "ok": n % 2 == 0, "volts": [wave, 2 - wave]},
+        "meta": {
+            "site": f"site-{n % SITES}",
+            "at": f"2026-11-{1 + n % 28:02d}T{n % 24:02d}:10:00Z",
+            "serial": f"S{n}",
+        },
+        "payload": {
+            "temp": f"{20 + wave:.2f}",
+            "kind": ["pump", "fan"][n % 2],
+            "ok": n % 2 == 0,
+            "volts": [wave, 2 - wave],
+        },
         "load": 50 + 40 * wave,
     }
     if n % 5 == 0:
@@ -42,14 +51,18 @@ def nested(n: int) -> dict[str, Any]:
 class Site:
     """A bus with the user's topic on it, and the command line."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder, self.url = folder, f"memory://{folder.name}"
         self._monkeypatch, self._capture = monkeypatch, capture
         self.bus = MemoryBus.at(self.url)
 
     def write(self, topic: str, records: list[tuple[bytes | None, Any]], partitions: int = 2) -> None:
         self.bus.create([TopicSpec(topic, partitions, compacted=False)])
-        values = [(key, value if isinstance(value, bytes) else json.dumps(value).encode()) for key, value in records]
+        values = [
+            (key, value if isinstance(value, bytes) else json.dumps(value).encode()) for key, value in records
+        ]
         self.bus.write([Outgoing(topic, key, value) for key, value in values])
 
     def __call__(self, *arguments: object) -> tuple[int, str, str]:
@@ -70,10 +83,21 @@ def _site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_what_is_written_runs(site: Site) -> None:
-    """Protects the first half hour with one's own topic: nested JSON, text, times and gaps, and every record is predicted."""
+    """Protects the first half hour with one's own topic: nested JSON, text, times and gaps, and every record
+    is predicted."""
     site.write("readings", [(nested(n)["meta"]["site"].encode(), nested(n)) for n in range(ROWS)])
     fast = ("--set", "learning.features_per_kernel=4", "--set", "uplink.kernels_per_upload=2")
-    fields = ("--from-topic", "readings", "--client", "meta.site", "--label", "load", "--federation", "plant", *fast)
+    fields = (
+        "--from-topic",
+        "readings",
+        "--client",
+        "meta.site",
+        "--label",
+        "load",
+        "--federation",
+        "plant",
+        *fast,
+    )
     client, server = site.folder / "client.toml", site.folder / "server.toml"
     code, out, error = site.init("client.toml", *fields)
     assert code == 0, error
@@ -97,7 +121,9 @@ def test_what_is_written_runs(site: Site) -> None:
     site.said("topics", client, "--create")
     site.said("topics", server, "--create")
     site.said("check", client)
-    clients, learner = (build_worker(read_configuration(path).settings, site.bus) for path in (client, server))
+    clients, learner = (
+        build_worker(read_configuration(path).settings, site.bus) for path in (client, server)
+    )
     with closing(clients), closing(learner):
         while clients.step(0.0) | learner.step(0.0):
             pass
@@ -133,18 +159,37 @@ def test_nothing_is_overwritten(site: Site) -> None:
         (b"site", ("--label", "load", "--sample-id", ""), ["--sample-id is empty"]),
         (b"site", ("--label", "load", "--sample-id", "`id"), ["a path such as"]),
         (b"site", ("--label", "load", "--client", "meta.place"), ["no record has a name there", "meta.site"]),
-        (b"site", ("--label", "load", "--set", "federation.cliens=4"), ["federation.cliens is not known", "clients"]),
+        (
+            b"site",
+            ("--label", "load", "--set", "federation.cliens=4"),
+            ["federation.cliens is not known", "clients"],
+        ),
         (b"site", ("--label", "load", "--set", "federation.clients=none"), ["federation.clients"]),
         (b"site", ("--label", "load", "--parties", "a,b"), ["no meaning"]),
-        (b"site", ("--label", "load", "--set", 'samples.inputs=[{field="load"}]'), ["not be valid TOML", "samples", "inputs"]),
-        (b"site", ("--label", "load", "--set", "bus.options={a=1}", "--set", "bus.options.b=2"), ["not be valid TOML", "options"]),
-        (b"site", ("--label", "load", "--role", "pofmkl-server", "--set", "bus.a b.c=1"), ["not be valid TOML"]),
+        (
+            b"site",
+            ("--label", "load", "--set", 'samples.inputs=[{field="load"}]'),
+            ["not be valid TOML", "samples", "inputs"],
+        ),
+        (
+            b"site",
+            ("--label", "load", "--set", "bus.options={a=1}", "--set", "bus.options.b=2"),
+            ["not be valid TOML", "options"],
+        ),
+        (
+            b"site",
+            ("--label", "load", "--role", "pofmkl-server", "--set", "bus.a b.c=1"),
+            ["not be valid TOML"],
+        ),
         (b"site", ("--label", "load", "--message", "", "--record-format", "protobuf"), ["message = ''"]),
         (b"site", ("--label", "load", "--record-format", "avro"), ["schema"]),
     ],
 )
-def test_what_only_the_user_knows_is_asked_for(site: Site, key: bytes | None, arguments: tuple[str, ...], told: list[str]) -> None:
-    """Protects from a guess that would learn the wrong thing in silence: exit code 2, what is asked for, and what there is."""
+def test_what_only_the_user_knows_is_asked_for(
+    site: Site, key: bytes | None, arguments: tuple[str, ...], told: list[str]
+) -> None:
+    """Protects from a guess that would learn the wrong thing in silence: exit code 2, what is asked for, and
+    what there is."""
     site.write("readings", [(key, nested(n)) for n in range(ROWS)])
     code, _, error = site.init("new.toml", "--from-topic", "readings", *arguments)
     assert code == 2, error
@@ -156,14 +201,20 @@ def test_what_only_the_user_knows_is_asked_for(site: Site, key: bytes | None, ar
 def test_keys_in_binary_are_read_as_one_says(site: Site) -> None:
     """Protects topics keyed by numbers: they are counted as the worker will read them."""
     site.write("readings", [(struct.pack(">q", n % 4), nested(n)) for n in range(ROWS)])
-    assert site.init("new.toml", "--from-topic", "readings", "--label", "load", "--set", "samples.key=int64")[0] == 0
+    assert (
+        site.init("new.toml", "--from-topic", "readings", "--label", "load", "--set", "samples.key=int64")[0]
+        == 0
+    )
     assert read_configuration(site.folder / "new.toml").settings.federation.clients == 4  # type: ignore[attr-defined]
 
 
 def test_a_topic_that_is_keyed_otherwise_is_to_be_written_anew(site: Site) -> None:
-    """Protects from a file that cannot run: a client in several partitions is seen, and the way out is in the file."""
+    """Protects from a file that cannot run: a client in several partitions is seen, and the way out is in the
+    file."""
     site.write("readings", [(str(n).encode(), nested(n)) for n in range(ROWS)])
-    code, _, error = site.init("new.toml", "--from-topic", "readings", "--label", "load", "--client", "meta.site")
+    code, _, error = site.init(
+        "new.toml", "--from-topic", "readings", "--label", "load", "--client", "meta.site"
+    )
     assert code == 0, error
     assert "streamfl rekey" in error
     samples = tomllib.loads((site.folder / "new.toml").read_text())["samples"]
@@ -179,7 +230,16 @@ def test_a_file_will_do(site: Site) -> None:
     lines.write_text("".join(json.dumps(nested(n)) + "\n" for n in range(ROWS)))
     for name, file, field in (("csv.toml", table, "site"), ("json.toml", lines, "meta.site")):
         code, out, error = site(
-            "init", site.folder / name, "--from-file", file, "--client", field, "--label", "load", "--format", "json"
+            "init",
+            site.folder / name,
+            "--from-file",
+            file,
+            "--client",
+            field,
+            "--label",
+            "load",
+            "--format",
+            "json",
         )
         assert code == 0, error
         said = json.loads(out)
@@ -193,7 +253,8 @@ def test_a_file_will_do(site: Site) -> None:
 
 
 def test_rows_of_csv_get_into_the_topic(site: Site) -> None:
-    """Protects the way on from a table: what was written for its lines reads the rows that `replay` writes."""
+    """Protects the way on from a table: what was written for its lines reads the rows that `replay`
+    writes."""
     table = site.folder / "plant.csv"
     rows = [f"s{n % 3},{n / 7:.2f},2026-01-01T{n % 24:02d}:00:00,{n}\n" for n in range(ROWS)]
     table.write_text("".join(["site,temp,at,load\n", *rows]))
@@ -208,9 +269,12 @@ def test_rows_of_csv_get_into_the_topic(site: Site) -> None:
 
 
 def test_names_of_strangers_cannot_leave_their_place(site: Site) -> None:
-    """Protects the file from records: a field's name with quotes, newlines or a section in it stays a name."""
+    """Protects the file from records: a field's name with quotes, newlines or a section in it stays a
+    name."""
     evil = '"\n[bus]\nurl = "kafka://evil:1"\n# \x7f\x1b'
-    site.write("readings", [(b"a", {evil: n / 3, "kind": f'{"x" if n % 2 else evil}', "y": n}) for n in range(ROWS)])
+    site.write(
+        "readings", [(b"a", {evil: n / 3, "kind": f"{'x' if n % 2 else evil}", "y": n}) for n in range(ROWS)]
+    )
     code, _, error = site.init("new.toml", "--from-topic", "readings", "--label", "y")
     assert code == 0, error
     text = (site.folder / "new.toml").read_text()
@@ -220,7 +284,8 @@ def test_names_of_strangers_cannot_leave_their_place(site: Site) -> None:
 
 
 def test_labels_on_a_topic_of_their_own(site: Site) -> None:
-    """Protects late labels: their range stands with the samples, and the id that both have is found or taken as it is given."""
+    """Protects late labels: their range stands with the samples, and the id that both have is found or taken
+    as it is given."""
     readings = [{"id": f"r{n}", "site": f"s{n % 3}", "temp": n / 3, "wear": 1} for n in range(ROWS)]
     outcomes = [{"id": f"r{n}", "wear": 100 + n} for n in range(ROWS)]
     site.write("readings", [(one["site"].encode(), one) for one in readings])
@@ -251,17 +316,32 @@ SCHEMA = {
 
 def avro(number: int, n: int) -> bytes:
     content = io.BytesIO()
-    row = {"site": f"s{n % 3}", "temp": None if n % 4 == 0 else n / 3, "at": 1_790_000_000_000 + n, "load": float(n)}
+    row = {
+        "site": f"s{n % 3}",
+        "temp": None if n % 4 == 0 else n / 3,
+        "at": 1_790_000_000_000 + n,
+        "load": float(n),
+    }
     fastavro.schemaless_writer(content, fastavro.parse_schema(SCHEMA), row)
     return framed(number, content.getvalue())
 
 
 def test_records_behind_a_registry(site: Site) -> None:
-    """Protects Avro: its schema is asked for, the registry's address is in the file, and silence ends with exit code 3 in time."""
+    """Protects Avro: its schema is asked for, the registry's address is in the file, and silence ends with
+    exit code 3 in time."""
     with serving() as registry:
         number = registry.add(SCHEMA)
         site.write("readings", [(b"key", avro(number, n)) for n in range(ROWS)])
-        asked = ("--from-topic", "readings", "--client", "site", "--label", "load", "--registry", registry.url)
+        asked = (
+            "--from-topic",
+            "readings",
+            "--client",
+            "site",
+            "--label",
+            "load",
+            "--registry",
+            registry.url,
+        )
         code, _, error = site.init("new.toml", *asked)
         assert code == 0, error
         assert f"{ROWS} of {ROWS} records" in error
@@ -283,7 +363,11 @@ def test_records_behind_a_registry(site: Site) -> None:
 VERTICAL = ("--parties", "bank,shop", "--federation", "credit")
 LABELS = ("--labels-topic", "outcomes", "--label", "defaulted")
 MEMBERS = [
-    ("vafl-party", ("--from-topic", "accounts", "--entity", "cust", "--party", "bank"), ["federation.embedding_size"]),
+    (
+        "vafl-party",
+        ("--from-topic", "accounts", "--entity", "cust", "--party", "bank"),
+        ["federation.embedding_size"],
+    ),
     ("vafl-coordinator", (*LABELS, "--set", "federation.embedding_size=1"), []),
     ("fdskl-worker", ("--from-topic", "accounts", "--entity", "cust", "--party", "bank", *LABELS), []),
     (
@@ -296,9 +380,15 @@ MEMBERS = [
 
 
 @pytest.mark.parametrize(("kind", "arguments", "missing"), MEMBERS)
-def test_members_of_vertical_federations(site: Site, kind: str, arguments: tuple[str, ...], missing: list[str]) -> None:
-    """Protects parties: columns and labels are written as far as records tell them, and the rest is asked for by name."""
-    site.write("accounts", [(f"c{n}".encode(), {"cust": f"c{n}", "age": n, "kind": "ab"[n % 2]}) for n in range(ROWS)])
+def test_members_of_vertical_federations(
+    site: Site, kind: str, arguments: tuple[str, ...], missing: list[str]
+) -> None:
+    """Protects parties: columns and labels are written as far as records tell them, and the rest is asked for
+    by name."""
+    site.write(
+        "accounts",
+        [(f"c{n}".encode(), {"cust": f"c{n}", "age": n, "kind": "ab"[n % 2]}) for n in range(ROWS)],
+    )
     site.write("outcomes", [(f"c{n}".encode(), {"cust": f"c{n}", "defaulted": n % 2}) for n in range(ROWS)])
     code, out, error = site.init("new.toml", "--role", kind, *VERTICAL, *arguments, "--format", "json")
     assert code == 0, error
@@ -309,7 +399,9 @@ def test_members_of_vertical_federations(site: Site, kind: str, arguments: tuple
     for key in missing:
         assert f"\n# {key.split('.')[1]} =\n" in text
     if kind == "quasi-newton-guest":
-        assert "Before it runs: the settings: encryption.key_fingerprint is missing" in text.replace("\n# ", " ")
+        assert "Before it runs: the settings: encryption.key_fingerprint is missing" in text.replace(
+            "\n# ", " "
+        )
     elif not missing:
         read_configuration(site.folder / "new.toml")
         if "samples" in said["settings"]:

@@ -1,4 +1,5 @@
-"""Samples and their labels on two topics: in whatever order they come, whatever happens in between, each pair is learnt once."""
+"""Samples and their labels on two topics: in whatever order they come, whatever happens in between, each pair
+is learnt once."""
 
 from __future__ import annotations
 
@@ -52,17 +53,25 @@ class Federation:
     def __post_init__(self) -> None:
         self.bus = MemoryBus(clock=self.clock)
         for kind in ("pofmkl-client", "pofmkl-server"):
-            self.bus.create([replace(spec, partitions=spec.partitions or 2) for spec in find_kind(kind).topics(self.settings)])
+            self.bus.create(
+                [
+                    replace(spec, partitions=spec.partitions or 2)
+                    for spec in find_kind(kind).topics(self.settings)
+                ]
+            )
         self.workers: list[Worker] = []
 
     def start(self, kind: str = "pofmkl-client") -> Worker:
-        chosen = self.settings.model_copy(update={"role": self.settings.role.model_copy(update={"kind": kind})})
+        chosen = self.settings.model_copy(
+            update={"role": self.settings.role.model_copy(update={"kind": kind})}
+        )
         worker = build_worker(chosen, self.bus, clock=self.clock)
         self.workers.append(worker)
         return worker
 
     def kill(self, worker: Worker) -> None:
-        """The worker is gone without a word: the cluster gives its partitions to others, and nothing of its memory is left."""
+        """The worker is gone without a word: the cluster gives its partitions to others, and nothing of its
+        memory is left."""
         self.workers.remove(worker)
         assert worker._session is not None
         self.bus.expel(worker._session)  # type: ignore[arg-type]
@@ -123,7 +132,8 @@ def federation() -> Iterator[Federation]:
 
 
 def test_label_after_sample(federation: Federation) -> None:
-    """Protects the ordinary case: predicted before the label is there, learnt when it comes, and nothing is left waiting."""
+    """Protects the ordinary case: predicted before the label is there, learnt when it comes, and nothing is
+    left waiting."""
     federation.sample("1")
     assert federation.predicted() == [("a", "1")]
     assert federation.updates() == []
@@ -147,7 +157,8 @@ def test_label_before_sample(federation: Federation) -> None:
 
 
 def test_label_twice(federation: Federation) -> None:
-    """Protects from learning twice what a producer sent twice: the first label counts, before its sample and after it."""
+    """Protects from learning twice what a producer sent twice: the first label counts, before its sample and
+    after it."""
     federation.sample("1")
     for _ in range(3):
         federation.label("1")
@@ -159,7 +170,8 @@ def test_label_twice(federation: Federation) -> None:
 
 
 def test_first_of_two_labels_counts() -> None:
-    """Protects what is learnt from a correction that came too late: the pair has the label that came first."""
+    """Protects what is learnt from a correction that came too late: the pair has the label that came
+    first."""
     join = LabelJoin(EXPIRY, 10, 5)
     join.open(0)
     key = JoinKey(0, "a", "1")
@@ -177,7 +189,8 @@ def test_label_of_another_client_is_another_label(federation: Federation) -> Non
 
 
 def test_sample_twice(federation: Federation) -> None:
-    """Protects from learning a sample twice: every record is predicted, but one of the same name is learnt."""
+    """Protects from learning a sample twice: every record is predicted, but one of the same name is
+    learnt."""
     federation.sample("1")
     federation.sample("1", inputs=(9.0, 9.0))
     federation.label("1")
@@ -189,7 +202,8 @@ def test_sample_twice(federation: Federation) -> None:
 
 
 def test_label_never(federation: Federation) -> None:
-    """Protects the memory: a sample whose label never comes is forgotten in time, without another record, and counted."""
+    """Protects the memory: a sample whose label never comes is forgotten in time, without another record, and
+    counted."""
     federation.sample("1")
     federation.clock.now += EXPIRY - 1
     federation.settle()
@@ -209,7 +223,8 @@ def test_sample_never(federation: Federation) -> None:
 
 
 def test_label_after_expiry(federation: Federation) -> None:
-    """Protects the promise of an end: a label too late for its sample teaches nothing, waits in vain, and is counted."""
+    """Protects the promise of an end: a label too late for its sample teaches nothing, waits in vain, and is
+    counted."""
     federation.sample("1")
     federation.clock.now += EXPIRY
     federation.settle()
@@ -222,7 +237,8 @@ def test_label_after_expiry(federation: Federation) -> None:
 
 
 def test_time_passes_in_ticks_only(federation: Federation) -> None:
-    """Protects who was away: labels that came meanwhile find their samples, however late the worker reads them."""
+    """Protects who was away: labels that came meanwhile find their samples, however late the worker reads
+    them."""
     federation.sample("1")
     federation.kill(federation.workers[0])
     federation.bus.write([Outgoing("labels", b"a", b'{"id": "1", "y": 0.5}')])
@@ -234,7 +250,8 @@ def test_time_passes_in_ticks_only(federation: Federation) -> None:
 
 
 def test_after_a_restart(federation: Federation) -> None:
-    """Protects what waits, and the memory of what was learnt, from a worker that is killed: all of it is in the changelog."""
+    """Protects what waits, and the memory of what was learnt, from a worker that is killed: all of it is in
+    the changelog."""
     federation.sample("waits")
     federation.label("early")
     federation.sample("learnt")
@@ -253,7 +270,8 @@ def test_after_a_restart(federation: Federation) -> None:
 
 
 def test_expiry_goes_on_after_a_restart(federation: Federation) -> None:
-    """Protects the order of age: what was remembered first expires first, and a restart gives nobody another life."""
+    """Protects the order of age: what was remembered first expires first, and a restart gives nobody another
+    life."""
     for number in range(3):
         federation.sample(str(number))
         federation.clock.now += 10
@@ -269,7 +287,8 @@ def test_expiry_goes_on_after_a_restart(federation: Federation) -> None:
 
 
 def test_what_changed_twice_in_a_step_is_remembered_last() -> None:
-    """Protects the order of age in the changelog: a pair learnt in the step of its sample must not hide older ones from expiry."""
+    """Protects the order of age in the changelog: a pair learnt in the step of its sample must not hide older
+    ones from expiry."""
     join, restored = LabelJoin(EXPIRY, 10, 5), LabelJoin(EXPIRY, 10, 5)
     join.open(0)
     restored.open(0)
@@ -286,7 +305,8 @@ def test_what_changed_twice_in_a_step_is_remembered_last() -> None:
 
 
 def test_pair_that_waits_for_the_model_after_a_restart() -> None:
-    """Protects pairs between label and learning: in lockstep they wait for a version, and a restart in between keeps them, once."""
+    """Protects pairs between label and learning: in lockstep they wait for a version, and a restart in
+    between keeps them, once."""
     federation = Federation(settings(federation={"clients": 1}, learning={"staleness": "lockstep"}))
     federation.start()
     federation.settle()
@@ -309,7 +329,8 @@ def test_pair_that_waits_for_the_model_after_a_restart() -> None:
 
 
 def test_pairs_that_wait_for_the_model_are_bounded() -> None:
-    """Protects the memory from labels without a model: a partition where enough pairs wait is read no further, then again."""
+    """Protects the memory from labels without a model: a partition where enough pairs wait is read no
+    further, then again."""
     federation = Federation(settings(federation={"clients": 1}, learning={"staleness": "lockstep"}))
     worker = federation.start()
     role = worker.role
@@ -337,7 +358,8 @@ def test_pairs_that_wait_for_the_model_are_bounded() -> None:
 
 
 def test_after_a_rebalance_to_another_worker(federation: Federation) -> None:
-    """Protects a moved partition: the worker that has it now knows what waits, and the killed one's step is not done twice."""
+    """Protects a moved partition: the worker that has it now knows what waits, and the killed one's step is
+    not done twice."""
     clients = ["a", "b", "c", "d", "e", "g"]
     first, second = federation.workers[0], federation.start()
     federation.settle()
@@ -355,7 +377,9 @@ def test_after_a_rebalance_to_another_worker(federation: Federation) -> None:
         federation.label("waits", client=client)
         federation.sample("early", client)
         federation.label("learnt", client=client)
-    assert federation.predicted() == sorted((client, name) for client in clients for name in ("waits", "early", "learnt"))
+    assert federation.predicted() == sorted(
+        (client, name) for client in clients for name in ("waits", "early", "learnt")
+    )
     learnt = [update.client for update in federation.updates()]
     assert sorted(learnt) == sorted(3 * clients)
     figures = federation.figures()
@@ -364,7 +388,8 @@ def test_after_a_rebalance_to_another_worker(federation: Federation) -> None:
 
 
 def test_displaced_by_the_limit() -> None:
-    """Protects the memory from one client: its oldest gives way, is counted by side, and others keep theirs."""
+    """Protects the memory from one client: its oldest gives way, is counted by side, and others keep
+    theirs."""
     federation = Federation(settings(labels={"limit": 2}))
     federation.start()
     federation.settle()
@@ -373,7 +398,11 @@ def test_displaced_by_the_limit() -> None:
         federation.sample(name)
     assert federation.figures() == {"samples_without_label": 3, "unlearnt_samples displaced": 1}
     federation.label("1")
-    assert federation.figures() == {"samples_without_label": 2, "labels_without_sample": 1, "unlearnt_samples displaced": 2}
+    assert federation.figures() == {
+        "samples_without_label": 2,
+        "labels_without_sample": 1,
+        "unlearnt_samples displaced": 2,
+    }
     federation.label("3")
     federation.label("x")
     federation.label("other", client="b")
@@ -401,7 +430,8 @@ def test_a_lower_limit_after_a_restart() -> None:
 
 
 def test_state_of_another_learner_is_refused(federation: Federation) -> None:
-    """Protects from learning garbage: what was kept of a sample by another preset or dictionary is no input of this one."""
+    """Protects from learning garbage: what was kept of a sample by another preset or dictionary is no input
+    of this one."""
     federation.sample("1")
     (key, value) = next(
         (record.key, record.value)
@@ -431,7 +461,9 @@ def published(federation: Federation, rounds: int, clients: int) -> NDArray[np.f
     return found
 
 
-def run_late(federation: Federation, inputs: NDArray[np.float64], labels: NDArray[np.float64], delay: int) -> None:
+def run_late(
+    federation: Federation, inputs: NDArray[np.float64], labels: NDArray[np.float64], delay: int
+) -> None:
     """Round by round, the labels of round t once round t + delay is predicted; the rest never."""
     rounds, clients = labels.shape
     for number in range(rounds):
@@ -445,8 +477,8 @@ def run_late(federation: Federation, inputs: NDArray[np.float64], labels: NDArra
 def test_paper_with_late_labels_is_its_equations(delay: int) -> None:
     """Protects what is learnt from a late label: (7) and (9) with the f_i of then, all else of now.
 
-    The oracle is plain NumPy from the paper's equations. It takes the frequencies and which kernels were sent from the run.
-    """
+    The oracle is plain NumPy from the paper's equations. It takes the frequencies and which kernels were sent
+    from the run."""
     rounds, clients, eta, penalty, xi = 25, 3, 0.4, 0.05, 0.3
     chosen = settings(
         federation={"clients": clients},
@@ -494,7 +526,9 @@ def test_paper_with_late_labels_is_its_equations(delay: int) -> None:
             p = (1 - xi) * weights[chosen_kernels].sum() / weights.sum() + xi / 2
             # (9)
             step = (eta / p) * (2 * (f - y)[:, None] * maps[s, k] + 2 * penalty * theta)[chosen_kernels]
-            np.testing.assert_allclose(np.frombuffer(update.steps).reshape(step.shape), step, rtol=0, atol=1e-9)
+            np.testing.assert_allclose(
+                np.frombuffer(update.steps).reshape(step.shape), step, rtol=0, atol=1e-9
+            )
             total[chosen_kernels] += step
             # (7)
             log_weights[k] -= eta * ((f - y) ** 2 + penalty * norms)
@@ -506,9 +540,12 @@ def test_paper_with_late_labels_is_its_equations(delay: int) -> None:
 
 @pytest.mark.parametrize("delay", [0, 4])
 def test_default_with_late_labels_is_the_direct_computation(delay: int) -> None:
-    """Protects the figures for late labels in the documents: roles on a bus predict what the direct computation predicts."""
+    """Protects the figures for late labels in the documents: roles on a bus predict what the direct
+    computation predicts."""
     rounds, clients = 40, 3
-    chosen = settings(federation={"clients": clients}, learning={"staleness": "lockstep"}, uplink={"kernels_per_upload": 2})
+    chosen = settings(
+        federation={"clients": clients}, learning={"staleness": "lockstep"}, uplink={"kernels_per_upload": 2}
+    )
     federation = Federation(chosen)
     federation.start()
     federation.start("pofmkl-server")
@@ -521,7 +558,8 @@ def test_default_with_late_labels_is_the_direct_computation(delay: int) -> None:
 
 
 def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
-    """Protects memory: one entry stamped by a host whose clock is wrong must not keep all later ones from expiring."""
+    """Protects memory: one entry stamped by a host whose clock is wrong must not keep all later ones from
+    expiring."""
     join = LabelJoin(EXPIRY, 10, 5)
     join.open(0)
     join.sample(JoinKey(0, "a", "early"), b"", 1e6)
@@ -533,7 +571,8 @@ def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
 
 
 def test_labels_of_strangers_take_no_clients_place(federation: Federation) -> None:
-    """Protects predictions: labels that are keyed by something else fill the join at most, and never refuse a sample."""
+    """Protects predictions: labels that are keyed by something else fill the join at most, and never refuse a
+    sample."""
     for number in range(20):
         federation.label("0", client=f"stranger-{number}")
     federation.sample("0")

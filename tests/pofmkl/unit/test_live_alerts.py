@@ -1,7 +1,7 @@
 """Ways in which learning stops, each told by a real Prometheus that watches real processes.
 
-Its rules are those that users load, with a second for each minute of a quarter of an hour, and for three minutes of longer times.
-"""
+Its rules are those that users load, with a second for each minute of a quarter of an hour, and for three
+minutes of longer times."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def hurried(rules: Path, folder: Path) -> Path:
 
 
 class Plant:
-    """Two federations on a bus in a file; ``plant`` has a bytes budget that is never spent, ``tight`` one that always is.
+    """Two federations on a bus in a file; ``plant`` has a bytes budget that is never spent, ``tight`` one
+    that always is.
 
     writing: the devices whose samples come. labelled: whether these have labels.
     """
@@ -86,13 +87,17 @@ class Plant:
         self.folder = folder
         self.writing: tuple[str, ...] = ("press", "pump")
         self.labelled = True
-        self.ports = dict(zip(("plant-client", "plant-server", "tight-client", "tight-server"), free_ports(4), strict=True))
+        self.ports = dict(
+            zip(("plant-client", "plant-server", "tight-client", "tight-server"), free_ports(4), strict=True)
+        )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
         for member in self.ports:
             name, _, kind = member.partition("-")
-            text = CONFIGURATION.format(name=name, kind=kind, folder=folder) + (TIGHT if name == "tight" else "")
+            text = CONFIGURATION.format(name=name, kind=kind, folder=folder) + (
+                TIGHT if name == "tight" else ""
+            )
             (folder / f"{member}.toml").write_text(text)
             made = ("--create-inputs", "--partitions", "1") if kind == "client" else ("--create",)
             line = [sys.executable, "-m", "streamfl", "topics", f"{member}.toml", *made]
@@ -104,7 +109,9 @@ class Plant:
         line = [sys.executable, "-m", "streamfl", "run", f"{member}.toml"]
         environment = {**os.environ, "STREAMFL_METRICS__PORT": str(self.ports[member])}
         with (self.folder / f"{member}.log").open("ab") as log:
-            self._processes[member] = subprocess.Popen(line, cwd=self.folder, env=environment, stdout=log, stderr=log)
+            self._processes[member] = subprocess.Popen(
+                line, cwd=self.folder, env=environment, stdout=log, stderr=log
+            )
 
     def kill(self, member: str) -> None:
         process = self._processes.pop(member)
@@ -128,7 +135,14 @@ class Plant:
             for device in self.writing:
                 sample = {"device": device, **content, **(label if self.labelled else {})}
                 records.append(Outgoing("plant-readings", device.encode(), json.dumps(sample).encode(), 0))
-            records.append(Outgoing("tight-readings", b"press", json.dumps({"device": "press", **content, **label}).encode(), 0))
+            records.append(
+                Outgoing(
+                    "tight-readings",
+                    b"press",
+                    json.dumps({"device": "press", **content, **label}).encode(),
+                    0,
+                )
+            )
             self.bus.write(records)
 
 
@@ -162,9 +176,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, W
         plant.close()
 
 
-def test_each_way_in_which_learning_stops_is_told_and_none_is_while_it_goes_on(watched: tuple[Plant, Watch]) -> None:
-    """Protects from a federation that learns nothing under a board that is green: by no server, no labels, no client, a dead
-    server, refused updates and a spent budget; and from alerts while all is well.
+def test_each_way_in_which_learning_stops_is_told_and_none_is_while_it_goes_on(
+    watched: tuple[Plant, Watch],
+) -> None:
+    """Protects from a federation that learns nothing under a board that is green: by no server, no labels, no
+    client, a dead server, refused updates and a spent budget; and from alerts while all is well.
     """
     plant, watch = watched
     for member in ("plant-client", "tight-client", "tight-server"):

@@ -1,4 +1,5 @@
-"""Challengers beside a client's learner: measured as if run by hand, and of no consequence for anything else."""
+"""Challengers beside a client's learner: measured as if run by hand, and of no consequence for anything
+else."""
 
 from __future__ import annotations
 
@@ -27,14 +28,23 @@ CLIENTS = ("a", "b")
 
 
 def role(
-    models: Sequence[str] = (), loss: str = "square", preset: str = "default", label_range: tuple[float, float] = (0.0, 1.0)
+    models: Sequence[str] = (),
+    loss: str = "square",
+    preset: str = "default",
+    label_range: tuple[float, float] = (0.0, 1.0),
 ) -> PofmklClient:
     settings = PofmklSettings.model_validate(
         {
             "federation": {"name": "f", "clients": 2},
             "role": {"kind": "pofmkl-client"},
             "samples": {"topic": "t", "features": ["x", "z"], "label": "y", "label_range": label_range},
-            "learning": {"preset": preset, "features_per_kernel": 4, "loss": loss, "staleness": "async", "catch_up_samples": 0},
+            "learning": {
+                "preset": preset,
+                "features_per_kernel": 4,
+                "loss": loss,
+                "staleness": "async",
+                "catch_up_samples": 0,
+            },
             "kernels": {"bandwidths": [0.5, 1.0]},
             "uplink": {"kernels_per_upload": 1},
             "challengers": {"models": list(models)},
@@ -75,7 +85,8 @@ def figures(measurements: Iterable[Measurement]) -> dict[tuple[str, str], float]
 @pytest.mark.parametrize("preset", ["default", "paper"])
 @pytest.mark.parametrize("loss", ["square", "logistic"])
 def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
-    """Protects the comparison that Grafana shows: one model a client, each asked before it is told, unlabelled samples left out."""
+    """Protects the comparison that Grafana shows: one model a client, each asked before it is told,
+    unlabelled samples left out."""
     found = role(["linear"], loss, preset)
     samples = stream(40, loss)
     for start in range(0, len(samples), 7):
@@ -84,7 +95,9 @@ def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
     labels: list[float] = []
     models: dict[str, Any] = {}
     for name in CLIENTS:
-        estimator = linear_model.LogisticRegression() if loss == "logistic" else linear_model.LinearRegression()
+        estimator = (
+            linear_model.LogisticRegression() if loss == "logistic" else linear_model.LinearRegression()
+        )
         models[name] = preprocessing.StandardScaler() | estimator
     seen: dict[str, list[float]] = {name: [] for name in CLIENTS}
     for sample in samples:
@@ -97,20 +110,28 @@ def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
             predictions.append(float(np.clip(model.predict_proba_one(inputs)[True], least, 1 - least)))
             model.learn_one(inputs, sample.label == 1.0)
         else:
-            predictions.append(float(np.clip(model.predict_one(inputs), min(known, default=0.0), max(known, default=0.0))))
+            predictions.append(
+                float(np.clip(model.predict_one(inputs), min(known, default=0.0), max(known, default=0.0)))
+            )
             model.learn_one(inputs, sample.label)
         known.append(sample.label)
         labels.append(sample.label)
     measured = figures(found.measure())
     expected = np.square(np.subtract(predictions, labels)).mean()
-    assert measured["challenger_squared_error_sum", "linear"] == pytest.approx(expected * len(labels), rel=1e-12)
+    assert measured["challenger_squared_error_sum", "linear"] == pytest.approx(
+        expected * len(labels), rel=1e-12
+    )
     assert measured["challenger_rmse", "linear"] == pytest.approx(expected**0.5, rel=1e-12)
     assert measured["challenger_rmse_windowed", "linear"] == pytest.approx(expected**0.5, rel=1e-12)
     assert measured["challenger_labels", "linear"] == len(labels) == 64
     assert measured["challenger_failures", "linear"] == 0
     if loss == "logistic":
-        assert measured["challenger_auc", "linear"] == pytest.approx(metrics.roc_auc_score(labels, predictions))
-        assert measured["challenger_log_loss", "linear"] == pytest.approx(metrics.log_loss(labels, predictions))
+        assert measured["challenger_auc", "linear"] == pytest.approx(
+            metrics.roc_auc_score(labels, predictions)
+        )
+        assert measured["challenger_log_loss", "linear"] == pytest.approx(
+            metrics.log_loss(labels, predictions)
+        )
     else:
         assert ("challenger_auc", "linear") not in measured
 
@@ -118,9 +139,12 @@ def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
 @pytest.mark.parametrize("preset", ["default", "paper"])
 @pytest.mark.parametrize("loss", ["square", "logistic"])
 def test_nothing_else_depends_on_challengers(preset: str, loss: str) -> None:
-    """Protects the federation from being another one when somebody looks at it: replies, state and figures are equal to the bit."""
+    """Protects the federation from being another one when somebody looks at it: replies, state and figures
+    are equal to the bit."""
     samples = stream(30, loss)
-    with_them, without = (role(models, loss, preset) for models in (["linear", "hoeffding", "knn", "last-label"], []))
+    with_them, without = (
+        role(models, loss, preset) for models in (["linear", "hoeffding", "knn", "last-label"], [])
+    )
     for start in range(0, len(samples), 6):
         batch = arrived(samples[start : start + 6])
         assert with_them.receive(batch, float(start)) == without.receive(batch, float(start))
@@ -131,23 +155,31 @@ def test_nothing_else_depends_on_challengers(preset: str, loss: str) -> None:
 
 
 def test_without_a_list_there_are_none() -> None:
-    """Protects the hot path: where no challenger is asked for, nothing is held that could take time or memory."""
+    """Protects the hot path: where no challenger is asked for, nothing is held that could take time or
+    memory."""
     assert role().challengers is None
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_probabilities_are_judged_as_such(preset: str) -> None:
-    """Protects who classifies from judging by squared error alone; the figures are of the predictions as published."""
+    """Protects who classifies from judging by squared error alone; the figures are of the predictions as
+    published."""
     found, samples = role(loss="logistic", preset=preset), stream(40, "logistic")
     replies = found.receive(arrived(samples), 1.0)
-    made = [msgspec.json.decode(one.value) for one in replies if isinstance(one, Send) and one.channel == "predictions"]
+    made = [
+        msgspec.json.decode(one.value)
+        for one in replies
+        if isinstance(one, Send) and one.channel == "predictions"
+    ]
     labelled = [one for one in made if one["label"] is not None]
     predictions, labels = [one["prediction"] for one in labelled], [one["label"] for one in labelled]
     measured = {item.name: item.value for item in found.measure()}
     assert measured["auc"] == pytest.approx(metrics.roc_auc_score(labels, predictions))
     assert measured["log_loss"] == pytest.approx(metrics.log_loss(labels, predictions), rel=1e-6)
     assert measured["accuracy"] == pytest.approx(metrics.accuracy_score(labels, np.array(predictions) >= 0.5))
-    assert measured["rmse_windowed"] == pytest.approx(metrics.root_mean_squared_error(labels, predictions), rel=1e-6)
+    assert measured["rmse_windowed"] == pytest.approx(
+        metrics.root_mean_squared_error(labels, predictions), rel=1e-6
+    )
 
 
 class Failing:
@@ -168,8 +200,11 @@ class Failing:
 
 
 @pytest.mark.parametrize("how", ["predict", "learn", "nan"])
-def test_a_failing_challenger_is_switched_off_for_its_client(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worker, and the other challengers, from another library's mistakes; the figures stay those of two labels."""
+def test_a_failing_challenger_is_switched_off_for_its_client(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the worker, and the other challengers, from another library's mistakes; the figures stay those
+    of two labels."""
 
     def chosen(name: str, loss: Any) -> Challenger:
         return Failing(how) if name == "knn" else challenger(name, loss)
@@ -188,7 +223,8 @@ def test_a_failing_challenger_is_switched_off_for_its_client(how: str, monkeypat
 
 
 def test_a_moved_partition_takes_its_challengers_along() -> None:
-    """Protects memory: what was learnt for clients that are gone is let go, and those that come back begin anew."""
+    """Protects memory: what was learnt for clients that are gone is let go, and those that come back begin
+    anew."""
     found = role(["last-label"])
     found.receive(arrived([Sample("a", "1", (0.0, 0.0), 0.5), Sample("b", "1", (0.0, 0.0), 0.5)]), 1.0)
     assert figures(found.measure())["challenger_rmse", "last-label"] == pytest.approx(0.5)
@@ -202,16 +238,23 @@ def test_a_moved_partition_takes_its_challengers_along() -> None:
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_errors_are_in_the_labels_own_unit(preset: str) -> None:
-    """Protects who reads an error from taking it for degrees where it is a share of label_range: the published numbers decide.
+    """Protects who reads an error from taking it for degrees where it is a share of label_range: the
+    published numbers decide.
 
-    Labels from 20 to 60 are 0 to 1 within. Counters of squares and their roots are as the predictions topic has them, of the
-    federation and of a challenger.
+    Labels from 20 to 60 are 0 to 1 within. Counters of squares and their roots are as the predictions topic
+    has them, of the federation and of a challenger.
     """
     found = role(["last-label"], preset=preset, label_range=(20.0, 60.0))
     samples = stream(20)
     replies = found.receive(arrived(samples), 1.0)
-    made = [msgspec.json.decode(one.value) for one in replies if isinstance(one, Send) and one.channel == "predictions"]
-    labels, predictions = ([one[name] for one in made if one["label"] is not None] for name in ("label", "prediction"))
+    made = [
+        msgspec.json.decode(one.value)
+        for one in replies
+        if isinstance(one, Send) and one.channel == "predictions"
+    ]
+    labels, predictions = (
+        [one[name] for one in made if one["label"] is not None] for name in ("label", "prediction")
+    )
     assert 20.0 <= min(labels) < max(labels) <= 60.0
     measured = {item.name: item.value for item in found.measure()}
     rmse = metrics.root_mean_squared_error(labels, predictions)
@@ -219,7 +262,9 @@ def test_errors_are_in_the_labels_own_unit(preset: str) -> None:
         assert measured[name] == pytest.approx(rmse, rel=1e-6)
     for name in ("squared_error_sum", "lifetime_squared_error"):
         assert measured[name] == pytest.approx(len(labels) * rmse**2, rel=1e-6)
-    assert measured["mae_windowed"] == pytest.approx(metrics.mean_absolute_error(labels, predictions), rel=1e-6)
+    assert measured["mae_windowed"] == pytest.approx(
+        metrics.mean_absolute_error(labels, predictions), rel=1e-6
+    )
     last, before = {}, []
     for one in made:
         if one["label"] is not None:
@@ -228,12 +273,17 @@ def test_errors_are_in_the_labels_own_unit(preset: str) -> None:
     told = figures(found.measure())
     for name in ("challenger_rmse", "challenger_rmse_windowed"):
         assert told[name, "last-label"] == pytest.approx(metrics.root_mean_squared_error(labels, before))
-    assert told["challenger_mae_windowed", "last-label"] == pytest.approx(metrics.mean_absolute_error(labels, before))
-    assert told["challenger_squared_error_sum", "last-label"] == pytest.approx(np.square(np.subtract(labels, before)).sum())
+    assert told["challenger_mae_windowed", "last-label"] == pytest.approx(
+        metrics.mean_absolute_error(labels, before)
+    )
+    assert told["challenger_squared_error_sum", "last-label"] == pytest.approx(
+        np.square(np.subtract(labels, before)).sum()
+    )
 
 
 def test_the_window_is_of_a_thousand_labels() -> None:
-    """Protects the windowed figure from what has long passed: without it a stream's change would show late."""
+    """Protects the windowed figure from what has long passed: without it a stream's change would show
+    late."""
     beside = LiveChallengers(["last-label"], "square")
     beside.run((((0, "a"), Sample("a", str(number), (), float(number == 0))) for number in range(1001)), 0.0)
     measured = figures(beside.measure())
@@ -243,7 +293,8 @@ def test_the_window_is_of_a_thousand_labels() -> None:
 
 
 def test_a_simulation_shows_its_challengers() -> None:
-    """Protects who has named challengers and tries the configuration on a file: the figures are of this run, by each client."""
+    """Protects who has named challengers and tries the configuration on a file: the figures are of this run,
+    by each client."""
     settings = PofmklSettings.model_validate(
         {
             "federation": {"name": "f", "clients": 2},
@@ -265,11 +316,14 @@ def test_a_simulation_shows_its_challengers() -> None:
 
 @pytest.mark.parametrize("models", [["lasso"], ["knn", "knn"]])
 def test_names_are_checked_before_anything_runs(models: list[str]) -> None:
-    """Protects from a worker that starts without what it was asked for: the message has the key and the known names."""
+    """Protects from a worker that starts without what it was asked for: the message has the key and the known
+    names."""
     sections = {
         "federation": {"name": "f", "clients": 2},
         "role": {"kind": "pofmkl-client"},
         "challengers": {"models": models},
     }
-    with pytest.raises(ConfigurationError, match=r"challengers\.models.*any of running-mean, last-label, linear, knn"):
+    with pytest.raises(
+        ConfigurationError, match=r"challengers\.models.*any of running-mean, last-label, linear, knn"
+    ):
         load_settings(None, PofmklSettings, sections)

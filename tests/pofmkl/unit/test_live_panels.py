@@ -1,4 +1,5 @@
-"""The dashboard's panels, asked of a real Prometheus that has watched a federation through kills and restarts."""
+"""The dashboard's panels, asked of a real Prometheus that has watched a federation through kills and
+restarts."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ ORPHANED = (
     'max by (partition) (streamfl_group_lag_records{topic="readings"}) > 0 '
     'unless sum by (partition) (streamfl_consumer_lag_records{topic="readings"})'
 )
-# Prometheus scrapes once a second and takes a rate from scrape to scrape: this long, so that a second of it is little.
+# Prometheus scrapes once a second and takes a rate from scrape to scrape: this long, so that a second of it
+# is little.
 CALM_SECONDS = 16.0
 WAIT_SECONDS = 120.0
 
@@ -82,7 +84,8 @@ def until(true: Callable[[], bool], what: str) -> None:
 
 
 class Plant:
-    """A server and two client workers, each a process, on a bus in a file; and the Prometheus that watches them."""
+    """A server and two client workers, each a process, on a bus in a file; and the Prometheus that watches
+    them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,7 +105,8 @@ class Plant:
         self.prometheus: Prometheus
 
     def has_orphans(self) -> bool:
-        """Whether a partition without a worker has all records of the last writing before it. Keeps what the panel of lag says."""
+        """Whether a partition without a worker has all records of the last writing before it. Keeps what the
+        panel of lag says."""
         at = time.time()
         told = asked(self.prometheus, panel("Consumer lag")["{{group}} {{topic}} {{partition}}"], 60, at)
         if not self.prometheus.ask(ORPHANED, at) or max((count for _, count in told), default=0.0) < 60:
@@ -118,7 +122,9 @@ class Plant:
         line = [sys.executable, "-m", "streamfl", "run", f"{worker.partition('-')[0]}.toml"]
         environment = {**os.environ, "STREAMFL_METRICS__PORT": str(self.ports[worker])}
         with (self.folder / f"{worker}.log").open("ab") as log:
-            self.processes[worker] = subprocess.Popen(line, cwd=self.folder, env=environment, stdout=log, stderr=log)
+            self.processes[worker] = subprocess.Popen(
+                line, cwd=self.folder, env=environment, stdout=log, stderr=log
+            )
 
     def kill(self, worker: str) -> None:
         """In the middle of whatever it does."""
@@ -200,8 +206,11 @@ class Plant:
             until(partial(self.prometheus.has_scraped, ports, time.time()), "all are scraped")
 
 
-def asked(prometheus: Prometheus, expression: str, seconds: float, at: float | None = None) -> list[tuple[Any, float]]:
-    """A panel's query as Grafana sends it when everything is chosen, its rates over so many seconds until ``at``, or now."""
+def asked(
+    prometheus: Prometheus, expression: str, seconds: float, at: float | None = None
+) -> list[tuple[Any, float]]:
+    """A panel's query as Grafana sends it when everything is chosen, its rates over so many seconds until
+    ``at``, or now."""
     chosen = expression.replace("$system", "pofmkl")
     for length in ("$__rate_interval", "$__range"):
         chosen = chosen.replace(length, f"{int(seconds)}s")
@@ -219,7 +228,8 @@ def panel(title: str, board: Dashboard = DASHBOARD) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, Prometheus, float]]:
-    """A plant that has lived through two kills and idle restarts and was calm then; and for how long Prometheus has watched."""
+    """A plant that has lived through two kills and idle restarts and was calm then; and for how long
+    Prometheus has watched."""
     folder = tmp_path_factory.mktemp("plant")
     plant = Plant(folder)
     with running_prometheus(list(plant.ports.values()), folder) as prometheus:
@@ -228,7 +238,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, P
             for worker in plant.ports:
                 plant.start(worker)
             held = 'sum(streamfl_partitions{federation="plant"}) or vector(0)'
-            until(lambda: prometheus.value(held) == PARTITIONS + 1, "workers have all partitions, and the server the model's")
+            until(
+                lambda: prometheus.value(held) == PARTITIONS + 1,
+                "workers have all partitions, and the server the model's",
+            )
             plant.scraped()
             plant.write(FIRST)
             plant.drained()
@@ -256,22 +269,30 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, P
 
 
 def test_errors_and_regret_are_those_of_the_topics(watched: tuple[Plant, Prometheus, float]) -> None:
-    """Protects whoever reads the board after a restart: error and regret are the topics', whoever was killed."""
+    """Protects whoever reads the board after a restart: error and regret are the topics', whoever was
+    killed."""
     plant, prometheus, _ = watched
     # Prometheus extrapolates the two workers' sums by factors of their own.
     at, begun = plant.before_kills
     [(_, now)] = asked(prometheus, panel("RMSE, in the label's unit")["now"], begun, at)
     # The line that is none came with the first readings.
-    errors = squared_errors(plant.records("readings")[: FIRST * len(DEVICES)], plant.records(f"{NAME}.predictions"))
+    errors = squared_errors(
+        plant.records("readings")[: FIRST * len(DEVICES)], plant.records(f"{NAME}.predictions")
+    )
     assert now == pytest.approx((sum(error for _, error in errors) / len(errors)) ** 0.5, rel=0.05)
-    labelled = sum("lever" in json.loads(one.value) for one in plant.records("readings") if one.value is not None)
+    labelled = sum(
+        "lever" in json.loads(one.value) for one in plant.records("readings") if one.value is not None
+    )
     assert sum(client["labels"] for client in plant.at_rest.clients) == labelled - plant.refused
 
 
 def test_refused_records_are_seen_from_the_first_on(watched: tuple[Plant, Prometheus, float]) -> None:
     """Protects the alert on dead letters: each refused line is a growth, the first one too."""
     plant, prometheus, seconds = watched
-    grown = f'sum by (reason) (increase(streamfl_dead_letters_total{{federation="plant"}}[{int(seconds)}s])) > 0.5'
+    grown = (
+        f'sum by (reason) (increase(streamfl_dead_letters_total{{federation="plant"}}[{int(seconds)}s])) > '
+        "0.5"
+    )
     [(labels, count)] = prometheus.ask(grown)
     assert labels["reason"] == "not_numeric"
     # What a killed worker counted and nobody scraped is lost.
@@ -279,18 +300,24 @@ def test_refused_records_are_seen_from_the_first_on(watched: tuple[Plant, Promet
 
 
 def test_partitions_of_a_dead_worker_have_a_lag(watched: tuple[Plant, Prometheus, float]) -> None:
-    """Protects the alert on lag when it matters most: until another worker has them, a dead worker's partitions are told of."""
+    """Protects the alert on lag when it matters most: until another worker has them, a dead worker's
+    partitions are told of."""
     plant, _, _ = watched
     told = {labels["partition"]: count for labels, count in plant.orphaned if labels["topic"] == "readings"}
     assert sorted(told) == [str(number) for number in range(PARTITIONS)]
 
 
 def test_tiles_are_what_is_so(watched: tuple[Plant, Prometheus, float]) -> None:
-    """Protects who looks at the first row alone: workers, restarts, refused records and lag are counted right after kills."""
+    """Protects who looks at the first row alone: workers, restarts, refused records and lag are counted right
+    after kills."""
     plant, prometheus, seconds = watched
 
     def shown(board: Dashboard, title: str) -> dict[str, float]:
-        return {legend: value for legend, query in panel(title, board).items() for _, value in asked(prometheus, query, seconds)}
+        return {
+            legend: value
+            for legend, query in panel(title, board).items()
+            for _, value in asked(prometheus, query, seconds)
+        }
 
     for board in (HEALTH, *DASHBOARDS):
         assert shown(board, "Workers up") == {"up": 3, "of": 3}
@@ -301,7 +328,8 @@ def test_tiles_are_what_is_so(watched: tuple[Plant, Prometheus, float]) -> None:
 
 
 def test_every_line_shows_the_truth(watched: tuple[Plant, Prometheus, float]) -> None:
-    """Protects every line of every board: it is there, and shows what the topics, the state and the workers say."""
+    """Protects every line of every board: it is there, and shows what the topics, the state and the workers
+    say."""
     plant, prometheus, _ = watched
     calm = plant.at_rest
     wrong = wrong_lines(

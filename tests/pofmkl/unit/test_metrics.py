@@ -18,19 +18,23 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 def exported(configuration: Path, sections: dict[str, Any]) -> dict[str, str]:
-    """Kind of every metric, by name, that a worker with this configuration serves once it has joined its group."""
+    """Kind of every metric, by name, that a worker with this configuration serves once it has joined its
+    group."""
     with closing(joined(configuration, sections, MemoryBus())) as worker:
         return {name: kind for name, (kind, _) in served_by(worker).items()}
 
 
 def test_documented_metrics_are_the_exported_ones() -> None:
-    """Protects dashboards and alerts: what the reference names is what workers serve, no more, no less, with its kind.
+    """Protects dashboards and alerts: what the reference names is what workers serve, no more, no less, with
+    its kind.
 
-    Some is served with the logistic loss only, with challengers, with labels on a topic of their own, or with a user's own model.
-    """
+    Some is served with the logistic loss only, with challengers, with labels on a topic of their own, or with
+    a user's own model."""
     served: dict[str, str] = {}
     for configuration in sorted(DEPLOY.glob("*.toml")):
-        served |= exported(configuration, {"learning": {"loss": "logistic"}, "challengers": {"models": ["last-label"]}})
+        served |= exported(
+            configuration, {"learning": {"loss": "logistic"}, "challengers": {"models": ["last-label"]}}
+        )
     late = {
         "samples": {"sample_id": "id", "label": None},
         "labels": {"topic": "late", "sample_id": "id", "label": "y"},
@@ -38,14 +42,19 @@ def test_documented_metrics_are_the_exported_ones() -> None:
         "challengers": {"models": []},
     }
     served |= exported(DEPLOY / "client.toml", late)
-    own = {"models": {"line": {"make": "guest_models:line"}}, "experts": {"river": ["line"]}, "challengers": {"models": ["line"]}}
+    own = {
+        "models": {"line": {"make": "guest_models:line"}},
+        "experts": {"river": ["line"]},
+        "challengers": {"models": ["line"]},
+    }
     served |= exported(DEPLOY / "client.toml", own)
     documented = [*role_metrics(SYSTEM).values(), worker_metrics()]
     assert {name: one.kind for found in documented for name, one in found.items()} == served
 
 
 def test_overview_shows_what_it_promises() -> None:
-    """Protects the overview's purpose: error and the challengers', regret, throughput, lag and upload against budget are there."""
+    """Protects the overview's purpose: error and the challengers', regret, throughput, lag and upload against
+    budget are there."""
     assert set(re.findall(r"streamfl_\w+", " ".join(DASHBOARD.expressions))) >= {
         "streamfl_squared_error_sum_total",
         "streamfl_lifetime_squared_error",

@@ -1,4 +1,5 @@
-"""A client that no server answers goes on by itself: by the equation, remembered, and dropped whole by the next version."""
+"""A client that no server answers goes on by itself: by the equation, remembered, and dropped whole by the
+next version."""
 
 from __future__ import annotations
 
@@ -27,12 +28,15 @@ def stream() -> tuple[np.ndarray, np.ndarray]:
 
 
 def one(row: int, inputs: np.ndarray, label: float) -> Batch:
-    return Batch(np.array([row]), np.array([0]), np.array([1]), inputs[None], np.array([label]), np.array([True]))
+    return Batch(
+        np.array([row]), np.array([0]), np.array([1]), inputs[None], np.array([label]), np.array([True])
+    )
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["labels with samples", "late labels"])
 def test_steps_are_those_of_the_equation(late: bool) -> None:
-    """Protects what is learnt alone: the same as a federation of one whose server takes normalised least mean squares steps."""
+    """Protects what is learnt alone: the same as a federation of one whose server takes normalised least mean
+    squares steps."""
     own, reference = learner(), learner()
     row, other = own.borrow(), reference.borrow()
     assert own.own_steps is not None
@@ -52,14 +56,17 @@ def test_steps_are_those_of_the_equation(late: bool) -> None:
         np.testing.assert_allclose(found.predictions, expected.predictions, rtol=1e-9)
         # h = y_n z, so that z z' = h h' / |h|^2, whatever the sign of z.
         kernels = np.arange(own.kernels)
-        for kernel, h in enumerate(expected.steps(np.zeros(own.kernels, np.intp), kernels, np.ones(own.kernels))):
+        for kernel, h in enumerate(
+            expected.steps(np.zeros(own.kernels, np.intp), kernels, np.ones(own.kernels))
+        ):
             if h.any():
                 copy[kernel] += RATE * (h - h * (h @ copy[kernel]) / (h @ h))
     assert np.abs(copy - theta).max() > 0.1
 
 
 def test_a_new_version_drops_all_of_it() -> None:
-    """Protects against steps that count twice: the server has, or will have, the same samples in the client's updates."""
+    """Protects against steps that count twice: the server has, or will have, the same samples in the client's
+    updates."""
     theta = np.zeros((learner().kernels, learner().row_length))
     made, other = learner(), learner()
     row = made.borrow()
@@ -83,7 +90,11 @@ def test_what_cannot_be_steps_is_refused() -> None:
     made = learner()
     row = made.borrow()
     size = made.own_steps.state_bytes
-    for content in (b"\0" * (size - 1), np.full(size // 8, np.nan).tobytes(), np.full(size // 8, 1e8).tobytes()):
+    for content in (
+        b"\0" * (size - 1),
+        np.full(size // 8, np.nan).tobytes(),
+        np.full(size // 8, 1e8).tobytes(),
+    ):
         with pytest.raises(PeerError):
             made.restore_part(row, OWN_STEPS, content)
     made.restore_part(row, OWN_STEPS, b"")

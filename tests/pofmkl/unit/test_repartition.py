@@ -1,4 +1,5 @@
-"""``streamfl repartition`` of clients: whatever it is killed at, they go on as if the partitions had always been so many."""
+"""``streamfl repartition`` of clients: whatever it is killed at, they go on as if the partitions had always
+been so many."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ label = "y"
 KINDS = {"with their samples": 'label = "y"', "late": LATE}
 
 
-# By producers that had not noticed 4 of each client, and by others 6 of the 3 that stay; and 3 labels of each.
+# By producers that had not noticed 4 of each client, and by others 6 of the 3 that stay; and 3 labels of
+# each.
 DRAINED = {"with their samples": 4 * 7 + 6 * 3, "late": 4 * 7 + 6 * 3 + 3 * 7}
 
 
@@ -82,7 +84,10 @@ class Plant:
         self.topics = ["readings", *(["truth"] if labels == "late" else []), "plant.pofmkl-client.state"]
         specs = self.configured.kind.topics(self.settings)
         self.bus.create(
-            [TopicSpec(one.name, partitions if one.name in self.topics else one.partitions, one.compacted) for one in specs]
+            [
+                TopicSpec(one.name, partitions if one.name in self.topics else one.partitions, one.compacted)
+                for one in specs
+            ]
         )
         self.late = labels == "late"
 
@@ -91,7 +96,8 @@ class Plant:
         for name in topics or self.topics:
             topic = self.bus._topics[name]
             topic.partitions += [
-                PartitionLog(name, number, topic.state().compacted) for number in range(len(topic.partitions), NOW)
+                PartitionLog(name, number, topic.state().compacted)
+                for number in range(len(topic.partitions), NOW)
             ]
         for group in self.bus._groups.values():
             group._partitions = NOW
@@ -120,7 +126,10 @@ class Plant:
         return sorted((one["sample"], one["prediction"]) for one in found)
 
     def state(self) -> dict[tuple[int, bytes], bytes]:
-        latest = {(record.partition, record.key or b""): record.value for record in self.bus.read("plant.pofmkl-client.state")}
+        latest = {
+            (record.partition, record.key or b""): record.value
+            for record in self.bus.read("plant.pofmkl-client.state")
+        }
         return {place: value for place, value in latest.items() if value is not None}
 
     def learnt(self) -> dict[str, int]:
@@ -134,7 +143,11 @@ class Plant:
 
     def dealt_over(self) -> int:
         """What all partitions say of it."""
-        said = {one.partition: dealt_over(one) for one in self.bus.read("plant.pofmkl-client.state") if is_settings(one)}
+        said = {
+            one.partition: dealt_over(one)
+            for one in self.bus.read("plant.pofmkl-client.state")
+            if is_settings(one)
+        }
         (number,) = set(said.values())
         return number
 
@@ -183,7 +196,9 @@ def test_clients_go_on_as_if_there_had_always_been_so_many_partitions(labels: st
     assert plant.learnt() == dict.fromkeys(CLIENTS, 33)
     if not plant.late:
         # Late labels are learnt when they come, and they came otherwise.
-        assert [one for _, one in plant.predictions()] == pytest.approx([one for _, one in other.predictions()], abs=1e-9)
+        assert [one for _, one in plant.predictions()] == pytest.approx(
+            [one for _, one in other.predictions()], abs=1e-9
+        )
     plant.check_homes()
 
 
@@ -213,7 +228,8 @@ def die_at(fatal: int, after: bool, plant: Plant, monkeypatch: pytest.MonkeyPatc
 def test_a_command_that_is_killed_anywhere_is_run_again(
     labels: str, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects against half a move: killed at any of its commits, nobody begins meanwhile, and the next one ends it."""
+    """Protects against half a move: killed at any of its commits, nobody begins meanwhile, and the next one
+    ends it."""
     monkeypatch.setattr(repartition, "STEP_BYTES", 1)
     fatal = commits = 0
     while commits == fatal:
@@ -223,34 +239,45 @@ def test_a_command_that_is_killed_anywhere_is_run_again(
         commits = die_at(fatal, after, plant, monkeypatch)
         if plant.dealt_over() != NOW:
             state = plant.state()
-            with pytest.raises(ConfigurationError, match=f"{NOW} partitions.*spread over {BEFORE}.*repartition CONFIG"):
+            with pytest.raises(
+                ConfigurationError, match=f"{NOW} partitions.*spread over {BEFORE}.*repartition CONFIG"
+            ):
                 plant.work()
             assert plant.state() == state
         plant.repartition()
         plant.go_on()
-        assert [name for name, _ in plant.predictions()] == sorted({f"{one}/{step}" for one in CLIENTS for step in range(33)})
+        assert [name for name, _ in plant.predictions()] == sorted(
+            {f"{one}/{step}" for one in CLIENTS for step in range(33)}
+        )
         assert plant.learnt() == dict.fromkeys(CLIENTS, 33)
         plant.check_homes()
     assert commits > 4, "it moves clients one by one here"
 
 
 def test_who_has_new_partitions_alone_begins_none(tmp_path: Path) -> None:
-    """Protects clients from a second life: a worker that sees none of the old state must not begin anew beside it."""
+    """Protects clients from a second life: a worker that sees none of the old state must not begin anew
+    beside it."""
     plant = Plant(tmp_path, "late", BEFORE)
     plant.begin()
     subscription = Subscription(plant.settings.group, ("readings", "truth"))
-    with closing(plant.bus.session(subscription)) as other, closing(build_worker(plant.settings, plant.bus)) as worker:
+    with (
+        closing(plant.bus.session(subscription)) as other,
+        closing(build_worker(plant.settings, plant.bus)) as worker,
+    ):
         other.poll(0.0, 1)
         state = plant.state()
         with pytest.raises(ConfigurationError, match=r"spread over 2.*streamfl repartition CONFIG"):
             worker.step(0.0)
         other.poll(0.0, 1)
-        assert plant.bus._groups[plant.settings.group].owned_since(other).keys() == {0, 1}, "the worker had the new ones"
+        assert plant.bus._groups[plant.settings.group].owned_since(other).keys() == {0, 1}, (
+            "the worker had the new ones"
+        )
         assert plant.state() == state
 
 
 def test_a_worker_that_runs_says_that_partitions_were_added(tmp_path: Path) -> None:
-    """Protects against going on in silence: the worker is told at once, stops, and names the command; a group may know first."""
+    """Protects against going on in silence: the worker is told at once, stops, and names the command; a group
+    may know first."""
     plant = Plant(tmp_path, "late", BEFORE)
     plant.write(range(3), BEFORE)
     with closing(build_worker(plant.settings, plant.bus)) as worker:
@@ -273,12 +300,17 @@ def test_a_worker_that_runs_says_that_partitions_were_added(tmp_path: Path) -> N
         # The group may deal new partitions before the worker's own look at the cluster.
         with closing(plant.bus.session(Subscription(plant.settings.group, ("readings", "truth")))) as other:
             other.poll(0.0, 1)
-        with pytest.raises(ConfigurationError, match=r"4 partitions.*spread over 2.*streamfl repartition CONFIG"):
+        with pytest.raises(
+            ConfigurationError, match=r"4 partitions.*spread over 2.*streamfl repartition CONFIG"
+        ):
             worker.step(0.0)
 
 
-def test_state_of_a_release_that_did_not_say_moves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects whoever adds partitions before the first start of this release: the number is found by where clients lie."""
+def test_state_of_a_release_that_did_not_say_moves_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects whoever adds partitions before the first start of this release: the number is found by where
+    clients lie."""
     plant = Plant(tmp_path, "late", BEFORE)
     with monkeypatch.context() as before:
         before.setattr(Dealing, "headers", lambda _: ())
@@ -290,7 +322,8 @@ def test_state_of_a_release_that_did_not_say_moves_too(tmp_path: Path, monkeypat
 
 
 def test_what_cannot_be_moved_is_refused_and_stays(tmp_path: Path) -> None:
-    """Protects against a guess: clients that lie elsewhere than any partitioner puts them, and a number that is no multiple."""
+    """Protects against a guess: clients that lie elsewhere than any partitioner puts them, and a number that
+    is no multiple."""
     plant = Plant(tmp_path, "late", BEFORE)
     plant.write(range(3), 1)
     plant.work()

@@ -74,12 +74,19 @@ def readings() -> Iterator[dict[str, Any]]:
     for number in range(READINGS):
         for place, device in enumerate(DEVICES):
             t1, t2 = math.sin(number / 7 + place), math.cos(number / 11)
-            yield {"device": device, "t1": t1, "t2": t2, "lever": 5 + 2 * t1 * t2 + place, "id": f"{device}/{number}"}
+            yield {
+                "device": device,
+                "t1": t1,
+                "t2": t2,
+                "lever": 5 + 2 * t1 * t2 + place,
+                "id": f"{device}/{number}",
+            }
 
 
 @pytest.fixture(scope="module")
 def plant(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with client.toml and server.toml, whose federation has predicted and learnt all its readings."""
+    """A folder with client.toml and server.toml, whose federation has predicted and learnt all its
+    readings."""
     folder = tmp_path_factory.mktemp("plant")
     url = f"sqlite://{folder}/plant.db"
     bus = connect(url)
@@ -90,7 +97,9 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Path:
         settings = load_settings(path, PofmklSettings)
         wanted = {spec.name: spec for spec in find_kind(f"pofmkl-{kind}").topics(settings)}
         missing = wanted.keys() - bus.describe(wanted).keys()
-        bus.create([replace(wanted[name], partitions=wanted[name].partitions or 2) for name in sorted(missing)])
+        bus.create(
+            [replace(wanted[name], partitions=wanted[name].partitions or 2) for name in sorted(missing)]
+        )
         workers.append(build_worker(settings, bus))
     bus.write([Outgoing("readings", one["device"].encode(), json.dumps(one).encode()) for one in readings()])
     for _ in range(LONGEST):
@@ -121,7 +130,8 @@ def chart(page: Page, title: str) -> Chart:
 
 
 def test_a_federations_report_is_that_of_its_topics(plant: Path, command: Command, tmp_path: Path) -> None:
-    """Protects whoever judges a federation by its page: error, yardstick and bytes are those of the topics, counted by hand."""
+    """Protects whoever judges a federation by its page: error, yardstick and bytes are those of the topics,
+    counted by hand."""
     assert command("report", plant / "client.toml", "--out", tmp_path / "r.html")[0] == 0
     shown = tiles(tmp_path / "r.html")
     with closing(connect(f"sqlite://{plant}/plant.db")) as bus:
@@ -147,7 +157,13 @@ def test_a_report_changes_nothing(plant: Path, command: Command, tmp_path: Path)
 
     def everything() -> object:
         with closing(connect(f"sqlite://{plant}/plant.db")) as bus:
-            topics = ("readings", "plant.predictions", "plant.updates", "plant.model", "plant.pofmkl-client.state")
+            topics = (
+                "readings",
+                "plant.predictions",
+                "plant.updates",
+                "plant.model",
+                "plant.pofmkl-client.state",
+            )
             return [bus.offsets(topic, math.inf) for topic in topics], bus.committed("plant.pofmkl-client")
 
     before = everything()
@@ -157,14 +173,18 @@ def test_a_report_changes_nothing(plant: Path, command: Command, tmp_path: Path)
 
 
 def test_a_report_that_is_cut_short_says_so(plant: Path, command: Command, tmp_path: Path) -> None:
-    """Protects whoever reads a page of a large federation: figures over a part are not taken for those of all."""
+    """Protects whoever reads a page of a large federation: figures over a part are not taken for those of
+    all."""
     assert command("report", plant / "client.toml", "--out", tmp_path / "r.html", "--limit", "10")[0] == 0
     assert tiles(tmp_path / "r.html")["predictions read"] == "10"
     assert "Of plant.predictions the newest 10 records are shown at most" in (tmp_path / "r.html").read_text()
 
 
-def test_reading_ends_in_its_time(plant: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects whoever waits for a page: topics that go on for hours are left after --seconds, and the page says so."""
+def test_reading_ends_in_its_time(
+    plant: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects whoever waits for a page: topics that go on for hours are left after --seconds, and the page
+    says so."""
     seconds = itertools.count()
     monkeypatch.setattr("streamfl.cli.report.time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     assert command("report", plant / "client.toml", "--out", tmp_path / "r.html", "--seconds", "30")[0] == 0
@@ -172,8 +192,11 @@ def test_reading_ends_in_its_time(plant: Path, command: Command, tmp_path: Path,
     assert int(tiles(tmp_path / "r.html")["predictions read"]) < READINGS
 
 
-def test_a_system_without_pages_has_one(plant: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects systems of one's own: without a report in the manifest, predictions over time and what is remembered are shown."""
+def test_a_system_without_pages_has_one(
+    plant: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects systems of one's own: without a report in the manifest, predictions over time and what is
+    remembered are shown."""
     monkeypatch.setattr("streamfl.cli.report.systems_with", lambda _part: {})
     assert command("report", plant / "client.toml", "--out", tmp_path / "r.html")[0] == 0
     assert tiles(tmp_path / "r.html") == {"predictions read": str(READINGS * len(DEVICES))}
@@ -181,12 +204,22 @@ def test_a_system_without_pages_has_one(plant: Path, command: Command, tmp_path:
 
 
 def test_a_simulations_report_is_that_of_its_trace(command: Command, tmp_path: Path) -> None:
-    """Protects the page of a simulation: curves end at the figures that the simulation printed, the bound is Theorem 1's."""
+    """Protects the page of a simulation: curves end at the figures that the simulation printed, the bound is
+    Theorem 1's."""
     generator = np.random.default_rng(3)
     inputs = generator.uniform(-1, 1, size=(90, 2))
     np.savez(tmp_path / "data.npz", X=inputs, y=np.sin(3 * inputs[:, 0]) + inputs[:, 1])
     (tmp_path / "client.toml").write_text(PAPER)
-    simulate = ("simulate", tmp_path / "client.toml", "--data", tmp_path / "data.npz", "--clients", 3, "--format", "json")
+    simulate = (
+        "simulate",
+        tmp_path / "client.toml",
+        "--data",
+        tmp_path / "data.npz",
+        "--clients",
+        3,
+        "--format",
+        "json",
+    )
     code, told, _ = command(*simulate, "--trace", tmp_path / "trace")
     assert code == 0
     figures = json.loads(told)
@@ -227,9 +260,14 @@ def test_without_regularisation_both_regrets_are_one(command: Command, tmp_path:
 
 
 def test_regret_with_the_regularisation_counts_the_penalties_by_the_weights_that_predicted() -> None:
-    """Protects the line with the regularisation: the mixture pays for each kernel by its weight before the label was learnt."""
+    """Protects the line with the regularisation: the mixture pays for each kernel by its weight before the
+    label was learnt."""
     rate, label = 0.5, 1.0
-    kernels, penalties, mixed = np.array([[0.0, 2.5], [0.5, 3.0]]), np.array([[0.1, 0.4], [0.2, 0.9]]), np.array([1.2, 0.7])
+    kernels, penalties, mixed = (
+        np.array([[0.0, 2.5], [0.5, 3.0]]),
+        np.array([[0.1, 0.4], [0.2, 0.9]]),
+        np.array([1.2, 0.7]),
+    )
     lost = (kernels - label) ** 2 + penalties
     after = -rate * np.cumsum(lost, axis=0)
     first, second = math.exp(-rate * lost[0, 0]), math.exp(-rate * lost[0, 1])
@@ -238,7 +276,10 @@ def test_regret_with_the_regularisation_counts_the_penalties_by_the_weights_that
     expected = [own[0] - lost[0].min(), sum(own) - lost.sum(axis=0).min()]
     # A trace has weights but for a factor.
     trace = {"labels": np.ones((2, 1)), "predictions": mixed[:, None], "kernel_predictions": kernels[:, None]}
-    trace |= {"kernel_log_weights": (after - after.max(axis=1, keepdims=True))[:, None], "rate": np.array(rate)}
+    trace |= {
+        "kernel_log_weights": (after - after.max(axis=1, keepdims=True))[:, None],
+        "rate": np.array(rate),
+    }
     assert regularised_regret(trace, loss_named("square")).tolist() == pytest.approx(expected)
 
 
@@ -247,9 +288,16 @@ def small_trace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The least that a page of a trace needs: 4 rounds of 2 clients with 3 kernels."""
     generator = np.random.default_rng(3)
     each, kernels = generator.uniform(size=(4, 2)), generator.uniform(-1, 0, size=(4, 2, 3))
-    told = {"loss": np.array("square"), "preset": np.array("paper"), "rate": np.array(0.5), "system": np.array("pofmkl")}
+    told = {
+        "loss": np.array("square"),
+        "preset": np.array("paper"),
+        "rate": np.array(0.5),
+        "system": np.array("pofmkl"),
+    }
     told["label_unit"] = np.array(2.0)
-    of_rounds = {name: np.arange(4.0) + 1 for name in ("uplink_bytes", "budget_bytes", "staleness", "challengers/x")}
+    of_rounds = {
+        name: np.arange(4.0) + 1 for name in ("uplink_bytes", "budget_bytes", "staleness", "challengers/x")
+    }
     of_samples = dict.fromkeys(("predictions", "labels", "published", "local_squared_errors"), each)
     return told | of_rounds | of_samples | {"kernel_predictions": kernels, "kernel_log_weights": kernels}
 
@@ -308,10 +356,14 @@ def page_of(topics: Said) -> Page:
 
 
 def test_one_wild_prediction_does_not_blind_the_report(plant: Path) -> None:
-    """Protects the error from whoever may write predictions: what nobody can compute with is left out, and the page says so."""
+    """Protects the error from whoever may write predictions: what nobody can compute with is left out, and
+    the page says so."""
     pairs: list[tuple[Any, Any]] = [(1.0, 1.5), (1e300, -1e300), (10**400, 1.0), (2.0, True), (2.0, None)]
     pairs += [(2.0, math.nan), (2.0, 3.0)]
-    told = [ReadRecord(1.0, 0, 9, {"client": "a", "label": label, "prediction": prediction}) for label, prediction in pairs]
+    told = [
+        ReadRecord(1.0, 0, 9, {"client": "a", "label": label, "prediction": prediction})
+        for label, prediction in pairs
+    ]
     page = page_of(Said(load_settings(plant / "client.toml", PofmklSettings), predictions=told))
     assert dict(page.figures)["RMSE, units of the label"] == "1.000"
     assert page.notes[0].startswith("5 predictions are not in the error")
@@ -319,10 +371,15 @@ def test_one_wild_prediction_does_not_blind_the_report(plant: Path) -> None:
 
 
 def test_budget_and_staleness_are_those_of_the_topics(plant: Path) -> None:
-    """Protects whoever looks whether clients keep their budget and hear of the model: both are counted by hand here."""
+    """Protects whoever looks whether clients keep their budget and hear of the model: both are counted by
+    hand here."""
     update = [(10.0, "a", 0, 400), (12.0, "b", 3, 100), (14.0, "a", 1, 50)]
-    updates = [ReadRecord(at, 0, size, {"client": name, "version": version}) for at, name, version, size in update]
-    model = [ReadRecord(at, 0, 1, {"shard": 0, "model_version": version}) for at, version in ((9.0, 2), (13.0, 5))]
+    updates = [
+        ReadRecord(at, 0, size, {"client": name, "version": version}) for at, name, version, size in update
+    ]
+    model = [
+        ReadRecord(at, 0, 1, {"shard": 0, "model_version": version}) for at, version in ((9.0, 2), (13.0, 5))
+    ]
     page = page_of(Said(load_settings(plant / "client.toml", PofmklSettings), updates=updates, model=model))
     sent, budget = chart(page, "Bytes sent by clients").lines
     assert sent.y.tolist() == [400, 500, 550]
@@ -332,15 +389,19 @@ def test_budget_and_staleness_are_those_of_the_topics(plant: Path) -> None:
     assert staleness.y.tolist() == [2, 0, 4]
 
 
-def test_a_bound_that_is_no_promise_is_called_a_yardstick(plant: Path, command: Command, tmp_path: Path) -> None:
-    """Protects whoever compares regret and bound: Theorem 1 is not of the default preset, and the figure's name says so."""
+def test_a_bound_that_is_no_promise_is_called_a_yardstick(
+    plant: Path, command: Command, tmp_path: Path
+) -> None:
+    """Protects whoever compares regret and bound: Theorem 1 is not of the default preset, and the figure's
+    name says so."""
     assert command("report", plant / "client.toml", "--out", tmp_path / "r.html")[0] == 0
     [name] = [name for name in tiles(tmp_path / "r.html") if "Theorem 1" in name]
     assert "for comparison here" in name
 
 
 def test_a_bus_without_the_federation_is_refused(plant: Path, command: Command, tmp_path: Path) -> None:
-    """Protects whoever mistypes the bus or the name: an empty page would look like a federation that does nothing."""
+    """Protects whoever mistypes the bus or the name: an empty page would look like a federation that does
+    nothing."""
     text = (plant / "client.toml").read_text()
     for wrong in (text.replace("plant.db", "never.db"), text.replace('name = "plant"', 'name = "plan"')):
         (tmp_path / "client.toml").write_text(wrong)

@@ -46,7 +46,9 @@ label = "y"
 class Plant:
     """A server and clients on a memory bus, and the command line beside them."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._run = lambda *arguments: run_command(monkeypatch, capture, *arguments)
         self.bus = MemoryBus.at(f"memory://{folder.name}")
         self.client, self.server = folder / "client.toml", folder / "server.toml"
@@ -67,14 +69,20 @@ class Plant:
         for step in range(self._written, self._written + count):
             x = math.sin(step)
             rows = [{"device": device, "x": x, "y": 0.5 + 0.4 * x} for device in ("a", "b", "c")]
-            self.bus.write([Outgoing("readings", row["device"].encode(), json.dumps(row).encode()) for row in rows])  # type: ignore[attr-defined]
+            self.bus.write(
+                [Outgoing("readings", row["device"].encode(), json.dumps(row).encode()) for row in rows]
+            )  # type: ignore[attr-defined]
         self._written += count
         return before
 
     def state_of(self, client: bytes) -> dict[bytes, bytes | None]:
         """What lies in the changelog of a client with a name of one letter."""
         latest = {record.key or b"": record.value for record in self.bus.read("plant.pofmkl-client.state")}
-        return {key: value for key, value in latest.items() if key.startswith((b"client/" + client, b"part/\0\1" + client))}
+        return {
+            key: value
+            for key, value in latest.items()
+            if key.startswith((b"client/" + client, b"part/\0\1" + client))
+        }
 
     def worker(self, config: Path) -> Worker:
         return build_worker(read_configuration(config).settings, self.bus)
@@ -98,7 +106,8 @@ def samples(predictions: list[dict[str, Any]]) -> Counter[str]:
 
 
 def test_a_federation_begins_anew_from_history(plant: Plant) -> None:
-    """Protects a backfill: after it every sample is predicted again, once, by a federation that knows nothing, as at first."""
+    """Protects a backfill: after it every sample is predicted again, once, by a federation that knows
+    nothing, as at first."""
     plant.write()
     first = plant.work()
     plant.command("reset", plant.client, "--all")
@@ -114,7 +123,8 @@ def test_a_federation_begins_anew_from_history(plant: Plant) -> None:
 
 
 def test_a_server_that_began_anew_leaves_no_old_model(plant: Plant) -> None:
-    """Protects clients that start before the server does: what they read is the model of nobody, not the one that was learnt."""
+    """Protects clients that start before the server does: what they read is the model of nobody, not the one
+    that was learnt."""
     plant.write()
     plant.work()
     plant.command("reset", plant.server, "--all")
@@ -139,10 +149,13 @@ def test_a_time_is_where_it_begins(plant: Plant) -> None:
 
 
 def test_a_changed_setting_asks_for_a_reset_and_goes_on_after_it(plant: Plant) -> None:
-    """Protects an operator who corrects label_range: the message offers the command, and the command is enough."""
+    """Protects an operator who corrects label_range: the message offers the command, and the command is
+    enough."""
     plant.write()
     plant.work()
-    plant.client.write_text(plant.client.read_text().replace('label = "y"', 'label = "y"\nlabel_range = [0.0, 2.0]'))
+    plant.client.write_text(
+        plant.client.read_text().replace('label = "y"', 'label = "y"\nlabel_range = [0.0, 2.0]')
+    )
     assert "streamfl reset" in plant.command("check", plant.client, code=4)
     plant.command("reset", plant.client, "--all")
     plant.command("check", plant.client)
@@ -150,11 +163,14 @@ def test_a_changed_setting_asks_for_a_reset_and_goes_on_after_it(plant: Plant) -
 
 
 def test_one_client_learns_its_history_again_and_others_stay(plant: Plant) -> None:
-    """Protects the other clients of a partition: one is read again from the beginning, they neither lose nor repeat anything."""
+    """Protects the other clients of a partition: one is read again from the beginning, they neither lose nor
+    repeat anything."""
     plant.write()
     plant.work()
     kept = plant.state_of(b"b")
-    said = json.loads(plant.command("reset", plant.client, "--client", "a", "--to", "earliest", "--format", "json"))
+    said = json.loads(
+        plant.command("reset", plant.client, "--client", "a", "--to", "earliest", "--format", "json")
+    )
     assert said["learnt_again"] == 20
     predictions = [json.loads(record.value or b"") for record in plant.bus.read("plant.predictions")][60:]
     assert Counter(one["client"] for one in predictions) == {"a": 20}
@@ -165,7 +181,8 @@ def test_one_client_learns_its_history_again_and_others_stay(plant: Plant) -> No
 
 
 def test_one_client_is_forgotten(plant: Plant) -> None:
-    """Protects whoever has one client begin anew from now on: nothing is read again, and a name that nobody knows is told."""
+    """Protects whoever has one client begin anew from now on: nothing is read again, and a name that nobody
+    knows is told."""
     plant.write()
     plant.work()
     plant.command("reset", plant.client, "--client", "a")
@@ -174,7 +191,8 @@ def test_one_client_is_forgotten(plant: Plant) -> None:
 
 
 def test_a_worker_that_runs_is_not_disturbed(plant: Plant) -> None:
-    """Protects a worker that serves: it is told of before anything is tried, so that the group does not even rebalance."""
+    """Protects a worker that serves: it is told of before anything is tried, so that the group does not even
+    rebalance."""
     plant.write()
     plant.work()
     with closing(plant.worker(plant.client)) as worker:
@@ -195,12 +213,18 @@ def test_a_dry_run_does_nothing(plant: Plant) -> None:
 
 def test_what_was_not_meant_is_refused(plant: Plant) -> None:
     """Protects what was learnt from half a command: nothing is forgotten unless it is said what."""
-    for arguments in ((), ("--all", "--client", "a"), ("--all", "--to", "yesterday"), ("--client", "a", "--to", "1e20")):
+    for arguments in (
+        (),
+        ("--all", "--client", "a"),
+        ("--all", "--to", "yesterday"),
+        ("--client", "a", "--to", "1e20"),
+    ):
         plant.command("reset", plant.client, *arguments, code=2)
 
 
 def test_a_pause_loses_and_doubles_nothing(plant: Plant) -> None:
-    """Protects a weekend without workers: what came meanwhile is predicted once, by clients that know what they knew."""
+    """Protects a weekend without workers: what came meanwhile is predicted once, by clients that know what
+    they knew."""
     plant.write()
     plant.work()
     plant.write(5)
@@ -211,7 +235,8 @@ def test_a_pause_loses_and_doubles_nothing(plant: Plant) -> None:
 
 
 def test_after_a_long_pause_the_state_knows_where_to_go_on(plant: Plant) -> None:
-    """Protects a group whose offsets the cluster forgot: nothing is read twice, for the state has its position with it."""
+    """Protects a group whose offsets the cluster forgot: nothing is read twice, for the state has its
+    position with it."""
     plant.write()
     plant.work()
     plant.bus._groups["plant.pofmkl-client"].committed.clear()
@@ -229,8 +254,11 @@ def test_a_setting_that_may_change_is_taken_over(plant: Plant) -> None:
     assert len(plant.work()) == 6
 
 
-def test_late_labels_are_learnt_again_with_their_samples(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a client whose labels come on a topic of their own: both are read again, each label meets its sample once."""
+def test_late_labels_are_learnt_again_with_their_samples(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects a client whose labels come on a topic of their own: both are read again, each label meets its
+    sample once."""
     labels = '[labels]\ntopic = "results"\nclient = "device"\nsample_id = "id"\nlabel = "y"\n'
     text = plant.client.read_text().replace('label = "y"', 'sample_id = "id"')
     plant.client.write_text(text.replace('name = "plant"', 'name = "late"') + labels)
@@ -238,7 +266,11 @@ def test_late_labels_are_learnt_again_with_their_samples(plant: Plant, monkeypat
     plant.command("topics", plant.client, "--create-inputs", "--partitions", 2)
     plant.command("topics", plant.server, "--create")
     for what, field in (("samples", "x"), ("labels", "y")):
-        rows = [json.dumps({"device": device, "id": f"{device}{n}", field: n / 10}) for n in range(10) for device in "ab"]
+        rows = [
+            json.dumps({"device": device, "id": f"{device}{n}", field: n / 10})
+            for n in range(10)
+            for device in "ab"
+        ]
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("\n".join(rows).encode())))
         plant.command("write", plant.client, what)
 
@@ -248,7 +280,9 @@ def test_late_labels_are_learnt_again_with_their_samples(plant: Plant, monkeypat
 
     plant.work()
     assert inspected() == {"a": (10, 10), "b": (10, 10)}
-    said = json.loads(plant.command("reset", plant.client, "--client", "a", "--to", "earliest", "--format", "json"))
+    said = json.loads(
+        plant.command("reset", plant.client, "--client", "a", "--to", "earliest", "--format", "json")
+    )
     assert said["learnt_again"] == 20
     assert inspected() == {"a": (10, 10), "b": (10, 10)}
     plant.work()

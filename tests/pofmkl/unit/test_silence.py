@@ -23,7 +23,8 @@ PACES = [{"staleness": "lockstep"}, {"staleness": "bounded", "max_staleness": 2}
 
 @pytest.mark.parametrize("pace", PACES, ids=["lockstep", "bounded", "async"])
 def test_a_client_without_a_server_turns_red_and_recovers_when_one_comes(pace: dict[str, Any]) -> None:
-    """Protects a federation whose server was never started: the client predicts nothing new, or learns for nobody, and says so."""
+    """Protects a federation whose server was never started: the client predicts nothing new, or learns for
+    nobody, and says so."""
     federation = Peers(pofmkl("pofmkl-client", **pace))
     [client] = federation.workers
     for number in range(18):
@@ -50,7 +51,8 @@ def test_an_idle_client_is_ready() -> None:
 
 
 def test_a_restarted_client_that_waits_in_lockstep_turns_red_again() -> None:
-    """Protects against a restart that makes the trouble invisible: the update went out in an earlier life and is not sent again."""
+    """Protects against a restart that makes the trouble invisible: the update went out in an earlier life and
+    is not sent again."""
     federation = Peers(pofmkl("pofmkl-client", staleness="lockstep"))
     for number in range(3):
         federation.send("readings", "press", {"t1": 1.0, "t2": float(number), "cooling": 3.0})

@@ -1,4 +1,5 @@
-"""Clients that fall silent, or whose labels stay away, are counted; figures of what has ended are no numbers."""
+"""Clients that fall silent, or whose labels stay away, are counted; figures of what has ended are no
+numbers."""
 
 from __future__ import annotations
 
@@ -30,17 +31,25 @@ def shown(worker: Worker, name: str) -> float:
     return float(value)
 
 
-def feed(federation: Peers, clients: tuple[str, ...], count: int, seconds: float, labelled: bool = True) -> None:
+def feed(
+    federation: Peers, clients: tuple[str, ...], count: int, seconds: float, labelled: bool = True
+) -> None:
     """So many samples of each, one after so many seconds."""
     for number in range(count):
         federation.clock.now += seconds
         for client in clients:
-            sample = {"client": client, "t1": 1.0, "t2": number / 10, **({"cooling": 3.0} if labelled else {})}
+            sample = {
+                "client": client,
+                "t1": 1.0,
+                "t2": number / 10,
+                **({"cooling": 3.0} if labelled else {}),
+            }
             federation.send("readings", client, sample)
 
 
 def test_a_client_is_silent_by_its_own_rhythm_and_no_restart_hides_it() -> None:
-    """Protects a client that nobody hears any more from going unnoticed, and one that speaks once a day from an alert each hour."""
+    """Protects a client that nobody hears any more from going unnoticed, and one that speaks once a day from
+    an alert each hour."""
     sections = pofmkl("pofmkl-client")
     sections["samples"]["client"] = "client"
     federation = Peers(sections, pofmkl("pofmkl-server"))

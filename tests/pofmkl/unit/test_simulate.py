@@ -1,4 +1,5 @@
-"""Data that cannot be learnt from, and runs that come to nothing: an exit code and a reason, never a traceback."""
+"""Data that cannot be learnt from, and runs that come to nothing: an exit code and a reason, never a
+traceback."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ features_per_kernel = 4
 class Line:
     """The command line in this process, in a folder and on a memory bus of the test's own."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.folder = folder
         self.bus = MemoryBus.at(f"memory://{folder.name}")
@@ -111,7 +114,8 @@ def test_more_clients_than_rows_are_refused(line: Line, clients: int) -> None:
 @pytest.mark.parametrize("devices", [["pump", "valve", None], [3, 4, None]])
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: list[Any], ending: str) -> None:
-    """Protects the figures from clients that are gaps in a file, one each, and the topic from a client called nan."""
+    """Protects the figures from clients that are gaps in a file, one each, and the topic from a client called
+    nan."""
     frame = pd.DataFrame({"x": np.arange(12.0), "device": devices * 4, "y": np.arange(12.0) % 5})
     data = line.folder / f"data.{ending}"
     if ending == "csv":
@@ -119,7 +123,11 @@ def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: lis
     elif ending == "parquet":
         frame.to_parquet(data)
     else:
-        owners = frame["device"].fillna("").to_numpy("U8") if devices[0] == "pump" else frame["device"].to_numpy(float)
+        owners = (
+            frame["device"].fillna("").to_numpy("U8")
+            if devices[0] == "pump"
+            else frame["device"].to_numpy(float)
+        )
         np.savez(data, x=frame["x"], y=frame["y"], device=owners)
     names = [str(name) for name in devices[:2]]
     code, out, _ = line("simulate", "--data", data, "--client-column", "device", "--format", "json")
@@ -138,15 +146,20 @@ def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: lis
 
 
 def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
-    """Protects the reader of a figure: every row counts though clients have 3, 40 and 20; what is left out on request is told."""
+    """Protects the reader of a figure: every row counts though clients have 3, 40 and 20; what is left out on
+    request is told."""
     owners = ["short"] * 3 + ["long"] * 40 + ["middle"] * 20
     data = line.csv(x=np.arange(63.0), city=["Bern"] * 63, device=owners, y=np.arange(63.0) % 5)
-    code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "3", "--format", "json")
+    code, out, error = line(
+        "simulate", "--data", data, "--client-column", "device", "--clients", "3", "--format", "json"
+    )
     found = json.loads(out)
     assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 63, 0, 0)
     assert found["unread_columns"] == ["city"]
     assert "they are not numbers: city" in error
-    code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "2", "--format", "json")
+    code, out, error = line(
+        "simulate", "--data", data, "--client-column", "device", "--clients", "2", "--format", "json"
+    )
     found = json.loads(out)
     assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 60, 3, 1)
     assert list(found["scaled_regret_per_client"]) == ["long", "middle"]
@@ -154,7 +167,9 @@ def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
     code, out, _ = line("compare", "--data", data, "--client-column", "device", *chosen, "--format", "json")
     found = json.loads(out)
     assert (code, found["unused_rows"], found["unread_columns"]) == (0, 3, ["city"])
-    code, out, _ = line("simulate", "--data", data, "--client-column", "device", "--rounds", "5", "--format", "json")
+    code, out, _ = line(
+        "simulate", "--data", data, "--client-column", "device", "--rounds", "5", "--format", "json"
+    )
     assert (code, json.loads(out)["unused_rows"]) == (0, 50)
     code, _, error = line("simulate", "--data", data, "--client-column", "device", "--rounds", "41")
     assert code == 5
@@ -163,7 +178,8 @@ def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
 
 @pytest.mark.parametrize("command", ["simulate", "compare", "replay"])
 def test_the_settings_say_which_columns_have_the_label_and_the_client(line: Line, command: str) -> None:
-    """Protects a first hour: what ``init`` wrote into the file was asked for again, and without it "no column y" was the answer."""
+    """Protects a first hour: what ``init`` wrote into the file was asked for again, and without it "no column
+    y" was the answer."""
     line.csv(device=["a", "b"] * 20, x0=np.arange(40.0) % 7, x1=np.arange(40.0) % 3, wear=np.arange(40.0) % 5)
     data = line.folder / "data.csv"
     line.config.write_text(line.config.read_text().replace('label = "y"', 'label = "wear"'))
@@ -177,7 +193,8 @@ def test_the_settings_say_which_columns_have_the_label_and_the_client(line: Line
 
 
 def test_clients_keep_their_names_in_a_simulation(line: Line) -> None:
-    """Protects whoever looks for a device's regret: clients are in the order of the file, and the trace's columns too."""
+    """Protects whoever looks for a device's regret: clients are in the order of the file, and the trace's
+    columns too."""
     generator = np.random.default_rng(1)
     owners = ["zeta", "alpha"] * 10
     data = line.csv(x=generator.normal(size=20), device=owners, y=generator.uniform(size=20))
@@ -200,7 +217,9 @@ def test_clients_keep_their_names_in_a_simulation(line: Line) -> None:
         ([["a"], ["b"]], "does not hold names"),
     ],
 )
-def test_clients_that_cannot_be_told_apart_are_refused(line: Line, command: str, devices: list[Any], expected: str) -> None:
+def test_clients_that_cannot_be_told_apart_are_refused(
+    line: Line, command: str, devices: list[Any], expected: str
+) -> None:
     """Protects two devices from being learnt as one, and a federation from names that its clients refuse."""
     column = np.empty(20, dtype=object)
     column[:] = devices * 10
@@ -213,7 +232,8 @@ def test_clients_that_cannot_be_told_apart_are_refused(line: Line, command: str,
 
 
 def test_names_that_are_written_alike_are_refused() -> None:
-    """Protects two devices from being learnt as one: a reader of another format may keep texts and numbers in one column."""
+    """Protects two devices from being learnt as one: a reader of another format may keep texts and numbers in
+    one column."""
     table = ReplayTable({"device": np.array(["1", 1, None, 2], dtype=object)})
     with pytest.raises(DataError, match="different values that are both written 1"):
         client_names(table, "device", "data")
@@ -235,7 +255,9 @@ def test_numbers_too_large_to_scale_are_refused(line: Line, columns: dict[str, A
 
 @pytest.mark.parametrize("unit", [1.0, 1e200, 1e305])
 @pytest.mark.parametrize("staleness", ["lockstep", "async"])
-def test_divergence_is_said_in_every_unit(line: Line, monkeypatch: pytest.MonkeyPatch, unit: float, staleness: str) -> None:
+def test_divergence_is_said_in_every_unit(
+    line: Line, monkeypatch: pytest.MonkeyPatch, unit: float, staleness: str
+) -> None:
     """Protects from a traceback: a prediction too large for the label's own unit is null in JSON."""
     generator = np.random.default_rng(1)
     data = line.csv(x=generator.normal(size=40), y=generator.uniform(size=40) * unit)
@@ -249,7 +271,8 @@ def test_divergence_is_said_in_every_unit(line: Line, monkeypatch: pytest.Monkey
 
 
 def test_labels_in_a_huge_unit_have_figures(line: Line) -> None:
-    """Protects the figures where the squared error in the label's own unit is beyond all numbers: its root is not."""
+    """Protects the figures where the squared error in the label's own unit is beyond all numbers: its root is
+    not."""
     generator = np.random.default_rng(1)
     data = line.csv(x=generator.normal(size=40), y=generator.uniform(size=40) * 1e200)
     code, out, _ = line("simulate", "--data", data, "--format", "json")
@@ -259,7 +282,9 @@ def test_labels_in_a_huge_unit_have_figures(line: Line) -> None:
     assert 0 < found["scaled_mse"] < 1
 
 
-def test_a_refused_sample_ends_the_simulation_with_its_reason(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_sample_ends_the_simulation_with_its_reason(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects whoever chose the wrong loss from being told to raise a budget that was never set."""
     data = line.csv(x=np.arange(20.0), y=[0.0, 0.25, 1.0, 0.5] * 5)
     monkeypatch.setenv("STREAMFL_LEARNING__LOSS", "logistic")
@@ -270,20 +295,27 @@ def test_a_refused_sample_ends_the_simulation_with_its_reason(line: Line, monkey
 
 
 @pytest.mark.parametrize("budget", [None, 5.0])
-def test_what_stands_still_names_only_what_is_set(monkeypatch: pytest.MonkeyPatch, budget: float | None) -> None:
+def test_what_stands_still_names_only_what_is_set(
+    monkeypatch: pytest.MonkeyPatch, budget: float | None
+) -> None:
     """Protects from advice about a budget where there is none; how far the run came is said in any case."""
     monkeypatch.setattr(simulated_federation, "_MOST_STEPS", 1)
     generator = np.random.default_rng(1)
-    with pytest.raises(ConfigurationError, match=r"is stuck in round 0: \d of 2 samples are predicted, \d wait") as raised:
+    with pytest.raises(
+        ConfigurationError, match=r"is stuck in round 0: \d of 2 samples are predicted, \d wait"
+    ) as raised:
         simulate(
-            settings(uplink={"budget_bytes_per_second": budget}), generator.normal(size=(3, 2, 1)), generator.uniform(size=(3, 2))
+            settings(uplink={"budget_bytes_per_second": budget}),
+            generator.normal(size=(3, 2, 1)),
+            generator.uniform(size=(3, 2)),
         )
     assert ("uplink.budget_bytes_per_second = 5" in str(raised.value)) == (budget is not None)
     assert ("budget" in str(raised.value)) == (budget is not None)
 
 
 def test_a_budget_is_said_to_pay_for_less_of_a_history(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects whoever has history and a budget from a promise that only live samples keep: catch-up is faster than the bytes."""
+    """Protects whoever has history and a budget from a promise that only live samples keep: catch-up is
+    faster than the bytes."""
     data = line.csv(x=np.arange(20.0), y=[0.0, 0.25, 1.0, 0.5] * 5)
     told = "History in a topic is learnt faster, and the budget pays for fewer"
     assert told not in " ".join(line("simulate", "--data", data)[1].split())
@@ -294,10 +326,13 @@ def test_a_budget_is_said_to_pay_for_less_of_a_history(line: Line, monkeypatch: 
 
 
 def test_what_workers_of_a_simulation_log_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects a newcomer's first minute: a round that is closed without a client whose rows are over is nothing to look into."""
+    """Protects a newcomer's first minute: a round that is closed without a client whose rows are over is
+    nothing to look into."""
     generator = np.random.default_rng(1)
     labels = generator.uniform(size=(12, 3))
     labels[6:, 2] = np.nan
-    outcome = simulate(settings(learning={"staleness": "lockstep"}), generator.normal(size=(12, 3, 1)), labels)
+    outcome = simulate(
+        settings(learning={"staleness": "lockstep"}), generator.normal(size=(12, 3, 1)), labels
+    )
     assert len(outcome.predictions) == 12
     assert caplog.messages == []

@@ -1,4 +1,5 @@
-"""``[[samples.inputs]]`` on a table: a simulation learns from the numbers that workers would make of the same rows."""
+"""``[[samples.inputs]]`` on a table: a simulation learns from the numbers that workers would make of the same
+rows."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def table() -> pd.DataFrame:
     label = 0.1 * temp + (site == "north") + np.sin(hours / 24 * 2 * np.pi)
     temp[[4, 5, 20]] = np.nan
     at = [f"2026-01-01T{hour:02d}:00:00Z" for hour in hours]
-    return pd.DataFrame({"device": ["a", "b"] * (ROWS // 2), "temp": temp, "meta.site": site, "at": at, "y": label})
+    return pd.DataFrame(
+        {"device": ["a", "b"] * (ROWS // 2), "temp": temp, "meta.site": site, "at": at, "y": label}
+    )
 
 
 def run(folder: Path, table: pd.DataFrame, config: str, command: str, *options: object) -> list[str]:
@@ -63,7 +66,8 @@ def run(folder: Path, table: pd.DataFrame, config: str, command: str, *options: 
 
 
 def by_hand(table: pd.DataFrame) -> pd.DataFrame:
-    """The inputs as docs/inputs.md defines them. A mean is told from the client's first value, as the default learner's are."""
+    """The inputs as docs/inputs.md defines them. A mean is told from the client's first value, as the default
+    learner's are."""
     mean = table.groupby("device")["temp"].transform(lambda own: own.expanding().mean())
     hours = pd.to_datetime(table["at"]).dt.hour * 2 * np.pi / 24
     return pd.DataFrame(
@@ -82,7 +86,8 @@ def by_hand(table: pd.DataFrame) -> pd.DataFrame:
 def test_predictions_are_those_of_the_numbers_by_hand(
     tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects whoever tries a file of `streamfl init` on a table: what is simulated is what workers will compute."""
+    """Protects whoever tries a file of `streamfl init` on a table: what is simulated is what workers will
+    compute."""
     runs = {"encoded": (table, CONFIG + INPUTS), "plain": (by_hand(table), CONFIG + "[uplink]\n")}
     found = {}
     for name, (rows, config) in runs.items():
@@ -100,7 +105,8 @@ def test_predictions_are_those_of_the_numbers_by_hand(
 def test_rows_that_would_be_dead_letters_are_left_out_and_told(
     tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the figures: a row that a worker refuses is in no mean of errors, and whoever reads them is told why."""
+    """Protects the figures: a row that a worker refuses is in no mean of errors, and whoever reads them is
+    told why."""
     table.loc[[2, 3], "at"] = "yesterday"
     code, out, err = run_command(monkeypatch, capsys, *run(tmp_path, table, CONFIG + INPUTS, "simulate"))
     assert (code, json.loads(out)["dropped_rows"]) == (0, 2)
@@ -142,40 +148,71 @@ def test_compare_takes_them_too(
 
 @pytest.mark.parametrize(
     "sections",
-    ['[predictions]\nformat = "msgpack"', '[predictions]\nformat = "avro"\nregistry = {url = "http://127.0.0.1:9"}'],
+    [
+        '[predictions]\nformat = "msgpack"',
+        '[predictions]\nformat = "avro"\nregistry = {url = "http://127.0.0.1:9"}',
+    ],
 )
 def test_how_topics_are_written_is_nothing_to_a_simulation(
-    tmp_path: Path, table: pd.DataFrame, sections: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    table: pd.DataFrame,
+    sections: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects whoever tries their own file on a table: a simulation has no registry, and no topic of theirs."""
-    config = CONFIG.replace('topic = "readings"', 'topic = "readings"\nformat = "csv"\ncolumns = ["device", "y"]')
+    """Protects whoever tries their own file on a table: a simulation has no registry, and no topic of
+    theirs."""
+    config = CONFIG.replace(
+        'topic = "readings"', 'topic = "readings"\nformat = "csv"\ncolumns = ["device", "y"]'
+    )
     plain = run_command(monkeypatch, capsys, *run(tmp_path, table, CONFIG + INPUTS, "simulate"))
-    code, out, err = run_command(monkeypatch, capsys, *run(tmp_path, table, config + INPUTS + sections, "simulate"))
+    code, out, err = run_command(
+        monkeypatch, capsys, *run(tmp_path, table, config + INPUTS + sections, "simulate")
+    )
     assert code == 0, err
     assert json.loads(out)["rmse"] == json.loads(plain[1])["rmse"]
 
 
-@pytest.mark.parametrize("named", [INPUTS[: INPUTS.index('[[samples.inputs]]', 5)], 'features = ["temp"]'])
+@pytest.mark.parametrize("named", [INPUTS[: INPUTS.index("[[samples.inputs]]", 5)], 'features = ["temp"]'])
 def test_a_column_with_a_dot_in_its_name_is_the_field_in_backticks(
-    named: str, tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    named: str,
+    tmp_path: Path,
+    table: pd.DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects columns such as PM2.5: the settings that `streamfl init` writes for them are those that a simulation reads."""
-    config = CONFIG.replace('label = "y"', 'label = "y"\n' + named) if named.startswith("features") else CONFIG + named
+    """Protects columns such as PM2.5: the settings that `streamfl init` writes for them are those that a
+    simulation reads."""
+    config = (
+        CONFIG.replace('label = "y"', 'label = "y"\n' + named)
+        if named.startswith("features")
+        else CONFIG + named
+    )
     figures = []
     for name, settings in (("temp", config), ("PM2.5", config.replace('"temp"', '"`PM2.5`"'))):
         renamed = table.rename(columns={"temp": name})
-        code, out, told = run_command(monkeypatch, capsys, *run(tmp_path, renamed, settings, "simulate", "--label", "y"))
+        code, out, told = run_command(
+            monkeypatch, capsys, *run(tmp_path, renamed, settings, "simulate", "--label", "y")
+        )
         assert code == 0, told
-        figures.append({key: value for key, value in json.loads(out).items() if key not in ("seconds", "record_bytes")})
+        figures.append(
+            {key: value for key, value in json.loads(out).items() if key not in ("seconds", "record_bytes")}
+        )
     assert figures[0] == figures[1]
 
 
 def test_replay_writes_a_column_with_a_dot_in_its_name_under_that_name(
     tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the way from such a table to a topic: the field in backticks is the column, and is written under its own name."""
+    """Protects the way from such a table to a topic: the field in backticks is the column, and is written
+    under its own name."""
     url = f"memory://{tmp_path.name}-dots"
-    config = (CONFIG + INPUTS).replace('"temp"', '"`PM2.5`"').replace("memory://inputs", url).replace("meta.site", "site")
+    config = (
+        (CONFIG + INPUTS)
+        .replace('"temp"', '"`PM2.5`"')
+        .replace("memory://inputs", url)
+        .replace("meta.site", "site")
+    )
     (tmp_path / "client.toml").write_text(config)
     table.rename(columns={"temp": "PM2.5", "meta.site": "site"}).to_csv(tmp_path / "data.csv", index=False)
     path = tmp_path / "client.toml"

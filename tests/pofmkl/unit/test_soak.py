@@ -57,7 +57,9 @@ DAMAGE: dict[str, Callable[[Topics], None]] = {
 def _calm(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """A short lockstep run without faults on the memory bus, which the verdict calls sound."""
     plan = Plan("lockstep")
-    settings = load_members(write_configuration(SOAK, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak")))
+    settings = load_members(
+        write_configuration(SOAK, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak"))
+    )
     load = [record for number in range(100) for record in SOAK.records(plan, number)]
     left = Left(plan, settings, run_calmly(settings, [load]))
     assert judge_topics(SOAK, left).wrong == []

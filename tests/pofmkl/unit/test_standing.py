@@ -42,7 +42,9 @@ def role(late: bool = False, bytes_per_second: float | None = None) -> PofmklCli
     made = new_client(
         DefaultLearner(features=features, loss=SQUARE, seed=3, experts=("running-mean",)),
         learning={"catch_up_samples": N, "catch_up_patience_seconds": PATIENCE},
-        uplink={"budget_bytes_per_second": bytes_per_second} if bytes_per_second else {"kernels_per_upload": 2},
+        uplink={"budget_bytes_per_second": bytes_per_second}
+        if bytes_per_second
+        else {"kernels_per_upload": 2},
         labels={"expiry_seconds": 1000.0, "limit": 100} if late else None,
     )
     for partition in (0, 1):
@@ -61,12 +63,17 @@ def readings(name: str, numbers: range, partition: int = 0, label: bool = True) 
 
 def labels(name: str, numbers: range) -> list[Received]:
     return [
-        Received("labels", Label(name, str(number), 0.5), Record("labels", 0, number, name.encode(), b"")) for number in numbers
+        Received("labels", Label(name, str(number), 0.5), Record("labels", 0, number, name.encode(), b""))
+        for number in numbers
     ]
 
 
 def model(version: int) -> Received:
-    return Received("model", ShardVersion(VERSION, 0, 2, 0, version, version), Record("model", 0, version, MARKER_KEY, b""))
+    return Received(
+        "model",
+        ShardVersion(VERSION, 0, 2, 0, version, version),
+        Record("model", 0, version, MARKER_KEY, b""),
+    )
 
 
 def figure(made: PofmklClient, name: str) -> float:
@@ -74,7 +81,9 @@ def figure(made: PofmklClient, name: str) -> float:
 
 
 def restarted(made: PofmklClient, late: bool = False) -> PofmklClient:
-    latest: dict[tuple[int, bytes], StateChange] = {(one.partition, one.key): one for one in made.changed_state()}
+    latest: dict[tuple[int, bytes], StateChange] = {
+        (one.partition, one.key): one for one in made.changed_state()
+    }
     again = role(late)
     for change in latest.values():
         if change.value is not None:
@@ -84,7 +93,8 @@ def restarted(made: PofmklClient, late: bool = False) -> PofmklClient:
 
 @pytest.mark.parametrize("late", [False, True], ids=["labels with samples", "labels on a topic of their own"])
 def test_predictions_on_version_zero_are_counted_through_restarts(late: bool) -> None:
-    """Protects who asks how much was predicted without a model: the share is of whole lives, as the other figures of clients."""
+    """Protects who asks how much was predicted without a model: the share is of whole lives, as the other
+    figures of clients."""
     made = role(late)
     made.unread({0: 0, 1: 0})
     for number in range(2):
@@ -97,12 +107,15 @@ def test_predictions_on_version_zero_are_counted_through_restarts(late: bool) ->
     again.receive(readings("a", range(4, 5), label=not late), 4.0)
     assert figure(again, "lifetime_predictions") == 5
     assert figure(again, "lifetime_version_zero_predictions") == 4
-    assert (figure(again, "predictions"), figure(again, "version_zero_predictions")) == (2, 1), "since this process began"
+    assert (figure(again, "predictions"), figure(again, "version_zero_predictions")) == (2, 1), (
+        "since this process began"
+    )
     assert {key: one.on_version_zero for key, one in again.snapshot().items()} == {(0, "a"): 3, (1, "b"): 1}
 
 
 def test_what_a_backlog_waits_for_is_told_and_how_much_is_there() -> None:
-    """Protects who looks at a worker that predicts nothing for a while: it says why, and nothing when there is no backlog."""
+    """Protects who looks at a worker that predicts nothing for a while: it says why, and nothing when there
+    is no backlog."""
     made = role()
     assert made.backlog is None
     made.unread({0: 40, 1: 2})
@@ -127,7 +140,8 @@ def test_labels_that_wait_are_told_as_labels() -> None:
 
 
 def test_who_goes_on_alone_is_counted_and_logged_once() -> None:
-    """Protects a log from a line for each partition of one silence, and counts a second silence as a second."""
+    """Protects a log from a line for each partition of one silence, and counts a second silence as a
+    second."""
     made = role()
     made.receive(readings("a", range(5)), 100.0)
     made.receive(readings("b", range(5, 9), partition=1), 103.0)
@@ -155,7 +169,8 @@ def test_labels_without_bytes_are_counted() -> None:
 
 @pytest.mark.parametrize(("most", "count"), [(1, 20), (3, 7), (3, 25), (16, 24), (16, 25), (16, 400)])
 def test_the_updates_of_a_backlog_are_those_that_a_client_sends(most: int, count: int) -> None:
-    """Protects the sentence of `check` from another ramp than the client's, whose steps are added up over a version."""
+    """Protects the sentence of `check` from another ramp than the client's, whose steps are added up over a
+    version."""
     features = FeatureMap(frequencies([Kernel("gaussian", 1.0)], 4, 2, seed=3))
     made = new_client(
         PaperLearner(features=features, learning_rate=0.1, regularisation=0.0, loss=SQUARE),
@@ -201,8 +216,12 @@ ROWS = "\n".join(json.dumps({"device": f"press-{n % 2}", "x": n / 10, "y": n % 7
 class Plant:
     """A federation with a history in its topic, and the command line."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], more: str) -> None:
-        self.run: Callable[..., tuple[int, str, str]] = lambda *arguments: run_command(monkeypatch, capture, *arguments)
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], more: str
+    ) -> None:
+        self.run: Callable[..., tuple[int, str, str]] = lambda *arguments: run_command(
+            monkeypatch, capture, *arguments
+        )
         url = f"memory://{folder.name}"
         self.bus = MemoryBus.at(url)
         self.clock = Clock(1_000.0)
@@ -229,19 +248,25 @@ class Plant:
         """By respect what `check`, `inspect` and `top` say, with what to do."""
         checked = {one["check"]: (one["detail"], one["remedy"]) for one in self.told("check")["checks"]}
         others = [self.told("inspect")["standing"], self.told("top", "--count", 1)["standing"]]
-        return [checked, *({one["respect"]: (one["text"], one["remedy"]) for one in other} for other in others)]
+        return [
+            checked,
+            *({one["respect"]: (one["text"], one["remedy"]) for one in other} for other in others),
+        ]
 
 
 @pytest.fixture(name="plant")
 def _plant(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Plant:
     return Plant(tmp_path, monkeypatch, capsys, getattr(request, "param", ""))
 
 
 def test_check_inspect_and_top_say_how_a_backlog_stands(plant: Plant) -> None:
-    """Protects everybody who begins with history: that it waits, for what, that clients are alone, and how much was predicted
-    without a model, is told by each of the three commands, and ends when the server comes.
+    """Protects everybody who begins with history: that it waits, for what, that clients are alone, and how
+    much was predicted without a model, is told by each of the three commands, and ends when the server comes.
     """
     for told in plant.standing():
         assert told["backlog"][0].startswith("120 records of readings are unread")
@@ -281,8 +306,11 @@ def test_check_inspect_and_top_say_how_a_backlog_stands(plant: Plant) -> None:
         assert plant.standing()[0]["predictions on version 0"][0].startswith("120 of 120 (100%)")
 
 
-def test_top_tells_the_share_of_predictions_on_version_zero(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects an operator's live picture: of what is predicted before their eyes, how much is without a model."""
+def test_top_tells_the_share_of_predictions_on_version_zero(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects an operator's live picture: of what is predicted before their eyes, how much is without a
+    model."""
     with closing(plant.worker(plant.client)) as client:
         work = lambda seconds: [client.step(0.0) for _ in range(20)] if seconds else None  # noqa: E731
         monkeypatch.setattr("streamfl.cli.top.time.sleep", work)
@@ -294,9 +322,13 @@ def test_top_tells_the_share_of_predictions_on_version_zero(plant: Plant, monkey
 
 @pytest.mark.parametrize("plant", ["[uplink]\nbudget_bytes_per_second = 200\n"], indirect=True)
 def test_check_says_what_a_budget_pays_of_a_backlog(plant: Plant) -> None:
-    """Protects who sets a small byte budget and has history: most of it is learnt alone, and no more goes out than was said."""
+    """Protects who sets a small byte budget and has history: most of it is learnt alone, and no more goes out
+    than was said."""
     detail = {one["check"]: one["detail"] for one in plant.told("check")["checks"]}["backlog"]
-    assert "That takes 60 updates of a client. With uplink.budget_bytes_per_second = 200 catch-up sends at most 1 " in detail
+    assert (
+        "That takes 60 updates of a client. With uplink.budget_bytes_per_second = 200 catch-up sends at most "
+        "1 " in detail
+    )
     assert "the rest is learnt alone" in detail
     bytes_each = int(detail.partition(" bytes each")[0].rpartition("(")[2])
     with closing(plant.worker(plant.client)) as client, closing(plant.worker(plant.server)) as server:

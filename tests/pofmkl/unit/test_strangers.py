@@ -1,4 +1,5 @@
-"""Whoever may write to one of a federation's topics decides nothing for good: numbers, seats, rounds, dimension, the model."""
+"""Whoever may write to one of a federation's topics decides nothing for good: numbers, seats, rounds,
+dimension, the model."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pofmkl.makers import new_server, staleness
 
-from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    ConfigurationError,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
 from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.learning.server_steps import StochasticGradientStep
@@ -72,7 +81,9 @@ def update(
 ) -> Received:
     steps = encode_array(np.full((len(kernels), ROW), step, np.float32))
     message = Update(VERSION, fingerprint, dimension, client, epoch, sequence, version, 1, kernels, steps)
-    return Received("updates", message, Record("updates", 0, sequence % 2**31, client.encode(), b"", timestamp=at))
+    return Received(
+        "updates", message, Record("updates", 0, sequence % 2**31, client.encode(), b"", timestamp=at)
+    )
 
 
 def figures(role: PofmklServer) -> dict[str, float]:
@@ -116,7 +127,8 @@ def parameters_in(state: State, kernel: int) -> np.ndarray:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=60))
 def test_a_number_was_heard_only_if_it_was(numbers: list[tuple[int, int]]) -> None:
-    """Protects every sender: no number that was not heard counts as heard, whatever else was written under its name."""
+    """Protects every sender: no number that was not heard counts as heard, whatever else was written under
+    its name."""
     ranges: list[NumberRange] = []
     noted: set[tuple[int, int]] = set()
     for number in numbers:
@@ -136,13 +148,18 @@ def test_runs_that_meet_are_one() -> None:
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
-@pytest.mark.parametrize(("epoch", "sequence"), [(2**63, 1), (1, 2**63), (1, 2**52), (2_000_000_000, 7), (0, 3)])
+@pytest.mark.parametrize(
+    ("epoch", "sequence"), [(2**63, 1), (1, 2**63), (1, 2**52), (2_000_000_000, 7), (0, 3)]
+)
 def test_one_number_of_a_stranger_silences_nobody(lockstep: bool, epoch: int, sequence: int) -> None:
-    """Protects a client from one message under its name: its own updates count afterwards, and after a restart as well."""
+    """Protects a client from one message under its name: its own updates count afterwards, and after a
+    restart as well."""
     role, state = server(lockstep, clients=1), State()
     role.receive([update("a", 1)], 1000.0)
     remember(role, state)
-    role.receive([update("a", sequence, version=1, epoch=epoch, kernels=(0,) if sequence < 2**60 else ())], 1000.0)
+    role.receive(
+        [update("a", sequence, version=1, epoch=epoch, kernels=(0,) if sequence < 2**60 else ())], 1000.0
+    )
     version = int(figures(role)["model_version"])
     remember(role, state)
     for each in (role, restored(state, server(lockstep, clients=1))):
@@ -153,11 +170,15 @@ def test_one_number_of_a_stranger_silences_nobody(lockstep: bool, epoch: int, se
 
 
 def test_two_voices_of_one_client_are_told_of() -> None:
-    """Protects a user whose samples are not keyed by client, and one whom somebody speaks for: both lives count, and it is said."""
+    """Protects a user whose samples are not keyed by client, and one whom somebody speaks for: both lives
+    count, and it is said."""
     role = server()
     role.receive([update("a", 1, epoch=2), update("a", 2, epoch=2)], 1000.0)
     assert list(role.notices()) == []
-    assert role.receive([update("a", 7, epoch=1), update("a", 3, epoch=2), update("a", 8, epoch=1)], 1000.0) == []
+    assert (
+        role.receive([update("a", 7, epoch=1), update("a", 3, epoch=2), update("a", 8, epoch=1)], 1000.0)
+        == []
+    )
     assert figures(role)["updates_applied"] == 5
     assert figures(role)["superseded_updates"] == 2
     (notice,) = role.notices()
@@ -168,12 +189,20 @@ def test_two_voices_of_one_client_are_told_of() -> None:
 
 
 def test_what_the_first_releases_remembered_of_a_client_is_read() -> None:
-    """Protects an upgrade: [epoch, sequence, seen_at, awaited] of every client goes on, and what it had said counts once."""
+    """Protects an upgrade: [epoch, sequence, seen_at, awaited] of every client goes on, and what it had said
+    counts once."""
     role = server()
     role.restore(StateChange("state", 0, b"round", msgspec.msgpack.encode([None, False, 2])))
     role.restore(StateChange("state", 0, b"client/a", msgspec.msgpack.encode([7, 12, 900.0, True])))
-    role.restore(StateChange("model", 0, MARKER_KEY, SHARD_VERSION.encode(ShardVersion(VERSION, 0, 2, 0, 12, 12))))
-    assert role.receive([update("a", 12, 12, epoch=7), update("a", 5, 12, epoch=7), update("a", 13, 12, epoch=7)], 1000.0) == []
+    role.restore(
+        StateChange("model", 0, MARKER_KEY, SHARD_VERSION.encode(ShardVersion(VERSION, 0, 2, 0, 12, 12)))
+    )
+    assert (
+        role.receive(
+            [update("a", 12, 12, epoch=7), update("a", 5, 12, epoch=7), update("a", 13, 12, epoch=7)], 1000.0
+        )
+        == []
+    )
     assert (figures(role)["updates_applied"], figures(role)["model_version"]) == (1, 13)
 
 
@@ -187,7 +216,10 @@ def test_a_stranger_that_never_takes_part_is_not_waited_for() -> None:
     role.receive([], at + TIMEOUT)
     for round in range(1, 20):
         at += 1000.0
-        stale = [update("nobody", round, 0, kernels=(), at=at), update("nobody", round + 100, round - 1, kernels=(), at=at)]
+        stale = [
+            update("nobody", round, 0, kernels=(), at=at),
+            update("nobody", round + 100, round - 1, kernels=(), at=at),
+        ]
         role.receive(stale, at)
         role.receive([update("a", round + 1, round, at=at), update("b", round + 1, round, at=at)], at)
         assert figures(role)["model_version"] == round + 1
@@ -195,7 +227,8 @@ def test_a_stranger_that_never_takes_part_is_not_waited_for() -> None:
 
 
 def test_a_silent_client_is_named_and_the_others_go_on() -> None:
-    """Protects four sites of five: after one timeout nobody waits for the fifth, the log names it, and once back it counts."""
+    """Protects four sites of five: after one timeout nobody waits for the fifth, the log names it, and once
+    back it counts."""
     role, at = server(lockstep=True), 1000.0
     role.receive([update(name, 1, at=at) for name in "abc"], at)
     role.receive([update(name, 2, 1, at=at) for name in "ab"], at)
@@ -242,9 +275,10 @@ def test_lockstep_state_goes_on_without_rounds() -> None:
     remember(role, state)
     role = restored(state, server(lockstep=False))
     role.receive([], 2000.0)
-    assert marker_of(remember(role, state)).model_version == marker_of(
-        [StateChange("model", 0, MARKER_KEY, state["model", MARKER_KEY])]
-    ).updates
+    assert (
+        marker_of(remember(role, state)).model_version
+        == marker_of([StateChange("model", 0, MARKER_KEY, state["model", MARKER_KEY])]).updates
+    )
     assert (figures(role)["model_version"], role.wake_at) == (4, None)
     role.receive([update("b", 2, 1)], 2000.0)
     assert figures(role)["model_version"] == 5
@@ -270,7 +304,9 @@ def test_an_update_of_nothing_takes_no_seat(lockstep: bool) -> None:
     """Protects the seats: empty messages of invented names give way to everybody who teaches."""
     role = server(lockstep)
     role.receive([update(f"nobody-{number}", 1, kernels=()) for number in range(100)], 1000.0)
-    assert role.receive([update(name, 1, int(figures(role)["model_version"])) for name in "abc"], 1000.0) == []
+    assert (
+        role.receive([update(name, 1, int(figures(role)["model_version"])) for name in "abc"], 1000.0) == []
+    )
     assert all(name in role.snapshot()[0].members for name in "abc")
 
 
@@ -308,7 +344,8 @@ def test_who_was_seen_by_a_clock_that_was_ahead_does_not_stay_for_ever() -> None
 
 
 def test_the_first_message_does_not_fix_the_dimension() -> None:
-    """Protects a new federation: what is configured counts, an update of another dimension is refused and remembered nowhere."""
+    """Protects a new federation: what is configured counts, an update of another dimension is refused and
+    remembered nowhere."""
     role, state = server(), State()
     first = role.receive([update("x", 1, dimension=7), update("y", 1, dimension=7, kernels=())], 1000.0)
     assert reasons(first) == ["configuration", "configuration"]
@@ -323,7 +360,8 @@ def test_a_new_server_without_features_ends_with_what_to_add() -> None:
 
 
 def test_a_federation_that_began_without_features_goes_on_and_takes_them_over() -> None:
-    """Protects an upgrade: the remembered dimension counts; when features are added they are taken over, and it is said once."""
+    """Protects an upgrade: the remembered dimension counts; when features are added they are taken over, and
+    it is said once."""
     round_ = StateChange("state", 0, b"round", msgspec.msgpack.encode([None, False, 2]))
     marker = StateChange("model", 0, MARKER_KEY, SHARD_VERSION.encode(ShardVersion(VERSION, 5, 2, 0, 9, 9)))
     without = server(dimension=None, fingerprints=(5,))
@@ -360,7 +398,8 @@ def foreign(version: int) -> dict[tuple[str, bytes], bytes]:
 
 
 def test_an_update_on_a_version_that_never_was_mends_the_topic() -> None:
-    """Protects all clients from one model record: the server publishes all that counts anew, and target rows count at once."""
+    """Protects all clients from one model record: the server publishes all that counts anew, and target rows
+    count at once."""
     role, state = server(targets=True), State()
     role.receive([update("a", 1, kernels=(0, 1, 2), step=0.1)], 1000.0)
     remember(role, state)
@@ -380,7 +419,10 @@ def test_a_gradient_of_parameters_that_nobody_knows_is_not_applied(lockstep: boo
     role, state = server(lockstep, clients=1), State()
     role.receive([update("a", 1)], 1000.0)
     remember(role, state)
-    assert reasons(role.receive([update("a", 2, 10**6, step=LARGEST_STEP)] * 3, 1000.0)) == ["unknown_version"] * 3
+    assert (
+        reasons(role.receive([update("a", 2, 10**6, step=LARGEST_STEP)] * 3, 1000.0))
+        == ["unknown_version"] * 3
+    )
     assert len([change for change in remember(role, state) if change.channel == "model"]) == KERNELS + 1
     assert (figures(role)["model_repairs"], figures(role)["model_version"]) == (1, 1)
     assert role.receive([update("a", 3, 1)], 1000.0) == []
@@ -389,7 +431,8 @@ def test_a_gradient_of_parameters_that_nobody_knows_is_not_applied(lockstep: boo
 
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_a_server_publishes_nothing_that_its_clients_refuse(lockstep: bool) -> None:
-    """Protects clients from an update of any size: what becomes of it is shortened to what they take, and told."""
+    """Protects clients from an update of any size: what becomes of it is shortened to what they take, and
+    told."""
     role, state = server(lockstep, clients=1), State()
     role.receive([update("a", 1, kernels=(0, 1), step=LARGEST_STEP)], 1000.0)
     remember(role, state)
@@ -399,11 +442,14 @@ def test_a_server_publishes_nothing_that_its_clients_refuse(lockstep: bool) -> N
         if channel == "model":
             model.apply(decode_model(key, value), 0)
     assert model.versions == (1,)
-    assert np.linalg.norm(model.parameters[0].astype(np.float64)) == pytest.approx(LARGEST_PARAMETERS, rel=2e-3)
+    assert np.linalg.norm(model.parameters[0].astype(np.float64)) == pytest.approx(
+        LARGEST_PARAMETERS, rel=2e-3
+    )
 
 
 def test_what_was_overwritten_in_silence_lasts_a_few_versions() -> None:
-    """Protects clients from parameters under the right version: kernels that nobody trains are published in turn."""
+    """Protects clients from parameters under the right version: kernels that nobody trains are published in
+    turn."""
     role, state = server(), State()
     role.receive([update("a", 1, kernels=(0, 1, 2))], 1000.0)
     remember(role, state)
@@ -416,7 +462,8 @@ def test_what_was_overwritten_in_silence_lasts_a_few_versions() -> None:
 
 
 def test_a_restarted_server_takes_nothing_from_a_stranger() -> None:
-    """Protects the model at a restart: version and parameters are the server's own, the topic is mended, nothing ends in a loop."""
+    """Protects the model at a restart: version and parameters are the server's own, the topic is mended,
+    nothing ends in a loop."""
     role, state = server(), State()
     for sequence in range(1, 41):
         role.receive([update("a", sequence, kernels=(0, 1, 2))], 1000.0)
@@ -429,9 +476,12 @@ def test_a_restarted_server_takes_nothing_from_a_stranger() -> None:
     assert (figures(role)["model_version"], figures(role)["model_repairs"]) == (40, 1)
     assert [notice.reason for notice in role.notices()] == ["model_mended"]
     assert ("model", b"what is this") not in state
-    assert marker_of([StateChange("model", 0, MARKER_KEY, state["model", MARKER_KEY])]) == ShardVersion(VERSION, 0, 2, 0, 40, 40)
+    assert marker_of([StateChange("model", 0, MARKER_KEY, state["model", MARKER_KEY])]) == ShardVersion(
+        VERSION, 0, 2, 0, 40, 40
+    )
     np.testing.assert_array_equal(parameters_in(state, 1), own[1])
-    # Of what was overwritten there is a copy, at most four times as many versions old as there are kernels: a step moves by 1/3.
+    # Of what was overwritten there is a copy, at most four times as many versions old as there are kernels: a
+    # step moves by 1/3.
     for kernel in (0, 2):
         assert np.abs(parameters_in(state, kernel) - own[kernel]).max() <= 4 * KERNELS / 3
     again = restored(state, server())
@@ -440,7 +490,8 @@ def test_a_restarted_server_takes_nothing_from_a_stranger() -> None:
 
 
 def test_a_new_server_does_not_begin_with_a_strangers_model() -> None:
-    """Protects a federation that begins: what lies in its model topic before its first version is overwritten."""
+    """Protects a federation that begins: what lies in its model topic before its first version is
+    overwritten."""
     role = restored(foreign(10**6), server())
     role.receive([], 1000.0)
     state = State(foreign(10**6))
@@ -452,11 +503,14 @@ def test_a_new_server_does_not_begin_with_a_strangers_model() -> None:
 
 
 def test_the_model_of_the_first_releases_is_taken_as_it_lies() -> None:
-    """Protects an upgrade: a server whose state has no book goes on with its topic, and has a book from then on."""
+    """Protects an upgrade: a server whose state has no book goes on with its topic, and has a book from then
+    on."""
     role, state = server(), State()
     role.receive([update("a", 1, kernels=(0, 1, 2))], 1000.0)
     remember(role, state)
-    former = {slot: value for slot, value in state.items() if not slot[1].startswith((b"published", b"copy/"))}
+    former = {
+        slot: value for slot, value in state.items() if not slot[1].startswith((b"published", b"copy/"))
+    }
     upgraded = restored(former, server())
     upgraded.receive([update("a", 2, 1)], 1000.0)
     remember(upgraded, former)
@@ -487,9 +541,12 @@ def publish(model: ModelTable, version: int, updates: int | None = None, value: 
     return refused
 
 
-@pytest.mark.parametrize(("version", "updates"), [(10**6, 10**6), (-1, 5), (2**60, 2**60), (9, 8), (9, 2**60)])
+@pytest.mark.parametrize(
+    ("version", "updates"), [(10**6, 10**6), (-1, 5), (2**60, 2**60), (9, 8), (9, 2**60)]
+)
 def test_a_version_that_cannot_be_is_refused_and_told(version: int, updates: int) -> None:
-    """Protects clients: they go on with what they have, are not ready, and are again with the server's next version."""
+    """Protects clients: they go on with what they have, are not ready, and are again with the server's next
+    version."""
     model = table()
     assert publish(model, 5) == []
     assert publish(model, version, updates, value=9.0) == ["implausible"]
@@ -510,7 +567,8 @@ def test_a_jump_that_is_true_is_taken_when_it_is_said_again() -> None:
 
 
 def test_parameters_that_cannot_be_are_refused_and_told() -> None:
-    """Protects predictions: such parameters are not used, the version is, and the kernel comes right when it is published again."""
+    """Protects predictions: such parameters are not used, the version is, and the kernel comes right when it
+    is published again."""
     model = table()
     publish(model, 5)
     assert publish(model, 6, value=LARGEST_PARAMETERS) == ["implausible"]
@@ -522,7 +580,8 @@ def test_parameters_that_cannot_be_are_refused_and_told() -> None:
 
 
 def test_every_record_that_mends_is_one_that_clients_take() -> None:
-    """Protects the way back: what the server publishes anew is taken by a client that a stranger led astray."""
+    """Protects the way back: what the server publishes anew is taken by a client that a stranger led
+    astray."""
     role, state, model = server(targets=True), State(), ModelTable(KERNELS, ROW, 2, 1, 0, np.float32)
     role.receive([update("a", 1, kernels=(0, 1, 2), step=0.1)], 1000.0)
     remember(role, state)

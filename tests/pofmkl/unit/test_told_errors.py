@@ -1,4 +1,5 @@
-"""How errors are told: in the label's own unit, beside the bytes that they cost, and so that a picture can be read."""
+"""How errors are told: in the label's own unit, beside the bytes that they cost, and so that a picture can be
+read."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ features_per_kernel = 4
 
 
 def test_errors_are_those_of_scikit_learn_over_the_samples_that_there_are() -> None:
-    """Protects every table: RMSE and MAE are of the label's own unit, and a client with fewer samples counts with those it has."""
+    """Protects every table: RMSE and MAE are of the label's own unit, and a client with fewer samples counts
+    with those it has."""
     generator = np.random.default_rng(3)
     labels, predictions = generator.uniform(20, 60, size=(2, 7, 3))
     labels[4:, 1] = predictions[4:, 1] = np.nan
@@ -48,15 +50,19 @@ def test_errors_are_those_of_scikit_learn_over_the_samples_that_there_are() -> N
 
 
 def test_a_record_has_the_bytes_of_its_json() -> None:
-    """Protects who compares what is sent with the record itself: names, numbers and texts are counted as a producer writes them."""
+    """Protects who compares what is sent with the record itself: names, numbers and texts are counted as a
+    producer writes them."""
     table = FrameTable({"site": ["a", "bb", "c"], "t": [1.5, 22.25, 3.0], "y": [1, 20, 3]})
     rows = [{"t": 1.5, "y": 1, "site": "a"}, {"t": 22.25, "y": 20, "site": "bb"}]
     expected = sum(len(json.dumps(row, separators=(",", ":"))) for row in rows) / 2
     assert record_bytes(table, ["t", "y", "site"], np.array([[0, 1], [-1, -1]])) == round(expected)
 
 
-def test_both_commands_tell_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects who goes from one table to the next: the same federation has the same error, bytes and record in both."""
+def test_both_commands_tell_one_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who goes from one table to the next: the same federation has the same error, bytes and record
+    in both."""
     generator = np.random.default_rng(5)
     inputs = generator.uniform(size=(40, 2))
     content = np.column_stack([inputs, 300.0 + 80.0 * inputs[:, 0]])
@@ -78,7 +84,8 @@ def test_both_commands_tell_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for error in ("rmse", "mae"):
             assert by_name[method][error] == pytest.approx(one[f"{error}{whose}"], rel=1e-6)
     assert by_name["default"]["uplink_bytes_per_sample"] == one["uplink_bytes_per_sample"]
-    # Nothing is learnt before the first label, so an error of the labels' size is there; none is a share of their range.
+    # Nothing is learnt before the first label, so an error of the labels' size is there; none is a share of
+    # their range.
     assert 1.0 < one["mae"] < one["rmse"] < 80.0
     heading = f"bytes sent a sample (a record: {one['record_bytes']})"
     for table in (said(*compare), said("simulate", tmp_path / "client.toml", *asked)):
@@ -86,16 +93,21 @@ def test_both_commands_tell_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_no_text_of_the_picture_covers_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects comparison.png, whose names lay one on another: of all methods, most of them equally good, each can be read."""
+    """Protects comparison.png, whose names lay one on another: of all methods, most of them equally good,
+    each can be read."""
     drawn: list[Any] = []
     pyplot = comparison_picture.new_pyplot()
     monkeypatch.setattr(pyplot, "close", drawn.append)
     labels = np.random.default_rng(7).uniform(size=(20, 2))
     contenders = []
     for number, name in enumerate(method_names()):
-        error = np.inf if name == "per-fed-avg" else 0.1 + 0.001 * (number % 3) + 3.0 * (name == "em-kofl-mean")
+        error = (
+            np.inf if name == "per-fed-avg" else 0.1 + 0.001 * (number % 3) + 3.0 * (name == "em-kofl-mean")
+        )
         predictions = labels + error
-        contenders.append(Contender(name, predictions, np.square(predictions - labels), 1e4 * (number % 2), 40.0, labels))
+        contenders.append(
+            Contender(name, predictions, np.square(predictions - labels), 1e4 * (number % 2), 40.0, labels)
+        )
     comparison_picture.picture(contenders, tmp_path / "c.png", "data.csv: 2 clients", "units of grams", 136)
     [figure] = drawn
     figure.canvas.draw()

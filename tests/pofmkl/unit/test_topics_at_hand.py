@@ -63,7 +63,9 @@ label_range = [0, 10]
 class Plant:
     """A federation on a memory bus, and the command line with a stdin of one's own."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], preset: str) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], preset: str
+    ) -> None:
         self.monkeypatch, self._capture = monkeypatch, capture
         self.bus = MemoryBus.at(f"memory://{folder.name}")
         self.client, self.server = folder / "client.toml", folder / "server.toml"
@@ -85,7 +87,9 @@ class Plant:
         return [json.loads(line) for line in self.said(*arguments, "--format", "json").splitlines()]
 
     def work(self) -> None:
-        clients, server = (build_worker(read_configuration(path).settings, self.bus) for path in (self.client, self.server))
+        clients, server = (
+            build_worker(read_configuration(path).settings, self.bus) for path in (self.client, self.server)
+        )
         with closing(clients), closing(server):
             while clients.step(0.0) | server.step(0.0):
                 pass
@@ -93,7 +97,10 @@ class Plant:
 
 @pytest.fixture(name="plant")
 def _plant(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Plant:
     return Plant(tmp_path, monkeypatch, capsys, getattr(request, "param", "default"))
 
@@ -102,14 +109,23 @@ ROWS = "\n".join(json.dumps({"device": f"press-{n % 2}", "x": n / 10, "y": n}) f
 
 
 def test_lines_become_samples_and_predictions_become_lines(plant: Plant) -> None:
-    """Protects whoever has no tool but this one: what is written is learnt from, and what is predicted can be read."""
-    assert json.loads(plant.said("write", plant.client, "--format", "json", stdin=ROWS)) == {"topic": "readings", "records": 10}
+    """Protects whoever has no tool but this one: what is written is learnt from, and what is predicted can be
+    read."""
+    assert json.loads(plant.said("write", plant.client, "--format", "json", stdin=ROWS)) == {
+        "topic": "readings",
+        "records": 10,
+    }
     plant.work()
     predictions = plant.lines("read", plant.client)
     assert len(predictions) == 10
     assert sorted(one["label"] for one in predictions) == list(range(10))
-    assert {one["client"] for one in plant.lines("read", plant.client, "predictions", "--client", "press-1")} == {"press-1"}
-    assert [one["label"] for one in plant.lines("read", plant.client, "predictions", "-n", 2, "--client", "press-1")] == [7, 9]
+    assert {
+        one["client"] for one in plant.lines("read", plant.client, "predictions", "--client", "press-1")
+    } == {"press-1"}
+    assert [
+        one["label"]
+        for one in plant.lines("read", plant.client, "predictions", "-n", 2, "--client", "press-1")
+    ] == [7, 9]
     table = plant.said("read", plant.client, "predictions", "-n", 1)
     assert "prediction" in table
     assert "press-1" in table
@@ -122,7 +138,8 @@ def test_lines_become_samples_and_predictions_become_lines(plant: Plant) -> None
 
 @pytest.mark.parametrize("format", ["table", "json"])
 def test_a_clients_name_steers_no_terminal(plant: Plant, format: str) -> None:
-    """Protects the operator's terminal from whoever may write into a topic: each command that looks shows names escaped."""
+    """Protects the operator's terminal from whoever may write into a topic: each command that looks shows
+    names escaped."""
     evil = "press\x1b]0;owned\x07\x9b31m\u202e\x7f\r\x00"
     rows = [json.dumps({"device": evil, "x": n / 10, "y": n}) for n in range(4)]
     refused = [json.dumps({"device": evil, "x": evil, "y": 1})]
@@ -168,16 +185,27 @@ STRANGE = {
 
 @pytest.mark.parametrize("format", ["table", "json"])
 @pytest.mark.parametrize("strange", STRANGE)
-def test_no_record_ends_a_command_with_a_traceback(plant: Plant, tmp_path: Path, strange: str, format: str) -> None:
-    """Protects the operator, who looks because something is wrong: whatever a stranger wrote into a topic is shown somehow."""
+def test_no_record_ends_a_command_with_a_traceback(
+    plant: Plant, tmp_path: Path, strange: str, format: str
+) -> None:
+    """Protects the operator, who looks because something is wrong: whatever a stranger wrote into a topic is
+    shown somehow."""
     plant.said("write", plant.client, stdin=ROWS)
     plant.work()
     value = STRANGE[strange]
     topics = ("readings", "plant.predictions", "plant.updates", "plant.dead-letters")
     shown = ("samples", "predictions", "updates", "dead-letters", "model")
     commands: list[tuple[object, ...]] = [("read", plant.client, what) for what in shown]
-    commands += [("read", plant.client, "predictions", "--client", "a"), ("dead-letters", plant.client), ("inspect", plant.client)]
-    commands += [("updates", plant.client), ("check", plant.client), ("top", plant.client, "--count", "2", "--every", "0.2")]
+    commands += [
+        ("read", plant.client, "predictions", "--client", "a"),
+        ("dead-letters", plant.client),
+        ("inspect", plant.client),
+    ]
+    commands += [
+        ("updates", plant.client),
+        ("check", plant.client),
+        ("top", plant.client, "--count", "2", "--every", "0.2"),
+    ]
     real = time.sleep
 
     def write(seconds: float) -> None:
@@ -194,21 +222,34 @@ def test_no_record_ends_a_command_with_a_traceback(plant: Plant, tmp_path: Path,
 
 
 @pytest.mark.parametrize("format", ["table", "json"])
-@pytest.mark.parametrize("strange", [name for name, value in STRANGE.items() if value is not None and value[:1] >= b"\x80"])
-def test_no_sample_in_message_pack_ends_a_command_with_a_traceback(plant: Plant, strange: str, format: str) -> None:
+@pytest.mark.parametrize(
+    "strange", [name for name, value in STRANGE.items() if value is not None and value[:1] >= b"\x80"]
+)
+def test_no_sample_in_message_pack_ends_a_command_with_a_traceback(
+    plant: Plant, strange: str, format: str
+) -> None:
     """Protects the same where samples are in MessagePack, whose maps may have any keys."""
     plant.client.write_text(plant.client.read_text().replace("[samples]", '[samples]\nformat = "msgpack"'))
     row = {"device": "a", "x": 1.0, "y": 2.0, "more": msgspec.Raw(STRANGE[strange] or b"")}
-    plant.bus.write([Outgoing("readings", b"a", value) for value in (STRANGE[strange], msgspec.msgpack.encode(row))])
+    plant.bus.write(
+        [Outgoing("readings", b"a", value) for value in (STRANGE[strange], msgspec.msgpack.encode(row))]
+    )
     plant.work()
-    for command in (("read", plant.client, "samples"), ("read", plant.client, "dead-letters"), ("check", plant.client)):
+    for command in (
+        ("read", plant.client, "samples"),
+        ("read", plant.client, "dead-letters"),
+        ("check", plant.client),
+    ):
         code, _, error = plant(*command, "--format", format)
         assert code in (0, 4), error
 
 
 @pytest.mark.parametrize("format", ["table", "json"])
-def test_following_shows_what_is_there_and_what_comes(plant: Plant, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
-    """Protects whoever watches predictions come: the newest first, then each that is written from then on, until Ctrl-C."""
+def test_following_shows_what_is_there_and_what_comes(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """Protects whoever watches predictions come: the newest first, then each that is written from then on,
+    until Ctrl-C."""
     plant.said("write", plant.client, stdin=ROWS)
     plant.work()
     poll, late = MemorySession.poll, iter([None, plant.work, None, None])
@@ -248,7 +289,8 @@ def test_records_are_keyed_by_client(plant: Plant) -> None:
 
 
 def test_a_key_is_written_as_the_settings_read_it(plant: Plant) -> None:
-    """Protects topics with binary keys: what is written can be read by the same settings, and a name that is no number is told."""
+    """Protects topics with binary keys: what is written can be read by the same settings, and a name that is
+    no number is told."""
     plant.client.write_text(plant.client.read_text().replace('client = "device"', 'key = "int64"'))
     plant.said("write", plant.client, "--key", "device", stdin='{"device": 7, "x": 1, "y": 2}')
     assert [record.key for record in plant.bus.read("readings")] == [(7).to_bytes(8, "big")]
@@ -258,8 +300,11 @@ def test_a_key_is_written_as_the_settings_read_it(plant: Plant) -> None:
 
 
 def test_a_line_that_would_be_refused_is_told(plant: Plant) -> None:
-    """Protects a first try: the mistake is told at the terminal with its line, those before it are written, others can be too."""
-    code, _, error = plant("write", plant.client, stdin='{"device": "a", "x": 1}\n\n{"device": "a"}\n{"device": "b", "x": 2}')
+    """Protects a first try: the mistake is told at the terminal with its line, those before it are written,
+    others can be too."""
+    code, _, error = plant(
+        "write", plant.client, stdin='{"device": "a", "x": 1}\n\n{"device": "a"}\n{"device": "b", "x": 2}'
+    )
     assert (code, "line 3: missing_field: x is missing" in error) == (5, True)
     assert "Of the lines before it 1 record came into" in error
     assert len(list(plant.bus.read("readings"))) == 1
@@ -274,7 +319,8 @@ def test_a_line_that_would_be_refused_is_told(plant: Plant) -> None:
 
 
 def test_updates_and_the_model_are_readable(plant: Plant) -> None:
-    """Protects an operator's eye on what leaves a client: whose, made with what, how large; and any name of a topic is told."""
+    """Protects an operator's eye on what leaves a client: whose, made with what, how large; and any name of a
+    topic is told."""
     plant.said("write", plant.client, stdin=ROWS)
     plant.work()
     updates = plant.lines("updates", plant.client, "--client", "press-1")
@@ -282,14 +328,17 @@ def test_updates_and_the_model_are_readable(plant: Plant) -> None:
     assert all(one["client"] == "press-1" and one["length"] >= 0 and one["kernels"] for one in updates)
     assert any(one.get("model_version") for one in plant.lines("read", plant.server, "model"))
     assert plant.lines("read", plant.client, "readings") == plant.lines("read", plant.client, "samples")
-    assert plant.said("read", plant.client, "predictions", "--client", "nobody").endswith(".predictions: none\n")
+    assert plant.said("read", plant.client, "predictions", "--client", "nobody").endswith(
+        ".predictions: none\n"
+    )
     code, _, error = plant("read", plant.client, "nothing")
     assert (code, "there are" in error and "predictions" in error) == (2, True)
 
 
 @pytest.mark.parametrize("plant", ["default", "paper"], indirect=True)
 def test_inspecting_shows_what_is_remembered_and_disturbs_nobody(plant: Plant) -> None:
-    """Protects an operator's picture: figures are those of the changelog, while a worker that runs goes on."""
+    """Protects an operator's picture: figures are those of the changelog, while a worker that runs goes
+    on."""
     plant.said("write", plant.client, stdin=ROWS)
     settings = read_configuration(plant.client).settings
     with closing(build_worker(settings, plant.bus)) as worker:
@@ -320,7 +369,9 @@ def test_inspecting_shows_what_is_remembered_and_disturbs_nobody(plant: Plant) -
     assert shard["members"] == sorted({one["client"] for one in sent})
 
 
-def test_top_shows_what_is_behind_and_how_well_is_predicted(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_shows_what_is_behind_and_how_well_is_predicted(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects an operator's live picture: lag, rates and errors are of what happened between two looks."""
     plant.said("write", plant.client, stdin=ROWS)
     steps = iter([lambda: None, plant.work])
@@ -329,7 +380,10 @@ def test_top_shows_what_is_behind_and_how_well_is_predicted(plant: Plant, monkey
     assert before["topics"][0] == {"topic": "readings", "records": 10, "per_second": 0.0, "behind": 10}
     assert after["topics"][0]["behind"] == 0
     assert after["topics"][1]["per_second"] > 0
-    assert [(one["client"], one["predictions"]) for one in after["clients"]] == [("press-0", 5), ("press-1", 5)]
+    assert [(one["client"], one["predictions"]) for one in after["clients"]] == [
+        ("press-0", 5),
+        ("press-1", 5),
+    ]
     assert all(one["rmse"] > 0 for one in after["clients"])
     monkeypatch.setattr("streamfl.cli.top.time.sleep", lambda _seconds: None)
     assert "no workers" in plant.said("top", plant.client, "--count", 1)
@@ -343,7 +397,9 @@ def test_top_goes_on_when_partitions_are_added(plant: Plant) -> None:
         for name in ("readings", "plant.predictions"):
             plant.bus._topics[name].partitions.append(PartitionLog(name, 2, False))
         prediction = b'{"client":"late","prediction":1,"label":3}'
-        plant.bus.write([Outgoing("readings", b"a", b"{}", 2), Outgoing("plant.predictions", b"late", prediction, 2)])
+        plant.bus.write(
+            [Outgoing("readings", b"a", b"{}", 2), Outgoing("plant.predictions", b"late", prediction, 2)]
+        )
 
     steps = iter([lambda: None, grow])
     plant.monkeypatch.setattr("streamfl.cli.top.time.sleep", lambda _seconds: next(steps)())
@@ -359,9 +415,14 @@ def test_rights_are_printed_for_kafka_alone(plant: Plant) -> None:
 
 
 def test_equal_reasons_are_told_once(plant: Plant) -> None:
-    """Protects a reader of check: twelve records with the same mistake are one line, with their number and an example."""
-    rows = [{"device": "a", "x": f"{n},5"} for n in range(6)] + [{"device": "a"}] * 3 + [{"device": "a", "x": 1}]
-    plant.said("write", plant.client, "--as-they-are", "--key", "device", stdin="\n".join(map(json.dumps, rows)))
+    """Protects a reader of check: twelve records with the same mistake are one line, with their number and an
+    example."""
+    rows = (
+        [{"device": "a", "x": f"{n},5"} for n in range(6)] + [{"device": "a"}] * 3 + [{"device": "a", "x": 1}]
+    )
+    plant.said(
+        "write", plant.client, "--as-they-are", "--key", "device", stdin="\n".join(map(json.dumps, rows))
+    )
     code, out, _ = plant("check", plant.client, "--format", "json")
     [found] = [one for one in json.loads(out)["checks"] if one["check"] == "records of readings"]
     assert code == 4
@@ -374,8 +435,12 @@ def test_equal_reasons_are_told_once(plant: Plant) -> None:
 
 
 def test_findings_fit_a_terminal() -> None:
-    """Protects a terminal of 80 columns: no line is cut or longer, and what to do stands beneath what is wrong."""
-    findings = [Finding("configuration", True, "fine"), Finding("a topic " + "x" * 150, False, "is wrong " * 30, "do " * 60)]
+    """Protects a terminal of 80 columns: no line is cut or longer, and what to do stands beneath what is
+    wrong."""
+    findings = [
+        Finding("configuration", True, "fine"),
+        Finding("a topic " + "x" * 150, False, "is wrong " * 30, "do " * 60),
+    ]
     text = StringIO()
     print_list("Check of it", as_list(findings), Console(file=text, width=80))
     lines = text.getvalue().splitlines()
@@ -399,10 +464,16 @@ def test_a_second_worker_finds_a_port_of_its_own() -> None:
     ("words", "expected"), [("streamfl res", {"reset"}), ("streamfl read --fo", {"--follow", "--format"})]
 )
 def test_a_shell_completes_commands_and_options(words: str, expected: set[str]) -> None:
-    """Protects completion, which a shell asks for by the environment: commands are loaded late and have to be found."""
+    """Protects completion, which a shell asks for by the environment: commands are loaded late and have to be
+    found."""
     asked = {"_STREAMFL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     program = "from streamfl.cli import app; app(prog_name='streamfl')"
     ended = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert set(ended.stdout.split()) == expected

@@ -23,8 +23,8 @@ TRACED: Headers = (("traceparent", f"00-{OF_SAMPLE}-00f067aa0ba902b7-01".encode(
 
 
 def test_a_samples_trace_leads_to_its_prediction_and_not_to_the_server() -> None:
-    """Protects whoever follows a sample, and the samples from the server: prediction and spans are in the sample's trace, and an
-    update names none."""
+    """Protects whoever follows a sample, and the samples from the server: prediction and spans are in the
+    sample's trace, and an update names none."""
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     bus = MemoryBus()
@@ -37,10 +37,18 @@ def test_a_samples_trace_leads_to_its_prediction_and_not_to_the_server() -> None
         )
         wanted = {spec.name: spec for spec in find_kind(kind).topics(settings)}
         missing = wanted.keys() - bus.describe(wanted).keys()
-        bus.create([replace(wanted[name], partitions=wanted[name].partitions or 1) for name in sorted(missing)])
+        bus.create(
+            [replace(wanted[name], partitions=wanted[name].partitions or 1) for name in sorted(missing)]
+        )
     worker = build_worker(settings, bus, traces=Traces(provider, "memory", settings.group))
     worker.step(0.0)
-    bus.write([Outgoing("readings", b"press", json.dumps({"device": "press", "t": 1.0, "y": 0.5}).encode(), 0, TRACED)])
+    bus.write(
+        [
+            Outgoing(
+                "readings", b"press", json.dumps({"device": "press", "t": 1.0, "y": 0.5}).encode(), 0, TRACED
+            )
+        ]
+    )
     for _ in range(10):
         worker.step(0.0)
     [prediction] = bus.read("plant.predictions")
@@ -48,6 +56,10 @@ def test_a_samples_trace_leads_to_its_prediction_and_not_to_the_server() -> None
     [update] = bus.read("plant.updates")
     assert OF_SAMPLE.encode() not in b"".join(value for _, value in update.headers) + (update.value or b"")
     spans = exporter.get_finished_spans()
-    of_sample = [span.name for span in spans if span.context is not None and f"{span.context.trace_id:032x}" == OF_SAMPLE]
+    of_sample = [
+        span.name
+        for span in spans
+        if span.context is not None and f"{span.context.trace_id:032x}" == OF_SAMPLE
+    ]
     assert of_sample == ["process readings", "send plant.predictions"]
     worker.close()

@@ -24,7 +24,9 @@ def client(
     role = new_client(
         PaperLearner(features=features, learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
         federation={"shards": shards},
-        learning={"staleness": staleness(lockstep)} if most is None else {"staleness": "bounded", "max_staleness": most},
+        learning={"staleness": staleness(lockstep)}
+        if most is None
+        else {"staleness": "bounded", "max_staleness": most},
         uplink=uplink or {"kernels_per_upload": 2},
     )
     role.open(0)
@@ -32,7 +34,11 @@ def client(
 
 
 def sample(name: str, offset: int) -> Received:
-    return Received("samples", Sample(name, f"s{offset}", (0.1, 0.2), 0.5), Record("samples", 0, offset, name.encode(), b""))
+    return Received(
+        "samples",
+        Sample(name, f"s{offset}", (0.1, 0.2), 0.5),
+        Record("samples", 0, offset, name.encode(), b""),
+    )
 
 
 def model(version: int, shard: int = 0) -> Received:
@@ -43,7 +49,11 @@ def model(version: int, shard: int = 0) -> Received:
 
 def updates(replies: Sequence[Send | Rejection]) -> list[tuple[str, int, int]]:
     """Whose updates, of how many samples, and made on which version of the model."""
-    found = [UPDATE.decode(reply.value) for reply in replies if isinstance(reply, Send) and reply.channel == "updates"]
+    found = [
+        UPDATE.decode(reply.value)
+        for reply in replies
+        if isinstance(reply, Send) and reply.channel == "updates"
+    ]
     return [(update.client, update.samples, update.model_version) for update in found]
 
 
@@ -63,7 +73,8 @@ def test_an_upload_ends_at_a_tick_once_its_time_has_come() -> None:
 
 
 def test_a_clock_that_was_ahead_holds_no_upload_up() -> None:
-    """Protects learning from a clock that is set back: what was gathered goes out within the upload interval all the same."""
+    """Protects learning from a clock that is set back: what was gathered goes out within the upload interval
+    all the same."""
     role = client()
     role.receive([sample("a", 0)], 3600.0)
     assert role.receive([], 10.0) == []
@@ -75,7 +86,8 @@ def test_a_clock_that_was_ahead_holds_no_upload_up() -> None:
 
 
 def test_an_upload_that_begins_where_one_ended_is_sent_once() -> None:
-    """Protects against an upload sent twice, or a client that fails, when the clock stands still between two uploads."""
+    """Protects against an upload sent twice, or a client that fails, when the clock stands still between two
+    uploads."""
     role = client()
     role.receive([sample("a", 0)], 10.0)
     assert updates(role.receive([], 11.0)) == [("a", 1, 0)]
@@ -96,7 +108,8 @@ def test_an_upload_that_begins_where_one_ended_is_sent_once() -> None:
 
 @pytest.mark.parametrize("samples_per_version", [None, 3])
 def test_an_upload_is_made_on_one_version_of_the_model(samples_per_version: int | None) -> None:
-    """Protects staleness: steps made on a model that has changed are sent at once, and later ones are of the new version."""
+    """Protects staleness: steps made on a model that has changed are sent at once, and later ones are of the
+    new version."""
     role = client(most=samples_per_version)
     assert updates(role.receive([sample("a", 0)], 10.0)) == []
     assert updates(role.receive([model(1)], 10.1)) == [("a", 1, 0)]
@@ -106,7 +119,8 @@ def test_an_upload_is_made_on_one_version_of_the_model(samples_per_version: int 
 
 
 def test_a_round_begins_when_every_shard_has_ended_the_last() -> None:
-    """Protects lockstep with shards: a sample learnt between two rounds would be late for one shard's and of no round."""
+    """Protects lockstep with shards: a sample learnt between two rounds would be late for one shard's and of
+    no round."""
     role = client(lockstep=True, shards=2)
     assert updates(role.receive([sample("a", 0), sample("a", 1)], 10.0)) == [("a", 1, 0)] * 2
     assert role.receive([model(1, shard=0)], 10.1) == []
@@ -114,8 +128,8 @@ def test_a_round_begins_when_every_shard_has_ended_the_last() -> None:
 
 
 def test_between_two_rounds_nobody_waits_for_a_time() -> None:
-    """Protects the processor: with a byte budget, and one shard's round closed before the other's, a time that has passed already
-    would be asked for again and again until the other shard is heard.
+    """Protects the processor: with a byte budget, and one shard's round closed before the other's, a time
+    that has passed already would be asked for again and again until the other shard is heard.
     """
     role = client(lockstep=True, shards=2, uplink={"budget_bytes_per_second": 100.0})
     role.receive([sample("a", 0), sample("a", 1)], 10.0)
@@ -126,7 +140,8 @@ def test_between_two_rounds_nobody_waits_for_a_time() -> None:
 
 
 def test_an_upload_of_steps_that_are_infinite_can_be_taken_back() -> None:
-    """Protects a client from ending at every start: what it had gathered was infinite, and a restart takes no such numbers."""
+    """Protects a client from ending at every start: what it had gathered was infinite, and a restart takes no
+    such numbers."""
 
     def steep() -> PofmklClient:
         features = FeatureMap(np.random.default_rng(0).standard_normal((4, 3, 2)).astype(np.float32))

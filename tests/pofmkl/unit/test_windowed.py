@@ -46,7 +46,9 @@ def take(one: DefaultLearner, rows: list[int], inputs: Floats, labels: Floats) -
     return one.predict_and_learn(batch, parameters, np.square(parameters).sum(axis=1))
 
 
-def stream(clients: int = 2, samples: int = 600, dimension: int = 3, change: int | None = None) -> tuple[Floats, Floats]:
+def stream(
+    clients: int = 2, samples: int = 600, dimension: int = 3, change: int | None = None
+) -> tuple[Floats, Floats]:
     """Labels of a function of the inputs, some of them missing, and another function from a sample on."""
     rng = np.random.default_rng(3)
     inputs = rng.uniform(-1, 1, (clients, samples, dimension))
@@ -68,7 +70,8 @@ class Log:
 
 
 def test_window_is_the_latest_period_to_two_periods() -> None:
-    """Fixes what an object knows after each sample, asked every time, now and then, or once: always the same samples."""
+    """Fixes what an object knows after each sample, asked every time, now and then, or once: always the same
+    samples."""
     ring = 10
     often, seldom = Windowed(Log, ring), Windowed(Log, ring)
     kept = np.zeros((ring, 1), np.float32)
@@ -88,7 +91,8 @@ def test_window_is_the_latest_period_to_two_periods() -> None:
 @pytest.mark.parametrize("loss", [SQUARE, LOGISTIC], ids=["square", "logistic"])
 @pytest.mark.parametrize("cut", [100, 300, 333])
 def test_restored_goes_on_as_if_never_stopped(loss: Loss, cut: int) -> None:
-    """Protects a restart with River's models among the experts: predictions and weights afterwards are equal, bit for bit."""
+    """Protects a restart with River's models among the experts: predictions and weights afterwards are equal,
+    bit for bit."""
     inputs, labels = stream(samples=450)
     if loss is LOGISTIC:
         labels = np.where(np.isnan(labels), np.nan, (labels > 0.3).astype(float))
@@ -96,7 +100,9 @@ def test_restored_goes_on_as_if_never_stopped(loss: Loss, cut: int) -> None:
     assert_same_after_restart(inputs, labels, cut, options)
 
 
-def assert_same_after_restart(inputs: Floats, labels: Floats, cut: int, options: dict[str, Any]) -> DefaultLearner:
+def assert_same_after_restart(
+    inputs: Floats, labels: Floats, cut: int, options: dict[str, Any]
+) -> DefaultLearner:
     one, other = learner(**options), learner(**options)
     rows = [one.borrow(), one.borrow()]
     remembered: dict[int, dict[bytes, bytes]] = {row: {} for row in rows}
@@ -121,7 +127,8 @@ def assert_same_after_restart(inputs: Floats, labels: Floats, cut: int, options:
 
 
 def test_another_client_in_the_same_row_has_windows_of_its_own() -> None:
-    """A row that is lent again must not keep River's models of the client before, whose samples are another's."""
+    """A row that is lent again must not keep River's models of the client before, whose samples are
+    another's."""
     inputs, labels = stream(2, 60)
     one, other = learner(river=("linear",)), learner(river=("linear",))
     row, theirs = one.borrow(), other.borrow()
@@ -131,13 +138,16 @@ def test_another_client_in_the_same_row_has_windows_of_its_own() -> None:
     assert one.borrow() == row
     for key, value in other.parts(theirs):
         one.restore_part(row, key, value)
-    left, right = (take(some, [own], inputs[1:, 40:], labels[1:, 40:]) for some, own in ((one, row), (other, theirs)))
+    left, right = (
+        take(some, [own], inputs[1:, 40:], labels[1:, 40:]) for some, own in ((one, row), (other, theirs))
+    )
     np.testing.assert_array_equal(left.predictions, right.predictions)
 
 
 @pytest.mark.parametrize("dimension", [3, 60])
 def test_river_expert_predicts_what_river_does_on_the_window(dimension: int) -> None:
-    """Shows that the expert is River's linear regression, on the columns that neighbours see of the window's samples."""
+    """Shows that the expert is River's linear regression, on the columns that neighbours see of the window's
+    samples."""
     samples = 300
     inputs, labels = stream(1, samples, dimension)
     labels = np.nan_to_num(labels, nan=0.3)
@@ -185,7 +195,9 @@ def test_expert_that_raises_is_replaced_by_the_running_mean(
     take(one, rows, np.zeros((2, 2, 1)), labels)
     with caplog.at_level(logging.WARNING):
         small, large = (
-            one.predict(np.array(rows), np.full((2, 1), value), np.zeros((one.kernels, one.row_length))).experts[:, -1]
+            one.predict(
+                np.array(rows), np.full((2, 1), value), np.zeros((one.kernels, one.row_length))
+            ).experts[:, -1]
             for value in (0.5, 1.5)
         )
     assert small.tolist() == [0.5, 2.5]
@@ -235,5 +247,7 @@ def test_state_of_a_client_stays_within_64_kilobytes(dimension: int, river: tupl
     one = DefaultLearner(features=features, loss=SQUARE, seed=4, river=river, detector="adwin")
     row = one.borrow()
     known = one.snapshot(row)
-    assert sum(part.nbytes for part in (*known.moments.values(), *known.mixture.values(), known.kept)) <= 65_536
+    assert (
+        sum(part.nbytes for part in (*known.moments.values(), *known.mixture.values(), known.kept)) <= 65_536
+    )
     assert len(known.kept) >= (190 if dimension <= 520 else 16)

@@ -1,4 +1,5 @@
-"""Wrong messages and damaged state, given to guest, host and coordinator: what is refused, and mistakes that are found."""
+"""Wrong messages and damaged state, given to guest, host and coordinator: what is refused, and mistakes that
+are found."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def test_the_recording_has_all_that_guest_and_host_say_about_scores() -> None:
 
 
 def test_no_wrong_message_ends_a_role() -> None:
-    """Protects members from whoever can write to their topics, at any place of a training: no traceback, nothing changed."""
+    """Protects members from whoever can write to their topics, at any place of a training: no traceback,
+    nothing changed."""
     assert run(MOST_SEED_MESSAGES, seed=3, only="quasi-newton").defects == []
 
 
@@ -46,8 +48,18 @@ def _restores_unchecked(self: PartitionedRole[Any], change: StateChange) -> None
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
-    "vectors are not checked": (Plain, "check", _takes_any_size, "quasi-newton-coordinator quasi-newton-plain"),
-    "state is not checked": (PartitionedRole, "restore", _restores_unchecked, "restore quasi-newton-guest bank quasi-newton-plain"),
+    "vectors are not checked": (
+        Plain,
+        "check",
+        _takes_any_size,
+        "quasi-newton-coordinator quasi-newton-plain",
+    ),
+    "state is not checked": (
+        PartitionedRole,
+        "restore",
+        _restores_unchecked,
+        "restore quasi-newton-guest bank quasi-newton-plain",
+    ),
 }
 
 
@@ -59,10 +71,20 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     "key",
-    [b"progress", b"entity/e-1", b"entity/\xff", b"batch/0/names/0", b"batch/x/names/0", b"gone/0", b"pair/0", b"vectors"],
+    [
+        b"progress",
+        b"entity/e-1",
+        b"entity/\xff",
+        b"batch/0/names/0",
+        b"batch/x/names/0",
+        b"gone/0",
+        b"pair/0",
+        b"vectors",
+    ],
 )
 def test_a_damaged_state_is_refused(key: bytes) -> None:
-    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
+    do."""
     role = PLAIN.member(fuzz.GUEST_NAME).role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))

@@ -1,7 +1,9 @@
-"""Guest, host and coordinator as processes on a real broker, with keys, at 2048 bits: a kill in mid-iteration changes no bit.
+"""Guest, host and coordinator as processes on a real broker, with keys, at 2048 bits: a kill in mid-iteration
+changes no bit.
 
-Small, so that it takes a minute on two slow cores: 2 batches of 100 entities, 3 columns and the intercept at the guest, 4 at the
-host, 4 epochs. Batches of such a size are not safe in earnest, and the settings have to say so.
+Small, so that it takes a minute on two slow cores: 2 batches of 100 entities, 3 columns and the intercept at
+the guest, 4 at the host, 4 epochs. Batches of such a size are not safe in earnest, and the settings have to
+say so.
 """
 
 from __future__ import annotations
@@ -112,11 +114,19 @@ class Federation:
             path.chmod(0o600)
         fingerprint = self.call("keys", "init", str(folder / "paillier.json")).strip()
         for member, kind in MEMBERS.items():
-            text = CONFIGURATION + (f'key_file = "{folder}/paillier.json"\n' if kind == COORDINATOR else PARTY)
+            text = CONFIGURATION + (
+                f'key_file = "{folder}/paillier.json"\n' if kind == COORDINATOR else PARTY
+            )
             features = json.dumps([f"x{column}" for column in COLUMNS.get(member, ())])
             (folder / f"{member}.toml").write_text(
                 (text + (LABELS if kind == GUEST else "")).format(
-                    name=self.name, url=url, member=member, kind=kind, folder=folder, fingerprint=fingerprint, features=features
+                    name=self.name,
+                    url=url,
+                    member=member,
+                    kind=kind,
+                    folder=folder,
+                    fingerprint=fingerprint,
+                    features=features,
                 )
             )
             self.call("topics", str(folder / f"{member}.toml"), "--create-inputs")
@@ -135,10 +145,14 @@ class Federation:
             self._processes[member] = subprocess.Popen(line, env=_environment(), stdout=log, stderr=log)
 
     def is_held_amid(self, member: str, bus: Bus) -> bool:
-        """Stop a member where it stands, and see whether the others then wait in an iteration; otherwise it goes on."""
+        """Stop a member where it stands, and see whether the others then wait in an iteration; otherwise it
+        goes on."""
         self._processes[member].send_signal(signal.SIGSTOP)
         for _ in range(10):
-            asked, decided = self.said(bus, "shop.outputs", "outputs"), self.said(bus, "bank.decisions", "step")
+            asked, decided = (
+                self.said(bus, "shop.outputs", "outputs"),
+                self.said(bus, "bank.decisions", "step"),
+            )
             if asked and asked[-1] > 0 and asked[-1] not in decided:
                 return True
             time.sleep(0.2)
@@ -168,7 +182,10 @@ class Federation:
     def wait(self, is_so: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
         deadline = time.monotonic() + seconds
         while not is_so():
-            logs = "".join(f"{one.name}:\n{one.read_text(errors='replace')[-3000:]}\n" for one in self._folder.glob("*.log"))
+            logs = "".join(
+                f"{one.name}:\n{one.read_text(errors='replace')[-3000:]}\n"
+                for one in self._folder.glob("*.log")
+            )
             assert time.monotonic() < deadline, f"no {what}; the processes said:\n{logs}"
             time.sleep(0.3)
 
@@ -201,7 +218,8 @@ def _federation(tmp_path: Path, broker: Broker) -> Iterator[Federation]:
 
 
 def table() -> tuple[Any, Any]:
-    """Columns and labels -1 and +1 of a few customers: of credit_default where it is there, drawn ones otherwise."""
+    """Columns and labels -1 and +1 of a few customers: of credit_default where it is there, drawn ones
+    otherwise."""
     folder = os.environ.get("STREAMFL_DATA")
     if folder and (path := Path(folder) / "credit_default.npz").exists():
         with np.load(path) as content:
@@ -223,12 +241,15 @@ def write(bus: Bus, federation: Federation, inputs: Any, labels: Any) -> None:
                 for row in rows
             ]
         )
-    outcomes = [(b"%d" % row, json.dumps({"default": int(labels[row] > 0)}).encode()) for row in known["bank"]]
+    outcomes = [
+        (b"%d" % row, json.dumps({"default": int(labels[row] > 0)}).encode()) for row in known["bank"]
+    ]
     bus.write([Outgoing(f"{federation.name}-defaults", key, value) for key, value in outcomes])
 
 
 def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
-    """The same training by arithmetic alone, of the rows in the table that the parties have found in common."""
+    """The same training by arithmetic alone, of the rows in the table that the parties have found in
+    common."""
     guest = parties[0]
     rows = [int(name) for name in guest.rows.batches]
     assert [int(name) for name in parties[1].rows.batches] == rows
@@ -237,7 +258,9 @@ def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
         raw = inputs[np.ix_(rows, list(COLUMNS[party.settings.own_party]))]
         own, size = party.settings, guest.settings.learning.batch
         fitted = fit_preprocessing(own.preprocessing.method, raw)
-        cut = cut_at_near_rows(fitted, raw, own.kinds.inputs, size, own.learning.largest_leverage, intercept=own.is_guest)
+        cut = cut_at_near_rows(
+            fitted, raw, own.kinds.inputs, size, own.learning.largest_leverage, intercept=own.is_guest
+        )
         prepared = cut.apply(raw)
         learnt, muted = party.rows.learnt()
         assert np.array_equal(learnt[~muted], prepared[~muted])
@@ -247,7 +270,8 @@ def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
 
 
 def test_who_is_killed_in_mid_iteration_goes_on_to_the_same_weights(federation: Federation) -> None:
-    """Protects a training of hours from the death of any member: the encrypted result is that of the plain arithmetic, exactly.
+    """Protects a training of hours from the death of any member: the encrypted result is that of the plain
+    arithmetic, exactly.
 
     Each member is killed once, at another iteration.
     """
@@ -267,7 +291,10 @@ def test_who_is_killed_in_mid_iteration_goes_on_to_the_same_weights(federation: 
             federation.wait(functools.partial(federation.is_held_amid, victim, bus), "iteration under way")
             federation.kill(victim)
             federation.start(victim)
-        federation.wait(lambda: all(federation.party(bus, one).progress.phase == TRAINED for one in COLUMNS), "end of the training")
+        federation.wait(
+            lambda: all(federation.party(bus, one).progress.phase == TRAINED for one in COLUMNS),
+            "end of the training",
+        )
         assert federation.stop() == [0] * 3
 
         parties = [federation.party(bus, member) for member in COLUMNS]

@@ -1,4 +1,5 @@
-"""A federation of guest, hosts and coordinator that hear one another, any of which may end at any point and be taken up again."""
+"""A federation of guest, hosts and coordinator that hear one another, any of which may end at any point and
+be taken up again."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ MOST_STEPS = 20_000
 class Place:
     """A member.
 
-    state: what its changelog holds. unread: what its inputs hold, in the order of writing. heard: all batches and ticks.
-    """
+    state: what its changelog holds. unread: what its inputs hold, in the order of writing. heard: all batches
+    and ticks."""
 
     name: str
     settings: QuasiNewtonSettings
@@ -45,8 +46,8 @@ class ClosedLoop:
     """One partition, in which time passes as nothing moves any more.
 
     settings: by member's name. copies: how often each record is delivered.
-    writes: every record that was sent, committed or not, as (from, topic, value). committed: the others left out.
-    predicted: of all predictions that were committed, key and headers.
+    writes: every record that was sent, committed or not, as (from, topic, value). committed: the others left
+    out. predicted: of all predictions that were committed, key and headers.
     """
 
     def __init__(self, settings: dict[str, QuasiNewtonSettings], copies: int = 1) -> None:
@@ -66,7 +67,9 @@ class ClosedLoop:
 
     def write(self, topic: str, key: str | None, value: bytes, headers: Headers = ()) -> None:
         """A record that everybody gets who reads the topic."""
-        record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, headers, self.now)
+        record = Record(
+            topic, 0, len(self.writes), None if key is None else key.encode(), value, headers, self.now
+        )
         for member in self.members.values():
             if topic in member.inputs:
                 member.unread.extend([(topic, record)] * self.copies)
@@ -74,7 +77,8 @@ class ClosedLoop:
     def write_table(
         self, rows: int, columns: int, hosts: int, missing: int = 0, first: int = 0, whole: int | None = None
     ) -> None:
-        """Entities with columns at every party and labels at the guest. missing: at each party another so many are not there.
+        """Entities with columns at every party and labels at the guest. missing: at each party another so
+        many are not there.
 
         first, whole: the first of these rows, and of how many in all they are: so a table comes in pieces.
         """
@@ -90,10 +94,14 @@ class ClosedLoop:
             self.write("labels", f"customer {row}", msgspec.json.encode({"y": int(labels[row] > 0)}))
 
     def step(self, name: str, most: int = 1000, lost: bool = False) -> bool:
-        """A member takes so many messages, or a tick. lost: it ends before that is committed. Returns whether anything came."""
+        """A member takes so many messages, or a tick. lost: it ends before that is committed. Returns whether
+        anything came."""
         member = self.members[name]
         batch = [member.unread.popleft() for _ in range(min(most, len(member.unread)))]
-        messages = [Received(member.inputs[topic][0], member.inputs[topic][1](record), record) for topic, record in batch]
+        messages = [
+            Received(member.inputs[topic][0], member.inputs[topic][1](record), record)
+            for topic, record in batch
+        ]
         wake_at = member.role.wake_at
         replies = receive_at_once(member.role, messages, self.now) if messages else []
         member.heard += [(self.now, messages)] if messages else []
@@ -111,7 +119,8 @@ class ClosedLoop:
         return bool(messages or replies)
 
     def step_again(self, name: str) -> bool:
-        """A member takes a message, or columns and labels all at once, ends before that is committed, and takes them again."""
+        """A member takes a message, or columns and labels all at once, ends before that is committed, and
+        takes them again."""
         most = 1000 if self.members[name].unread[0][0].endswith(("samples", "labels")) else 1
         self.step(name, most, lost=True)
         return self.step(name, most)
@@ -174,7 +183,8 @@ class ClosedLoop:
         return [str(one.error) for member in self.members.values() for one in member.rejections]
 
     def direct(self, starts: dict[str, Any] | None = None) -> Trace:
-        """The same training without roles, of the rows that the parties have come to. starts: first weights, if not drawn."""
+        """The same training without roles, of the rows that the parties have come to. starts: first weights,
+        if not drawn."""
         parties, guest = [], self.party("g")
         assert isinstance(guest, GuestTask)
         for name in self.members:

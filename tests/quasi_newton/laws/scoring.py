@@ -79,10 +79,16 @@ def new_version(loop: ClosedLoop, version: int) -> None:
         loop.commit(name)
 
 
-def write_entity(loop: ClosedLoop, name: str, columns: dict[str, list[float]], label: int | None = None) -> None:
+def write_entity(
+    loop: ClosedLoop, name: str, columns: dict[str, list[float]], label: int | None = None
+) -> None:
     """Columns of an entity at some parties."""
     for party, numbers in columns.items():
-        loop.write(f"{party}-samples", name, msgspec.json.encode({f"x{at}": value for at, value in enumerate(numbers)}))
+        loop.write(
+            f"{party}-samples",
+            name,
+            msgspec.json.encode({f"x{at}": value for at, value in enumerate(numbers)}),
+        )
     if label is not None:
         loop.write("labels", name, msgspec.json.encode({"y": label}))
 
@@ -103,7 +109,8 @@ def table(hosts: int, rows: int = ROWS) -> tuple[dict[str, dict[str, Floats]], d
 
 
 def expected_outputs(loop: ClosedLoop, hosts: int, quantum: float) -> dict[str, float]:
-    """u = u_B + sum over hosts of round(u_h / quantum) quantum, of the table standardised by the rows of the training."""
+    """u = u_B + sum over hosts of round(u_h / quantum) quantum, of the table standardised by the rows of the
+    training."""
     columns, _ = table(hosts)
     common = sorted(set.intersection(*(set(own) for own in columns.values())))
     total = np.zeros(len(common))

@@ -20,7 +20,9 @@ def federation(hosts: int, secrets: Secrets | None = None, **sections: dict[str,
     return ClosedLoop({name: settings_of(name, hosts, secrets, **sections) for name in names})
 
 
-def trained(hosts: int, secrets: Secrets | None = None, rows: int = ROWS, **sections: dict[str, Any]) -> ClosedLoop:
+def trained(
+    hosts: int, secrets: Secrets | None = None, rows: int = ROWS, **sections: dict[str, Any]
+) -> ClosedLoop:
     loop = federation(hosts, secrets, **sections)
     loop.write_table(rows, 3, hosts, missing=7)
     loop.settle()
@@ -37,7 +39,9 @@ def assert_equals_direct(loop: ClosedLoop) -> None:
         assert np.array_equal(party.iterates.own.weights, trace.weights[number][-1])
         assert party.iterates.model is not None
         assert np.array_equal(party.iterates.model, trace.model[number])
-        kept = [at for at, (_, was_kept) in enumerate(trace.pairs) if was_kept][-party.settings.learning.memory :]
+        kept = [at for at, (_, was_kept) in enumerate(trace.pairs) if was_kept][
+            -party.settings.learning.memory :
+        ]
         pairs = np.array([[trace.steps[number][at], trace.curvatures[number][at]] for at in kept])
         assert np.array_equal(party.iterates.own.pairs, pairs.reshape(party.iterates.own.pairs.shape))
     assert loop.members["c"].role.task(0).epoch_loss == trace.losses[-1]
@@ -78,12 +82,17 @@ def outcome(loop: ClosedLoop) -> list[bytes]:
 @pytest.mark.parametrize(("precision", "period"), [("plain", 1), ("plain", 5), ("plain", 7), ("paillier", 1)])
 @pytest.mark.parametrize("killed", ["g", "h1", "c"])
 def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precision: str, period: int) -> None:
-    """A member that is killed before a commit, at each or some messages, and taken up by another process, comes to the same.
+    """A member that is killed before a commit, at each or some messages, and taken up by another process,
+    comes to the same.
 
     What it had sent before it was killed is sent again with the same bytes.
     """
     # Long enough that pairs are kept, used after a restart, and give way to newer ones.
-    hosts, own, learning = 2, secrets if precision == "paillier" else None, {"epochs": 4, "memory": 1, "curvature_every": 3}
+    hosts, own, learning = (
+        2,
+        secrets if precision == "paillier" else None,
+        {"epochs": 4, "memory": 1, "curvature_every": 3},
+    )
     usual = trained(hosts, own, learning=learning)
     assert sum(kept for _, kept in usual.direct().pairs) > 1
     loop = federation(hosts, own, learning=learning)
@@ -102,7 +111,9 @@ def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precisio
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
     # Of one member to one topic, a redo is the same bytes: uncommitted records among them.
-    assert {write for write in loop.writes if write[0] == killed} == {write for write in usual.writes if write[0] == killed}
+    assert {write for write in loop.writes if write[0] == killed} == {
+        write for write in usual.writes if write[0] == killed
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,7 +121,10 @@ def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precisio
     [
         ({"learning": {"output_bound": 0.01}}, "beyond the bound"),
         ({"learning": {"min_support": 60}, "preprocessing": {"method": "quantile-bins"}}, "columns"),
-        ({"learning": {"batch": 340, "min_batch": 340}, "alignment": {"entities": 340}}, "too few for a batch"),
+        (
+            {"learning": {"batch": 340, "min_batch": 340}, "alignment": {"entities": 340}},
+            "too few for a batch",
+        ),
         ({"learning": {"largest_leverage": 0.02}}, "rows are so far out"),
     ],
 )
@@ -129,7 +143,8 @@ def test_a_training_that_comes_to_nothing_ends_everywhere(sections: dict[str, An
 
 
 def test_ciphertexts_are_as_many_as_the_formulas_say(secrets: Secrets) -> None:
-    """Host and guest send 2 |S| an iteration and 2 |S_H| a pair; uploads are ceil(columns / slots), inner products too."""
+    """Host and guest send 2 |S| an iteration and 2 |S_H| a pair; uploads are ceil(columns / slots), inner
+    products too."""
     loop = trained(1, secrets, learning={"epochs": 2})
     trace = loop.direct()
     learning, settings = loop.party("g").settings.learning, loop.party("g").settings
@@ -141,7 +156,8 @@ def test_ciphertexts_are_as_many_as_the_formulas_say(secrets: Secrets) -> None:
     offers = dict(trace.pairs)
     for iteration in range(1, len(trace.visited) + 1):
         for name, columns in numbers.items():
-            # The guest's labels are one more column. Both send the products of g with the basis, and one number for the loss.
+            # The guest's labels are one more column. Both send the products of g with the basis, and one
+            # number for the loss.
             expected[name] += learning.batch + -(-(columns + (name == "g")) // (bits // gradient))
             expected[name] += -(-(2 * kept + 2) // (bits // settings.products.slot_bits))
         if iteration in offers:
@@ -155,7 +171,8 @@ def test_ciphertexts_are_as_many_as_the_formulas_say(secrets: Secrets) -> None:
 
 
 def test_each_party_keeps_its_part_of_the_model() -> None:
-    """Protects scoring: what is kept scores the rows of the training as the last epoch's mean iterate does, after a restart too."""
+    """Protects scoring: what is kept scores the rows of the training as the last epoch's mean iterate does,
+    after a restart too."""
     loop = trained(1)
     for name in ("g", "h1"):
         loop.restart(name)

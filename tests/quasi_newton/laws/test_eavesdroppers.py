@@ -1,4 +1,5 @@
-"""What coordinator, broker and a host that cheats can read in everything that a federation of roles has written."""
+"""What coordinator, broker and a host that cheats can read in everything that a federation of roles has
+written."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ def farthest(count: int) -> float:
 
 
 def test_a_coordinator_decrypts_uniform_numbers_and_sums_of_inner_products(secrets: Secrets) -> None:
-    """Protects gradients, steps and the model: with masks, all that the coordinator decrypts beside sums looks drawn at random."""
+    """Protects gradients, steps and the model: with masks, all that the coordinator decrypts beside sums
+    looks drawn at random."""
     loop = trained(secrets, hosts=2)
     key, parties = private_key(loop).public, ["g", "h1", "h2"]
     for party in parties:
@@ -125,7 +127,9 @@ def test_a_coordinator_decrypts_uniform_numbers_and_sums_of_inner_products(secre
     trace, settings = loop.direct(), loop.party("g").settings
     first = next(said(loop, "f.g.uploads", "sums"))
     products = Packing(key, settings.products).unpack(decrypted(loop, first.content), 2)
-    bare = [settings.kinds.gradients.decode(own[0]) / (4 * settings.learning.batch) for own in trace.gradients]
+    bare = [
+        settings.kinds.gradients.decode(own[0]) / (4 * settings.learning.batch) for own in trace.gradients
+    ]
     squares = [float(own @ own) for own in bare]
     assert PRODUCTS.decode(np.array(products[:1], dtype=object))[0] == pytest.approx(sum(squares), rel=1e-12)
     assert all(abs(sum(squares) - share) > 1e-3 * share for share in squares)
@@ -133,8 +137,8 @@ def test_a_coordinator_decrypts_uniform_numbers_and_sums_of_inner_products(secre
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_coordinator_follows_the_steps_only_without_masks(secrets: Secrets, masked: bool) -> None:
-    """Protects the model: unmasked gradients and its own coefficients give the coordinator every step of every party, and the model
-    itself if it knows where weights began.
+    """Protects the model: unmasked gradients and its own coefficients give the coordinator every step of
+    every party, and the model itself if it knows where weights began.
     """
     loop = trained(secrets, encryption={"mask_gradients": masked})
     trace, key = loop.direct(), private_key(loop).public
@@ -145,9 +149,13 @@ def test_a_coordinator_follows_the_steps_only_without_masks(secrets: Secrets, ma
         for at, vector in residues(loop, party):
             kind = settings.kinds.curvature if at % 2 else settings.kinds.gradients
             read = slots_of(vector, columns, kind, Packing(key, kind), int(key.n))
-            vectors[at % 2 == 1].append(kind.decode(np.array(read, dtype=object)) / (4 * settings.learning.batch))
+            vectors[at % 2 == 1].append(
+                kind.decode(np.array(read, dtype=object)) / (4 * settings.learning.batch)
+            )
         start = trace.weights[number][0]
-        found[party] = followed(start, vectors[False], vectors[True], trace.coefficients, trace.pairs, settings.learning.descent)
+        found[party] = followed(
+            start, vectors[False], vectors[True], trace.coefficients, trace.pairs, settings.learning.descent
+        )
     steps = np.concatenate([found[party] - trace.weights[number][0] for number, party in enumerate(found)])
     truth = np.concatenate([own[-1] - own[0] for own in trace.weights])
     seen = [residue for party in found for _, vector in residues(loop, party) for residue in vector]
@@ -162,8 +170,11 @@ def test_a_coordinator_follows_the_steps_only_without_masks(secrets: Secrets, ma
 # ---- a host that cheats
 
 
-def test_a_host_has_no_more_residuals_decrypted_than_an_upload_holds(secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects labels from one who uploads residuals as its gradient: an upload a round is opened, and of its fixed size.
+def test_a_host_has_no_more_residuals_decrypted_than_an_upload_holds(
+    secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects labels from one who uploads residuals as its gradient: an upload a round is opened, and of its
+    fixed size.
 
     That is all that protects: what is in it, the coordinator cannot see.
     """
@@ -174,7 +185,11 @@ def test_a_host_has_no_more_residuals_decrypted_than_an_upload_holds(secrets: Se
         key, kind = private_key(loop).public, party.rounds.upload_kind
         packing, told[:] = Packing(key, kind), vectors
         packed = packing.pack_ciphertexts(decode_ciphertexts(key, vectors[0], party.settings.learning.batch))
-        then(Product(b"", encode_ciphertexts(key, packed[: packing.plaintexts(len(party.rounds.matrix.T))]), b""))
+        then(
+            Product(
+                b"", encode_ciphertexts(key, packed[: packing.plaintexts(len(party.rounds.matrix.T))]), b""
+            )
+        )
 
     monkeypatch.setattr(host_module, "ask_for_product", cheat)
     for _ in range(200):
@@ -200,7 +215,9 @@ def test_a_host_has_no_more_residuals_decrypted_than_an_upload_holds(secrets: Se
     coordinator = loop.members["c"]
     before = coordinator.role.counts.decryptions
     ciphertexts = decode_ciphertexts(key, told[0], len(signs))
-    others = encode_ciphertexts(key, packing.pack_ciphertexts(ciphertexts[count : 2 * count])[: len(plaintexts)])
+    others = encode_ciphertexts(
+        key, packing.pack_ciphertexts(ciphertexts[count : 2 * count])[: len(plaintexts)]
+    )
     first = next(said(loop, "f.h1.uploads", "gradient"))
     refused: dict[bytes, str] = {others: "repeated_decryption", others * 2: "repeated_decryption"}
     for content, reason in refused.items():
@@ -230,14 +247,16 @@ def label_auc(loop: ClosedLoop, contents: list[bytes], signs: Any) -> float:
 
 
 def fewest_values(count: int) -> float:
-    """So many bytes have more values than this where each byte is as likely as any other: six deviations below the mean."""
+    """So many bytes have more values than this where each byte is as likely as any other: six deviations
+    below the mean."""
     one, two = (255 / 256) ** count, (254 / 256) ** count
     variance = 256 * one + 256 * 255 * two - (256 * one) ** 2
     return 256 * (1 - one) - 6 * math.sqrt(variance)
 
 
 def test_a_coordinator_that_runs_the_broker_reads_nothing_between_host_and_guest(secrets: Secrets) -> None:
-    """Protects outputs and labels where the coordinator's organisation runs Kafka: it could decrypt whatever is not sealed."""
+    """Protects outputs and labels where the coordinator's organisation runs Kafka: it could decrypt whatever
+    is not sealed."""
     loop = trained(secrets)
     signs = loop.party("g").rows.signs[:100]
     first = [next(said(loop, "f.h1.residuals", "residuals"))]
@@ -259,18 +278,23 @@ def test_a_coordinator_that_runs_the_broker_reads_nothing_between_host_and_guest
 
 
 def test_what_stands_beside_ciphertexts_does_not_follow_labels(secrets: Secrets) -> None:
-    """Protects labels from who sees records and cannot decrypt: with every label turned, order, headers and sizes are the same."""
+    """Protects labels from who sees records and cannot decrypt: with every label turned, order, headers and
+    sizes are the same."""
     seen, signs = [], []
     for turned in (False, True):
         loop = federation(secrets, learning={"optimiser": "sgd", "epochs": 2})
         labels = [one for topic, one in loop.members["g"].unread if topic == "labels"]
         for record in labels if turned else []:
             assert record.key is not None
-            loop.write("labels", record.key.decode(), b'{"y":0}' if record.value == b'{"y":1}' else b'{"y":1}')
+            loop.write(
+                "labels", record.key.decode(), b'{"y":0}' if record.value == b'{"y":1}' else b'{"y":1}'
+            )
         loop.settle()
         topics = (*SEALED, *(f"f.{party}.{way}" for party in ("g", "h1") for way in ("uploads", "decisions")))
         messages = [(topic, message) for topic in topics for message in said(loop, topic)]
-        seen.append([(topic, one.kind, one.round, one.alignment, len(one.content)) for topic, one in messages])
+        seen.append(
+            [(topic, one.kind, one.round, one.alignment, len(one.content)) for topic, one in messages]
+        )
         signs.append(loop.party("g").rows.signs)
     assert np.array_equal(signs[0], -signs[1])
     assert len(seen[0]) > 40
@@ -294,11 +318,14 @@ def at_places(loop: ClosedLoop) -> dict[tuple[str, str, int, int], set[int]]:
 
 
 def interrupted(secrets: Secrets, altered: bool) -> ClosedLoop:
-    """A training in which guest and host end at each message and do it again. altered: with another label of one customer."""
+    """A training in which guest and host end at each message and do it again. altered: with another label of
+    one customer."""
     loop = federation(secrets, learning={"epochs": 1})
     if altered:
         name = b"customer 20"
-        label = next(one.value for topic, one in loop.members["g"].unread if topic == "labels" and one.key == name)
+        label = next(
+            one.value for topic, one in loop.members["g"].unread if topic == "labels" and one.key == name
+        )
         loop.write("labels", name.decode(), b'{"y":0}' if label == b'{"y":1}' else b'{"y":1}')
     for _ in range(300):
         moved = False
@@ -315,9 +342,9 @@ def interrupted(secrets: Secrets, altered: bool) -> ClosedLoop:
 
 
 def shown(secrets: Secrets) -> tuple[set[int], int, int]:
-    """Of two lives of a federation with the same secrets, the second with an altered label and without its state: differences that
-    quotients show, how many places have the same bytes in both, and differences of masked residues that are as short as gradients.
-    """
+    """Of two lives of a federation with the same secrets, the second with an altered label and without its
+    state: differences that quotients show, how many places have the same bytes in both, and differences of
+    masked residues that are as short as gradients."""
     one, two = interrupted(secrets, altered=False), interrupted(secrets, altered=True)
     first, second = at_places(one), at_places(two)
     key = private_key(one)
@@ -341,8 +368,9 @@ def shown(secrets: Secrets) -> tuple[set[int], int, int]:
 
 
 def test_two_lives_with_one_altered_label_show_no_difference(secrets: Secrets) -> None:
-    """Protects what was sent before state was lost, uncommitted records among it: what was not altered is the same bytes, and
-    where something was, no quotient of ciphertexts and no difference of masked residues shows it.
+    """Protects what was sent before state was lost, uncommitted records among it: what was not altered is the
+    same bytes, and where something was, no quotient of ciphertexts and no difference of masked residues shows
+    it.
     """
     read, same, short = shown(secrets)
     assert read == set()
@@ -351,8 +379,11 @@ def test_two_lives_with_one_altered_label_show_no_difference(secrets: Secrets) -
     assert same == 100
 
 
-def test_randomness_by_place_alone_shows_the_altered_label(secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the test above: the mutant that draws by place and not by content shows which label was altered, and how."""
+def test_randomness_by_place_alone_shows_the_altered_label(
+    secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the test above: the mutant that draws by place and not by content shows which label was
+    altered, and how."""
     monkeypatch.setattr(SecretRandomness, "digest", lambda self, ciphertexts: bytes(32))
     read, _, short = shown(secrets)
     assert read & {2**26, -(2**26)}
@@ -360,7 +391,8 @@ def test_randomness_by_place_alone_shows_the_altered_label(secrets: Secrets, mon
 
 
 def test_an_alignment_that_is_made_again_with_another_set_shares_no_point(secrets: Secrets) -> None:
-    """Protects names: the guest ends after it has sent its points, hears of one more customer, and sends other points."""
+    """Protects names: the guest ends after it has sent its points, hears of one more customer, and sends
+    other points."""
     loop = federation(secrets)
     guest = loop.members["g"]
     for _ in range(100):

@@ -1,4 +1,5 @@
-"""Roles with a row that stands out in a party's columns: they learn all the same, and its label is not to be had."""
+"""Roles with a row that stands out in a party's columns: they learn all the same, and its label is not to be
+had."""
 
 from __future__ import annotations
 
@@ -21,12 +22,19 @@ NAMES = ("g", "h1", "c")
 class Heard:
     """What the host was told of gradients in a training.
 
-    flipped: whether the row's label is the other one. largest: the bound. who: the party in whose columns the row stands out.
-    """
+    flipped: whether the row's label is the other one. largest: the bound. who: the party in whose columns the
+    row stands out."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, flipped: bool, largest: float, who: str, row: int = 5) -> None:
-        sections: dict[str, Any] = {"learning": {"largest_leverage": largest}, "preprocessing": {"method": "none"}}
-        self.loop = loop = ClosedLoop({name: settings_of(name, 1, **{k: dict(v) for k, v in sections.items()}) for name in NAMES})
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, flipped: bool, largest: float, who: str, row: int = 5
+    ) -> None:
+        sections: dict[str, Any] = {
+            "learning": {"largest_leverage": largest},
+            "preprocessing": {"method": "none"},
+        }
+        self.loop = loop = ClosedLoop(
+            {name: settings_of(name, 1, **{k: dict(v) for k, v in sections.items()}) for name in NAMES}
+        )
         inputs, labels = problem(ROWS, 2 * COLUMNS, seed=3)
         labels[row] = -1.0 if flipped else 1.0
         at = 0 if who == "g" else COLUMNS
@@ -55,14 +63,18 @@ class Heard:
 
     @property
     def differences(self) -> list[float]:
-        """Of the two columns' sums, in batches with the row: its residual times 0.5 or so, at weights that stay small."""
+        """Of the two columns' sums, in batches with the row: its residual times 0.5 or so, at weights that
+        stay small."""
         return [float(sums[1] - sums[0]) for is_there, sums in self.sums if is_there]
 
 
 @pytest.mark.parametrize("who", ["g", "h1"])
-def test_the_label_of_a_row_that_stands_out_is_not_in_the_transcript(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
-    """Protects labels, and hosts' outputs, in the roles as they are: without the bound the row's residual stands alone in what the
-    party is told at each visit; with it nothing of the row does, whatever its label is.
+def test_the_label_of_a_row_that_stands_out_is_not_in_the_transcript(
+    monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Protects labels, and hosts' outputs, in the roles as they are: without the bound the row's residual
+    stands alone in what the party is told at each visit; with it nothing of the row does, whatever its label
+    is.
     """
     plain = [Heard(monkeypatch, flipped, 1.0, who) for flipped in (False, True)]
     for one in plain:
@@ -74,15 +86,17 @@ def test_the_label_of_a_row_that_stands_out_is_not_in_the_transcript(monkeypatch
         # The two columns are one and the same there.
         assert one.differences == [0.0] * 4
         assert_equals_direct(one.loop)
-    # The row is in the first batch. Before anybody has learnt from its label, what is told does not depend on it at all: not the
-    # guest's intercept either, whose sum is behind the columns'. Its last is the labels' own, for the loss.
+    # The row is in the first batch. Before anybody has learnt from its label, what is told does not depend on
+    # it at all: not the guest's intercept either, whose sum is behind the columns'. Its last is the labels'
+    # own, for the loss.
     first = [one.sums[0][1][: COLUMNS + (who == "g")] for one in bounded]
     assert all(one.sums[0][0] for one in bounded)
     assert first[0] == first[1]
 
 
 def test_muted_rows_are_told_once_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the operator's figures: a party says how many rows it learns from with zeros, and not again after a restart."""
+    """Protects the operator's figures: a party says how many rows it learns from with zeros, and not again
+    after a restart."""
     loop = Heard(monkeypatch, False, 0.2, "h1").loop
     member = loop.members["h1"]
     (notice,) = [one for one in member.role.notices() if one.reason == "muted"]
@@ -100,7 +114,8 @@ def test_muted_rows_are_told_once_a_training(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_who_is_killed_goes_on_with_the_same_rows_muted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a training from a restart in which a muted row would come back: the model is that of the arithmetic."""
+    """Protects a training from a restart in which a muted row would come back: the model is that of the
+    arithmetic."""
     killed: list[int] = []
     take = ClosedLoop.step
 

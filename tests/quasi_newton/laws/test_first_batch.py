@@ -33,10 +33,11 @@ def begun(hosts: int, **sections: dict[str, Any]) -> ClosedLoop:
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_held_out_entities_delay_no_training(hosts: int) -> None:
-    """Protects the defaults: with 1,000 entities known a training waited for about 110 more, for a tenth is held out.
+    """Protects the defaults: with 1,000 entities known a training waited for about 110 more, for a tenth is
+    held out.
 
-    Every party computes the same batch from what it is told; weights are those of the arithmetic alone over that batch.
-    """
+    Every party computes the same batch from what it is told; weights are those of the arithmetic alone over
+    that batch."""
     loop = begun(hosts)
     assert [loop.party(name).progress.phase for name in parties(loop)] == [TRAINED] * (hosts + 1)
     guest = loop.party("g")
@@ -50,7 +51,8 @@ def test_held_out_entities_delay_no_training(hosts: int) -> None:
 
 
 def test_later_batches_have_as_many_rows_as_the_first() -> None:
-    """Protects labels and agreement: batches stay as they were divided, through restarts and another training."""
+    """Protects labels and agreement: batches stay as they were divided, through restarts and another
+    training."""
     loop = begun(1, learning={"batch": ROWS, "epochs": 2, "min_batch": 64})
     first = batches_of(loop)
     size = len(first[0])
@@ -74,9 +76,12 @@ def test_later_batches_have_as_many_rows_as_the_first() -> None:
 
 
 def test_a_host_that_needs_more_rows_is_heard() -> None:
-    """Protects labels: with many columns a small batch would show them, and the host says so before the batch is fixed for life."""
+    """Protects labels: with many columns a small batch would show them, and the host says so before the batch
+    is fixed for life."""
     bins: dict[str, Any] = {"preprocessing": {"method": "quantile-bins"}}
-    loop = ClosedLoop({name: settings_of(name, 1, **TIGHT, **(bins if name == "h1" else {})) for name in ("g", "h1", "c")})
+    loop = ClosedLoop(
+        {name: settings_of(name, 1, **TIGHT, **(bins if name == "h1" else {})) for name in ("g", "h1", "c")}
+    )
     grow(loop, 0, ROWS, missing=0)
     loop.settle()
     assert [loop.party(name).progress.phase for name in parties(loop)] == [FAILED] * 2
@@ -89,7 +94,8 @@ def test_a_host_that_needs_more_rows_is_heard() -> None:
 
 
 def test_an_answer_of_an_earlier_release_asks_for_whole_batches() -> None:
-    """Protects federations whose members are updated one after the other: who does not say what it needs gets whole batches."""
+    """Protects federations whose members are updated one after the other: who does not say what it needs gets
+    whole batches."""
     assert read_content(content_of(Answer(b"own", b"twice")), FirstAnswer) == FirstAnswer(b"own", b"twice", 0)
 
 
@@ -100,9 +106,14 @@ def test_what_is_waited_for_is_said() -> None:
     loop.settle()
     figures = {one.name: one.value for one in loop.members["g"].role.measure()}
     assert (figures["known_entities"], figures["missing_entities"]) == (40, 310)
-    assert loop.members["g"].role.backlog == "knows 40 of 350 entities with columns and a label (alignment.entities)"
+    assert (
+        loop.members["g"].role.backlog
+        == "knows 40 of 350 entities with columns and a label (alignment.entities)"
+    )
     assert loop.members["h1"].role.backlog == "knows 40 of 350 entities with columns (alignment.entities)"
-    assert loop.members["c"].role.backlog == "0 of 2 parties are ready for the first training: waits for g, h1"
+    assert (
+        loop.members["c"].role.backlog == "0 of 2 parties are ready for the first training: waits for g, h1"
+    )
     for name, standing in (("g", party_standing), ("h1", party_standing), ("c", coordinator_standing)):
         place: Any = loop.members[name]
         told = standing(place.settings, None, {}, place.role)  # type: ignore[arg-type, operator]
@@ -125,10 +136,11 @@ def test_what_is_waited_for_is_said() -> None:
 
 
 def test_a_stream_that_never_pauses_is_learnt_from() -> None:
-    """Protects everybody with a live stream: one entity a second for ever, and no training began, for a pause was waited for.
+    """Protects everybody with a live stream: one entity a second for ever, and no training began, for a pause
+    was waited for.
 
-    The first one begins 5 seconds after enough are known; so does one after a failure, and one on the schedule begins in time.
-    """
+    The first one begins 5 seconds after enough are known; so does one after a failure, and one on the
+    schedule begins in time."""
     sections: dict[str, Any] = {
         "learning": {"batch": 100, "epochs": 2, "min_batch": 64},
         "alignment": {"entities": 100, "settle_seconds": 5.0, "held_out": 0.1},

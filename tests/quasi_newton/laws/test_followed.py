@@ -1,4 +1,5 @@
-"""A sample's headers on the predictions that it leads to, and predictions in the format that the guest names."""
+"""A sample's headers on the predictions that it leads to, and predictions in the format that the guest
+names."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa
 
 
 def test_the_guests_headers_come_through_a_restart() -> None:
-    """Protects a trace that would end where hosts are asked for their part, or where the guest is restarted meanwhile.
+    """Protects a trace that would end where hosts are asked for their part, or where the guest is restarted
+    meanwhile.
 
-    A host's headers stay with the host. What is predicted again under a later model has none: no sample has led to it.
-    """
+    A host's headers stay with the host. What is predicted again under a later model has none: no sample has
+    led to it."""
     loop = scored(1, predictions={"format": "msgpack"})
     assert all(headers == () for _, headers in loop.predicted)
     known = len(loop.predicted)

@@ -1,4 +1,5 @@
-"""Members that tell numbers beyond the public bounds, or have others added up: trainings end, and somebody says why."""
+"""Members that tell numbers beyond the public bounds, or have others added up: trainings end, and somebody
+says why."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
 
 
 def lying(patch: pytest.MonkeyPatch, name: str, factor: int) -> None:
-    """A party tells residuals or outputs that are so many times the public bound, in each row with a sign of its own."""
+    """A party tells residuals or outputs that are so many times the public bound, in each row with a sign of
+    its own."""
     honest = TrainingRounds.own_numbers
 
     def own_numbers(self: TrainingRounds) -> Any:
@@ -49,13 +51,17 @@ def lying(patch: pytest.MonkeyPatch, name: str, factor: int) -> None:
 def test_who_tells_more_than_the_bounds_ends_the_training(
     monkeypatch: pytest.MonkeyPatch, secrets: Secrets, name: str, factor: int
 ) -> None:
-    """Protects the others' models: sums of such numbers overflow their slots, or are wrong and fit, and were taken in silence."""
+    """Protects the others' models: sums of such numbers overflow their slots, or are wrong and fit, and were
+    taken in silence."""
     lying(monkeypatch, name, factor)
     loop = federation(secrets, **SHORT)
     loop.settle()
     assert [loop.party(one).progress.phase for one in parties(loop)] == [FAILED] * 2
     other = "g" if name == "h1" else "h1"
-    assert "numbers within the public bounds cannot give what the coordinator decrypted" in loop.party(other).progress.failure
+    assert (
+        "numbers within the public bounds cannot give what the coordinator decrypted"
+        in loop.party(other).progress.failure
+    )
     assert loop.members[other].role.counts.implausible_openings == 1
     assert [member.role.counts.trainings for member in loop.members.values()] == [0] * 3
 
@@ -88,7 +94,8 @@ def test_what_the_bounds_allow_is_taken(secrets: Secrets, name: str) -> None:
 
 
 def uploading(patch: pytest.MonkeyPatch, changed: Any) -> None:
-    """A guest that uploads other sums. changed: of the host's ciphertexts, the key and the honest sums, the sums."""
+    """A guest that uploads other sums. changed: of the host's ciphertexts, the key and the honest sums, the
+    sums."""
     honest, outputs = GuestTask._tell_sums, GuestTask._add_outputs
     kept: dict[str, bytes] = {}
 
@@ -101,14 +108,18 @@ def uploading(patch: pytest.MonkeyPatch, changed: Any) -> None:
         one = len(vector) // key.ciphertext_bytes
         sums = decode_ciphertexts(key, vector, one)
         host = decode_ciphertexts(key, kept["outputs"], len(self.rounds.matrix))
-        honest(self, encode_ciphertexts(key, changed(host, key, sums, Packing(key, self.settings.products).width)))
+        honest(
+            self,
+            encode_ciphertexts(key, changed(host, key, sums, Packing(key, self.settings.products).width)),
+        )
 
     patch.setattr(GuestTask, "_add_outputs", add_outputs)
     patch.setattr(GuestTask, "_tell_sums", tell_sums)
 
 
 def test_nobody_is_told_a_loss(monkeypatch: pytest.MonkeyPatch, secrets: Secrets) -> None:
-    """Protects the host's outputs: in the loss's place a guest could have two of them decrypted, and told to it with the step."""
+    """Protects the host's outputs: in the loss's place a guest could have two of them decrypted, and told to
+    it with the step."""
 
     def changed(host: list[int], key: PaillierPublicKey, sums: list[int], width: int) -> list[int]:
         # In the second slot, where the loss is before there are pairs: u_7 + 2^30 u_8 beside it.
@@ -124,8 +135,11 @@ def test_nobody_is_told_a_loss(monkeypatch: pytest.MonkeyPatch, secrets: Secrets
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_sums_that_no_vectors_have_end_the_training(monkeypatch: pytest.MonkeyPatch, secrets: Secrets, slot: int) -> None:
-    """Protects outputs and the model: a square below 0, or a loss beyond what outputs within their bounds have, is no sum."""
+def test_sums_that_no_vectors_have_end_the_training(
+    monkeypatch: pytest.MonkeyPatch, secrets: Secrets, slot: int
+) -> None:
+    """Protects outputs and the model: a square below 0, or a loss beyond what outputs within their bounds
+    have, is no sum."""
 
     def changed(host: list[int], key: PaillierPublicKey, sums: list[int], width: int) -> list[int]:
         beyond = PRODUCTS.encode(np.array([-(2.0**20)]))[0]
@@ -140,7 +154,8 @@ def test_sums_that_no_vectors_have_end_the_training(monkeypatch: pytest.MonkeyPa
 
 
 def test_products_are_those_of_vectors() -> None:
-    """Protects honest trainings and the coordinator: what vectors have is taken to the last bit, and what none have is not."""
+    """Protects honest trainings and the coordinator: what vectors have is taken to the last bit, and what
+    none have is not."""
     random = np.random.default_rng(2)
     descent = Descent(DescentSettings(batch=10))
     steps, curvatures = [], []
@@ -161,7 +176,9 @@ def test_products_are_those_of_vectors() -> None:
             products = np.array([*(np.array([*steps, *curvatures, own]) @ own), 0.5])
             descent.check_step(products, 4.0)
             worse = products.copy()
-            worse[0] = 1.01 * np.sqrt(products[-2] * (steps[0] @ steps[0])) + 2e-6 * (1 + np.linalg.norm(steps[0]))
+            worse[0] = 1.01 * np.sqrt(products[-2] * (steps[0] @ steps[0])) + 2e-6 * (
+                1 + np.linalg.norm(steps[0])
+            )
             with pytest.raises(PeerError, match="no vectors"):
                 descent.check_step(worse, 4.0)
         for total in (-0.01, 2 * (2.0 + 2.0 + 0.5) + 0.01):

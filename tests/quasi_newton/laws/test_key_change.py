@@ -1,4 +1,5 @@
-"""The coordinator's key changes under a running federation: members are restarted in any order, and nobody waits for ever."""
+"""The coordinator's key changes under a running federation: members are restarted in any order, and nobody
+waits for ever."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def _secrets(tmp_path: Path) -> Secrets:
 
 
 def federation(secrets: Secrets, bits: int = 512, **sections: dict[str, Any]) -> ClosedLoop:
-    loop = ClosedLoop({name: settings_of(name, 1, secrets, bits, columns=1, **SMALL, **sections) for name in MEMBERS})
+    loop = ClosedLoop(
+        {name: settings_of(name, 1, secrets, bits, columns=1, **SMALL, **sections) for name in MEMBERS}
+    )
     loop.write_table(90, 1, 1, missing=2)
     return loop
 
@@ -42,11 +45,19 @@ def rotated(secrets: Secrets, bits: int = 512, old: int = 512) -> str:
     """Put another key at the head of the coordinator's file, and give its fingerprint."""
     calls = iter(range(10**9))
     path, _ = secrets.keys(old)
-    return add_key(Path(path), bits, lambda size: hashlib.shake_256(f"next {next(calls)}".encode()).digest(size)).public.fingerprint
+    return add_key(
+        Path(path), bits, lambda size: hashlib.shake_256(f"next {next(calls)}".encode()).digest(size)
+    ).public.fingerprint
 
 
 def restart_with(
-    loop: ClosedLoop, name: str, secrets: Secrets, fingerprint: str, bits: int = 512, old: int = 512, **sections: dict[str, Any]
+    loop: ClosedLoop,
+    name: str,
+    secrets: Secrets,
+    fingerprint: str,
+    bits: int = 512,
+    old: int = 512,
+    **sections: dict[str, Any],
 ) -> None:
     encryption = {"key_fingerprint": fingerprint, "key_bits": bits}
     own = settings_of(name, 1, secrets, old, columns=1, **SMALL, encryption=encryption, **sections)
@@ -96,18 +107,26 @@ def assert_trained(loop: ClosedLoop, run: int, fingerprint: str) -> None:
 
 STAGES: dict[str, Callable[[ClosedLoop], bool]] = {
     "one is ready": lambda loop: loop.party("h1").progress.phase == READY,
-    "a beginning is unread": lambda loop: coordinator(loop).run.run == 1 and loop.party("g").progress.phase == READY,
+    "a beginning is unread": lambda loop: (
+        coordinator(loop).run.run == 1 and loop.party("g").progress.phase == READY
+    ),
     "entities are compared": lambda loop: loop.party("h1").progress.phase == ALIGNING,
-    "in a round": lambda loop: loop.party("g").progress.phase == OUTPUTS and loop.party("g").progress.round == 2,
-    "before a decision": lambda loop: loop.party("h1").progress.phase == DECIDING and loop.party("h1").progress.round == 2,
+    "in a round": lambda loop: (
+        loop.party("g").progress.phase == OUTPUTS and loop.party("g").progress.round == 2
+    ),
+    "before a decision": lambda loop: (
+        loop.party("h1").progress.phase == DECIDING and loop.party("h1").progress.round == 2
+    ),
 }
 
 
 @pytest.mark.parametrize("order", ["ghc", "gch", "hgc", "hcg", "cgh", "chg"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_training_begins_again_under_the_new_key_whoever_is_restarted_first(secrets: Secrets, stage: str, order: str) -> None:
-    """Protects a rotation: no message is lost for a key that two members do not share yet, nobody waits for ever, nothing is learnt
-    under a key that is not pinned, and the result is exact.
+def test_a_training_begins_again_under_the_new_key_whoever_is_restarted_first(
+    secrets: Secrets, stage: str, order: str
+) -> None:
+    """Protects a rotation: no message is lost for a key that two members do not share yet, nobody waits for
+    ever, nothing is learnt under a key that is not pinned, and the result is exact.
     """
     loop = federation(secrets)
     until(loop, lambda: STAGES[stage](loop))
@@ -124,7 +143,8 @@ def test_a_training_begins_again_under_the_new_key_whoever_is_restarted_first(se
 @pytest.mark.parametrize("order", ["ghc", "chg"])
 @pytest.mark.parametrize(("old", "bits"), [(512, 528), (528, 512)])
 def test_the_new_key_may_be_longer_or_shorter(secrets: Secrets, old: int, bits: int, order: str) -> None:
-    """Protects a federation that needs longer keys one day: another name would mean other batches, which tell more of labels."""
+    """Protects a federation that needs longer keys one day: another name would mean other batches, which tell
+    more of labels."""
     loop = federation(secrets, old)
     until(loop, lambda: STAGES["before a decision"](loop))
     new = rotated(secrets, bits, old)
@@ -146,7 +166,8 @@ def test_a_length_with_a_slip_is_named(secrets: Secrets) -> None:
 
 
 def test_all_may_be_restarted_before_anybody_hears_another(secrets: Secrets) -> None:
-    """Protects a rotation by a maintenance window: what was on its way under the old key is not used under the new one."""
+    """Protects a rotation by a maintenance window: what was on its way under the old key is not used under
+    the new one."""
     loop = federation(secrets)
     until(loop, lambda: STAGES["in a round"](loop))
     new = rotated(secrets)
@@ -158,7 +179,8 @@ def test_all_may_be_restarted_before_anybody_hears_another(secrets: Secrets) -> 
 
 
 def test_between_trainings_nothing_ends(secrets: Secrets) -> None:
-    """Protects the model: what was learnt under the old key stays, and the next training is under the new one."""
+    """Protects the model: what was learnt under the old key stays, and the next training is under the new
+    one."""
     again = {"retraining": {"every_seconds": 50.0, "entities": 1}}
     loop = federation(secrets, **again)
     until(loop, lambda: all(loop.party(name).progress.phase == TRAINED for name in ("g", "h1")))
@@ -184,7 +206,9 @@ def test_a_party_may_have_another_secret_for_the_next_training(secrets: Secrets,
     loop = federation(secrets, **again)
     until(loop, lambda: all(loop.party(name).progress.phase == TRAINED for name in ("g", "h1")))
     models = learnt(loop)
-    Path(loop.members[party].settings.encryption.secret_file or "").write_bytes(hashlib.sha256(b"another").digest())
+    Path(loop.members[party].settings.encryption.secret_file or "").write_bytes(
+        hashlib.sha256(b"another").digest()
+    )
     loop.restart(party)
     assert learnt(loop) == models
     loop.write_table(180, 1, 1)
@@ -195,9 +219,12 @@ def test_a_party_may_have_another_secret_for_the_next_training(secrets: Secrets,
 
 
 def test_who_waits_for_another_key_is_named(secrets: Secrets) -> None:
-    """Protects the operator in the midst of a rotation, and from a slip in a fingerprint: the coordinator says who has which."""
+    """Protects the operator in the midst of a rotation, and from a slip in a fingerprint: the coordinator
+    says who has which."""
     loop = federation(secrets)
-    loop.members["h1"].settings = settings_of("h1", 1, secrets, columns=1, **SMALL, encryption={"key_fingerprint": "ab" * 32})
+    loop.members["h1"].settings = settings_of(
+        "h1", 1, secrets, columns=1, **SMALL, encryption={"key_fingerprint": "ab" * 32}
+    )
     loop.restart("h1")
     loop.settle()
     trouble = loop.members["c"].role.trouble
@@ -211,14 +238,17 @@ def test_who_waits_for_another_key_is_named(secrets: Secrets) -> None:
 
 
 def test_a_key_that_nobody_has_pinned_is_refused(secrets: Secrets) -> None:
-    """Protects the parties from whoever may write for the coordinator: a key that they never told ends no training."""
+    """Protects the parties from whoever may write for the coordinator: a key that they never told ends no
+    training."""
     loop = federation(secrets)
     until(loop, lambda: STAGES["a beginning is unread"](loop))
     guest = loop.members["g"]
     topic, record = next(one for one in guest.unread if one[0].endswith(".decisions"))
     begin = guest.inputs[topic][1](record)
     forged = msgspec.structs.replace(begin, content=content_of(Begin(generate_key(512).public.to_bytes())))
-    guest.unread.appendleft((topic, msgspec.structs.replace(record, value=loop.party("g").given.codec.encode(forged))))
+    guest.unread.appendleft(
+        (topic, msgspec.structs.replace(record, value=loop.party("g").given.codec.encode(forged)))
+    )
     loop.settle()
     assert [error.partition(":")[0] for error in loop.rejections()] == ["unpinned_key"]
     assert_trained(loop, 1, secrets.keys(512)[1])

@@ -1,4 +1,5 @@
-"""Parties and coordinators at the largest sizes that their settings allow: what they accept or come to can be written."""
+"""Parties and coordinators at the largest sizes that their settings allow: what they accept or come to can be
+written."""
 
 from __future__ import annotations
 
@@ -12,8 +13,22 @@ from hypothesis import strategies as st
 from largest_settings import Case, check_what_is_accepted_can_be_written, largest, written
 
 from streamfl.contract.role import Record, StateChange
-from streamfl.encoding.wire import LARGEST_VALUE, LONGEST_NAME, MAXIMUM_BYTES, VERSION, encode_array, encoded_size
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_BATCHES, MOST_COLUMNS, QuasiNewtonSettings
+from streamfl.encoding.wire import (
+    LARGEST_VALUE,
+    LONGEST_NAME,
+    MAXIMUM_BYTES,
+    VERSION,
+    encode_array,
+    encoded_size,
+)
+from streamfl.quasi_newton.config import (
+    COORDINATOR,
+    GUEST,
+    HOST,
+    MOST_BATCHES,
+    MOST_COLUMNS,
+    QuasiNewtonSettings,
+)
 from streamfl.quasi_newton.encryption.key_file import MOST_KEYS
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
@@ -35,9 +50,14 @@ KINDS = {"g": GUEST, "h": HOST, "c": COORDINATOR}
 DIGEST = 32 * b"d"
 
 
-def settings(member: str, parties: int = 2, columns: int = 1, **sections: dict[str, Any]) -> QuasiNewtonSettings:
-    """Of the guest, a host or the coordinator of a federation "f", whose parties have names as long as they may be."""
-    names = [f"{'g' if number == 0 else 'h'}{number:02}".ljust(LONGEST_PARTY, "-") for number in range(parties)]
+def settings(
+    member: str, parties: int = 2, columns: int = 1, **sections: dict[str, Any]
+) -> QuasiNewtonSettings:
+    """Of the guest, a host or the coordinator of a federation "f", whose parties have names as long as they
+    may be."""
+    names = [
+        f"{'g' if number == 0 else 'h'}{number:02}".ljust(LONGEST_PARTY, "-") for number in range(parties)
+    ]
     content: dict[str, Any] = {
         "federation": {"name": "f", "parties": names},
         "role": {"kind": KINDS[member]},
@@ -62,7 +82,9 @@ def users(made: Any, _fingerprint: int, extreme: Extreme) -> Sequence[tuple[str,
     return [*records, *(written(name, {"y": 1}, "labels") for name in names if made.labels is not None)]
 
 
-def said(party: str, fingerprint: int, kind: str, content: bytes, *at: int, alignment: bytes = b"") -> tuple[str, Record]:
+def said(
+    party: str, fingerprint: int, kind: str, content: bytes, *at: int, alignment: bytes = b""
+) -> tuple[str, Record]:
     """What a party uploads. at: run and round."""
     return written(None, [VERSION, fingerprint, party, *at, kind, alignment, content], f"uploads/{party}")
 
@@ -132,8 +154,8 @@ def coordinator(made: QuasiNewtonSettings, before: dict[bytes, bytes]) -> Subjec
 
 
 def test_the_end_of_the_longest_epoch_can_be_written() -> None:
-    """Protects a coordinator from ending in the middle of a training: it remembers the losses of as many batches, and products of
-    as many pairs, as settings allow.
+    """Protects a coordinator from ending in the middle of a training: it remembers the losses of as many
+    batches, and products of as many pairs, as settings allow.
     """
 
     def make(size: int) -> QuasiNewtonSettings:
@@ -143,7 +165,9 @@ def test_the_end_of_the_longest_epoch_can_be_written() -> None:
     made = make(largest(make))
     batches, side, number = made.alignment.limit, 2 * made.learning.memory, 2 * (made.alignment.limit - 1)
     assert batches == MOST_BATCHES
-    run = _Run(2**53, ROUND, number, {}, dict.fromkeys(made.federation.parties, MOST_COLUMNS), DIGEST, batches)
+    run = _Run(
+        2**53, ROUND, number, {}, dict.fromkeys(made.federation.parties, MOST_COLUMNS), DIGEST, batches
+    )
     run.losses = [1 / 3] * (batches - 1)
     # Each step its own curvature, and orthogonal to the others.
     gram = np.kron(np.ones((2, 2)), np.eye(made.learning.memory))
@@ -151,14 +175,17 @@ def test_the_end_of_the_longest_epoch_can_be_written() -> None:
     state = {b"run": msgspec.msgpack.encode(run), b"descent": msgspec.msgpack.encode(descent)}
     assert len(state[b"run"]) > 9 * (batches - 1)
     rounds = [
-        record for at in (number, number + 1) for record in products(made, made.fingerprint, made.learning.memory, 2**53, at)
+        record
+        for at in (number, number + 1)
+        for record in products(made, made.fingerprint, made.learning.memory, 2**53, at)
     ]
     assert not what_is_refused(coordinator(made, state), rounds)
 
 
 @pytest.mark.parametrize("size", [33, 65_536, LARGEST_VALUE - 300])
 def test_no_party_makes_the_coordinator_remember_what_cannot_be_written(size: int) -> None:
-    """Protects the coordinator from one party: whatever a party says that its alignment is, it is no longer than a digest."""
+    """Protects the coordinator from one party: whatever a party says that its alignment is, it is no longer
+    than a digest."""
     made = settings("c", 64)
     records = begun(made, made.fingerprint, size * b"a")
     refused = what_is_refused(coordinator(made, {}), records)
@@ -184,7 +211,8 @@ def check_remembered(made: QuasiNewtonSettings, come_to: Callable[[PartyTask], o
 
 @pytest.mark.parametrize("member", ["g", "h"])
 def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> None:
-    """Protects a party from ending in its first training: vectors, a pair and a model of as many columns as settings allow."""
+    """Protects a party from ending in its first training: vectors, a pair and a model of as many columns as
+    settings allow."""
     made = settings(member, columns=largest(lambda size: settings(member, columns=size)))
     columns = made.required_samples("a party").samples.dimension or 0
     assert columns == MOST_COLUMNS - 1
@@ -198,7 +226,21 @@ def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> 
         iterates.end_epoch()
         modulus, told = LARGEST_BITS // 8 * b"n", [34 * b"k"] * MOST_KEYS
         task.progress.become(
-            TrainingProgress(2**53, DECIDING, 2**53, DIGEST, modulus, 2**53, DIGEST, content, content, content, "", True, told)
+            TrainingProgress(
+                2**53,
+                DECIDING,
+                2**53,
+                DIGEST,
+                modulus,
+                2**53,
+                DIGEST,
+                content,
+                content,
+                content,
+                "",
+                True,
+                told,
+            )
         )
         task.exchange.remember()
         knots = [np.full((MOST_KNOTS, 2), 1 / 3)] * columns
@@ -217,7 +259,8 @@ def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> 
 
 @pytest.mark.parametrize("longest", [True, False])
 def test_the_largest_batches_can_be_written(longest: bool) -> None:
-    """Protects a party from ending as its oldest batch gives way: of each name a digest is kept, all in one record.
+    """Protects a party from ending as its oldest batch gives way: of each name a digest is kept, all in one
+    record.
 
     longest: fewer of the longest names there are.
     """
@@ -228,7 +271,10 @@ def test_the_largest_batches_can_be_written(longest: bool) -> None:
 
     made = make(1_000 if longest else largest(make))
     size = made.learning.batch
-    names = [f"{number}{LONGEST_NAME * chr(0x1F600)}"[:LONGEST_NAME] if longest else f"{number}" for number in range(2 * size)]
+    names = [
+        f"{number}{LONGEST_NAME * chr(0x1F600)}"[:LONGEST_NAME] if longest else f"{number}"
+        for number in range(2 * size)
+    ]
 
     def come_to(task: PartyTask) -> None:
         task.rows.batches.add(names, np.zeros((2 * size, 1)), np.ones(2 * size, np.int8))

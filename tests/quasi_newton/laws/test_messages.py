@@ -16,7 +16,16 @@ from streamfl.contract.role import PeerError, Received, Record, Rejection, recei
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
-from streamfl.quasi_newton.messages import Begin, Blinded, Joined, Message, Opened, StepDecision, content_of, place_of
+from streamfl.quasi_newton.messages import (
+    Begin,
+    Blinded,
+    Joined,
+    Message,
+    Opened,
+    StepDecision,
+    content_of,
+    place_of,
+)
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 
@@ -28,7 +37,8 @@ def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
 
 @pytest.mark.parametrize("most", [1, 1000])
 def test_what_comes_twice_changes_nothing(secrets: Secrets, most: int) -> None:
-    """Every record twice: the same result, no member answers twice, nothing is opened twice, and nobody is refused."""
+    """Every record twice: the same result, no member answers twice, nothing is opened twice, and nobody is
+    refused."""
     usual = trained(2, secrets, **SHORT)
     loop = federation(2, secrets, **SHORT)
     loop.copies = 2
@@ -60,7 +70,8 @@ def test_long_messages_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
-    """What a stranger, or a peer that is wrong, could say in place of a message: with the reason that it is refused for."""
+    """What a stranger, or a peer that is wrong, could say in place of a message: with the reason that it is
+    refused for."""
     change = msgspec.structs.replace
     unit = bits // 4
     yield "configuration", change(message, fingerprint=message.fingerprint + 1)
@@ -74,7 +85,10 @@ def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
         yield "shape", change(message, content=message.content[:-1])
         yield "shape", change(message, content=message.content + message.content[:unit])
         for reason, number in (("range", 0), ("range", 1), ("range", 2 ** (8 * unit) - 1)):
-            yield f"ciphertext_{reason}", change(message, content=number.to_bytes(unit, "big") + message.content[unit:])
+            yield (
+                f"ciphertext_{reason}",
+                change(message, content=number.to_bytes(unit, "big") + message.content[unit:]),
+            )
     if message.kind in ("begin", "joined", "opened", "step"):
         yield "malformed", change(message, content=b"\xc1")
     if message.kind == "begin":
@@ -83,7 +97,8 @@ def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
         yield "weak_key", change(message, content=content_of(Begin(b"")))
     if message.kind == "step":
         step = msgspec.msgpack.decode(message.content, type=StepDecision)
-        # Of a training without a model, and with weights that are no numbers: the first ended a party, the second its next start.
+        # Of a training without a model, and with weights that are no numbers: the first ended a party, the
+        # second its next start.
         yield "implausible", change(message, content=content_of(change(step, over=True, epoch_ends=False)))
         if step.coefficients:
             huge = np.full(len(step.coefficients) // 8, 1e300).tobytes()
@@ -96,7 +111,10 @@ def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
         yield "shape", change(message, content=content_of(Opened(residues[1:])))
     if message.kind == "step":
         step = msgspec.msgpack.decode(message.content, type=StepDecision)
-        yield "shape", change(message, content=content_of(change(step, coefficients=step.coefficients + bytes(16))))
+        yield (
+            "shape",
+            change(message, content=content_of(change(step, coefficients=step.coefficients + bytes(16)))),
+        )
         if step.coefficients:
             nan = b"\xff" * 8 + step.coefficients[8:]
             yield "not_finite", change(message, content=content_of(change(step, coefficients=nan)))
@@ -107,13 +125,19 @@ def resealed(member: Place, message: Message, unit: int) -> Iterator[tuple[str, 
     task = member.role.task(0)
     assert isinstance(task, PartyTask)
     other = message.sender
-    link, topic = task.given.links[other], task.settings.linked(other, "outputs" if task.settings.is_guest else "residuals")
+    link, topic = (
+        task.given.links[other],
+        task.settings.linked(other, "outputs" if task.settings.is_guest else "residuals"),
+    )
 
     def sealed(content: bytes) -> Message:
         return msgspec.structs.replace(message, content=link.seal(content, topic, place_of(message)))
 
     content = link.open(message.content, topic, place_of(message))
-    yield "envelope", msgspec.structs.replace(message, content=message.content[:-1] + bytes([message.content[-1] ^ 1]))
+    yield (
+        "envelope",
+        msgspec.structs.replace(message, content=message.content[:-1] + bytes([message.content[-1] ^ 1])),
+    )
     yield "envelope", msgspec.structs.replace(message, content=b"")
     if message.kind in ("outputs", "residuals", "dots"):
         yield "shape", sealed(content + content[:unit])
@@ -133,7 +157,8 @@ def resealed(member: Place, message: Message, unit: int) -> Iterator[tuple[str, 
 
 
 def refusals(member: Place, record: Record, now: float) -> Iterator[str]:
-    """Give a member all variants of a record before the record; each has to be refused for its reason, and to change nothing."""
+    """Give a member all variants of a record before the record; each has to be refused for its reason, and to
+    change nothing."""
     channel, decode = member.inputs[record.topic]
     message: Message = decode(record)
     linked = record.topic.endswith((".outputs", ".residuals"))
@@ -152,7 +177,8 @@ def refusals(member: Place, record: Record, now: float) -> Iterator[str]:
 
 
 def test_what_is_wrong_is_refused_and_changes_nothing(secrets: Secrets) -> None:
-    """Before each message that a member gets it gets all wrong ones: each is refused for its reason, and the result is the same."""
+    """Before each message that a member gets it gets all wrong ones: each is refused for its reason, and the
+    result is the same."""
     usual = trained(2, secrets, **SHORT)
     loop = federation(2, secrets, **SHORT)
     loop.write_table(ROWS, 3, 2, missing=7)
@@ -177,13 +203,29 @@ def test_what_is_wrong_is_refused_and_changes_nothing(secrets: Secrets) -> None:
             loop.now += 5.0
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
-    needed = {"configuration", "implausible", "alignment", "forged", "shape", "malformed", "repeated", "envelope"}
-    assert reasons >= needed | {"ciphertext_range", "ciphertext_factor", "ciphertext_bare", "unpinned_key", "not_finite"}
+    needed = {
+        "configuration",
+        "implausible",
+        "alignment",
+        "forged",
+        "shape",
+        "malformed",
+        "repeated",
+        "envelope",
+    }
+    assert reasons >= needed | {
+        "ciphertext_range",
+        "ciphertext_factor",
+        "ciphertext_bare",
+        "unpinned_key",
+        "not_finite",
+    }
     assert sum(loop.members["c"].role.refused.values()) > 10
 
 
 def test_a_second_decryption_is_refused(secrets: Secrets) -> None:
-    """The coordinator opens one upload of a party a round: another one in its place is refused and counted, a copy is not."""
+    """The coordinator opens one upload of a party a round: another one in its place is refused and counted, a
+    copy is not."""
     loop = federation(1, secrets, **SHORT)
     loop.write_table(ROWS, 3, 1, missing=7)
     coordinator = loop.members["c"]
@@ -199,7 +241,9 @@ def test_a_second_decryption_is_refused(secrets: Secrets) -> None:
     opened = coordinator.role.counts.decryptions
     assert receive_at_once(coordinator.role, [Received(channel, copied, record)], loop.now) == []
     replies = receive_at_once(coordinator.role, [Received(channel, again, record)], loop.now)
-    assert [reply.error.reason for reply in replies if isinstance(reply, Rejection)] == ["repeated_decryption"]
+    assert [reply.error.reason for reply in replies if isinstance(reply, Rejection)] == [
+        "repeated_decryption"
+    ]
     assert coordinator.role.counts.decryptions == opened
     assert coordinator.role.counts.refused_decryptions == 1
 
@@ -215,7 +259,8 @@ def test_what_is_no_message_is_refused_before_a_role_sees_it() -> None:
 
 
 def test_a_host_hears_the_guest_before_the_coordinator() -> None:
-    """The guest's points may come before the run has begun at the host: they are kept, over a restart too, and answered then."""
+    """The guest's points may come before the run has begun at the host: they are kept, over a restart too,
+    and answered then."""
     loop = federation(1, **SHORT)
     loop.write_table(ROWS, 3, 1, missing=7)
     host = loop.members["h1"]

@@ -1,4 +1,5 @@
-"""What operators see of a training: ciphertexts and bytes by role and iteration, where it is, and that the loop never encrypts."""
+"""What operators see of a training: ciphertexts and bytes by role and iteration, where it is, and that the
+loop never encrypts."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ COLUMNS = {"g": 4, "h1": 3}
 # 512 bits: as many numbers of 84 bits as fit, so that uploads are more than one ciphertext.
 BITS = 512
 SMALL: dict[str, Any] = {
-    "learning": {"batch": 80, "min_batch": 80, "min_support": 2, "epochs": 3, "memory": 2, "curvature_every": 2},
+    "learning": {
+        "batch": 80,
+        "min_batch": 80,
+        "min_support": 2,
+        "epochs": 3,
+        "memory": 2,
+        "curvature_every": 2,
+    },
     "alignment": {"entities": 80},
 }
 
@@ -44,7 +52,11 @@ def turns(loop: ClosedLoop) -> Iterator[str]:
     """Whoever has taken a message; until nothing moves."""
     idle = 0
     while idle < 20:
-        moved = [name for name, member in loop.members.items() if loop.step(name, 1000 if member.unread and users(member) else 1)]
+        moved = [
+            name
+            for name, member in loop.members.items()
+            if loop.step(name, 1000 if member.unread and users(member) else 1)
+        ]
         yield from moved
         idle = 0 if moved else idle + 1
         loop.now += 0.001 if moved else 1.0
@@ -55,7 +67,8 @@ def users(member: Any) -> bool:
 
 
 def formulas(loop: ClosedLoop, name: str) -> list[int]:
-    """Ciphertexts of each iteration, from the specification: |S|, |S_H| with a pair, and ceil(columns / slots) for each upload."""
+    """Ciphertexts of each iteration, from the specification: |S|, |S_H| with a pair, and ceil(columns /
+    slots) for each upload."""
     trace, settings = loop.direct(), loop.party("g").settings
     size, memory, kinds = settings.learning.batch, settings.learning.memory, settings.kinds
 
@@ -64,11 +77,16 @@ def formulas(loop: ClosedLoop, name: str) -> list[int]:
 
     offers, kept, found = dict(trace.pairs), 0, []
     for iteration in range(1, len(trace.visited) + 1):
-        # The guest's labels are one more column of its gradient. Inner products are with g, and with s and v of each pair.
+        # The guest's labels are one more column of its gradient. Inner products are with g, and with s and v
+        # of each pair.
         own = size + units(COLUMNS[name] + (name == "g"), kinds.gradients.slot_bits)
         own += units(2 * kept + 2, settings.products.slot_bits)
         if iteration in offers:
-            own += size + units(COLUMNS[name], kinds.curvature.slot_bits) + units(4 * kept + 4, settings.products.slot_bits)
+            own += (
+                size
+                + units(COLUMNS[name], kinds.curvature.slot_bits)
+                + units(4 * kept + 4, settings.products.slot_bits)
+            )
             kept = min(kept + offers[iteration], memory)
         found.append(own)
     return found
@@ -80,7 +98,8 @@ def traffic(task: Any) -> TrafficCounter:
 
 
 def test_each_iteration_costs_what_the_formulas_say(loop: ClosedLoop) -> None:
-    """Protects the operator's bill: the figures of an iteration are those of the specification, and bytes are those on the wire."""
+    """Protects the operator's bill: the figures of an iteration are those of the specification, and bytes are
+    those on the wire."""
     seen: dict[str, dict[int, tuple[float, float]]] = {name: {} for name in MEMBERS}
     for name in turns(loop):
         own, place = figures(loop, name), traffic(loop.members[name].role.task(0)).place
@@ -113,7 +132,8 @@ def test_each_iteration_costs_what_the_formulas_say(loop: ClosedLoop) -> None:
 
 
 def test_host_and_guest_exchange_two_ciphertexts_an_entity(loop: ClosedLoop) -> None:
-    """Protects the claim 2 |S| + [k mod L = 0] 2 |S_H|: counted on the wire, apart from what the coordinator gets."""
+    """Protects the claim 2 |S| + [k mod L = 0] 2 |S_H|: counted on the wire, apart from what the coordinator
+    gets."""
     loop.settle()
     size, given = 80, loop.party("g").given
     between: Counter[int] = Counter()
@@ -129,7 +149,8 @@ def test_host_and_guest_exchange_two_ciphertexts_an_entity(loop: ClosedLoop) -> 
 
 
 def test_where_a_training_is_can_be_seen_and_survives_a_restart(loop: ClosedLoop) -> None:
-    """Protects a board from a figure that a restart of any member would change: loss, epoch, iteration and phase are remembered."""
+    """Protects a board from a figure that a restart of any member would change: loss, epoch, iteration and
+    phase are remembered."""
     assert figures(loop, "c")["loss"] != figures(loop, "c")["loss"]
     losses = []
     for _ in turns(loop):
@@ -141,7 +162,12 @@ def test_where_a_training_is_can_be_seen_and_survives_a_restart(loop: ClosedLoop
             if before["iteration"] == 3:
                 loop.restart(name)
                 after = figures(loop, name)
-                places = ("training", "phase", "iteration", *(("epoch", "loss", "pairs") if name == "c" else ()))
+                places = (
+                    "training",
+                    "phase",
+                    "iteration",
+                    *(("epoch", "loss", "pairs") if name == "c" else ()),
+                )
                 assert [after[place] == before[place] for place in places] == [True] * len(places)
     assert losses == loop.direct().losses
     assert figures(loop, "c")["epoch"] == 3
@@ -151,7 +177,8 @@ def test_where_a_training_is_can_be_seen_and_survives_a_restart(loop: ClosedLoop
 
 
 def test_the_loop_raises_no_power(loop: ClosedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects heartbeats and metrics: all that encrypts, multiplies or decrypts is asked for as work, beside the loop."""
+    """Protects heartbeats and metrics: all that encrypts, multiplies or decrypts is asked for as work, beside
+    the loop."""
     inside: list[Work] = []
     powers: Counter[str] = Counter()
     plain = bignum.gmpy2
@@ -164,7 +191,9 @@ def test_the_loop_raises_no_power(loop: ClosedLoop, monkeypatch: pytest.MonkeyPa
 
         return raised
 
-    watched = SimpleNamespace(**{name: getattr(plain, name) for name in dir(plain) if not name.startswith("_")})
+    watched = SimpleNamespace(
+        **{name: getattr(plain, name) for name in dir(plain) if not name.startswith("_")}
+    )
     watched.powmod, watched.powmod_sec = power("powmod"), power("powmod_sec")
     monkeypatch.setattr(bignum, "gmpy2", watched)
 
@@ -173,7 +202,9 @@ def test_the_loop_raises_no_power(loop: ClosedLoop, monkeypatch: pytest.MonkeyPa
 
         def received(batch: Any, now: float) -> Any:
             return [
-                Work(one.channel, one.partition, one.key, beside(one), one.content) if isinstance(one, Work) else one
+                Work(one.channel, one.partition, one.key, beside(one), one.content)
+                if isinstance(one, Work)
+                else one
                 for one in receive(batch, now)
             ]
 

@@ -1,4 +1,5 @@
-"""Topics of different parties are read in no order: what one has uploaded may be heard before another's rows are."""
+"""Topics of different parties are read in no order: what one has uploaded may be heard before another's rows
+are."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ MOST_TURNS = 500
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_the_coordinator_may_hear_one_party_after_the_other(backwards: bool) -> None:
-    """Protects a training from standing still: an upload that was opened came before another party's rows, which were refused."""
+    """Protects a training from standing still: an upload that was opened came before another party's rows,
+    which were refused."""
     names = ["g", "h1", "h2", "c"]
     loop = ClosedLoop({name: settings_of(name, 2, learning={"epochs": 1}) for name in names})
     loop.write_table(220, 3, 2)

@@ -1,4 +1,5 @@
-"""Trainings that follow one another: what stays for life, what goes on from before, and when another one begins."""
+"""Trainings that follow one another: what stays for life, what goes on from before, and when another one
+begins."""
 
 from __future__ import annotations
 
@@ -71,14 +72,17 @@ def points_asked(loop: ClosedLoop, run: int) -> list[int]:
         if sender == "g" and topic.endswith(".residuals"):
             message: Message = guest.given.codec.decode(value)
             if message.kind == "blinded" and message.run == run:
-                content = guest.given.links[topic.split(".")[1]].open(message.content, topic, place_of(message))
+                content = guest.given.links[topic.split(".")[1]].open(
+                    message.content, topic, place_of(message)
+                )
                 found.append(len(msgspec.msgpack.decode(content, type=Blinded).points) // 32)
     return found
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_another_training_goes_on_from_the_last_model(hosts: int) -> None:
-    """Protects labels and time: old batches stay as they are and new ones come behind them, from the weights of the last model."""
+    """Protects labels and time: old batches stay as they are and new ones come behind them, from the weights
+    of the last model."""
     loop = begun(hosts)
     before, starts = batches_of(loop), models(loop)
     prepared = {name: loop.party(name).rows.preparation for name in parties(loop)}
@@ -106,7 +110,8 @@ def test_another_training_goes_on_from_the_last_model(hosts: int) -> None:
 
 
 def test_nothing_begins_without_something_new() -> None:
-    """Protects the members' time: no other training for the same entities, for too few, before its time, or where it is off."""
+    """Protects the members' time: no other training for the same entities, for too few, before its time, or
+    where it is off."""
     loop = begun(1)
     go_on(loop)
     assert loop.party("g").progress.run == 1
@@ -126,7 +131,8 @@ def test_nothing_begins_without_something_new() -> None:
 
 
 def test_what_is_new_may_fill_no_batch() -> None:
-    """Protects the schedule: new entities that the host lacks fill nothing, and the old batches are learnt from again."""
+    """Protects the schedule: new entities that the host lacks fill nothing, and the old batches are learnt
+    from again."""
     loop = begun(1)
     starts = models(loop)
     columns = {f"x{number}": 0.5 for number in range(3)}
@@ -136,7 +142,10 @@ def test_what_is_new_may_fill_no_batch() -> None:
     go_on(loop)
     assert [len(one) for one in batches_of(loop)] == [300, 300]
     trace = loop.direct(starts)
-    assert all(np.array_equal(weights_of(loop, name), trace.model[number]) for number, name in enumerate(parties(loop)))
+    assert all(
+        np.array_equal(weights_of(loop, name), trace.model[number])
+        for number, name in enumerate(parties(loop))
+    )
     assert loop.party("g").progress.run == 2
     assert loop.rejections() == []
 
@@ -157,7 +166,8 @@ def test_rows_of_a_batch_are_remembered_as_they_were() -> None:
 
 
 def test_what_comes_twice_changes_nothing() -> None:
-    """Protects batches and models: every record twice, over two trainings, is the same, and nobody is refused."""
+    """Protects batches and models: every record twice, over two trainings, is the same, and nobody is
+    refused."""
     usual, loop = begun(2), federation(2, **AGAIN)
     loop.copies = 2
     grow(loop, 0, FIRST)
@@ -186,7 +196,8 @@ def test_a_clock_that_was_ahead_does_not_put_a_training_off() -> None:
 
 
 def test_a_question_of_a_run_that_came_to_nothing_is_no_hindrance() -> None:
-    """Protects the next training: a host that failed before it could answer answers the next question, which comes early too."""
+    """Protects the next training: a host that failed before it could answer answers the next question, which
+    comes early too."""
     loop = begun(1)
     grow(loop, FIRST, SECOND)
     loop.settle()
@@ -208,7 +219,8 @@ def test_a_question_of_a_run_that_came_to_nothing_is_no_hindrance() -> None:
 
 
 def test_new_batches_that_are_none_are_refused() -> None:
-    """Protects a host from a guest that divides entities otherwise: each is refused for its reason, and changes nothing."""
+    """Protects a host from a guest that divides entities otherwise: each is refused for its reason, and
+    changes nothing."""
     loop = begun(1)
     grow(loop, FIRST, SECOND)
     loop.settle()
@@ -223,7 +235,10 @@ def test_new_batches_that_are_none_are_refused() -> None:
     message: Message = decode(record)
     party = loop.party("h1")
     link = party.given.links["g"]
-    places = np.frombuffer(msgspec.msgpack.decode(link.open(message.content, topic, place_of(message)), type=Aligned).places, "<u4")
+    places = np.frombuffer(
+        msgspec.msgpack.decode(link.open(message.content, topic, place_of(message)), type=Aligned).places,
+        "<u4",
+    )
     assert len(places) == 200
     names = party.rows.candidates
     all_of_it = [f"{place // 100} {names[at]}" for place, at in enumerate(places)]
@@ -250,7 +265,8 @@ def test_new_batches_that_are_none_are_refused() -> None:
 
 
 def test_the_oldest_batch_gives_way_as_a_whole() -> None:
-    """Protects memory, and labels: nobody who was in a batch comes into another, at either party, after a restart either."""
+    """Protects memory, and labels: nobody who was in a batch comes into another, at either party, after a
+    restart either."""
     loop = begun(1, alignment={"limit": 400})
     first = batches_of(loop)[0]
     grow(loop, FIRST, SECOND)
@@ -268,7 +284,9 @@ def test_the_oldest_batch_gives_way_as_a_whole() -> None:
         assert sum(key.startswith(b"batch/0/") for key in loop.members[name].state) == 0
     for number, name in enumerate(first[:100]):
         for party in ("g", "h1"):
-            loop.write(f"{party}-samples", name, msgspec.json.encode({"x0": float(number), "x1": 0.0, "x2": 1.0}))
+            loop.write(
+                f"{party}-samples", name, msgspec.json.encode({"x0": float(number), "x1": 0.0, "x2": 1.0})
+            )
         loop.write("labels", name, b'{"y": 0}')
     loop.settle()
     assert set(first[:100]).isdisjoint(loop.party("g").table.candidates())
@@ -276,7 +294,8 @@ def test_the_oldest_batch_gives_way_as_a_whole() -> None:
 
 
 def test_held_out_entities_are_in_no_batch() -> None:
-    """Protects calibration: a share of the guest's entities is never learnt from, the same ones after each training."""
+    """Protects calibration: a share of the guest's entities is never learnt from, the same ones after each
+    training."""
     loop = begun(1, alignment={"held_out": 0.3})
     grow(loop, FIRST, WHOLE)
     go_on(loop)
@@ -291,8 +310,11 @@ def test_held_out_entities_are_in_no_batch() -> None:
 
 
 def test_keyed_hashes_find_the_same_entities(secrets: Secrets) -> None:
-    """Protects the option: the same batches and models as by intersection, and hashes that only the two parties can make."""
-    loop, usual = (begun(2, secrets, alignment={"method": method}) for method in ("keyed-hash", "intersection"))
+    """Protects the option: the same batches and models as by intersection, and hashes that only the two
+    parties can make."""
+    loop, usual = (
+        begun(2, secrets, alignment={"method": method}) for method in ("keyed-hash", "intersection")
+    )
     assert batches_of(loop) == batches_of(usual)
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
@@ -300,7 +322,9 @@ def test_keyed_hashes_find_the_same_entities(secrets: Secrets) -> None:
     assert len({links["h1"].alignment_key, links["h2"].alignment_key}) == 2
     other = settings_of("h1", 2, secrets, **AGAIN)
     assert other.alignment.method == "intersection"
-    mixed = ClosedLoop({name: loop.members[name].settings if name != "h1" else other for name in loop.members})
+    mixed = ClosedLoop(
+        {name: loop.members[name].settings if name != "h1" else other for name in loop.members}
+    )
     grow(mixed, 0, FIRST)
     mixed.settle()
     assert any("alignment" in text for text in mixed.rejections())
@@ -313,8 +337,11 @@ def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
 
 @pytest.mark.parametrize(("precision", "period"), [("plain", 3), ("paillier", 1)])
 @pytest.mark.parametrize("killed", ["g", "h1", "c"])
-def test_a_member_may_end_at_any_message_of_two_trainings(secrets: Secrets, killed: str, precision: str, period: int) -> None:
-    """A member that is killed before commits and taken up with its state comes to the same, and what it sends again is the same."""
+def test_a_member_may_end_at_any_message_of_two_trainings(
+    secrets: Secrets, killed: str, precision: str, period: int
+) -> None:
+    """A member that is killed before commits and taken up with its state comes to the same, and what it sends
+    again is the same."""
     hosts, own = (2, None) if precision == "plain" else (1, secrets)
     sections = {"alignment": {"limit": 400}} if precision == "plain" else {"learning": {"epochs": 1}}
     usual = begun(hosts, own, **sections)
@@ -341,12 +368,15 @@ def test_a_member_may_end_at_any_message_of_two_trainings(secrets: Secrets, kill
     assert batches_of(loop) == batches_of(usual)
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
-    assert {write for write in loop.writes if write[0] == killed} == {write for write in usual.writes if write[0] == killed}
+    assert {write for write in loop.writes if write[0] == killed} == {
+        write for write in usual.writes if write[0] == killed
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> None:
-    """Protects what a place in one topic says of another: over two trainings, with kills, it is the same models and batches."""
+    """Protects what a place in one topic says of another: over two trainings, with kills, it is the same
+    models and batches."""
     random = np.random.default_rng(seed)
     sections = {"alignment": {"limit": 400}}
     usual = begun(2, **sections)
@@ -357,7 +387,11 @@ def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> 
         grow(loop, first, rows)
         rest = 0
         while rest < 3:
-            busy = [name for name, member in loop.members.items() if member.unread or (member.role.wake_at or 1e9) <= loop.now]
+            busy = [
+                name
+                for name, member in loop.members.items()
+                if member.unread or (member.role.wake_at or 1e9) <= loop.now
+            ]
             if not busy:
                 rest, loop.now = rest + 1, loop.now + wait
                 continue
@@ -368,7 +402,9 @@ def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> 
             ordered = sorted(unread, key=lambda one: one[0] != chosen)
             unread.clear()
             unread.extend(ordered)
-            most = sum(topic == chosen for topic, _ in ordered) if chosen.endswith(("samples", "labels")) else 1
+            most = (
+                sum(topic == chosen for topic, _ in ordered) if chosen.endswith(("samples", "labels")) else 1
+            )
             if random.random() < 0.1:
                 loop.step(name, most, lost=True)
             else:
@@ -401,7 +437,8 @@ def test_a_training_that_failed_is_tried_again_with_something_new() -> None:
 
 @pytest.mark.parametrize(("rows", "missing"), [(FIRST, 7), (300, 0)])
 def test_a_training_that_failed_is_tried_again_with_other_settings(rows: int, missing: int) -> None:
-    """Protects the operator: what the log tells to change may be changed, and is tried with the same entities at once.
+    """Protects the operator: what the log tells to change may be changed, and is tried with the same entities
+    at once.
 
     Also where all entities are in batches, so that the parties have none to compare.
     """
@@ -413,7 +450,9 @@ def test_a_training_that_failed_is_tried_again_with_other_settings(rows: int, mi
     before = batches_of(loop)
     assert len(before[0]) == 300
     for name in ("c", "h1", "g"):
-        loop.members[name].settings = settings_of(name, 1, learning={**fast, "learning_rate": 0.4, "largest_step": 0.1})
+        loop.members[name].settings = settings_of(
+            name, 1, learning={**fast, "learning_rate": 0.4, "largest_step": 0.1}
+        )
         loop.restart(name)
     loop.settle()
     assert [loop.party(name).progress.phase for name in parties(loop)] == [TRAINED] * 2
@@ -426,7 +465,8 @@ def test_a_training_that_failed_is_tried_again_with_other_settings(rows: int, mi
 
 @pytest.mark.parametrize("order", ["failure first", "beginning first", "guest first"])
 def test_batches_are_the_same_though_a_run_failed_before_all_knew_them(order: str) -> None:
-    """Protects labels: a host that hears of the failure first learns the batches all the same. Others may have learnt from them.
+    """Protects labels: a host that hears of the failure first learns the batches all the same. Others may
+    have learnt from them.
 
     order: what the host reads first: the failure; the next beginning, too; all that the guest says.
     """
@@ -444,7 +484,9 @@ def test_batches_are_the_same_though_a_run_failed_before_all_knew_them(order: st
         second.unread.clear()
         second.unread.extend([*rest, *held])
         progress = loop.party("h2").progress
-        return bool(rest) or (progress.run == 1 and (order == "beginning first" or progress.phase == ALIGNING))
+        return bool(rest) or (
+            progress.run == 1 and (order == "beginning first" or progress.phase == ALIGNING)
+        )
 
     def turn() -> bool:
         moved = False

@@ -1,4 +1,5 @@
-"""The laws of a role on guest, host and coordinator: traffic is what they heard in a training, cut into batches in any way."""
+"""The laws of a role on guest, host and coordinator: traffic is what they heard in a training, cut into
+batches in any way."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ def cut(draw: st.DrawFn, now: float, batch: list[Received]) -> list[tuple[float,
 
 @st.composite
 def traffic(draw: st.DrawFn, name: str, hidden: bool) -> Traffic:
-    """The first batches of what a member hears, some of them cut, or without one message, and ticks between them.
+    """The first batches of what a member hears, some of them cut, or without one message, and ticks between
+    them.
 
     Of hidden numbers there are few examples: each goes as far as the rounds.
     """
@@ -105,7 +107,9 @@ def message(name: str, hidden: bool, sender: str, kind: str, extreme: Extreme | 
 
 @cache
 def heard_fingerprint(name: str, hidden: bool) -> int:
-    messages = [one.message for _, batch in heard(name, hidden) for one in batch if isinstance(one.message, Message)]
+    messages = [
+        one.message for _, batch in heard(name, hidden) for one in batch if isinstance(one.message, Message)
+    ]
     return int(messages[0].fingerprint)
 
 
@@ -132,7 +136,9 @@ def anybody(name: str, hidden: bool, extreme: Extreme) -> list[tuple[str, Record
         value = json.dumps({"x0": extreme.number}).encode()
         records.append(("samples", Record("samples", 0, 0, extreme.name.encode(), value)))
     if name == "g":
-        records.append(("labels", Record("labels", 0, 0, extreme.name.encode(), json.dumps({"y": 1}).encode())))
+        records.append(
+            ("labels", Record("labels", 0, 0, extreme.name.encode(), json.dumps({"y": 1}).encode()))
+        )
     if name == "c":
         for channel, sender in PEERS[name]:
             value = msgspec.msgpack.encode(message(name, hidden, sender, "ready"))
@@ -167,24 +173,38 @@ class TestQuasiNewtonRoles(RoleLaws):
     """Of each of the three roles, in plain sight: all laws, with many examples."""
 
 
-LAWS = (law_deterministic, law_batch_equals_singles, law_restore, law_waiting, law_rejects_leave_state, law_duplicates)
+LAWS = (
+    law_deterministic,
+    law_batch_equals_singles,
+    law_restore,
+    law_waiting,
+    law_rejects_leave_state,
+    law_duplicates,
+)
 
 
-@pytest.mark.parametrize("subject", [subject(name, hidden=True) for name in MEMBERS.values()], ids=MEMBERS.keys())
+@pytest.mark.parametrize(
+    "subject", [subject(name, hidden=True) for name in MEMBERS.values()], ids=MEMBERS.keys()
+)
 class TestUnderPaillier:
-    """What encryption could break: a ciphertext or a mask that is drawn anew is another message, or shows what it hides."""
+    """What encryption could break: a ciphertext or a mask that is drawn anew is another message, or shows
+    what it hides."""
 
     @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
     @given(data=st.data())
     @examples(max_examples=2, deadline=None)
-    def test_a_law_holds(self, law: Callable[[Subject, Traffic], None], subject: Subject, data: st.DataObject) -> None:
-        """Protects encrypted trainings from restarts, second deliveries and wrong messages, as plain ones are."""
+    def test_a_law_holds(
+        self, law: Callable[[Subject, Traffic], None], subject: Subject, data: st.DataObject
+    ) -> None:
+        """Protects encrypted trainings from restarts, second deliveries and wrong messages, as plain ones
+        are."""
         law(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
     @examples(max_examples=3, deadline=None)
     def test_its_partition_moves(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects workers that come and go: another one says the same ciphertexts, also after a step that came to nothing."""
+        """Protects workers that come and go: another one says the same ciphertexts, also after a step that
+        came to nothing."""
         traffic = data.draw(subject.traffic)
         move = st.builds(Move, st.just(0), st.sampled_from((0, 1)), st.booleans())
         law_moves(subject, traffic, [data.draw(st.lists(move, max_size=2)) for _ in traffic.batches])

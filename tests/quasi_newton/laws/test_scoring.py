@@ -40,7 +40,8 @@ def _loops() -> dict[int, ClosedLoop]:
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_scores_are_those_of_the_plain_formula(loops: dict[int, ClosedLoop], hosts: int) -> None:
-    """Protects users from another model's scores: each is computed anew from the table, with hosts' parts in whole quanta."""
+    """Protects users from another model's scores: each is computed anew from the table, with hosts' parts in
+    whole quanta."""
     loop = loops[hosts]
     expected = expected_outputs(loop, hosts, QUANTUM)
     found = {one["entity"]: one for one in predictions(loop)}
@@ -54,7 +55,8 @@ def test_scores_are_those_of_the_plain_formula(loops: dict[int, ClosedLoop], hos
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_probabilities_are_platts(loops: dict[int, ClosedLoop], hosts: int) -> None:
-    """Protects probabilities and points: the calibration is the optimum that SciPy finds, on entities that were not learnt from."""
+    """Protects probabilities and points: the calibration is the optimum that SciPy finds, on entities that
+    were not learnt from."""
     loop = loops[hosts]
     _, labels = table(hosts)
     found = {one["entity"]: one for one in predictions(loop)}
@@ -88,7 +90,9 @@ def test_figures_are_those_of_held_out_entities(loops: dict[int, ClosedLoop], ho
     figures = {one.name: one.value for one in loop.members["g"].role.measure()}
     assert figures["held_out_entities"] == len(found)
     assert figures["held_out_auc"] == pytest.approx(roc_auc_score(ones, outputs))
-    below = [np.mean(outputs[ones == label][:, np.newaxis] <= np.sort(outputs), axis=0) for label in (False, True)]
+    below = [
+        np.mean(outputs[ones == label][:, np.newaxis] <= np.sort(outputs), axis=0) for label in (False, True)
+    ]
     assert figures["held_out_ks"] == pytest.approx(np.abs(below[0] - below[1]).max())
     assert figures["held_out_log_loss"] == pytest.approx(log_loss(ones, chances))
     assert 0 < figures["held_out_calibration_error"] < 0.5
@@ -96,8 +100,9 @@ def test_figures_are_those_of_held_out_entities(loops: dict[int, ClosedLoop], ho
 
 
 def test_figures_follow_what_they_are_of() -> None:
-    """Protects the same board from figures that were right once: a label that is corrected, an entity that is forgotten and
-    another version of the model change them at once, though as many entities may be there as before.
+    """Protects the same board from figures that were right once: a label that is corrected, an entity that is
+    forgotten and another version of the model change them at once, though as many entities may be there as
+    before.
     """
     loop = scored(1)
     party = scoring_party(loop, "g")
@@ -108,7 +113,9 @@ def test_figures_follow_what_they_are_of() -> None:
         """Under the curve, as the board has it."""
         figures = {one.name: one.value for one in loop.members["g"].role.measure()}
         names = sorted(scores.judged)
-        expected = roc_auc_score([scores.judged[name] for name in names], [scores.output(name) for name in names])
+        expected = roc_auc_score(
+            [scores.judged[name] for name in names], [scores.output(name) for name in names]
+        )
         assert figures["held_out_auc"] == pytest.approx(expected)
         return figures["held_out_auc"]
 
@@ -128,7 +135,8 @@ def test_figures_follow_what_they_are_of() -> None:
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("killed", ["g", "h1"])
 def test_a_member_may_end_at_any_message(loops: dict[int, ClosedLoop], hosts: int, killed: str) -> None:
-    """Each step of a member is lost once and done again: the same predictions, each once, and a redo says the same bytes."""
+    """Each step of a member is lost once and done again: the same predictions, each once, and a redo says the
+    same bytes."""
     loop, usual = scoring_federation(hosts), loops[hosts]
     while loop.party("g").progress.phase != TRAINED:
         if not sum(loop.step(name) for name in loop.members):
@@ -147,12 +155,16 @@ def test_a_member_may_end_at_any_message(loops: dict[int, ClosedLoop], hosts: in
     assert sorted(map(repr, predictions(loop))) == sorted(map(repr, predictions(usual)))
     assert loop.rejections() == []
     # Uncommitted messages are among them.
-    first, usually = ({content for _, message, content in said(one, one.writes) if message.round == 1} for one in (loop, usual))
+    first, usually = (
+        {content for _, message, content in said(one, one.writes) if message.round == 1}
+        for one in (loop, usual)
+    )
     assert first == usually
 
 
 def test_a_host_answers_an_entity_once_a_version() -> None:
-    """Protects a host's columns: an entity whose columns change is told of no second time, however often the guest asks."""
+    """Protects a host's columns: an entity whose columns change is told of no second time, however often the
+    guest asks."""
     loop = scored(1)
     host = loop.members["h1"].role.counts
     assert host.answered_entities == 336
@@ -176,12 +188,15 @@ def test_a_host_answers_an_entity_once_a_version() -> None:
     loop.settle()
     assert host.answered_entities == 2 * 336
     latest = {one["entity"]: one for one in predictions(loop)}
-    assert {(one["model"], one["revision"]) for one in latest.values() if one["entity"] != "customer 100"} == {(2, 1)}
+    assert {
+        (one["model"], one["revision"]) for one in latest.values() if one["entity"] != "customer 100"
+    } == {(2, 1)}
     assert len(predictions(loop)) == 2 * before
 
 
 def test_entities_that_come_later_are_scored() -> None:
-    """Protects a stream: who comes after the training is scored with the present version, soon after the last party knows him."""
+    """Protects a stream: who comes after the training is scored with the present version, soon after the last
+    party knows him."""
     loop = scored(2)
     before = len(predictions(loop))
     write_entity(loop, "new", {"g": [0.5, 0.5, 0.5], "h1": [0.1, 0.2, 0.3]})
@@ -201,7 +216,8 @@ def test_entities_that_come_later_are_scored() -> None:
 
 
 def test_labels_that_come_later_calibrate() -> None:
-    """Protects federations whose labels come late: outputs are published at once, and again with a probability."""
+    """Protects federations whose labels come late: outputs are published at once, and again with a
+    probability."""
     loop = scored(1, scoring={"calibration_entities": 40})
     bare = predictions(loop)
     assert len(bare) == 336
@@ -220,7 +236,8 @@ def test_labels_that_come_later_calibrate() -> None:
 
 
 def test_the_budget_of_versions_is_kept() -> None:
-    """Protects a host's columns: as many versions as there are columns would tell them. Operators of both hear of it."""
+    """Protects a host's columns: as many versions as there are columns would tell them. Operators of both
+    hear of it."""
     loop = scored(1, scoring={"versions": 2})
     host, guest = loop.members["h1"].role, loop.members["g"].role
     assert {one.name: one.value for one in host.measure()}["model_versions_left"] == 1
@@ -248,7 +265,8 @@ def test_the_budget_of_versions_is_kept() -> None:
 
 
 def test_names_never_show(loops: dict[int, ClosedLoop]) -> None:
-    """Protects who is a customer: no name is on the wire, sealed or not, and a predicted one is common to all parties."""
+    """Protects who is a customer: no name is on the wire, sealed or not, and a predicted one is common to all
+    parties."""
     loop = loops[2]
     columns, _ = table(2)
     everybody = set().union(*columns.values())
@@ -259,12 +277,14 @@ def test_names_never_show(loops: dict[int, ClosedLoop]) -> None:
     assert len(contents) > 50
     assert not [content for content in contents if b"customer" in content]
     assert {one["entity"] for one in predictions(loop)} == common
-    assert not [value for _, topic, value in loop.writes if topic == "f.predictions" and b"customer 3\"" in value]
+    assert not [
+        value for _, topic, value in loop.writes if topic == "f.predictions" and b'customer 3"' in value
+    ]
 
 
 def test_questions_become_rare_while_nothing_is_found() -> None:
-    """Protects processors: entities that are never common are blinded anew with each question, so that questions must not go on
-    at the same pace. One that comes is asked about at once."""
+    """Protects processors: entities that are never common are blinded anew with each question, so that
+    questions must not go on at the same pace. One that comes is asked about at once."""
     loop = scored(1)
     role = loop.members["g"].role
 
@@ -281,7 +301,8 @@ def test_questions_become_rare_while_nothing_is_found() -> None:
 
 
 def test_an_answer_that_never_comes_is_asked_for_anew() -> None:
-    """Protects a guest from waiting for ever: a question that the topic has lost is asked anew, and a late answer does no harm."""
+    """Protects a guest from waiting for ever: a question that the topic has lost is asked anew, and a late
+    answer does no harm."""
     loop = scoring_federation(1, alignment={"patience_seconds": 60})
     guest, host = loop.members["g"], loop.members["h1"]
     while guest.role.counts.questions == 0:
@@ -302,7 +323,8 @@ def test_an_answer_that_never_comes_is_asked_for_anew() -> None:
 
 
 def test_a_question_may_come_before_the_end_of_the_training() -> None:
-    """The guest's first question may be read before the coordinator's last decision: it is kept, over a restart too."""
+    """The guest's first question may be read before the coordinator's last decision: it is kept, over a
+    restart too."""
     loop = scoring_federation(1)
     host = loop.members["h1"]
     while loop.party("g").progress.phase != TRAINED:
@@ -321,8 +343,8 @@ def test_a_question_may_come_before_the_end_of_the_training() -> None:
 
 
 def test_scores_expire_with_their_entities() -> None:
-    """Protects memory: what is remembered of an entity's score goes when the entity goes, at both. Entities that are learnt go like
-    all others, and their batches keep the rows.
+    """Protects memory: what is remembered of an entity's score goes when the entity goes, at both. Entities
+    that are learnt go like all others, and their batches keep the rows.
     """
     loop = scored(1, alignment={"expiry_seconds": 5000.0})
     kinds = {"g": b"score/", "h1": b"answered/"}
@@ -332,7 +354,10 @@ def test_scores_expire_with_their_entities() -> None:
     assert all(rows.values())
     loop.now += 5000.0
     loop.settle()
-    assert all(loop.members[name].state.keys() >= set(keys) and loop.party(name).learnt for name, keys in rows.items())
+    assert all(
+        loop.members[name].state.keys() >= set(keys) and loop.party(name).learnt
+        for name, keys in rows.items()
+    )
     for name, prefix in kinds.items():
         assert not [key for key in loop.members[name].state if key.startswith((prefix, b"entity/"))]
     for entity in range(3):
@@ -342,7 +367,8 @@ def test_scores_expire_with_their_entities() -> None:
 
 
 def test_the_oldest_gives_way() -> None:
-    """Protects memory from users' streams: not more entities are remembered than alignment.limit, and no more scores."""
+    """Protects memory from users' streams: not more entities are remembered than alignment.limit, and no more
+    scores."""
     loop = scored(1, alignment={"limit": 350})
     for entity in range(100):
         write_entity(loop, f"new {entity}", {name: [0.1, 0.2, 0.3] for name in parties(loop)})
@@ -355,7 +381,8 @@ def test_the_oldest_gives_way() -> None:
 
 
 def test_a_part_beyond_the_bound_gives_no_score() -> None:
-    """Protects from a clipped part, which would be another model's: the entity has no score, and that is counted."""
+    """Protects from a clipped part, which would be another model's: the entity has no score, and that is
+    counted."""
     # Without a bound of leverage columns are not cut, so that such a part can be.
     loop = scored(1, learning={"epochs": 1, "output_bound": 8, "largest_leverage": 1})
     write_entity(loop, "far", {"g": [0.0, 0.0, 0.0], "h1": [1e6, -1e6, 1e6]})
@@ -367,7 +394,8 @@ def test_a_part_beyond_the_bound_gives_no_score() -> None:
 
 
 def test_a_lot_is_published_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects commits from one step with all predictions of a large table: what is left waits for the next tick."""
+    """Protects commits from one step with all predictions of a large table: what is left waits for the next
+    tick."""
     monkeypatch.setattr("streamfl.quasi_newton.scoring.guest.PUBLISHED_AT_ONCE", 50)
     loop = scoring_federation(1)
     steps = []
@@ -382,8 +410,8 @@ def test_a_lot_is_published_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_version_goes_on_scoring_while_the_next_is_learnt() -> None:
-    """Protects a stream from gaps: who comes in the middle of a retraining is scored with the model there is, and then with the new
-    one, as everybody. What the new one has learnt from no longer counts as held out."""
+    """Protects a stream from gaps: who comes in the middle of a retraining is scored with the model there is,
+    and then with the new one, as everybody. What the new one has learnt from no longer counts as held out."""
     loop = scored(1, retraining={"every_seconds": 50.0, "entities": 100}, alignment={"held_out": 0.2})
     assert {one["model"] for one in predictions(loop)} == {1}
     learnt = set(loop.party("g").learnt)
@@ -421,16 +449,20 @@ def test_a_version_goes_on_scoring_while_the_next_is_learnt() -> None:
 
 
 def test_names_may_be_compared_by_keyed_hashes() -> None:
-    """Where the configuration says that names are compared by keyed hashes, questions are, too: the same predictions."""
+    """Where the configuration says that names are compared by keyed hashes, questions are, too: the same
+    predictions."""
     hashed = scored(1, alignment={"method": "keyed-hash"})
     assert sorted(map(repr, predictions(hashed))) == sorted(map(repr, predictions(scored(1))))
     assert not [content for _, _, content in said(hashed, hashed.writes) if b"customer" in content]
 
 
 def test_scores_are_the_same_under_encryption(tmp_path: Path) -> None:
-    """Protects what is really run: with keys, masks and secrets of files, sessions go on, and sums are the formula's."""
+    """Protects what is really run: with keys, masks and secrets of files, sessions go on, and sums are the
+    formula's."""
     names = ["g", "h1", "h2", "c"]
-    own = {name: settings_of(name, 2, Secrets(tmp_path), **SHORT, scoring={"quantum": 1 / 8}) for name in names}
+    own = {
+        name: settings_of(name, 2, Secrets(tmp_path), **SHORT, scoring={"quantum": 1 / 8}) for name in names
+    }
     loop = ClosedLoop(own)
     loop.write_table(350, 3, 2, missing=7)
     loop.settle()
@@ -442,7 +474,8 @@ def test_scores_are_the_same_under_encryption(tmp_path: Path) -> None:
 
 
 def test_a_question_about_many_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects processors from customers who are many and never common: while others keep coming, the pace follows their number."""
+    """Protects processors from customers who are many and never common: while others keep coming, the pace
+    follows their number."""
     monkeypatch.setattr("streamfl.quasi_newton.scoring.guest.SECONDS_AN_ENTITY", 10.0)
     loop = scored(1)
     role = loop.members["g"].role

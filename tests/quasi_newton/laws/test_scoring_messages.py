@@ -13,7 +13,13 @@ from quasi_newton.laws.scoring import SCORING, predictions, said, scored, scorin
 from streamfl.contract.role import Received, Record, Rejection, receive_at_once
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.messages import Message, content_of, place_of, read_content
-from streamfl.quasi_newton.scoring.messages import NO_POINTS, ChosenPlaces, Points, ScoringAnswer, ScoringQuestion
+from streamfl.quasi_newton.scoring.messages import (
+    NO_POINTS,
+    ChosenPlaces,
+    Points,
+    ScoringAnswer,
+    ScoringQuestion,
+)
 
 KINDS = {"question", "found", "chosen", "points"}
 change = msgspec.structs.replace
@@ -30,7 +36,10 @@ def in_the_open(message: Message) -> Iterator[tuple[str, Message]]:
     yield "envelope", change(message, alignment=bytes(32))
     yield "forged", change(message, sender="somebody")
     # A question may be any number ahead: some may have been lost. It is not the sealed one then.
-    yield "envelope" if message.kind == "question" else "implausible", change(message, round=message.round + 1000)
+    yield (
+        "envelope" if message.kind == "question" else "implausible",
+        change(message, round=message.round + 1000),
+    )
 
 
 def by_the_peer(message: Message, content: bytes) -> Iterator[tuple[str, bytes, bytes]]:
@@ -56,8 +65,16 @@ def by_the_peer(message: Message, content: bytes) -> Iterator[tuple[str, bytes, 
         yield "shape", content_of(ChosenPlaces(places.tobytes() + b"1")), message.alignment
         yield "alignment", content_of(ChosenPlaces(places.tobytes())), bytes(32)
         yield "alignment", content_of(ChosenPlaces(places[1:].tobytes())), message.alignment
-        yield "alignment", content_of(ChosenPlaces(np.append(places, places[:1]).tobytes())), message.alignment
-        yield "alignment", content_of(ChosenPlaces(np.append(places[1:], np.array([10**6], "<u4")).tobytes())), message.alignment
+        yield (
+            "alignment",
+            content_of(ChosenPlaces(np.append(places, places[:1]).tobytes())),
+            message.alignment,
+        )
+        yield (
+            "alignment",
+            content_of(ChosenPlaces(np.append(places[1:], np.array([10**6], "<u4")).tobytes())),
+            message.alignment,
+        )
     if message.kind == "points":
         points = np.frombuffer(read_content(content, Points).points, "<i4")
         yield "shape", content_of(Points(points.tobytes() + b"1")), message.alignment
@@ -117,7 +134,8 @@ def test_what_is_wrong_is_refused_and_changes_nothing() -> None:
             break
     assert seen == KINDS
     assert reasons == {
-        "configuration", "malformed", "implausible", "envelope", "forged", "shape", "repeated", "alignment", "out_of_bounds",
+        "configuration", "malformed", "implausible", "envelope", "forged", "shape", "repeated", "alignment",
+        "out_of_bounds",
     }  # fmt: skip
     assert predictions(loop) == predictions(usual)
     assert loop.rejections() == []
@@ -125,7 +143,8 @@ def test_what_is_wrong_is_refused_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("most", [1, 1000])
 def test_what_comes_twice_changes_nothing(most: int) -> None:
-    """Protects a host's columns and users' counts: what comes again is not answered again, and nothing is published twice."""
+    """Protects a host's columns and users' counts: what comes again is not answered again, and nothing is
+    published twice."""
     usual, loop = scored(2), scoring_federation(2)
     loop.copies = 2
     loop.settle(most)
@@ -139,7 +158,8 @@ def test_what_comes_twice_changes_nothing(most: int) -> None:
 
 
 def test_long_messages_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every message in parts of 300 bytes, those of a training and those about scores under numbers of their own."""
+    """Every message in parts of 300 bytes, those of a training and those about scores under numbers of their
+    own."""
     monkeypatch.setattr(messages, "FRAGMENT_BYTES", 300)
     loop = scoring_federation(1)
     loop.settle(3)
@@ -151,7 +171,8 @@ def test_long_messages_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_old_session_is_over() -> None:
-    """Protects from messages that lay about: all that was said under one session is of no effect in the next, and no error."""
+    """Protects from messages that lay about: all that was said under one session is of no effect in the next,
+    and no error."""
     loop = scored(1)
     old = [(topic, value) for _, topic, value in loop.committed if topic.endswith(SCORING)]
     assert len(old) > 10
@@ -165,7 +186,8 @@ def test_an_old_session_is_over() -> None:
 
 
 def test_each_session_has_points_of_its_own() -> None:
-    """Protects entities that are not common: the same set is asked about again and again, and no blinded point is seen twice.
+    """Protects entities that are not common: the same set is asked about again and again, and no blinded
+    point is seen twice.
 
     Whoever could compare two sessions would see which entities come and go.
     """
@@ -180,7 +202,8 @@ def test_each_session_has_points_of_its_own() -> None:
 
 
 def test_a_host_that_does_not_answer_is_waited_for() -> None:
-    """Protects operators: a guest whose host is away for longer than its patience is not ready, and says what it waits for."""
+    """Protects operators: a guest whose host is away for longer than its patience is not ready, and says what
+    it waits for."""
     loop: ClosedLoop = scoring_federation(1, alignment={"patience_seconds": 100})
     guest = loop.members["g"]
     while guest.role.counts.questions == 0:

@@ -1,4 +1,5 @@
-"""The laws of a role on guest and host that score: traffic is what they heard since a training, cut into batches in any way."""
+"""The laws of a role on guest and host that score: traffic is what they heard since a training, cut into
+batches in any way."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def after_training(name: str) -> dict[bytes, bytes]:
     return {
         key: value
         for key, value in loop.members[name].state.items()
-        if not key.startswith(b"entity/") or key in (b"entity/customer 61", b"entity/customer 62", b"entity/customer 63")
+        if not key.startswith(b"entity/")
+        or key in (b"entity/customer 61", b"entity/customer 62", b"entity/customer 63")
     }
 
 
@@ -67,7 +69,8 @@ def trained(name: str) -> Trained:
 
 @cache
 def heard(name: str) -> list[tuple[float, list[Received]]]:
-    """All that a member hears in two sessions, the second with new entities, and in one that finds nothing."""
+    """All that a member hears in two sessions, the second with new entities, and in one that finds
+    nothing."""
     loop = ClosedLoop({one: settings(one) for one in ("g", "h1")})
     # The training was over before.
     loop.now += 100.0
@@ -92,7 +95,8 @@ def heard(name: str) -> list[tuple[float, list[Received]]]:
 
 @st.composite
 def traffic(draw: st.DrawFn, name: str) -> Traffic:
-    """What a member hears up to some point, some batches cut or without one message, and ticks between them."""
+    """What a member hears up to some point, some batches cut or without one message, and ticks between
+    them."""
     whole = heard(name)
     batches: list[tuple[float, list[Received]]] = []
     for now, batch in whole[: draw(st.integers(1, min(20, len(whole))))]:
@@ -114,7 +118,10 @@ def bad(name: str) -> list[tuple[Received, str]]:
         ("malformed", change(message, kind="nonsense")),
         ("implausible", change(message, run=message.run + 5)),
     ]
-    return [(Received(channel, one, change(right.record, value=msgspec.msgpack.encode(one))), reason) for reason, one in wrong]
+    return [
+        (Received(channel, one, change(right.record, value=msgspec.msgpack.encode(one))), reason)
+        for reason, one in wrong
+    ]
 
 
 def anybody(name: str, extreme: Extreme) -> list[tuple[str, Record]]:
@@ -122,7 +129,9 @@ def anybody(name: str, extreme: Extreme) -> list[tuple[str, Record]]:
     value = json.dumps({"x0": extreme.number}).encode()
     records = [("samples", Record("samples", 0, 0, extreme.name.encode(), value))]
     if name == "g":
-        records.append(("labels", Record("labels", 0, 0, extreme.name.encode(), json.dumps({"y": 1}).encode())))
+        records.append(
+            ("labels", Record("labels", 0, 0, extreme.name.encode(), json.dumps({"y": 1}).encode()))
+        )
     return records
 
 

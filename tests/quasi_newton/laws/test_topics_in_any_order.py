@@ -22,7 +22,9 @@ class Ordered(ClosedLoop):
     def step(self, name: str, most: int = 1000, lost: bool = False) -> bool:
         if name == "c":
             places = {f"f.{party}.uploads": number for number, party in enumerate(self.order)}
-            self.members[name].unread = deque(sorted(self.members[name].unread, key=lambda one: places[one[0]]))
+            self.members[name].unread = deque(
+                sorted(self.members[name].unread, key=lambda one: places[one[0]])
+            )
         return super().step(name, most, lost)
 
 
@@ -37,7 +39,8 @@ def learnt(order: tuple[str, ...]) -> Ordered:
 
 @pytest.mark.parametrize("order", list(permutations(PARTIES)))
 def test_the_coordinator_reads_parties_in_any_order(order: tuple[str, ...]) -> None:
-    """Protects a training from its beginning: the guest's first gradient may be read before a host's word that it has its rows."""
+    """Protects a training from its beginning: the guest's first gradient may be read before a host's word
+    that it has its rows."""
     loop, other = learnt(order), learnt(PARTIES[::-1])
     assert loop.rejections() == []
     for name in PARTIES:

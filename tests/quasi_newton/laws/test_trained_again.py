@@ -76,7 +76,11 @@ class Host:
             if topic not in ("f.h1.outputs", "f.h1.uploads"):
                 continue
             message = own.decode(value)
-            if message.run != party.progress.run or message.round % 2 or message.kind not in ("outputs", "gradient"):
+            if (
+                message.run != party.progress.run
+                or message.round % 2
+                or message.kind not in ("outputs", "gradient")
+            ):
                 continue
             content = message.content
             if message.kind == "outputs":
@@ -103,7 +107,8 @@ class Host:
 
 
 def test_three_more_trainings_of_roles_tell_no_more_labels_than_one_visit() -> None:
-    """Protects labels over a federation's life: customers come, batches go, some wait, and no customer changes its batch."""
+    """Protects labels over a federation's life: customers come, batches go, some wait, and no customer
+    changes its batch."""
     loop, host, known = federation(0), Host(), 0
     for end in ENDS:
         write(loop, range(known, end))
@@ -127,7 +132,8 @@ def test_three_more_trainings_of_roles_tell_no_more_labels_than_one_visit() -> N
 
 @pytest.mark.long
 def test_trainings_from_the_beginning_tell_more() -> None:
-    """Protects the test above, and shows why state is kept: federations whose state was lost draw other batches each time."""
+    """Protects the test above, and shows why state is kept: federations whose state was lost draw other
+    batches each time."""
     host = Host()
     for seed in range(5):
         loop = federation(seed, epochs=1)

@@ -1,4 +1,5 @@
-"""Weight of evidence as a guest's preprocessing, from the setting to scores, against NumPy written out from the formula."""
+"""Weight of evidence as a guest's preprocessing, from the setting to scores, against NumPy written out from
+the formula."""
 
 from __future__ import annotations
 
@@ -31,15 +32,19 @@ def table(loop: ClosedLoop, rows: int = ROWS) -> tuple[list[int], Floats, Floats
 
 
 def weights(column: Floats, labels: Floats, cuts: Floats) -> Floats:
-    """log of the share of all label 1 that is in a bin, less that of label -1, with half a row more; of bins from below."""
-    bins = np.array([np.sum(column[:, np.newaxis] >= cuts, axis=1) == number for number in range(len(cuts) + 1)])
+    """log of the share of all label 1 that is in a bin, less that of label -1, with half a row more; of bins
+    from below."""
+    bins = np.array(
+        [np.sum(column[:, np.newaxis] >= cuts, axis=1) == number for number in range(len(cuts) + 1)]
+    )
     ones, zeros = (np.sum(bins & (labels == label), axis=1) for label in (1.0, -1.0))
     assert min(*ones, *zeros) >= LEAST
     return np.asarray(np.log((ones + 0.5) / (ones.sum() + 0.5)) - np.log((zeros + 0.5) / (zeros.sum() + 0.5)))
 
 
 def test_the_guest_learns_from_weights_of_its_bins(loop: ClosedLoop) -> None:
-    """Protects the setting: the guest's columns are weights by the formula of exactly the rows of batches; the host's are not."""
+    """Protects the setting: the guest's columns are weights by the formula of exactly the rows of batches;
+    the host's are not."""
     numbers, inputs, labels = table(loop)
     party = loop.party("g")
     assert party.trained is not None
@@ -61,7 +66,8 @@ def test_the_guest_learns_from_weights_of_its_bins(loop: ClosedLoop) -> None:
 
 
 def test_the_training_is_the_arithmetic_and_outlives_a_restart(loop: ClosedLoop) -> None:
-    """Protects what is learnt: the same bits as without roles; a new process scores with the same weights of bins."""
+    """Protects what is learnt: the same bits as without roles; a new process scores with the same weights of
+    bins."""
     assert_equals_direct(loop)
     before = loop.party("g").trained
     loop.restart("g")
@@ -78,7 +84,8 @@ def test_the_training_is_the_arithmetic_and_outlives_a_restart(loop: ClosedLoop)
 
 
 def test_scores_are_of_weights_of_bins() -> None:
-    """Protects whoever is scored: the output is the guest's weighed bins and the host's columns, each by its weights."""
+    """Protects whoever is scored: the output is the guest's weighed bins and the host's columns, each by its
+    weights."""
     loop = scored(1, rows=ROWS, **EVIDENCE)
     guest, host = (loop.party(name).trained for name in ("g", "h1"))
     assert guest is not None

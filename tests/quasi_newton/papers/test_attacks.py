@@ -1,4 +1,5 @@
-"""The attacks of docs/quasi-newton-privacy.md: each works where nothing protects, and finds what the page says where it does."""
+"""The attacks of docs/quasi-newton-privacy.md: each works where nothing protects, and finds what the page
+says where it does."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 LEARNING = DescentSettings(batch=100, memory=24)
 PAGE = Path(__file__).parents[3] / "docs" / "quasi-newton-privacy.md"
 RATE = "names tried out a second"
-# By attack and protection: the least that is found without it, and the most with it. What nothing protects has None.
+# By attack and protection: the least that is found without it, and the most with it. What nothing protects
+# has None.
 LIMITS = {
     ("every gradient, batches drawn anew in 13 epochs", "batches are drawn once, for life"): (0.95, 0.80),
     ("every gradient, batches drawn anew in 3 retrainings", "batches are drawn once, for life"): (0.82, 0.80),
@@ -87,7 +89,8 @@ def attacked(traces: list[Trace]) -> float:
 
 
 def test_three_retrainings_tell_a_host_no_more_of_labels_than_one_epoch() -> None:
-    """Protects labels: least squares over every gradient the host received, with records that come and batches that go."""
+    """Protects labels: least squares over every gradient the host received, with records that come and
+    batches that go."""
     once = DescentSettings(batch=100, memory=24, epochs=1)
     one_epoch = attacked(fixed(federation(), once, retrainings=0))
     traces = fixed(federation(), LEARNING, retrainings=3)
@@ -107,7 +110,8 @@ def test_the_attack_solves_what_can_be_solved() -> None:
 
 
 def test_a_reduced_basis_is_of_the_same_lattice_and_short() -> None:
-    """Protects the lattice attack's figures: an attack that fails because the reduction is broken would show nothing."""
+    """Protects the lattice attack's figures: an attack that fails because the reduction is broken would show
+    nothing."""
     random = np.random.default_rng(1)
     basis = np.hstack([np.eye(12), random.integers(-(2**20), 2**20, (12, 1))])
     found = reduced(basis)
@@ -131,7 +135,8 @@ def test_signs_are_found_where_the_sums_leave_no_choice() -> None:
 
 
 def test_sums_of_inner_products_tell_no_direction() -> None:
-    """Protects the model from a coordinator that sees masked gradients: columns that are turned give it the same sums, to rounding.
+    """Protects the model from a coordinator that sees masked gradients: columns that are turned give it the
+    same sums, to rounding.
 
     So it knows lengths and angles, and not which column has which weight.
     """
@@ -141,7 +146,9 @@ def test_sums_of_inner_products_tell_no_direction() -> None:
     starts = [random.uniform(-0.05, 0.05, 11), random.uniform(-0.05, 0.05, 10)]
     rows = partition(len(own.labels), 200, 0)
     numbers = kinds(2, 200, 200, input_fraction_bits=16)
-    plain = train([Party(own.guest, starts[0]), Party(own.host, starts[1])], own.labels, learning, rows, numbers=numbers)
+    plain = train(
+        [Party(own.guest, starts[0]), Party(own.host, starts[1])], own.labels, learning, rows, numbers=numbers
+    )
     parties = [Party(own.guest, starts[0]), Party(own.host @ turn, starts[1] @ turn)]
     turned = train(parties, own.labels, learning, rows, numbers=numbers)
     assert max(len(one) for one in plain.coefficients) > 5
@@ -159,7 +166,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Attack]:
 
 @pytest.mark.long
 def test_attacks_work_without_protections_and_fail_with_them(found: list[Attack]) -> None:
-    """Protects parties and labels: an attack that finds nothing shows nothing, unless it succeeds where nothing protects."""
+    """Protects parties and labels: an attack that finds nothing shows nothing, unless it succeeds where
+    nothing protects."""
     assert {(one.name, one.protection) for one in found} == LIMITS.keys()
     for one in found:
         least, most = LIMITS[one.name, one.protection]
@@ -172,14 +180,19 @@ def test_attacks_work_without_protections_and_fail_with_them(found: list[Attack]
 
 @pytest.mark.long
 def test_the_page_says_what_is_found(found: list[Attack]) -> None:
-    """Protects readers of the page: its table is that of `make attack SYSTEM=quasi-newton`, to the margin that a machine has."""
+    """Protects readers of the page: its table is that of `make attack SYSTEM=quasi-newton`, to the margin
+    that a machine has."""
     text = PAGE.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (.+) \|$", text[text.index("make attack") : text.index("## The attacks")], re.MULTILINE)[2:]
+    rows = re.findall(
+        r"^\| (.+) \|$", text[text.index("make attack") : text.index("## The attacks")], re.MULTILINE
+    )[2:]
     cells = [[cell.strip() for cell in row.split("|")] for row in rows]
     assert [(row[0], row[1], row[2], row[4]) for row in cells] == [
         (one.name, one.attacker, one.figure, one.protection) for one in found
     ]
     for row, one in zip(cells, found, strict=True):
-        for text, number in zip((row[3], *row[5:]), (one.plain, one.protected, one.bound, one.chance), strict=True):
+        for text, number in zip(
+            (row[3], *row[5:]), (one.plain, one.protected, one.bound, one.chance), strict=True
+        ):
             assert (text == "") == (number is None), one
             assert number is None or one.name == RATE or float(text) == pytest.approx(number, abs=0.03), one

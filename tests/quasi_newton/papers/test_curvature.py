@@ -61,11 +61,14 @@ def test_coefficients_give_the_step_of_scipy() -> None:
 
 @pytest.mark.parametrize("memory", [3, 20])
 def test_sums_over_parties_and_a_full_memory_change_nothing(memory: int) -> None:
-    """Protects from pairs that fall out of step: the coordinator's products are of the pairs that the parties keep."""
+    """Protects from pairs that fall out of step: the coordinator's products are of the pairs that the parties
+    keep."""
     edges = [0, 2, 3, COLUMNS]
     parts = [slice(first, end) for first, end in pairwise(edges)]
     own = [OwnPairs(memory, part.stop - part.start) for part in parts]
-    descent = Descent(DescentSettings(memory=memory, learning_rate=1.0, largest_step=1e9, initial_scale="short"))
+    descent = Descent(
+        DescentSettings(memory=memory, learning_rate=1.0, largest_step=1e9, initial_scale="short")
+    )
     steps, curvatures, gradient = pairs(12, seed=1)
     curvatures[4] = -steps[4]
     accepted: list[int] = []
@@ -83,11 +86,17 @@ def test_sums_over_parties_and_a_full_memory_change_nothing(memory: int) -> None
     assert 4 not in accepted
     assert descent.skipped == 12 - len(accepted)
     kept = accepted[-memory:]
-    products = sum(pairs_of.basis(gradient[part]) @ gradient[part] for part, pairs_of in zip(parts, own, strict=True))
+    products = sum(
+        pairs_of.basis(gradient[part]) @ gradient[part] for part, pairs_of in zip(parts, own, strict=True)
+    )
     coefficients = descent.step(np.asarray(products))
-    found = np.concatenate([coefficients @ pairs_of.basis(gradient[part]) for part, pairs_of in zip(parts, own, strict=True)])
+    found = np.concatenate(
+        [coefficients @ pairs_of.basis(gradient[part]) for part, pairs_of in zip(parts, own, strict=True)]
+    )
     s, v = steps[kept[-1]], curvatures[kept[-1]]
-    np.testing.assert_allclose(found, bfgs(steps[kept], curvatures[kept], s @ v / (v @ v)) @ gradient, rtol=1e-8)
+    np.testing.assert_allclose(
+        found, bfgs(steps[kept], curvatures[kept], s @ v / (v @ v)) @ gradient, rtol=1e-8
+    )
 
 
 def test_as_many_pairs_as_columns_of_one_quadratic_give_newtons_step() -> None:
@@ -96,7 +105,9 @@ def test_as_many_pairs_as_columns_of_one_quadratic_give_newtons_step() -> None:
     steps = np.linalg.eigh(matrix)[1].T
     gradient = np.random.default_rng(4).normal(size=COLUMNS)
     basis = np.array([*steps, *(steps @ matrix), gradient])
-    np.testing.assert_allclose(two_loop(basis @ basis.T, 5.0) @ basis, np.linalg.solve(matrix, gradient), rtol=1e-8)
+    np.testing.assert_allclose(
+        two_loop(basis @ basis.T, 5.0) @ basis, np.linalg.solve(matrix, gradient), rtol=1e-8
+    )
 
 
 def test_s_is_the_difference_of_two_means_in_a_row() -> None:
@@ -128,7 +139,8 @@ def test_pairs_without_curvature_are_skipped(products: tuple[float, float, float
 
 
 def test_a_step_is_never_longer_than_allowed_and_never_uphill() -> None:
-    """Protects weights from a batch of outliers, and from products that rounding or a peer has made nonsense."""
+    """Protects weights from a batch of outliers, and from products that rounding or a peer has made
+    nonsense."""
     learning = DescentSettings(learning_rate=0.5, largest_step=0.1)
     descent = Descent(learning)
     for size in (1e-4, 1.0, 1e6):
@@ -159,7 +171,14 @@ def test_it_ends_when_two_losses_agree_and_pairs_are_taken_while_they_do_not() -
     seen = []
     for loss in (0.6, 0.5, 0.4995, 0.502, 0.50203, 0.502035):
         seen.append((descent.end_epoch(loss, 5), descent.frozen))
-    assert seen == [(False, False), (False, False), (False, True), (False, False), (False, True), (True, True)]
+    assert seen == [
+        (False, False),
+        (False, False),
+        (False, True),
+        (False, False),
+        (False, True),
+        (True, True),
+    ]
     assert descent.converged
     short = Descent(DescentSettings(epochs=2))
     assert [short.end_epoch(1.0, 5), short.end_epoch(0.5, 5)] == [False, True]

@@ -1,4 +1,5 @@
-"""A whole run without encryption: against whole numbers of Python's, against floats, and against the optimum."""
+"""A whole run without encryption: against whole numbers of Python's, against floats, and against the
+optimum."""
 
 from __future__ import annotations
 
@@ -33,13 +34,16 @@ def with_ones(inputs: Floats) -> Floats:
 def optimum(inputs: Floats, labels: Floats, regularisation: float = 0.0) -> Floats:
     columns = with_ones(inputs)
     penalty = regularisation * np.diag([*np.ones(inputs.shape[1]), 0.0])
-    return np.linalg.solve(columns.T @ columns / (4 * len(labels)) + penalty, columns.T @ labels / (2 * len(labels)))
+    return np.linalg.solve(
+        columns.T @ columns / (4 * len(labels)) + penalty, columns.T @ labels / (2 * len(labels))
+    )
 
 
 def floats_run(
     inputs: Floats, labels: Floats, learning: DescentSettings, batches: Floats, start: Floats
 ) -> tuple[Floats, list[float]]:
-    """The algorithm in one place, in floats, with the matrix H written out: weights by iteration, and losses by batch."""
+    """The algorithm in one place, in floats, with the matrix H written out: weights by iteration, and losses
+    by batch."""
     columns, weights, pairs, sums, last = with_ones(inputs), start.copy(), [], [], None
     penalty = learning.regularisation * np.array([*np.ones(inputs.shape[1]), 0.0])
     seen, losses, means, frozen = [start.copy()], [], [], learning.optimiser == "sgd"
@@ -77,14 +81,23 @@ def floats_run(
     return np.array(seen), losses
 
 
-def run(learning: DescentSettings, inputs: Floats, labels: Floats, *ends: int, secret: int | None = 3) -> Trace:
-    return train(split(inputs, *ends, secret=secret), labels, learning, partition(len(labels), learning.batch, 0))
+def run(
+    learning: DescentSettings, inputs: Floats, labels: Floats, *ends: int, secret: int | None = 3
+) -> Trace:
+    return train(
+        split(inputs, *ends, secret=secret), labels, learning, partition(len(labels), learning.batch, 0)
+    )
 
 
-@pytest.mark.parametrize("learning", [SMALL, DescentSettings(batch=100, epochs=6, optimiser="sgd", tolerance=0.0)])
+@pytest.mark.parametrize(
+    "learning", [SMALL, DescentSettings(batch=100, epochs=6, optimiser="sgd", tolerance=0.0)]
+)
 @pytest.mark.parametrize("ends", [(3,), (2, 3)])
-def test_it_is_the_algorithm_in_floats_to_the_rounding_of_the_messages(learning: DescentSettings, ends: tuple[int, ...]) -> None:
-    """Protects the whole: columns over parties, products in place of vectors, and whole numbers change nothing that matters."""
+def test_it_is_the_algorithm_in_floats_to_the_rounding_of_the_messages(
+    learning: DescentSettings, ends: tuple[int, ...]
+) -> None:
+    """Protects the whole: columns over parties, products in place of vectors, and whole numbers change
+    nothing that matters."""
     inputs, labels = problem()
     # Inputs that the public exponent holds exactly, so that only the messages are rounded.
     inputs = np.rint(inputs * 256) / 256
@@ -99,11 +112,16 @@ def test_it_is_the_algorithm_in_floats_to_the_rounding_of_the_messages(learning:
 
 
 def test_sums_and_losses_are_those_of_whole_numbers_written_out() -> None:
-    """Protects what an encrypted run is compared with: each gradient sum, by Python's integers of any size, three hosts."""
+    """Protects what an encrypted run is compared with: each gradient sum, by Python's integers of any size,
+    three hosts."""
     inputs, labels = problem(rows=300)
     parties = split(50 * inputs, 2, 4, 5, secret=1)
-    trace = train(parties, labels, DescentSettings(batch=100, epochs=2, tolerance=0.0), partition(300, 100, 0))
-    columns = [with_ones(party.inputs) if number == 0 else party.inputs for number, party in enumerate(parties)]
+    trace = train(
+        parties, labels, DescentSettings(batch=100, epochs=2, tolerance=0.0), partition(300, 100, 0)
+    )
+    columns = [
+        with_ones(party.inputs) if number == 0 else party.inputs for number, party in enumerate(parties)
+    ]
     for iteration, batch in enumerate(trace.visited):
         residuals, loss = [], Fraction(0)
         for row in trace.batches[batch]:
@@ -118,7 +136,10 @@ def test_sums_and_losses_are_those_of_whole_numbers_written_out() -> None:
             loss += -int(labels[row]) * score / 2 + score**2 / 8
         for own, sums in zip(columns, trace.gradients, strict=True):
             integers = [[round(value * 2**8) for value in own[row]] for row in trace.batches[batch]]
-            expected = [sum(d * x[column] for d, x in zip(residuals, integers, strict=True)) for column in range(own.shape[1])]
+            expected = [
+                sum(d * x[column] for d, x in zip(residuals, integers, strict=True))
+                for column in range(own.shape[1])
+            ]
             assert sums[iteration].tolist() == expected
         assert trace.batch_losses[iteration] == pytest.approx(np.log(2) + float(loss) / 100, abs=1e-4)
 
@@ -129,10 +150,17 @@ def test_one_batch_reaches_the_optimum(regularisation: float) -> None:
     inputs, labels = problem()
     inputs = np.rint(inputs * 256) / 256
     learning = DescentSettings(
-        batch=600, epochs=400, largest_step=1.0, tolerance=0.0, freeze_below=0.0, regularisation=regularisation
+        batch=600,
+        epochs=400,
+        largest_step=1.0,
+        tolerance=0.0,
+        freeze_below=0.0,
+        regularisation=regularisation,
     )
     trace = run(learning, inputs, labels, 2)
-    np.testing.assert_allclose(whole([own[-1] for own in trace.weights]), optimum(inputs, labels, regularisation), atol=1e-5)
+    np.testing.assert_allclose(
+        whole([own[-1] for own in trace.weights]), optimum(inputs, labels, regularisation), atol=1e-5
+    )
 
 
 def test_mean_iterates_lose_the_batches_noise() -> None:
@@ -148,12 +176,17 @@ def test_mean_iterates_lose_the_batches_noise() -> None:
         return float(np.mean(np.square(columns @ (weights - best))) / 8)
 
     assert gap(whole(trace.model)) < 2e-4
-    np.testing.assert_allclose(trace.outputs([inputs[:, :3], inputs[:, 3:]]), columns @ whole(trace.model), atol=1e-12)
-    assert gap(whole(trace.model)) < 0.5 * np.mean([gap(whole(at)) for at in list(zip(*trace.weights, strict=True))[-20:]])
+    np.testing.assert_allclose(
+        trace.outputs([inputs[:, :3], inputs[:, 3:]]), columns @ whole(trace.model), atol=1e-12
+    )
+    assert gap(whole(trace.model)) < 0.5 * np.mean(
+        [gap(whole(at)) for at in list(zip(*trace.weights, strict=True))[-20:]]
+    )
 
 
 def test_fewer_epochs_than_first_order() -> None:
-    """Protects the purpose: on columns of unlike curvature quasi-Newton needs a quarter of the epochs of SGD, or less."""
+    """Protects the purpose: on columns of unlike curvature quasi-Newton needs a quarter of the epochs of SGD,
+    or less."""
     inputs, labels = problem(rows=8000, columns=8)
     inputs = inputs @ np.linalg.cholesky(np.full((8, 8), 0.9) + 0.1 * np.eye(8)).T
     inputs /= inputs.std(axis=0)
@@ -165,7 +198,10 @@ def test_fewer_epochs_than_first_order() -> None:
 
     assert gap(DescentSettings(batch=400, epochs=4, tolerance=0.0)) < 3e-4
     for rate in (0.3, 0.6, 1.0):
-        assert gap(DescentSettings(batch=400, epochs=16, tolerance=0.0, optimiser="sgd", learning_rate=rate)) > 3e-4
+        assert (
+            gap(DescentSettings(batch=400, epochs=16, tolerance=0.0, optimiser="sgd", learning_rate=rate))
+            > 3e-4
+        )
 
 
 def test_outliers_do_not_throw_it_away() -> None:
@@ -204,8 +240,8 @@ def test_outputs_beyond_the_bound_are_refused() -> None:
 @pytest.mark.parametrize("rows", [500, 1000])
 @pytest.mark.parametrize("name", ["made", "breast cancer", "Phishing", "Bananas"])
 def test_one_batch_converges(name: str, rows: int) -> None:
-    """Protects small tables: within 2e-4 of the optimum of Taylor's loss, which a least squares solves. Twenty passes over one
-    batch are twenty steps, which used to be all.
+    """Protects small tables: within 2e-4 of the optimum of Taylor's loss, which a least squares solves.
+    Twenty passes over one batch are twenty steps, which used to be all.
     """
     inputs, labels = _table(name)
     rows = min(rows, len(labels))
@@ -213,7 +249,9 @@ def test_one_batch_converges(name: str, rows: int) -> None:
     inputs = np.clip((inputs - inputs.mean(axis=0)) / inputs.std(axis=0), -5, 5)
     half = inputs.shape[1] // 2
     learning = DescentSettings(batch=rows, iterations=ITERATIONS)
-    trace = train([Party(inputs[:, :half]), Party(inputs[:, half:])], labels, learning, partition(rows, rows, 0))
+    trace = train(
+        [Party(inputs[:, :half]), Party(inputs[:, half:])], labels, learning, partition(rows, rows, 0)
+    )
     joined = with_ones(inputs)
     best = np.linalg.lstsq(joined.T @ joined / 4, joined.T @ labels / 2, rcond=None)[0]
 
@@ -234,6 +272,9 @@ def _table(name: str) -> tuple[Floats, Floats]:
         inputs, labels = load_breast_cancer(return_X_y=True)
     else:
         taken = list(getattr(datasets, name)())
-        inputs, labels = np.array([list(x.values()) for x, _ in taken], float), np.array([bool(y) for _, y in taken])
+        inputs, labels = (
+            np.array([list(x.values()) for x, _ in taken], float),
+            np.array([bool(y) for _, y in taken]),
+        )
     order = np.random.default_rng(0).permutation(len(labels))
     return inputs[order], np.where(labels[order] > 0, 1.0, -1.0)

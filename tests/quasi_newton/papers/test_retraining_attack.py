@@ -28,14 +28,22 @@ from streamfl.state.changelog import ChangedParts
 COLUMNS, BATCH, EVERY = 10, 100, 1000.0
 Floats = NDArray[np.float64]
 SECTIONS: dict[str, Any] = {
-    "learning": {"batch": BATCH, "min_batch": BATCH, "memory": 24, "curvature_every": 4, "regularisation": 0.0, "epochs": 5},
+    "learning": {
+        "batch": BATCH,
+        "min_batch": BATCH,
+        "memory": 24,
+        "curvature_every": 4,
+        "regularisation": 0.0,
+        "epochs": 5,
+    },
     "alignment": {"entities": BATCH, "limit": 1050},
     "retraining": {"every_seconds": EVERY, "entities": 90},
 }
 
 
 class Host:
-    """The host as an attacker: what it hears, as equations for the guest's part of D. rows: by entity, its own columns."""
+    """The host as an attacker: what it hears, as equations for the guest's part of D. rows: by entity, its
+    own columns."""
 
     def __init__(self) -> None:
         self.equations: list[tuple[NDArray[np.intp], Floats]] = []
@@ -44,7 +52,9 @@ class Host:
     def hear(self, rounds: TrainingRounds, party: PartyTask, numbers: list[int]) -> None:
         own, names = rounds.iterates.own, list(party.learnt)
         rows = np.array([int(names[at].removeprefix("customer ")) for at in rounds.batch], dtype=np.intp)
-        inputs = np.ldexp(own.integers[rounds.batch].astype(float), -party.settings.kinds.inputs.fraction_bits)
+        inputs = np.ldexp(
+            own.integers[rounds.batch].astype(float), -party.settings.kinds.inputs.fraction_bits
+        )
         self.rows |= dict(zip(rows.tolist(), inputs, strict=True))
         sums = party.settings.kinds.gradients.decode(np.array(numbers, dtype=object))
         self.equations.append((rows, sums - inputs.T @ (inputs @ own.weights)))
@@ -91,8 +101,11 @@ def attacked(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> tuple[H
     return host, loop
 
 
-def test_three_retrainings_tell_a_host_no_more_of_labels_than_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects labels, in the roles as they are: more trainings, new batches and old ones that go are no new equations."""
+def test_three_retrainings_tell_a_host_no_more_of_labels_than_one_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects labels, in the roles as they are: more trainings, new batches and old ones that go are no new
+    equations."""
     federation = make()
     host, loop = attacked(federation, monkeypatch)
     assert len(host.equations) == 4 * 5 * 10

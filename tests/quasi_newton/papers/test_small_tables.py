@@ -1,4 +1,5 @@
-"""Small tables converge: the command that says how near they come to the optimum, on a table that scikit-learn has."""
+"""Small tables converge: the command that says how near they come to the optimum, on a table that
+scikit-learn has."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from streamfl.quasi_newton.tools.direct import train
 
 
 def test_a_table_of_one_batch_comes_to_its_optimum() -> None:
-    """Protects small tables, and the figures of the page: 20 passes over one batch are 20 short steps, far from the optimum."""
+    """Protects small tables, and the figures of the page: 20 passes over one batch are 20 short steps, far
+    from the optimum."""
     table = Table.drawn(*read(Path(), "breast_cancer"), 500, 0)
     assert -1e-4 < measured(table, 0).gap < GOAL
 
@@ -29,7 +31,8 @@ def test_a_table_of_one_batch_comes_to_its_optimum() -> None:
 
 
 def nearly_repeated(rows: int, seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Columns of which one nearly repeats another, and labels that follow from what differs: the optimum's weights are far away."""
+    """Columns of which one nearly repeats another, and labels that follow from what differs: the optimum's
+    weights are far away."""
     random = np.random.default_rng(seed)
     inputs = random.normal(size=(rows, 4))
     inputs[:, 3] = inputs[:, 0] + 0.05 * inputs[:, 3]
@@ -39,8 +42,8 @@ def nearly_repeated(rows: int, seed: int) -> tuple[np.ndarray[Any, Any], np.ndar
 
 @pytest.mark.parametrize("rows", [1000, 3000])
 def test_weights_that_lie_far_away_are_come_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects tables whose columns nearly repeat one another, learnt as one batch: steps become longer while all are too short,
-    and two losses that agree by chance are not the end."""
+    """Protects tables whose columns nearly repeat one another, learnt as one batch: steps become longer while
+    all are too short, and two losses that agree by chance are not the end."""
     table = Table.drawn(*nearly_repeated(rows, 3), rows, 0, together=True)
     found = measured(table, 0)
     assert found.converged
@@ -50,7 +53,8 @@ def test_weights_that_lie_far_away_are_come_to(rows: int, monkeypatch: pytest.Mo
 
 
 def test_the_optimum_is_that_of_the_loss() -> None:
-    """Protects the gap: it is never below 0 but for rounding, and three batches of usual columns come near it."""
+    """Protects the gap: it is never below 0 but for rounding, and three batches of usual columns come near
+    it."""
     random = np.random.default_rng(0)
     inputs = random.normal(size=(3000, 6))
     labels = np.where(inputs @ random.normal(size=6) + random.normal(size=3000) > 0, 1.0, -1.0)
@@ -60,7 +64,8 @@ def test_the_optimum_is_that_of_the_loss() -> None:
 
 
 def test_the_optimum_leaves_out_what_rounding_made() -> None:
-    """Protects the gap where a column repeats another: what rounding left between them is nothing that anybody learns."""
+    """Protects the gap where a column repeats another: what rounding left between them is nothing that
+    anybody learns."""
     random = np.random.default_rng(0)
     step, signs = 2.0**-8, np.where(random.normal(size=500) > 0, 1.0, -1.0)
     column = random.normal(size=500)

@@ -1,4 +1,5 @@
-"""One cell of Table 1 on the paper's data: what the benchmark's document claims has to be true of the code as it is."""
+"""One cell of Table 1 on the paper's data: what the benchmark's document claims has to be true of the code as
+it is."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def run(problem: Problem, **changed: float) -> Run:
 
 
 def test_credit_default_in_few_epochs_and_as_well_as_the_optimum(problem: Problem) -> None:
-    """Protects the claim of few and cheap rounds: at most 8 epochs, 2 of them to within 3e-4, with the defaults."""
+    """Protects the claim of few and cheap rounds: at most 8 epochs, 2 of them to within 3e-4, with the
+    defaults."""
     found = run(problem)
     assert found.stopped is not None
     assert found.stopped <= 8

@@ -1,4 +1,5 @@
-"""The page's tables are made without roles: for what they quote, roles on the bus have the same columns and come to the same."""
+"""The page's tables are made without roles: for what they quote, roles on the bus have the same columns and
+come to the same."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ NAMES, TEST = ("guest", "host"), 60
 
 
 def columns_and_signs(rows: int) -> tuple[Floats, Floats]:
-    """Of real rows, each of which comes as often as is needed, with a little noise: (rows, 12) and -1 or 1."""
+    """Of real rows, each of which comes as often as is needed, with a little noise: (rows, 12) and -1 or
+    1."""
     inputs, labels = load_breast_cancer(return_X_y=True)
     random = np.random.default_rng(5)
     chosen = random.integers(0, len(labels), rows)
@@ -58,10 +60,15 @@ def by_roles(inputs: Floats, signs: Floats, batch: int, method: str, **learning:
     return run_curvature(settings, VerticalTable(parts, (signs + 1) / 2, TEST), trace=True)
 
 
-def assert_equals_direct(found: CurvatureOutcome, columns: list[Floats], muted: list[NDArray[np.bool_]]) -> None:
+def assert_equals_direct(
+    found: CurvatureOutcome, columns: list[Floats], muted: list[NDArray[np.bool_]]
+) -> None:
     """What the roles learnt is what these columns of all rows give without roles."""
     trace, learning = found.trace, found.settings.learning.descent
-    parties = [Party(own, trace[f"weights/{name}"][0], far) for name, own, far in zip(NAMES, columns, muted, strict=True)]
+    parties = [
+        Party(own, trace[f"weights/{name}"][0], far)
+        for name, own, far in zip(NAMES, columns, muted, strict=True)
+    ]
     direct = train(parties, trace["labels"], learning, trace["batches"], numbers=found.settings.kinds)
     assert found.converged == direct.converged
     for number, name in enumerate(NAMES):
@@ -71,7 +78,8 @@ def assert_equals_direct(found: CurvatureOutcome, columns: list[Floats], muted: 
 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_small_tables_are_those_of_a_federation(batches: int) -> None:
-    """Protects the page of small tables: the benchmark's own columns, muted rows and training are the roles', with the defaults."""
+    """Protects the page of small tables: the benchmark's own columns, muted rows and training are the roles',
+    with the defaults."""
     rows = 300 * batches
     inputs, signs = columns_and_signs(rows + TEST)
     found = by_roles(inputs, signs, 300, "clip")
@@ -88,7 +96,8 @@ def test_small_tables_are_those_of_a_federation(batches: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "optimiser"), [*((guest, "quasi-newton") for _, guest, _ in PREPARATIONS), ("standardise", "sgd")]
+    ("method", "optimiser"),
+    [*((guest, "quasi-newton") for _, guest, _ in PREPARATIONS), ("standardise", "sgd")],
 )
 def test_table_1_is_that_of_a_federation(method: Any, optimiser: str) -> None:
     """Protects the page's other tables: columns by each preprocessing, and both optimisers."""

@@ -36,11 +36,15 @@ def test_it_is_the_logistic_loss_to_second_order() -> None:
 
 
 def test_gradient_is_the_slope_of_the_loss(given: tuple[Floats, Floats, Floats]) -> None:
-    """Protects the model from the paper's misplaced y / 2, by finite differences: exact, for the loss is quadratic."""
+    """Protects the model from the paper's misplaced y / 2, by finite differences: exact, for the loss is
+    quadratic."""
     inputs, labels, weights = given
     found = taylor.gradient(inputs, taylor.residuals(inputs @ weights, labels))
     for column, direction in enumerate(np.eye(len(weights))):
-        slope = (written_out(inputs, labels, weights + direction) - written_out(inputs, labels, weights - direction)) / 2
+        slope = (
+            written_out(inputs, labels, weights + direction)
+            - written_out(inputs, labels, weights - direction)
+        ) / 2
         assert found[column] == pytest.approx(slope, abs=1e-12)
 
 
@@ -49,13 +53,16 @@ def test_hessian_product_is_the_change_of_the_gradient(given: tuple[Floats, Floa
     inputs, labels, weights = given
     step = np.random.default_rng(2).normal(size=len(weights))
     before, after = (
-        taylor.gradient(inputs, taylor.residuals(inputs @ at, labels)) for at in (weights - step / 2, weights + step / 2)
+        taylor.gradient(inputs, taylor.residuals(inputs @ at, labels))
+        for at in (weights - step / 2, weights + step / 2)
     )
     np.testing.assert_allclose(taylor.hessian_product(inputs, inputs @ step), after - before, rtol=1e-12)
 
 
 @pytest.mark.parametrize("parties", [1, 2, 3, 6])
-def test_loss_from_gradients_is_the_loss_for_any_number_of_hosts(given: tuple[Floats, Floats, Floats], parties: int) -> None:
+def test_loss_from_gradients_is_the_loss_for_any_number_of_hosts(
+    given: tuple[Floats, Floats, Floats], parties: int
+) -> None:
     """Protects the convergence test: sums of the hosts' own squares lack what two hosts have in common."""
     inputs, labels, weights = given
     residuals = taylor.residuals(inputs @ weights, labels)
@@ -69,9 +76,13 @@ def test_loss_from_gradients_is_the_loss_for_any_number_of_hosts(given: tuple[Fl
 
 
 def test_probability_is_half_of_the_output_around_a_half() -> None:
-    """Protects scores: the best constant output of a base rate of .0668 is 2 E[y], where a sigmoid would say .150."""
+    """Protects scores: the best constant output of a base rate of .0668 is 2 E[y], where a sigmoid would say
+    .150."""
     rate = 0.0668
     labels = np.where(np.arange(10_000) < 668, 1.0, -1.0)
-    best = min(np.linspace(-2, 2, 40_001), key=lambda output: taylor.loss(np.full(1, output), labels.mean(keepdims=True)))
+    best = min(
+        np.linspace(-2, 2, 40_001),
+        key=lambda output: taylor.loss(np.full(1, output), labels.mean(keepdims=True)),
+    )
     assert taylor.probabilities(np.array([best]))[0] == pytest.approx(rate, abs=1e-4)
     assert 1 / (1 + np.exp(-best)) > 0.14

@@ -16,7 +16,9 @@ RATE, LONGEST, FREEZE, TOLERANCE, MEMORY, EVERY, PENALTY = 0.4, 0.1, 1e-3, 1e-5,
 class Again:
     """The algorithm over the joined columns, with H as a matrix."""
 
-    def __init__(self, columns: Floats, intercept: int, labels: Floats, start: Floats, curvature: bool) -> None:
+    def __init__(
+        self, columns: Floats, intercept: int, labels: Floats, start: Floats, curvature: bool
+    ) -> None:
         self.columns, self.labels, self.weights = columns, labels, start
         self.penalties = np.full(len(start), PENALTY)
         self.penalties[intercept] = 0.0
@@ -42,7 +44,9 @@ class Again:
         own, signs = self.columns[rows], self.labels[rows]
         outputs = own @ self.weights
         self.losses.append(float(np.mean(np.log(2) - signs * outputs / 2 + outputs**2 / 8)))
-        gradient = np.mean((outputs / 4 - signs / 2)[:, np.newaxis] * own, axis=0) + self.penalties * self.weights
+        gradient = (
+            np.mean((outputs / 4 - signs / 2)[:, np.newaxis] * own, axis=0) + self.penalties * self.weights
+        )
         step = RATE * self.inverse_hessian() @ gradient
         self.weights = self.weights - step * min(1.0, LONGEST / np.linalg.norm(step))
         self.iterates.append(self.weights)
@@ -61,15 +65,21 @@ class Again:
     ("parties", "precision", "optimiser"),
     [(TWO, "plain", "quasi-newton"), (THREE, "plain", "sgd"), (THREE, "paillier", "quasi-newton")],
 )
-def test_a_training_follows_from_its_trace(line: Line, parties: list[str], precision: str, optimiser: str) -> None:
-    """Protects whoever checks a run: columns, labels, batches and first weights are all that weights, pairs, losses, the model and
-    predictions depend on, by the paper's equations, whoever has the columns and whether numbers are hidden.
+def test_a_training_follows_from_its_trace(
+    line: Line, parties: list[str], precision: str, optimiser: str
+) -> None:
+    """Protects whoever checks a run: columns, labels, batches and first weights are all that weights, pairs,
+    losses, the model and predictions depend on, by the paper's equations, whoever has the columns and whether
+    numbers are hidden.
     """
-    # One row stands out at the guest, another at a host: their columns are cut there, and none has to be left out.
+    # One row stands out at the guest, another at a host: their columns are cut there, and none has to be left
+    # out.
     line.frame.loc[3, "age"] += 9.0
     line.frame.loc[8, "visits"] += 36.0
     more = '[preprocessing]\nmethod = "standardise"\n'
-    found, trace = line.traced(parties=parties, precision=precision, learning=f'optimiser = "{optimiser}"', more=more)
+    found, trace = line.traced(
+        parties=parties, precision=precision, learning=f'optimiser = "{optimiser}"', more=more
+    )
     parts, muted, raw = [], [], line.frame
     for number, party in enumerate(parties):
         own = trace[f"inputs/{party}"]
@@ -80,13 +90,18 @@ def test_a_training_follows_from_its_trace(line: Line, parties: list[str], preci
     names = [*NAMES[:4], "parcels", "returns"] if parties == THREE else NAMES
     for number, name in enumerate(names):
         # Each column is the file's, up to a mean, a deviation and rounding, and where a later row is cut.
-        assert np.corrcoef(columns[near, number + (number >= 2)], raw[name][near])[0, 1] == pytest.approx(1.0, abs=1e-3)
+        assert np.corrcoef(columns[near, number + (number >= 2)], raw[name][near])[0, 1] == pytest.approx(
+            1.0, abs=1e-3
+        )
     np.testing.assert_array_equal(trace["labels"], np.where(raw["y"] == 1, 1, -1))
     batches = trace["batches"]
     assert learnt == ROWS - TEST
     assert (batches.shape, len(set(batches.ravel().tolist()))) == ((5, 100), 500)
     assert batches.max() < learnt
-    joined = {key: np.hstack([trace[f"{key}/{party}"] for party in parties]) for key in ("weights", "steps", "curvatures")}
+    joined = {
+        key: np.hstack([trace[f"{key}/{party}"] for party in parties])
+        for key in ("weights", "steps", "curvatures")
+    }
     again = Again(np.hstack(muted), 2, trace["labels"], joined["weights"][0], optimiser == "quasi-newton")
     epochs: list[float] = []
     for number in trace["visited"].tolist():

@@ -1,4 +1,5 @@
-"""Checks that must hold for a quasi-Newton federation under any faults. They read its topics, with all members' secrets."""
+"""Checks that must hold for a quasi-Newton federation under any faults. They read its topics, with all
+members' secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from quasi_newton.proof import made_up_secrets
 from quasi_newton.proof.check_scores import check_scores
 from quasi_newton.proof.observed_messages import messages_of
-from quasi_newton.proof.oracle import Batches, Expected, batches_of, common_entities, expected, script, size_of
+from quasi_newton.proof.oracle import (
+    Batches,
+    Expected,
+    batches_of,
+    common_entities,
+    expected,
+    script,
+    size_of,
+)
 from quasi_newton.proof.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
 
 from streamfl.contract.role import StateChange
@@ -30,20 +39,26 @@ from streamfl.testing.faults.observed_messages import latest, require
 
 __all__ = ["check_outcome", "check_said"]
 
-# Kinds of messages that may differ if work is done again with other entities: before a training, and about scores.
+# Kinds of messages that may differ if work is done again with other entities: before a training, and about
+# scores.
 BEFORE_FROZEN = {"ready", "blinded", "answer"}
 ABOUT_SCORES = {"question", "found", "chosen", "points"}
 
 
 def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
-    """Check that only strangers were refused, and that weights, steps and messages are those of a training without faults."""
+    """Check that only strangers were refused, and that weights, steps and messages are those of a training
+    without faults."""
     check_said(bus, chosen)
     check_refused(bus, chosen)
     taken_up = {member: _taken_up(bus, chosen, member) for member in chosen.workers}
     parties = {party: taken_up[party] for party in chosen.parties}
     coordinator = taken_up[C]
     assert isinstance(coordinator, CoordinatorTask)
-    never_begun = chosen.permanent_fault is not None and bool(chosen.permanent_fault.places) and coordinator.run.run == 0
+    never_begun = (
+        chosen.permanent_fault is not None
+        and bool(chosen.permanent_fault.places)
+        and coordinator.run.run == 0
+    )
     if never_begun:
         return
     common = common_entities(chosen)
@@ -58,7 +73,10 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     batches = check_batches(chosen, parties, common)
     ends = check_ends(bus, chosen, len(batches.names), batches.size)
     if chosen.settled and set(batches.names[: ends[0]]) <= first:
-        require(list(batches.names[: ends[0]]) == batches_of(chosen, first), "the batches are not of what all parties knew")
+        require(
+            list(batches.names[: ends[0]]) == batches_of(chosen, first),
+            "the batches are not of what all parties knew",
+        )
     outcomes: list[Expected] = []
     for rows in ends:
         outcomes.append(expected(chosen, batches.first(rows), outcomes[-1] if outcomes else None))
@@ -73,7 +91,8 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
 
 
 def check_said(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
-    """Check that repeated work sent the same, the coordinator decrypted nothing twice, and all between parties is sealed."""
+    """Check that repeated work sent the same, the coordinator decrypted nothing twice, and all between
+    parties is sealed."""
     for (sender, channel, run, number, kind), contents in chosen.observed.sent.items():
         what = f"{sender} said {len(contents)} things as {kind} of run {run}, round {number}, on {channel}"
         known = chosen.settled and not chosen.again
@@ -84,11 +103,16 @@ def check_said(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     for (run, number), contents in chosen.observed.opened.items():
         most = len(chosen.parties) + 1
         count = len(contents)
-        require(count <= most, f"the coordinator opened {count} vectors in round {number} of run {run}, {most} may be")
+        require(
+            count <= most,
+            f"the coordinator opened {count} vectors in round {number} of run {run}, {most} may be",
+        )
     for topic in chosen.linked:
         for message in messages_of(bus, f"{NAME}.{topic}"):
             sealed = _opened(chosen, topic, message) is not None
-            require(sealed, f"{topic}: {message.kind} of round {message.round} is not sealed by the link's secret")
+            require(
+                sealed, f"{topic}: {message.kind} of round {message.round} is not sealed by the link's secret"
+            )
 
 
 def check_refused(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
@@ -98,17 +122,27 @@ def check_refused(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
         inputs = {one.topic for one in find_kind(settings.role.kind).channels(settings).inputs.values()}
         letters = list(bus.read(settings.dead_letters))
         found = Counter((dict(letter.headers)["topic"], letter.key) for letter in letters)
-        strange = [one for own in chosen.readings for one in own if one.client.startswith(STRANGER) and one.topic in inputs]
+        strange = [
+            one
+            for own in chosen.readings
+            for one in own
+            if one.client.startswith(STRANGER) and one.topic in inputs
+        ]
         written = Counter((one.topic.encode(), one.client.encode()) for one in strange)
         first = [letter.headers for letter in letters[:1]]
         require(found == written, f"{member}: refused were {found}, strangers wrote {written}: {first}")
 
 
-def check_failed(chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dict[str, Any], *, may_be_few: bool) -> None:
+def check_failed(
+    chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dict[str, Any], *, may_be_few: bool
+) -> None:
     """Check that the training failed at every member, for a reason that the scenario has."""
     troubles = {name: str(task.trouble) for name, task in tasks.items()}
     require(set(phases.values()) == {FAILED}, f"it failed, but not everywhere: {troubles}")
-    require(all("has ended" in text for text in troubles.values()), f"it failed, and not everybody says so: {troubles}")
+    require(
+        all("has ended" in text for text in troubles.values()),
+        f"it failed, and not everybody says so: {troubles}",
+    )
     reasons = [chosen.fails] if chosen.fails else []
     reasons += ["too few for a batch"] if may_be_few else []
     known = any(reason in text for reason in reasons for text in troubles.values())
@@ -116,17 +150,24 @@ def check_failed(chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dic
 
 
 def check_batches(chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask], common: set[str]) -> Batches:
-    """Check that all parties have the same entities in the same order, none held out, each with columns and a label it once had."""
+    """Check that all parties have the same entities in the same order, none held out, each with columns and a
+    label it once had."""
     names = {name: list(task.learnt) for name, task in parties.items()}
     order = names[G]
-    require(all(own == order for own in names.values()), "parties learnt from other entities, or in another order")
+    require(
+        all(own == order for own in names.values()), "parties learnt from other entities, or in another order"
+    )
     require(len(set(order)) == len(order), "an entity was counted twice")
     require(set(order) <= common, f"learnt from, but not common: {sorted(set(order) - common)[:3]}")
     held_out = [name for name in order if chosen.is_held_out(name)]
     require(not held_out, f"held out, and learnt from: {held_out[:3]}")
     raw = {party: task.rows.batches.raw for party, task in parties.items()}
     for party, rows in raw.items():
-        others = [name for name, row in zip(order, rows.tolist(), strict=True) if row not in chosen.known[party, name]]
+        others = [
+            name
+            for name, row in zip(order, rows.tolist(), strict=True)
+            if row not in chosen.known[party, name]
+        ]
         require(not others, f"{party} learnt from columns that nobody wrote: {others[:3]}")
     signs = parties[G].rows.batches.signs
     # The first training fixed the size, from the entities that were there then.
@@ -134,22 +175,30 @@ def check_batches(chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask],
     sizes = {size, *(task.rows.batches.size for task in parties.values())}
     allowed = {chosen.guest.learning.batch, size_of(chosen, size)}
     require(len(sizes) == 1 and size in allowed, f"batches of {sizes} rows: one of {allowed} is expected")
-    wrong = [name for name, sign in zip(order, signs, strict=True) if (1 + sign) / 2 not in chosen.labels[name]]
+    wrong = [
+        name for name, sign in zip(order, signs, strict=True) if (1 + sign) / 2 not in chosen.labels[name]
+    ]
     require(not wrong, f"learnt from labels that nobody wrote: {wrong[:3]}")
     return Batches(order, raw, signs, size)
 
 
 def check_ends(bus: FaultyBus, chosen: QuasiNewtonScenario, rows: int, size: int) -> list[int]:
-    """Returns how many rows each training learnt from. Checks that all parties agree, and that the number never falls."""
+    """Returns how many rows each training learnt from. Checks that all parties agree, and that the number
+    never falls."""
     said = []
     for party in chosen.parties:
-        joined = [one for one in messages_of(bus, f"{NAME}.{party}.uploads", bus.repeated) if one.kind == "joined"]
+        joined = [
+            one for one in messages_of(bus, f"{NAME}.{party}.uploads", bus.repeated) if one.kind == "joined"
+        ]
         runs = [one.run for one in joined]
         require(runs == list(range(1, len(runs) + 1)), f"{party} joined trainings {runs}")
         said.append([size * msgspec.msgpack.decode(one.content, type=Joined).batches for one in joined])
     ends = said[0]
     require(all(own == ends for own in said), f"parties joined trainings of so many rows: {said}")
-    require(ends == sorted(ends) and ends[-1:] == [rows], f"trainings learnt from {ends} rows, and there are {rows}")
+    require(
+        ends == sorted(ends) and ends[-1:] == [rows],
+        f"trainings learnt from {ends} rows, and there are {rows}",
+    )
     require(len(ends) == 1 or chosen.again, f"there were {len(ends)} trainings")
     return ends
 
@@ -162,7 +211,10 @@ def check_party(party: str, task: PartyTask, outcome: Expected, number: int) -> 
     apart = np.abs(own.weights - trace.weights[number][-1])
     require(not apart.any(), f"{party}: weights are {apart.max():g} from those of the arithmetic alone")
     model = task.iterates.model
-    require(model is not None and np.array_equal(model, trace.model[number]), f"{party}: the model is not the last epoch's mean")
+    require(
+        model is not None and np.array_equal(model, trace.model[number]),
+        f"{party}: the model is not the last epoch's mean",
+    )
     kept = [at for at, (_, was_kept) in enumerate(trace.pairs) if was_kept][-memory:]
     pairs = np.array([[trace.steps[number][at], trace.curvatures[number][at]] for at in kept])
     same = len(own.pairs) == len(kept) and (not kept or np.array_equal(own.pairs, pairs))
@@ -186,7 +238,10 @@ def check_coordinator(
         wrong = [
             at
             for at, (step, coefficients) in enumerate(zip(steps, trace.coefficients, strict=True))
-            if not (step.coefficients == b"" or np.array_equal(np.frombuffer(step.coefficients, "<f8"), coefficients))
+            if not (
+                step.coefficients == b""
+                or np.array_equal(np.frombuffer(step.coefficients, "<f8"), coefficients)
+            )
         ]
         require(not wrong, f"training {run}: coefficients of iterations {wrong[:3]} are others")
     trace = outcomes[-1].trace
@@ -206,11 +261,15 @@ def check_transcript(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequ
         written = script(traces, topic)
         pairs = enumerate(zip(found, written, strict=False))
         first = next((at for at, (one, other) in pairs if one != other), min(len(found), len(written)))
-        require(found == written, f"{topic}: message {first} is {found[first : first + 1]}, not {written[first : first + 1]}")
+        require(
+            found == written,
+            f"{topic}: message {first} is {found[first : first + 1]}, not {written[first : first + 1]}",
+        )
 
 
 def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
-    """Check that the coordinator cannot read a masked gradient, and no host a residual by dividing out its own ciphertext."""
+    """Check that the coordinator cannot read a masked gradient, and no host a residual by dividing out its
+    own ciphertext."""
     key, public = made_up_secrets.key(), made_up_secrets.key().public
     modulus, square = int(public.n), int(public.n) ** 2
 
@@ -220,7 +279,11 @@ def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
 
     for party in chosen.parties if chosen.masked else ():
         for message in messages_of(bus, f"{NAME}.{party}.uploads"):
-            numbers = [int(number) for number in key.decrypt(ciphertexts(message.content))] if message.kind == "gradient" else []
+            numbers = (
+                [int(number) for number in key.decrypt(ciphertexts(message.content))]
+                if message.kind == "gradient"
+                else []
+            )
             # Only one in 2^64 masks is this short.
             short = any(min(number, modulus - number).bit_length() < public.bits - 64 for number in numbers)
             require(not short, f"the coordinator can read what {party} uploaded in round {message.round}")
@@ -235,7 +298,8 @@ def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     for message in messages_of(bus, f"{NAME}.{chosen.hosts[0]}.residuals", bus.repeated):
         if message.kind == "residuals":
             found = ciphertexts(_opened(chosen, f"{chosen.hosts[0]}.residuals", message) or b"")
-            # Without a second blinding the quotient is (1 + n)^m. m is the guest's part, whose sign reveals the label.
+            # Without a second blinding the quotient is (1 + n)^m. m is the guest's part, whose sign reveals
+            # the label.
             pairs = zip(found, hidden[message.run, message.round], strict=True)
             told = any((one * pow(other, -1, square) - 1) % modulus == 0 for one, other in pairs)
             require(not told, f"residuals of round {message.round} tell hosts the guest's numbers")

@@ -29,8 +29,8 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     """The same with a permanent fault: everything that does not depend on the lost part must finish.
 
-    Without a member there are no more steps. Then all members that wait for it go on waiting, and some member must report it.
-    """
+    Without a member there are no more steps. Then all members that wait for it go on waiting, and some member
+    must report it."""
     chosen = _with_a_fault_that_stays(seed)
     if chosen.absent is None:
         return _simulate(chosen, bus)
@@ -66,11 +66,15 @@ def _with_a_fault_that_stays(seed: int) -> QuasiNewtonScenario:
         return replace(chosen, permanent_fault=of_a_process(draws, at, list(workers)))
     if kind == "member":
         absent = [*chosen.parties, C][int(draws.integers(len(chosen.parties) + 1))]
-        permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        permanent_fault = PermanentFault(
+            f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])}
+        )
         return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     topics = [*(samples_topic(party) for party in chosen.parties), LABELS]
     topic = topics[int(draws.integers(len(topics)))]
-    permanent_fault = PermanentFault(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
+    permanent_fault = PermanentFault(
+        f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)])
+    )
     return replace(chosen, permanent_fault=permanent_fault)
 
 

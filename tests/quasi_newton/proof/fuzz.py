@@ -1,4 +1,5 @@
-"""Fuzzing of quasi-Newton: its federations, and what must hold for guest, host and coordinator whatever messages they get."""
+"""Fuzzing of quasi-Newton: its federations, and what must hold for guest, host and coordinator whatever
+messages they get."""
 
 from __future__ import annotations
 
@@ -34,15 +35,29 @@ __all__ = ["FEDERATIONS", "GUEST_NAME", "HOST_NAME", "MEMBERS", "targets"]
 GUEST_NAME, HOST_NAME = "bank", "shop"
 MEMBERS = (GUEST_NAME, HOST_NAME, HEAD)
 BATCH = 40
-# Entities that fill no batch. The model is judged by them, except the first entity, which the host does not know.
+# Entities that fill no batch. The model is judged by them, except the first entity, which the host does not
+# know.
 HELD_OUT = 8
 
 
-def _federation(learning: Mapping[str, Any], scoring: Mapping[str, Any], encrypted: bool = False) -> FuzzedFederation:
-    key = {"key_bits": made_up_secrets.KEY_BITS, "key_fingerprint": made_up_secrets.fingerprint()} if encrypted else {}
+def _federation(
+    learning: Mapping[str, Any], scoring: Mapping[str, Any], encrypted: bool = False
+) -> FuzzedFederation:
+    key = (
+        {"key_bits": made_up_secrets.KEY_BITS, "key_fingerprint": made_up_secrets.fingerprint()}
+        if encrypted
+        else {}
+    )
     content: dict[str, Any] = {
         "federation": {"name": "plant", "seed": 3, "parties": [GUEST_NAME, HOST_NAME]},
-        "learning": {"batch": BATCH, "min_batch": BATCH, "min_support": 1, "curvature_every": 1, "memory": 2, **learning},
+        "learning": {
+            "batch": BATCH,
+            "min_batch": BATCH,
+            "min_support": 1,
+            "curvature_every": 1,
+            "memory": 2,
+            **learning,
+        },
         "alignment": {"entities": BATCH, "settle_seconds": 1.0, "limit": 200, "held_out": 0.0},
         "encryption": {"precision": "paillier" if encrypted else "plain", "study": True, **key},
         # The guest asks once: the next question, about entities that are never common, comes long after.
@@ -54,7 +69,9 @@ def _federation(learning: Mapping[str, Any], scoring: Mapping[str, Any], encrypt
         files = {"secret_file": made_up_secrets.path(name), "link_secret_file": link}
         files = {"key_file": made_up_secrets.key_path()} if name == HEAD else files
         who[name]["encryption"] = {**content["encryption"], **files}
-    own = settings_of(QuasiNewtonSettings, content, who, {"samples": {"format": "json"}, "labels": {"format": "json"}})
+    own = settings_of(
+        QuasiNewtonSettings, content, who, {"samples": {"format": "json"}, "labels": {"format": "json"}}
+    )
 
     def written(_round: int) -> Iterator[tuple[str, FuzzedRecord]]:
         for place in range(BATCH + HELD_OUT):
@@ -95,7 +112,8 @@ class QuasiNewtonTarget(ReplayedTarget):
         super().begin()
 
     def let_time_pass(self) -> None:
-        """Let time pass until a party that knows enough reports ready, and a guest with a model asks its hosts."""
+        """Let time pass until a party that knows enough reports ready, and a guest with a model asks its
+        hosts."""
         self.now += 2 * self.settings.alignment.settle_seconds
         self.tick()
 
@@ -138,7 +156,9 @@ class QuasiNewtonTarget(ReplayedTarget):
             assert f"good-{self._good}" in self.task.table._entries, "a good sample is not kept"
         super().goes_on()
         task = self.task
-        phase, end = (task.progress.phase, TRAINED) if isinstance(task, PartyTask) else (task.run.phase, DECIDED)
+        phase, end = (
+            (task.progress.phase, TRAINED) if isinstance(task, PartyTask) else (task.run.phase, DECIDED)
+        )
         assert phase == end, f"a training of good messages ends in phase {phase}"
 
 
@@ -147,5 +167,7 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     decoded = FEDERATIONS["quasi-newton-plain"]
     return {
         **member_targets(random, FEDERATIONS, dict.fromkeys(MEMBERS, QuasiNewtonTarget)),
-        "decode quasi-newton messages": lambda name: Decoder(name, decoded.heard(HEAD), random, decoded.member(HEAD).decode),
+        "decode quasi-newton messages": lambda name: Decoder(
+            name, decoded.heard(HEAD), random, decoded.member(HEAD).decode
+        ),
     }

@@ -1,4 +1,5 @@
-"""Records what the members of a simulated federation sent and decrypted, committed or not, and reads their topics."""
+"""Records what the members of a simulated federation sent and decrypted, committed or not, and reads their
+topics."""
 
 from __future__ import annotations
 
@@ -67,9 +68,14 @@ def whole_messages(values: Iterable[bytes | None]) -> Iterator[Message]:
 
 
 def messages_of(bus: TopicReader, topic: str, repeated: Iterable[tuple[str, int, int]] = ()) -> list[Message]:
-    """The messages of a topic, in order. repeated: places of records that a producer wrote a second time; they are skipped."""
+    """The messages of a topic, in order. repeated: places of records that a producer wrote a second time;
+    they are skipped."""
     places = set(repeated)
-    return list(whole_messages(one.value for one in bus.read(topic) if (one.topic, one.partition, one.offset) not in places))
+    return list(
+        whole_messages(
+            one.value for one in bus.read(topic) if (one.topic, one.partition, one.offset) not in places
+        )
+    )
 
 
 def _digest(content: bytes) -> bytes:
@@ -78,10 +84,13 @@ def _digest(content: bytes) -> bytes:
 
 @contextmanager
 def recorded(observed: Observed, fragment_bytes: int) -> Iterator[None]:
-    """Note in the context all that members of this process send and decrypt. fragment_bytes: bytes of a fragment; 0: the usual."""
+    """Note in the context all that members of this process send and decrypt. fragment_bytes: bytes of a
+    fragment; 0: the usual."""
     send, opens, usual = Outbox.send, CoordinatorTask._open, messages.FRAGMENT_BYTES
 
-    def noted(self: Outbox[OutboxCounts], channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
+    def noted(
+        self: Outbox[OutboxCounts], channel: str, values: Iterable[bytes], headers: Headers = ()
+    ) -> int:
         found = list(values)
         observed.sends(channel, found)
         return send(self, channel, found, headers)

@@ -18,7 +18,16 @@ from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.rows.preprocessing import Preprocessing, fit_preprocessing
 from streamfl.quasi_newton.tools.direct import Party, Trace, train
 
-__all__ = ["Batches", "Expected", "batches_of", "common_entities", "expected", "scored_with", "script", "size_of"]
+__all__ = [
+    "Batches",
+    "Expected",
+    "batches_of",
+    "common_entities",
+    "expected",
+    "scored_with",
+    "script",
+    "size_of",
+]
 
 Floats = NDArray[np.float64]
 # An expected message: its kind, run and round.
@@ -39,15 +48,20 @@ class Batches:
 
     def first(self, rows: int) -> Batches:
         """The batches of the first ``rows`` entities."""
-        return Batches(self.names[:rows], {party: raw[:rows] for party, raw in self.raw.items()}, self.signs[:rows], self.size)
+        return Batches(
+            self.names[:rows],
+            {party: raw[:rows] for party, raw in self.raw.items()},
+            self.signs[:rows],
+            self.size,
+        )
 
 
 @dataclass(frozen=True)
 class Expected:
     """trace: of the training. names: of the entities that it learnt from. parties: in the order of the trace.
 
-    preparations: by party, the preprocessing fitted to its rows in the first training, and the columns that it kept then.
-    """
+    preparations: by party, the preprocessing fitted to its rows in the first training, and the columns that
+    it kept then."""
 
     trace: Trace
     names: Sequence[str]
@@ -62,7 +76,8 @@ def common_entities(chosen: QuasiNewtonScenario) -> set[str]:
 
 
 def batches_of(chosen: QuasiNewtonScenario, names: set[str]) -> list[str]:
-    """Entities in the order of the batches that they fill, without those that fill none and those that are held out."""
+    """Entities in the order of the batches that they fill, without those that fill none and those that are
+    held out."""
     learnt = [name for name in names if not chosen.is_held_out(name)]
     order = sorted(learnt, key=lambda name: hashlib.sha256(f"{chosen.seed} {name}".encode()).digest())
     size = size_of(chosen, len(order))
@@ -70,8 +85,8 @@ def batches_of(chosen: QuasiNewtonScenario, names: set[str]) -> list[str]:
 
 
 def size_of(chosen: QuasiNewtonScenario, entities: int) -> int:
-    """Rows of a batch if the first training has this number of entities. If these are too few for learning.batch rows, but no party
-    needs more, all of them; else learning.batch.
+    """Rows of a batch if the first training has this number of entities. If these are too few for
+    learning.batch rows, but no party needs more, all of them; else learning.batch.
     """
     learning = chosen.guest.learning
     least = -(-learning.batch // 2)
@@ -94,10 +109,20 @@ def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | N
         if before is None:
             fitted = fit_preprocessing(chosen.of(party).preprocessing.method, raw)
             inputs, largest = fitted.apply(raw), settings.learning.largest_leverage
-            refused = {column for at in range(0, rows, size) for column in _unsupported(chosen, inputs[at : at + size])}
-            preprocessing = cut_at_near_rows(fitted, raw, kind, size, largest, intercept=own, left_out=refused)
+            refused = {
+                column
+                for at in range(0, rows, size)
+                for column in _unsupported(chosen, inputs[at : at + size])
+            }
+            preprocessing = cut_at_near_rows(
+                fitted, raw, kind, size, largest, intercept=own, left_out=refused
+            )
             inputs = preprocessing.apply(raw)
-            refused |= {column for at in range(0, rows, size) for column in _unsupported(chosen, inputs[at : at + size])}
+            refused |= {
+                column
+                for at in range(0, rows, size)
+                for column in _unsupported(chosen, inputs[at : at + size])
+            }
             kept: Sequence[int] = [column for column in range(inputs.shape[1]) if column not in refused]
             secret = made_up_secrets.secret(made_up_secrets.path(party))
             start = secret_start(secret, msgspec.msgpack.encode((NAME, 1, party)), len(kept) + own)
@@ -111,7 +136,9 @@ def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | N
                 values, counts = np.unique(rounded(kind, piece[:, [column]])[1], return_counts=True)
                 piece[:, column] = values[np.argmax(counts)]
         numbers = [rounded(kind, piece)[1] for piece in pieces]
-        muted = np.concatenate([far_rows(piece, settings.learning.largest_leverage, intercept=own) for piece in numbers])
+        muted = np.concatenate(
+            [far_rows(piece, settings.learning.largest_leverage, intercept=own) for piece in numbers]
+        )
         parties.append(Party(np.concatenate(pieces), start, muted))
     trace = train(parties, batches.signs, learning, np.arange(rows).reshape(-1, size), numbers=settings.kinds)
     return Expected(trace, batches.names, chosen.parties, preparations)
@@ -124,7 +151,8 @@ def _unsupported(chosen: QuasiNewtonScenario, batch: Floats) -> list[int]:
 
 
 def scored_with(chosen: QuasiNewtonScenario, model: Expected, party: str, raw: Floats) -> Floats:
-    """A party's part of outputs: the guest's x'w + b, a host's x'w in whole quanta. raw: (rows, columns) as they came."""
+    """A party's part of outputs: the guest's x'w + b, a host's x'w in whole quanta. raw: (rows, columns) as
+    they came."""
     preprocessing, kept = model.preparations[party]
     weights = model.trace.model[model.parties.index(party)]
     columns = rounded(chosen.guest.kinds.inputs, preprocessing.apply(raw)[:, kept])[1]
@@ -137,7 +165,11 @@ def scored_with(chosen: QuasiNewtonScenario, model: Expected, party: str, raw: F
 def rounds_of(trace: Trace) -> list[int]:
     """The numbers of all rounds: one for each iteration, and one more for each pair that was offered."""
     offered = {iteration for iteration, _ in trace.pairs}
-    return [number for at in range(len(trace.visited)) for number in (2 * at, 2 * at + 1)[: 1 + (at + 1 in offered)]]
+    return [
+        number
+        for at in range(len(trace.visited))
+        for number in (2 * at, 2 * at + 1)[: 1 + (at + 1 in offered)]
+    ]
 
 
 def script(traces: Sequence[Trace], topic: str) -> list[Line]:
@@ -152,7 +184,10 @@ def script(traces: Sequence[Trace], topic: str) -> list[Line]:
         if kind == "decisions":
             lines += [("begin", run, 0), *((what, run, one) for one in rounds for what in ("opened", "step"))]
         elif kind == "outputs":
-            lines += [("answer", run, 0), *((what, run, one) for one in rounds for what in ("outputs", "dots"))]
+            lines += [
+                ("answer", run, 0),
+                *((what, run, one) for one in rounds for what in ("outputs", "dots")),
+            ]
         elif kind == "residuals":
             lines += [("blinded", run, 0), ("aligned", run, 0), *(("residuals", run, one) for one in rounds)]
         else:

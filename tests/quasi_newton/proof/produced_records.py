@@ -1,4 +1,5 @@
-"""Records that users write in a scenario: entities that all parties know, and some that one party knows, in one or two waves."""
+"""Records that users write in a scenario: entities that all parties know, and some that one party knows, in
+one or two waves."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ MOST_CHANGED = 4
 class Again:
     """A second wave, for another training.
 
-    entities: how many new ones all parties know that are not held out. at: when the wave begins and ends, in seconds.
-    late: whether labels of held-out entities come only in this wave.
+    entities: how many new ones all parties know that are not held out. at: when the wave begins and ends, in
+    seconds. late: whether labels of held-out entities come only in this wave.
     """
 
     entities: int
@@ -40,8 +41,8 @@ class ProducedRecords:
     """readings: by topic, in order. last: written after the final restart.
 
     known: by party and entity, all columns that ever count, in order. labels: by entity, likewise.
-    first: entities of the first wave. complete: by party, how many of its own in the first wave a training may take.
-    more: how many entities of the second wave a training may take at the guest.
+    first: entities of the first wave. complete: by party, how many of its own in the first wave a training
+    may take. more: how many entities of the second wave a training may take at the guest.
     """
 
     readings: dict[str, list[Reading]] = field(default_factory=dict)
@@ -75,15 +76,20 @@ def written(
 
     If the parties wait for everything (``settled``), changes come before the last new entity.
 
-    columns: how many each party has. common: entities of the first wave that all parties know and that are not held out. batch:
-    entities of one. seconds: within which the first wave is written. held_out: the guest's secret, and the share.
+    columns: how many each party has. common: entities of the first wave that all parties know and that are
+    not held out. batch: entities of one. seconds: within which the first wave is written. held_out: the
+    guest's secret, and the share.
     """
     return _Writer(draws, columns, guest, held_out).write(common, batch, seconds, settled, again)
 
 
 class _Writer:
     def __init__(
-        self, draws: np.random.Generator, columns: Mapping[str, int], guest: str, held_out: tuple[bytes, float]
+        self,
+        draws: np.random.Generator,
+        columns: Mapping[str, int],
+        guest: str,
+        held_out: tuple[bytes, float],
     ) -> None:
         self._draws = draws
         self._columns = columns
@@ -92,7 +98,9 @@ class _Writer:
         self._found = ProducedRecords()
         self._weights = {party: draws.normal(size=count) for party, count in columns.items()}
 
-    def write(self, common: int, batch: int, seconds: float, settled: bool, again: Again | None) -> ProducedRecords:
+    def write(
+        self, common: int, batch: int, seconds: float, settled: bool, again: Again | None
+    ) -> ProducedRecords:
         found = self._found
         own = self._entities("e", common, max(0, batch - common), 5)
         found.first = frozenset(name for names in own.values() for name in names)
@@ -142,23 +150,36 @@ class _Writer:
     def _records(self, own: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
         """The records of new entities, by topic."""
         found = {
-            samples_topic(party): [(name, {"id": name, "x": self._found.known[party, name][0]}) for name in names]
+            samples_topic(party): [
+                (name, {"id": name, "x": self._found.known[party, name][0]}) for name in names
+            ]
             for party, names in own.items()
         }
-        return {**found, LABELS: [(name, {"id": name, "y": self._found.labels[name][0]}) for name in own[self._guest]]}
+        return {
+            **found,
+            LABELS: [(name, {"id": name, "y": self._found.labels[name][0]}) for name in own[self._guest]],
+        }
 
-    def _first_wave(self, topic: str, records: list[tuple[str, dict[str, Any]]], seconds: float, settled: bool) -> None:
+    def _first_wave(
+        self, topic: str, records: list[tuple[str, dict[str, Any]]], seconds: float, settled: bool
+    ) -> None:
         draws = self._draws
         order = [records[int(place)] for place in draws.permutation(len(records))]
         # The guest has columns of some entities that never get a label.
         for one in range(int(draws.integers(0, 3)) if topic == samples_topic(self._guest) else 0):
-            order.insert(one, (f"nobody-{one}", {"id": f"nobody-{one}", "x": [0.5] * self._columns[self._guest]}))
+            order.insert(
+                one, (f"nobody-{one}", {"id": f"nobody-{one}", "x": [0.5] * self._columns[self._guest]})
+            )
         for place in draws.integers(0, len(order) - 1, size=int(draws.integers(0, 6))):
             name, content = order[int(place)]
             # Insert an earlier record of the entity: other values if that is allowed, or the same ones.
             earlier = dict(content)
             if settled and draws.random() < 0.6:
-                earlier |= {"y": 1 - content["y"]} if topic == LABELS else {"x": [-1.5 * one for one in content["x"]]}
+                earlier |= (
+                    {"y": 1 - content["y"]}
+                    if topic == LABELS
+                    else {"x": [-1.5 * one for one in content["x"]]}
+                )
             order.insert(int(draws.integers(0, int(place) + 1)), (name, earlier))
         times = np.sort(draws.uniform(0.0, seconds, size=len(order)) * draws.random())
         self._read(topic, order, times)
@@ -172,7 +193,9 @@ class _Writer:
         records[LABELS] += late
         for party in self._columns:
             known = sorted(name for one, name in found.known if one == party and name in found.first)
-            for place in draws.choice(len(known), size=int(draws.integers(0, MOST_CHANGED + 1)), replace=False):
+            for place in draws.choice(
+                len(known), size=int(draws.integers(0, MOST_CHANGED + 1)), replace=False
+            ):
                 columns = np.sinh(draws.normal(size=self._columns[party])).tolist()
                 found.known[party, known[place]].append(columns)
                 records[samples_topic(party)].append((known[place], {"id": known[place], "x": columns}))
@@ -185,8 +208,13 @@ class _Writer:
             order = [content[int(place)] for place in draws.permutation(len(content))]
             self._read(topic, order, np.sort(draws.uniform(*again.at, size=len(order))))
 
-    def _read(self, topic: str, order: Sequence[tuple[str, dict[str, Any]]], times: Sequence[float] | Any) -> None:
-        readings = [Reading(topic, name, content, float(at), True) for (name, content), at in zip(order, times, strict=True)]
+    def _read(
+        self, topic: str, order: Sequence[tuple[str, dict[str, Any]]], times: Sequence[float] | Any
+    ) -> None:
+        readings = [
+            Reading(topic, name, content, float(at), True)
+            for (name, content), at in zip(order, times, strict=True)
+        ]
         self._found.readings.setdefault(topic, []).extend(readings)
 
     def _last(self, name: str, label: int) -> None:

@@ -33,7 +33,8 @@ NAME = "sim"
 G, C = "g", "c"
 STRANGER = "stranger"
 FOR_EVER = 1e6
-# Seconds between the guest's questions: it asks once after each start, because a guest that goes on asking is never done.
+# Seconds between the guest's questions: it asks once after each start, because a guest that goes on asking is
+# never done.
 SELDOM = 1_000.0
 # Fewest entities of a batch for each column of a party.
 ENTITIES_A_COLUMN = 20
@@ -46,12 +47,13 @@ METHODS = ("standardise", "clip", "rank", "signed-log", "none")
 class QuasiNewtonScenario(MembersScenario):
     """A federation that learns under faults.
 
-    sections: of every member's settings. columns: how many each party has. methods: by party, its preprocessing. hosts: their
-    names. encrypted: under Paillier. settled: every party waits for all entities that it will know of the first wave, so that the
-    rows of the first training are known.
-    waits: by party, how many entities it waits for. known: by party and entity, all columns that ever count, in order.
-    labels: by entity, likewise. first: entities of the first wave; there is a second one if there is another training.
-    fails: part of the text for the operator on why the training fails; empty: it does not fail.
+    sections: of every member's settings. columns: how many each party has. methods: by party, its
+    preprocessing. hosts: their names. encrypted: under Paillier. settled: every party waits for all entities
+    that it will know of the first wave, so that the rows of the first training are known.
+    waits: by party, how many entities it waits for. known: by party and entity, all columns that ever count,
+    in order. labels: by entity, likewise. first: entities of the first wave; there is a second one if there
+    is another training. fails: part of the text for the operator on why the training fails; empty: it does
+    not fail.
     strangers: by topic, how many records strangers have written.
     fragment_bytes: bytes of a message in one record; 0: the usual.
     absent: the member that sends nothing after the fault, if any.
@@ -77,13 +79,15 @@ class QuasiNewtonScenario(MembersScenario):
     def __str__(self) -> str:
         learning = self.sections["learning"]
         return (
-            f"quasi-Newton, {'Paillier' if self.encrypted else 'plain'}{', settled' if self.settled else ''}, {len(self.hosts)} "
-            f"hosts, columns {dict(self.columns)}, {', '.join(self.methods.values())}, {learning['optimiser']}, batches of "
-            f"{learning['batch']}, memory {learning['memory']}, a pair each {learning['curvature_every']}, at most "
-            f"{learning['epochs']} epochs, gradients {'masked' if self.masked else 'not masked'}, {len(self.known)} samples, "
-            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
-            f"{'scored, ' if self.scores else ''}{'trained again, ' if self.again else ''}"
-            f"{dict(self.workers)} processes{f', fails: {self.fails}' if self.fails else ''}; {self.faults}"
+            "quasi-Newton, "
+            f"{'Paillier' if self.encrypted else 'plain'}{', settled' if self.settled else ''}, "
+            f"{len(self.hosts)} hosts, columns {dict(self.columns)}, {', '.join(self.methods.values())}, "
+            f"{learning['optimiser']}, batches of {learning['batch']}, memory {learning['memory']}, a pair "
+            f"each {learning['curvature_every']}, at most {learning['epochs']} epochs, gradients "
+            f"{'masked' if self.masked else 'not masked'}, {len(self.known)} samples, {len(self.labels)} "
+            f"labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
+            f"{'scored, ' if self.scores else ''}{'trained again, ' if self.again else ''}{dict(self.workers)} "
+            f"processes{f', fails: {self.fails}' if self.fails else ''}; {self.faults}"
         )
 
     @property
@@ -167,11 +171,15 @@ class QuasiNewtonScenario(MembersScenario):
         return f"training is not over at {missing}" if missing else ""
 
     def _is_over(self, bus: Bus, party: str) -> bool:
-        """Whether the coordinator told a party that the training is over or failed, or the party told it of a failure."""
+        """Whether the coordinator told a party that the training is over or failed, or the party told it of a
+        failure."""
         told = messages_of(bus, f"{NAME}.{party}.decisions")
         latest = max((one.run for one in told), default=0)
         ends = (one for one in reversed(told) if one.run == latest)
-        if any(one.kind == "failed" or (one.kind == "step" and read_content(one.content, StepDecision).over) for one in ends):
+        if any(
+            one.kind == "failed" or (one.kind == "step" and read_content(one.content, StepDecision).over)
+            for one in ends
+        ):
             return True
         return any(one.kind == "failed" for one in messages_of(bus, f"{NAME}.{party}.uploads"))
 
@@ -201,7 +209,12 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         methods[hosts[-1]] = "quantile-bins"
     faulty_seconds = float(between(10, 40))
     sections: dict[str, dict[str, Any]] = {
-        "federation": {"name": NAME, "seed": seed, "parties": [str(one) for one in draws.permutation(parties)], "guest": G},
+        "federation": {
+            "name": NAME,
+            "seed": seed,
+            "parties": [str(one) for one in draws.permutation(parties)],
+            "guest": G,
+        },
         "bus": {
             "processing_guarantee": "exactly_once",
             "commit_interval_ms": between(0, 100),
@@ -234,10 +247,17 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         },
         "retraining": {},
         "scoring": {"enabled": chance(0.5), "interval_seconds": SELDOM},
-        "encryption": {"precision": "paillier" if encrypted else "plain", "study": True, "mask_gradients": chance(0.8)},
+        "encryption": {
+            "precision": "paillier" if encrypted else "plain",
+            "study": True,
+            "mask_gradients": chance(0.8),
+        },
     }
     if encrypted:
-        sections["encryption"] |= {"key_bits": made_up_secrets.KEY_BITS, "key_fingerprint": made_up_secrets.fingerprint()}
+        sections["encryption"] |= {
+            "key_bits": made_up_secrets.KEY_BITS,
+            "key_fingerprint": made_up_secrets.fingerprint(),
+        }
     if failing == "few":
         # Too few even with the entities that come last.
         common = between(batch // 2, batch - 1 - LAST_ENTITIES)
@@ -256,14 +276,22 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         sections["retraining"]["entities"] = int(further.integers(max(4, data.more // 2), data.more + 1))
     strangers = {}
     if chance(0.3):
-        places = [*(samples_topic(party) for party in parties), LABELS, *(f"{NAME}.{party}.decisions" for party in parties)]
-        places += [f"{NAME}.{party}.uploads" for party in parties] + [f"{NAME}.{host}.outputs" for host in hosts]
+        places = [
+            *(samples_topic(party) for party in parties),
+            LABELS,
+            *(f"{NAME}.{party}.decisions" for party in parties),
+        ]
+        places += [f"{NAME}.{party}.uploads" for party in parties] + [
+            f"{NAME}.{host}.outputs" for host in hosts
+        ]
         strangers = {str(topic): between(1, 3) for topic in draws.choice(places, size=2, replace=False)}
         for topic, count in strangers.items():
             for number in range(count):
                 content = {"id": f"{STRANGER}-{number}", "x": "none"}
                 at = float(draws.uniform(0.0, faulty_seconds))
-                data.readings.setdefault(topic, []).append(Reading(topic, f"{STRANGER}-{number}", content, at, False))
+                data.readings.setdefault(topic, []).append(
+                    Reading(topic, f"{STRANGER}-{number}", content, at, False)
+                )
     return QuasiNewtonScenario(
         seed=seed,
         sections=sections,
@@ -274,7 +302,8 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         encrypted=encrypted,
         settled=settled,
         waits={
-            party: count if settled else batch + between(0, min(3, count - batch)) for party, count in data.complete.items()
+            party: count if settled else batch + between(0, min(3, count - batch))
+            for party, count in data.complete.items()
         },
         readings=tuple(tuple(sorted(own, key=lambda one: one.at)) for own in data.readings.values()),
         last=tuple(data.last),
@@ -283,14 +312,18 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         first=data.first,
         rates=drawn_rates(draws, seed, True),
         faulty_seconds=faulty_seconds,
-        fails={"few": "too few for a batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(failing, ""),
+        fails={"few": "too few for a batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(
+            failing, ""
+        ),
         strangers=strangers,
         # Vectors are longer than this, so they are sent in fragments.
         fragment_bytes=between(200, 2_000) if chance(0.3) else 0,
     )
 
 
-def _another_training(draws: np.random.Generator, sections: dict[str, dict[str, Any]], batch: int, seconds: float) -> Again:
+def _another_training(
+    draws: np.random.Generator, sections: dict[str, dict[str, Any]], batch: int, seconds: float
+) -> Again:
     """Sets the settings for another training, and draws the second wave."""
     sections["alignment"]["held_out"] = float(draws.uniform(0.15, 0.3))
     sections["retraining"]["every_seconds"] = float(draws.uniform(0.1, 3.0))
@@ -298,7 +331,8 @@ def _another_training(draws: np.random.Generator, sections: dict[str, dict[str, 
     sections["learning"]["epochs"] = int(draws.integers(1, 3))
     begin = float(draws.uniform(0.5, 0.65)) * seconds
     late = bool(draws.random() < 0.5)
-    # With late labels: more than have a label before these come, so that the model scores before it is calibrated.
+    # With late labels: more than have a label before these come, so that the model scores before it is
+    # calibrated.
     sections["scoring"]["calibration_entities"] = int(draws.integers(8, 13) if late else draws.integers(2, 7))
     # If fewer than a batch, the batches stay, and the same ones are learnt from once more.
     entities = batch // 2 if draws.random() < 0.2 else batch + int(draws.integers(0, 4))

@@ -50,15 +50,21 @@ SEEDS = range(20)
 
 
 def test_every_check_holds_and_every_fault_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the equality with the arithmetic alone, sealed links and one decryption of each, whatever fails in between.
+    """Protects the equality with the arithmetic alone, sealed links and one decryption of each, whatever
+    fails in between.
 
     Second models, too: some are scored with, all with probabilities, and for some a host answers no more.
     """
     second: set[tuple[int, bool]] = set()
 
-    def noted(real: Any, bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence[Expected], common: set[str]) -> None:
+    def noted(
+        real: Any, bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence[Expected], common: set[str]
+    ) -> None:
         real(bus, chosen, outcomes, common)
-        found = [msgspec.json.decode(record.value or b"", type=Prediction) for record in bus.read(f"{NAME}.predictions")]
+        found = [
+            msgspec.json.decode(record.value or b"", type=Prediction)
+            for record in bus.read(f"{NAME}.predictions")
+        ]
         if len(outcomes) == 2:
             second.add((len({one.model for one in found}), found[-1].probability is not None))
 
@@ -73,7 +79,8 @@ def test_every_check_holds_and_every_fault_is_met(monkeypatch: pytest.MonkeyPatc
 
 
 def test_scenarios_are_of_every_kind() -> None:
-    """Protects the breadth of the seeds: with and without encryption, masks, curvature and strangers, or in vain."""
+    """Protects the breadth of the seeds: with and without encryption, masks, curvature and strangers, or in
+    vain."""
     chosen = [scenario(seed) for seed in SEEDS]
     assert {len(one.hosts) for one in chosen} == {1, 2, 3}
     assert {len(one.hosts) for one in chosen if one.encrypted} == {1, 2}
@@ -90,9 +97,12 @@ def test_scenarios_are_of_every_kind() -> None:
 
 
 def test_a_seed_is_one_history() -> None:
-    """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and secrets."""
+    """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and
+    secrets."""
     encrypted = next(seed for seed in SEEDS if scenario(seed).encrypted)
-    assert [simulate(seed).hash for seed in (12, encrypted)] == [simulate(seed).hash for seed in (12, encrypted)]
+    assert [simulate(seed).hash for seed in (12, encrypted)] == [
+        simulate(seed).hash for seed in (12, encrypted)
+    ]
 
 
 def links_are_open(patch: pytest.MonkeyPatch) -> None:
@@ -140,7 +150,9 @@ def rows_of_the_entity_before(patch: pytest.MonkeyPatch) -> None:
 def hosts_have_another_order(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, channel: str, other: str, kind: str, content: bytes) -> None:
         if kind == "aligned":
-            content = content_of(Aligned(np.frombuffer(read_content(content, Aligned).places, "<u4")[::-1].tobytes()))
+            content = content_of(
+                Aligned(np.frombuffer(read_content(content, Aligned).places, "<u4")[::-1].tobytes())
+            )
         real(self, channel, other, kind, content)
 
     instead(patch, MessageExchange, "tell", change)
@@ -276,7 +288,11 @@ def probabilities_are_not_published(patch: pytest.MonkeyPatch) -> None:
 
 def parts_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     real = LongMessages.restore
-    patch.setattr(LongMessages, "restore", lambda self, change: change.key.startswith(FRAGMENTS.prefix) or real(self, change))
+    patch.setattr(
+        LongMessages,
+        "restore",
+        lambda self, change: change.key.startswith(FRAGMENTS.prefix) or real(self, change),
+    )
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -306,7 +322,9 @@ MUTATIONS: dict[str, Mutation] = {
     "held out: the model is judged by what it has learnt from": the_model_is_judged_by_what_it_has_learnt_from,
     "scores: what was published is not remembered": what_was_published_is_not_remembered,
     "scores: probabilities are not published": probabilities_are_not_published,
-    "written: a label that there is not": written(b"entity/", lambda entity: structs.replace(entity, label=2)),
+    "written: a label that there is not": written(
+        b"entity/", lambda entity: structs.replace(entity, label=2)
+    ),
     "restored: without scores": without(b"score/"),
     "restored: without sessions": without(b"session/"),
     "restored: without the model": without(b"trained/"),
@@ -349,6 +367,7 @@ TRIED_FIRST = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds, and says how."""
+    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds,
+    and says how."""
     MUTATIONS[name](monkeypatch)
     check_caught(name, simulate, TRIED_FIRST.get(name, SMALL))

@@ -62,10 +62,15 @@ def added(one: tuple[int, int] | None, two: tuple[int, int] | None) -> tuple[int
     return x, (slope * (a - x) - b) % P
 
 
-@given(st.sets(st.text(max_size=6), max_size=8), st.sets(st.text(max_size=6), max_size=8), st.sets(st.text(max_size=6), max_size=8))
+@given(
+    st.sets(st.text(max_size=6), max_size=8),
+    st.sets(st.text(max_size=6), max_size=8),
+    st.sets(st.text(max_size=6), max_size=8),
+)
 @settings(deadline=None, max_examples=25)
 def test_both_find_the_intersection(common: set[str], host: set[str], guest: set[str]) -> None:
-    """Protects training: rows of the two parties belong to the same entities. The oracle is the intersection of sets."""
+    """Protects training: rows of the two parties belong to the same entities. The oracle is the intersection
+    of sets."""
     a, b = ends(list(common | host), list(common | guest))
     at_host, at_guest = a.blind_theirs(b.blind_own()), b.blind_theirs(a.blind_own())
     found = a.intersect(at_guest, at_host)
@@ -75,7 +80,8 @@ def test_both_find_the_intersection(common: set[str], host: set[str], guest: set
 
 
 def test_a_point_is_multiplied_as_the_textbook_says() -> None:
-    """Protects other implementations: the messages are abscissas of P-256, and nothing of the library's own."""
+    """Protects other implementations: the messages are abscissas of P-256, and nothing of the library's
+    own."""
     party = Alignment(HOST, SESSION, ["anna"], 10)
     scalar = party._scalar.private_numbers().private_value
     assert party.blind_own() == [multiplied(scalar, abscissa_of("anna"))]
@@ -84,7 +90,8 @@ def test_a_point_is_multiplied_as_the_textbook_says() -> None:
 
 
 def test_what_is_sent_is_a_function_of_secret_session_and_set() -> None:
-    """Protects a redo and its privacy: the same is the same bytes; another set in the session has not one point in common."""
+    """Protects a redo and its privacy: the same is the same bytes; another set in the session has not one
+    point in common."""
     names = [f"person-{number}" for number in range(20)]
     first = Alignment(HOST, SESSION, names, 1000).blind_own()
     assert first == Alignment(HOST, SESSION, names[::-1], 1000).blind_own()
@@ -97,7 +104,8 @@ def test_what_is_sent_is_a_function_of_secret_session_and_set() -> None:
 
 
 def test_the_order_tells_nothing_of_the_names() -> None:
-    """Protects the rest of a set: with names in order, the places of common ones would show how many lie between."""
+    """Protects the rest of a set: with names in order, the places of common ones would show how many lie
+    between."""
     names = [f"{number:04}" for number in range(200)]
     party = Alignment(HOST, SESSION, names, 1000)
     assert party.blind_own() == sorted(party.blind_own())
@@ -107,7 +115,8 @@ def test_the_order_tells_nothing_of_the_names() -> None:
 
 
 def test_the_other_cannot_try_names_out() -> None:
-    """Protects entities that are not common: without the scalar a name's point is not to be found in the message."""
+    """Protects entities that are not common: without the scalar a name's point is not to be found in the
+    message."""
     sent = set(Alignment(HOST, SESSION, ["anna"], 10).blind_own())
     assert abscissa_of("anna") not in sent
     assert sent.isdisjoint(Alignment(GUEST, SESSION, ["anna"], 10).blind_own())
@@ -118,7 +127,8 @@ def test_the_other_cannot_try_names_out() -> None:
 
 
 def test_points_that_are_none_are_refused() -> None:
-    """Protects the scalar and the memory: nothing is multiplied but points of the curve, and not more than agreed."""
+    """Protects the scalar and the memory: nothing is multiplied but points of the curve, and not more than
+    agreed."""
     party = Alignment(HOST, SESSION, ["anna"], 3)
     good = Alignment(GUEST, SESSION, ["anna", "otto", "ina"], 3).blind_own()
     none = next(x for x in range(1, 100) if pow((x**3 - 3 * x + B) % P, (P - 1) // 2, P) == P - 1)
@@ -153,9 +163,17 @@ def test_a_set_that_is_too_large_or_has_a_name_twice_is_refused() -> None:
 
 def test_names_do_not_run_together() -> None:
     """Protects the digest and the points: sets that differ have other digests, sessions too."""
-    digests = [set_digest(names, session) for names, session in (
-        (["ab"], b"s"), (["a", "b"], b"s"), (["a", "b", ""], b"s"), ([], b"s"), (["s"], b""), (["ab"], b"t"),
-    )]
+    digests = [
+        set_digest(names, session)
+        for names, session in (
+            (["ab"], b"s"),
+            (["a", "b"], b"s"),
+            (["a", "b", ""], b"s"),
+            ([], b"s"),
+            (["s"], b""),
+            (["ab"], b"t"),
+        )
+    ]
     assert len(set(digests)) == 6
     assert set_digest(["b", "a"], b"s") == set_digest(["a", "b"], b"s")
 
@@ -174,7 +192,11 @@ def test_keyed_hashes_find_the_intersection_too() -> None:
     assert common(KeyedHashes(b"l" * 32, SESSION, names, 10), guest) == {}
     assert common(KeyedHashes(key, b"other", names, 10), guest) == {}
     few = KeyedHashes(key, SESSION, ["a"], 2)
-    for theirs, reason in ((few.blind_own() * 2, "repeated"), ([b"x"], "malformed"), (host.blind_own(), "oversized")):
+    for theirs, reason in (
+        (few.blind_own() * 2, "repeated"),
+        ([b"x"], "malformed"),
+        (host.blind_own(), "oversized"),
+    ):
         with pytest.raises(PeerError) as caught:
             few.blind_theirs(theirs)
         assert caught.value.reason == reason

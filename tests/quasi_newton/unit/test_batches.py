@@ -1,4 +1,5 @@
-"""The partition: once a record is in a batch it stays there, and batches that would tell too much are refused."""
+"""The partition: once a record is in a batch it stays there, and batches that would tell too much are
+refused."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamfl.quasi_newton.rows.batches import FrozenBatches, check_batch, check_support, far_rows, least_batch, secret_start
+from streamfl.quasi_newton.rows.batches import (
+    FrozenBatches,
+    check_batch,
+    check_support,
+    far_rows,
+    least_batch,
+    secret_start,
+)
 
 
 def names(first: int, end: int) -> list[str]:
@@ -63,7 +71,9 @@ def test_small_batches_are_refused() -> None:
 def test_columns_with_few_members_are_refused() -> None:
     """Protects the one customer with a flag: the column's gradient is that customer's residual."""
     random = np.random.default_rng(0)
-    inputs = np.column_stack([random.normal(size=300), np.ones(300), np.zeros(300), np.zeros(300), np.full(300, 2.5)])
+    inputs = np.column_stack(
+        [random.normal(size=300), np.ones(300), np.zeros(300), np.zeros(300), np.full(300, 2.5)]
+    )
     inputs[7, 2] = 1.0
     inputs[:40, 3] = 1.0
     inputs[:9, 4] = random.normal(size=9)
@@ -80,7 +90,8 @@ def hat(inputs: Any, intercept: bool) -> Any:
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_no_row_is_left_that_stands_out(intercept: bool) -> None:
-    """Protects labels: whoever is muted has too large a leverage by the hat matrix in some turn, and nobody has who is left."""
+    """Protects labels: whoever is muted has too large a leverage by the hat matrix in some turn, and nobody
+    has who is left."""
     random = np.random.default_rng(0)
     for columns in (1, 4, 9):
         inputs = np.round(np.exp(1.5 * random.normal(size=(400, columns))) * 256) / 256
@@ -96,7 +107,8 @@ def test_no_row_is_left_that_stands_out(intercept: bool) -> None:
 
 
 def test_two_columns_that_differ_in_one_row_mute_it() -> None:
-    """Protects a label: the difference of two sums is the residual of the one row, however small the difference of the columns."""
+    """Protects a label: the difference of two sums is the residual of the one row, however small the
+    difference of the columns."""
     random = np.random.default_rng(0)
     inputs = np.round(random.normal(0, 60, size=(1000, 3)) * 256) / 256
     inputs[:, 1] = inputs[:, 0]
@@ -112,7 +124,8 @@ def test_two_columns_that_differ_in_one_row_mute_it() -> None:
 
 
 def test_the_intercept_counts() -> None:
-    """Protects hosts' outputs: at the guest a column that is 1 but in one row makes, with the ones, this row's residual."""
+    """Protects hosts' outputs: at the guest a column that is 1 but in one row makes, with the ones, this
+    row's residual."""
     inputs = np.ones((300, 1))
     inputs[8] = 0.0
     assert not far_rows(inputs, 0.2).any()
@@ -120,7 +133,8 @@ def test_the_intercept_counts() -> None:
 
 
 def test_nobody_is_muted_where_nobody_stands_out() -> None:
-    """Protects accuracy: columns that repeat one another, that are constant or that five rows share are learnt from in full."""
+    """Protects accuracy: columns that repeat one another, that are constant or that five rows share are
+    learnt from in full."""
     random = np.random.default_rng(0)
     inputs = np.column_stack([random.normal(size=(300, 3)), np.zeros(300), np.full(300, 2.5), np.zeros(300)])
     inputs = np.column_stack([inputs, inputs[:, 0], inputs[:, 1] - inputs[:, 2]])
@@ -137,9 +151,17 @@ def test_nobody_is_muted_where_nobody_stands_out() -> None:
 
 
 def test_muting_ends() -> None:
-    """Protects a party from a loop without end: where each turn leaves a new row that stands out, all are muted, and that is it."""
+    """Protects a party from a loop without end: where each turn leaves a new row that stands out, all are
+    muted, and that is it."""
     steps = np.diag(2.0 ** -np.arange(40)) + np.diag(np.full(39, 1 / 256), 1)
-    for inputs in (np.eye(50), 3.0 ** np.arange(12)[:, np.newaxis], steps, np.zeros((20, 2)), np.zeros((20, 0)), np.zeros((0, 3))):
+    for inputs in (
+        np.eye(50),
+        3.0 ** np.arange(12)[:, np.newaxis],
+        steps,
+        np.zeros((20, 2)),
+        np.zeros((20, 0)),
+        np.zeros((0, 3)),
+    ):
         far = far_rows(inputs, 1e-3)
         assert np.array_equal(far, inputs.any(axis=1))
 

@@ -19,7 +19,9 @@ def test_many_inverses_are_each_an_inverse() -> None:
     """Protects negative entries of a matrix: they are powers of these."""
     modulus = 10**9 + 7
     numbers = [3, 10**9, 12345, 1]
-    assert [one * other % modulus for one, other in zip(numbers, bignum.inverses(numbers, modulus), strict=True)] == [1] * 4
+    assert [
+        one * other % modulus for one, other in zip(numbers, bignum.inverses(numbers, modulus), strict=True)
+    ] == [1] * 4
     assert bignum.inverses([], modulus) == []
     with pytest.raises(ZeroDivisionError):
         bignum.inverses([3, 10, 7], 35)
@@ -29,7 +31,8 @@ WITHOUT = "import sys; sys.modules.update(gmpy2=None, phe=None);"
 
 
 def test_who_needs_no_encryption_needs_no_extra() -> None:
-    """Protects every other system, and `precision = "plain"`: `run` and `check` load all kinds of roles that are installed."""
+    """Protects every other system, and `precision = "plain"`: `run` and `check` load all kinds of roles that
+    are installed."""
     program = (
         f"{WITHOUT} from streamfl.runtime.kinds import known_kinds; known_kinds();"
         "import streamfl.quasi_newton.tools.direct, streamfl.quasi_newton.tools.keys;"
@@ -41,8 +44,11 @@ def test_who_needs_no_encryption_needs_no_extra() -> None:
 
 
 @pytest.mark.parametrize("member", ["g", "h1", "c"])
-def test_who_lacks_the_extra_is_told_how_to_get_it(member: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects an operator from a member that starts, and ends with a traceback at the first number that it encrypts."""
+def test_who_lacks_the_extra_is_told_how_to_get_it(
+    member: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects an operator from a member that starts, and ends with a traceback at the first number that it
+    encrypts."""
     settings = settings_of(member, 1, Secrets(tmp_path))
     monkeypatch.setattr(bignum, "gmpy2", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'streamfl\[paillier\]'"):

@@ -46,11 +46,14 @@ def framed(*parts: bytes) -> bytes:
 @given(st.lists(st.integers(-(2**400), 2**400), max_size=5))
 @settings(deadline=None, max_examples=20)
 def test_what_is_encrypted_is_decrypted_by_phe(private: PaillierPrivateKey, numbers: list[int]) -> None:
-    """Protects the plaintexts: they are Paillier's, whatever blinds them. The oracle is phe's own decryption."""
+    """Protects the plaintexts: they are Paillier's, whatever blinds them. The oracle is phe's own
+    decryption."""
     n = int(private.public.n)
     theirs = phe.PaillierPrivateKey(phe.PaillierPublicKey(n), int(private.p), int(private.q))
     ciphertexts = Encryptor(private.public, SECRET).encrypt(numbers, PLACE)
-    assert [theirs.raw_decrypt(int(ciphertext)) for ciphertext in ciphertexts] == [number % n for number in numbers]
+    assert [theirs.raw_decrypt(int(ciphertext)) for ciphertext in ciphertexts] == [
+        number % n for number in numbers
+    ]
 
 
 @pytest.fixture(name="longer", scope="module")
@@ -64,7 +67,8 @@ def _longer() -> PaillierPrivateKey:
 
 @pytest.mark.parametrize("name", ["private", "longer"])
 def test_it_is_the_blinding_that_the_paper_describes(name: str, request: pytest.FixtureRequest) -> None:
-    """Protects other implementations, and the table: h = -y^2, exponents of 256 bits by SHAKE-256, Python's pow."""
+    """Protects other implementations, and the table: h = -y^2, exponents of 256 bits by SHAKE-256, Python's
+    pow."""
     public = request.getfixturevalue(name).public
     n, n_squared, size = int(public.n), int(public.n_squared), public.bits // 8
     secret = HKDF(SHA256(), 32, None, b"streamfl/1 quasi-newton randomness").derive(SECRET)
@@ -93,7 +97,8 @@ def test_it_is_the_blinding_that_the_paper_describes(name: str, request: pytest.
 @example(b"\1" + bytes(31))
 @example(bytes(31) + b"\x80")
 def test_any_exponent_is_the_power_that_it_says(longer: PaillierPrivateKey, exponent: bytes) -> None:
-    """Protects what decrypts: the product in two halves is Python's power for every exponent, the least and the largest too."""
+    """Protects what decrypts: the product in two halves is Python's power for every exponent, the least and
+    the largest too."""
     encryptor = _encryptor(int(longer.p), int(longer.q))
     expected = pow(int(encryptor.h), int.from_bytes(exponent, "little"), int(longer.public.n_squared))
     assert encryptor._blinding(exponent) == expected
@@ -104,19 +109,26 @@ def _encryptor(p: int, q: int) -> Encryptor:
     return Encryptor(PaillierPrivateKey(p, q).public, SECRET)
 
 
-@pytest.mark.parametrize(("bits", "wanted"), [(512, 256), (1024, 256), (2048, 256), (3072, 384), (4096, 512), (8192, 1024)])
+@pytest.mark.parametrize(
+    ("bits", "wanted"), [(512, 256), (1024, 256), (2048, 256), (3072, 384), (4096, 512), (8192, 1024)]
+)
 def test_exponents_are_as_long_as_is_said(bits: int, wanted: int) -> None:
-    """Protects the blinding from a square root of all exponents that could be tried: 256 bits, and an eighth of a longer key's."""
+    """Protects the blinding from a square root of all exponents that could be tried: 256 bits, and an eighth
+    of a longer key's."""
     assert exponent_bits(PaillierPublicKey(2**bits - 1)) == wanted
 
 
 def test_blindings_are_spread_over_the_group(longer: PaillierPrivateKey) -> None:
-    """Protects equal numbers from a look at their ciphertexts: of 2,000 that encrypt 0, remainders modulo n are spread evenly, by
-    their size and by small moduli, and half of them are squares modulo either prime.
+    """Protects equal numbers from a look at their ciphertexts: of 2,000 that encrypt 0, remainders modulo n
+    are spread evenly, by their size and by small moduli, and half of them are squares modulo either prime.
     """
     n, count_of = int(longer.public.n), 2_000
     drawn = [int(one) % n for one in _encryptor(int(longer.p), int(longer.q)).encrypt([0] * count_of, PLACE)]
-    for places in ([16 * one // n for one in drawn], [one % 16 for one in drawn], [one % 17 for one in drawn]):
+    for places in (
+        [16 * one // n for one in drawn],
+        [one % 16 for one in drawn],
+        [one % 17 for one in drawn],
+    ):
         assert chisquare(np.bincount(places)).pvalue > 1e-3
     for prime in (int(longer.p), int(longer.q)):
         squares = sum(legendre(one, prime) == 1 for one in drawn)
@@ -124,7 +136,8 @@ def test_blindings_are_spread_over_the_group(longer: PaillierPrivateKey) -> None
 
 
 def test_h_lies_in_no_small_part_of_the_group(private: PaillierPrivateKey) -> None:
-    """Protects the blinding: -y^2 is no square for either prime, so h generates all that blinding is to reach."""
+    """Protects the blinding: -y^2 is no square for either prime, so h generates all that blinding is to
+    reach."""
     for secret in (SECRET, OTHER):
         h = int(Encryptor(private.public, secret).h)
         for prime in (int(private.p), int(private.q)):
@@ -138,18 +151,25 @@ def test_an_identical_redo_is_identical_bytes(private: PaillierPrivateKey) -> No
         first = encryptor.encrypt(numbers, PLACE)
         assert again.encrypt(list(numbers), PLACE) == first
         assert again.rerandomise(first, PLACE) == encryptor.rerandomise(first, PLACE)
-        assert Masks(private.public, SECRET).mask(first, PLACE) == Masks(private.public, SECRET).mask(first, PLACE)
+        assert Masks(private.public, SECRET).mask(first, PLACE) == Masks(private.public, SECRET).mask(
+            first, PLACE
+        )
 
 
-def test_whatever_differs_gives_other_randomness_everywhere(private: PaillierPrivateKey, other: PaillierPrivateKey) -> None:
-    """Protects an altered redo: a number, a field of the place, secret, key or length, and nothing is drawn twice."""
+def test_whatever_differs_gives_other_randomness_everywhere(
+    private: PaillierPrivateKey, other: PaillierPrivateKey
+) -> None:
+    """Protects an altered redo: a number, a field of the place, secret, key or length, and nothing is drawn
+    twice."""
     numbers = [5, 5, -1]
     seen: list[bytes] = []
     draws: list[tuple[PaillierPrivateKey, bytes, RandomnessContext, list[int]]] = [
         (private, SECRET, place, numbers) for place in (PLACE, *PLACES)
     ]
     draws += [(private, OTHER, PLACE, numbers), (other, SECRET, PLACE, numbers)]
-    draws += [(private, SECRET, PLACE, altered) for altered in ([5, 5, -2], [5, -1, 5], [5, 5], [5, 5, -1, 0])]
+    draws += [
+        (private, SECRET, PLACE, altered) for altered in ([5, 5, -2], [5, -1, 5], [5, 5], [5, 5, -1, 0])
+    ]
     for key, secret, place, content in draws:
         randomness = SecretRandomness(key.public, secret)
         digest = randomness.digest([1 + key.public.n * (number % key.public.n) for number in content])
@@ -174,14 +194,17 @@ def test_rerandomised_ciphertexts_say_the_same(private: PaillierPrivateKey) -> N
 
 
 def test_a_mask_comes_off_again(private: PaillierPrivateKey) -> None:
-    """Protects the party's gradient: packed, masked, blinded, decrypted, unmasked and unpacked it is what it was."""
+    """Protects the party's gradient: packed, masked, blinded, decrypted, unmasked and unpacked it is what it
+    was."""
     packing, masks = Packing(private.public, FixedPoint(0, 10**9)), Masks(private.public, SECRET)
     encryptor = Encryptor(private.public, SECRET)
     numbers = [(-1) ** index * (10**9 - index) for index in range(3 * packing.slots - 1)]
     packed = packing.pack_ciphertexts(encryptor.encrypt(numbers, PLACE))
     masked, digest = masks.mask(packed, PLACE)
     answer = private.decrypt(encryptor.rerandomise(masked, PLACE))
-    assert packing.unpack(Masks(private.public, SECRET).unmask(answer, PLACE, digest), len(numbers)) == numbers
+    assert (
+        packing.unpack(Masks(private.public, SECRET).unmask(answer, PLACE, digest), len(numbers)) == numbers
+    )
     for wrong in ((PLACES[0], digest), (PLACE, bytes(32))):
         with pytest.raises(PeerError):
             packing.unpack(masks.unmask(answer, *wrong), len(numbers))
@@ -208,12 +231,15 @@ def test_numbers_outside_the_group_are_refused(private: PaillierPrivateKey) -> N
 
 
 def test_vectors_of_numpy_and_of_python_are_the_same(private: PaillierPrivateKey) -> None:
-    """Protects a redo by another way of computing: what kind of integer a number was must not change a byte."""
+    """Protects a redo by another way of computing: what kind of integer a number was must not change a
+    byte."""
     encryptor, numbers = Encryptor(private.public, SECRET), [5, -(2**40), 0]
     expected = encryptor.encrypt(numbers, PLACE)
     assert encryptor.encrypt(np.array(numbers), PLACE) == expected
     assert encryptor.encrypt(np.array(numbers, dtype=object), PLACE) == expected
     assert encryptor.encrypt([number % private.public.n for number in numbers], PLACE) == expected
-    assert add_plain(private.public, expected, np.array(numbers)) == add_plain(private.public, expected, numbers)
+    assert add_plain(private.public, expected, np.array(numbers)) == add_plain(
+        private.public, expected, numbers
+    )
     packing = Packing(private.public, FixedPoint(0, 2**40))
     assert packing.pack(np.array(numbers)) == packing.pack(numbers)

@@ -40,11 +40,17 @@ def bare_plaintext(key: PaillierPublicKey, ciphertext: int) -> int | None:
 def differences(key: PaillierPublicKey, one: Sequence[int], two: Sequence[int]) -> list[int | None]:
     """What the quotients of two vectors show of the differences of their plaintexts."""
     n_squared = int(key.n_squared)
-    return [bare_plaintext(key, int(a) * pow(int(b), -1, n_squared) % n_squared) for a, b in itertools.product(one, two)]
+    return [
+        bare_plaintext(key, int(a) * pow(int(b), -1, n_squared) % n_squared)
+        for a, b in itertools.product(one, two)
+    ]
 
 
-def test_the_host_reads_the_labels_of_residuals_that_are_not_blinded_anew(private: PaillierPrivateKey) -> None:
-    """Protects the labels: the host knows [[u_A]], and without new blinding [[D]] [[u_A]]^-1 = 1 + n (u_B - 2 y)."""
+def test_the_host_reads_the_labels_of_residuals_that_are_not_blinded_anew(
+    private: PaillierPrivateKey,
+) -> None:
+    """Protects the labels: the host knows [[u_A]], and without new blinding [[D]] [[u_A]]^-1 = 1 + n (u_B - 2
+    y)."""
     generator = random.Random(0)
     of_host = [generator.randint(-(2**28), 2**28) for _ in range(20)]
     labels = [generator.choice((-1, 1)) for _ in range(20)]
@@ -55,7 +61,8 @@ def test_the_host_reads_the_labels_of_residuals_that_are_not_blinded_anew(privat
     naive = add_plain(private.public, sent, added)
     n_squared = int(private.public.n_squared)
     read = [
-        bare_plaintext(private.public, int(d) * pow(int(u), -1, n_squared) % n_squared) for d, u in zip(naive, sent, strict=True)
+        bare_plaintext(private.public, int(d) * pow(int(u), -1, n_squared) % n_squared)
+        for d, u in zip(naive, sent, strict=True)
     ]
     assert read == added
     assert [(u - number) // 2**25 for number, u in zip(added, of_guest, strict=True)] == labels
@@ -68,7 +75,8 @@ def test_the_host_reads_the_labels_of_residuals_that_are_not_blinded_anew(privat
 
 
 def test_phes_exponents_tell_magnitudes_and_ours_are_public(private: PaillierPrivateKey) -> None:
-    """Protects magnitudes: phe's encoder puts an exponent that follows the value beside each ciphertext, in the clear."""
+    """Protects magnitudes: phe's encoder puts an exponent that follows the value beside each ciphertext, in
+    the clear."""
     theirs = phe.PaillierPublicKey(int(private.public.n))
     values = [2.0**-20, 0.001, 0.5, 3.7, 50.0]
     exponents = [theirs.encrypt(value).exponent for value in values]
@@ -77,7 +85,10 @@ def test_phes_exponents_tell_magnitudes_and_ours_are_public(private: PaillierPri
 
     encryptor = Encryptor(private.public, HOST)
     contents = [
-        encode_ciphertexts(private.public, encryptor.encrypt(KINDS.inner_products.encode(np.array([value])).tolist(), AT_HOST))
+        encode_ciphertexts(
+            private.public,
+            encryptor.encrypt(KINDS.inner_products.encode(np.array([value])).tolist(), AT_HOST),
+        )
         for value in values
     ]
     # What is beside the ciphertext is nothing, and its length is the key's.
@@ -86,7 +97,8 @@ def test_phes_exponents_tell_magnitudes_and_ours_are_public(private: PaillierPri
 
 
 def test_no_h_comes_from_anybody(private: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects everything: with h = 1 each ciphertext is bare. A key is n and no more, and h is made of the party's secret."""
+    """Protects everything: with h = 1 each ciphertext is bare. A key is n and no more, and h is made of the
+    party's secret."""
     public = private.public
     content = public.to_bytes() + (1).to_bytes(128, "big")
     with pytest.raises(PeerError):
@@ -104,14 +116,17 @@ def test_no_h_comes_from_anybody(private: PaillierPrivateKey, monkeypatch: pytes
 
 
 class Transcript(msgspec.Struct):
-    """All that was written by the guest: residuals, and uploads with what the coordinator decrypts of them."""
+    """All that was written by the guest: residuals, and uploads with what the coordinator decrypts of
+    them."""
 
     residuals: list[int]
     uploads: list[int]
     answers: list[int]
 
 
-def written(private: PaillierPrivateKey, of_guest: list[int], sent: list[int], matrix: np.ndarray) -> Transcript:
+def written(
+    private: PaillierPrivateKey, of_guest: list[int], sent: list[int], matrix: np.ndarray
+) -> Transcript:
     """What a guest writes in an iteration, and would write again after a crash."""
     public = private.public
     encryptor, masks = Encryptor(public, GUEST), Masks(public, GUEST)
@@ -127,16 +142,20 @@ def redo(private: PaillierPrivateKey) -> tuple[Transcript, Transcript, Transcrip
     """An iteration, the same once more, and with one number altered: a late label, a corrected record."""
     generator = random.Random(1)
     of_guest = [generator.randint(-(2**28), 2**28) for _ in range(12)]
-    sent = Encryptor(private.public, HOST).encrypt([generator.randint(-(2**28), 2**28) for _ in range(12)], AT_HOST)
+    sent = Encryptor(private.public, HOST).encrypt(
+        [generator.randint(-(2**28), 2**28) for _ in range(12)], AT_HOST
+    )
     matrix = np.random.default_rng(2).integers(-(2**12), 2**12, (12, 3))
     altered = [of_guest[0] + 2**25, *of_guest[1:]]
     return tuple(written(private, numbers, sent, matrix) for numbers in (of_guest, of_guest, altered))  # type: ignore[return-value]
 
 
-def test_an_altered_redo_shows_no_difference(private: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects what was sent before a crash and read by somebody: no quotient of ciphertexts and no difference of masked residues
-    shows a difference of plaintexts. Randomness that is keyed by a counter alone shows them all, and which number was altered.
-    """
+def test_an_altered_redo_shows_no_difference(
+    private: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects what was sent before a crash and read by somebody: no quotient of ciphertexts and no
+    difference of masked residues shows a difference of plaintexts. Randomness that is keyed by a counter
+    alone shows them all, and which number was altered."""
     first, again, altered = redo(private)
     assert first == again
     assert set(differences(private.public, first.residuals, altered.residuals)) == {None}
@@ -146,7 +165,9 @@ def test_an_altered_redo_shows_no_difference(private: PaillierPrivateKey, monkey
 
     def shown(one: Transcript, two: Transcript) -> bool:
         """Whether the difference of the coordinator's residues is one of gradients, and not of masks."""
-        return all(min((a - b) % n, (b - a) % n) < small for a, b in zip(one.answers, two.answers, strict=True))
+        return all(
+            min((a - b) % n, (b - a) % n) < small for a, b in zip(one.answers, two.answers, strict=True)
+        )
 
     assert not shown(first, altered)
 
@@ -159,7 +180,8 @@ def test_an_altered_redo_shows_no_difference(private: PaillierPrivateKey, monkey
 
 
 def test_the_coordinator_sees_uniform_residues(private: PaillierPrivateKey) -> None:
-    """Protects gradients: masked, what is decrypted is uniform on 0 .. n - 1; unmasked, it is the gradient to the last bit."""
+    """Protects gradients: masked, what is decrypted is uniform on 0 .. n - 1; unmasked, it is the gradient to
+    the last bit."""
     public = private.public
     n = int(public.n)
     packing, masks = Packing(public, KINDS.gradients), Masks(public, HOST)

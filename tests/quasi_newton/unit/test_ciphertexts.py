@@ -30,7 +30,8 @@ def test_a_vector_crosses_the_wire_and_its_size_tells_nothing(private: PaillierP
 
 
 def test_what_no_member_can_have_encrypted_is_refused(private: PaillierPrivateKey) -> None:
-    """Protects the products and the decryption: zero, one, multiples of a factor, bare plaintexts, numbers beyond the group."""
+    """Protects the products and the decryption: zero, one, multiples of a factor, bare plaintexts, numbers
+    beyond the group."""
     public = private.public
     n, n_squared, p = int(public.n), int(public.n_squared), int(private.p)
     good = Encryptor(public, bytes(range(32))).encrypt([5, 6, 7], PLACE)
@@ -48,10 +49,14 @@ def test_what_no_member_can_have_encrypted_is_refused(private: PaillierPrivateKe
 
 
 def test_the_same_ciphertext_twice_is_refused(private: PaillierPrivateKey) -> None:
-    """Protects from a vector that was put together of another's pieces: whoever blinds anew sends no two alike."""
+    """Protects from a vector that was put together of another's pieces: whoever blinds anew sends no two
+    alike."""
     encryptor = Encryptor(private.public, b"s" * 32)
     one, other = encryptor.encrypt([3, 3], PLACE)
-    assert decode_ciphertexts(private.public, encode_ciphertexts(private.public, [one, other]), 2) == [one, other]
+    assert decode_ciphertexts(private.public, encode_ciphertexts(private.public, [one, other]), 2) == [
+        one,
+        other,
+    ]
     with pytest.raises(PeerError, match="ciphertext_repeated"):
         decode_ciphertexts(private.public, encode_ciphertexts(private.public, [one, other, one]), 3)
 
@@ -69,7 +74,11 @@ def test_no_bytes_lead_to_anything_but_a_counted_reason(private: PaillierPrivate
     generator = random.Random(0)
     for _ in range(300):
         size = generator.choice((0, 1, 127, 128, 256, 257))
-        content = generator.randbytes(size) if generator.random() < 0.5 else bytes([generator.randrange(256)]) * size
+        content = (
+            generator.randbytes(size)
+            if generator.random() < 0.5
+            else bytes([generator.randrange(256)]) * size
+        )
         reason = None
         try:
             decode_ciphertexts(private.public, content, generator.randrange(4))

@@ -1,4 +1,5 @@
-"""``streamfl keys``: from nothing to a key that every member pins, to the next one, and to the old one's end."""
+"""``streamfl keys``: from nothing to a key that every member pins, to the next one, and to the old one's
+end."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 class Line:
     """The command line in this process, and the path of a key file."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.path = folder / "paillier.json"
         self._monkeypatch, self._capture = monkeypatch, capture
 
@@ -36,7 +39,8 @@ def _line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_a_key_is_made_and_only_its_fingerprint_is_printed(line: Line) -> None:
-    """Protects the first step of every federation: the file is the coordinator's alone, and what is copied is on stdout, alone."""
+    """Protects the first step of every federation: the file is the coordinator's alone, and what is copied is
+    on stdout, alone."""
     code, out, said = line("init")
     (key,) = read_key_file(line.path)
     assert (code, out) == (0, f"{key.public.fingerprint}\n")
@@ -59,7 +63,8 @@ def test_a_key_that_is_there_is_not_overwritten(line: Line) -> None:
 
 
 def test_another_length_is_told_as_the_setting_that_it_needs(line: Line) -> None:
-    """Protects members from a start that fails for want of `encryption.key_bits`, and the command from a length that none has."""
+    """Protects members from a start that fails for want of `encryption.key_bits`, and the command from a
+    length that none has."""
     code, _, said = line("init", "--bits", 520)
     assert code == 2
     assert "a multiple of 16 is expected" in said
@@ -96,7 +101,8 @@ def test_a_rotation_may_change_the_length(line: Line) -> None:
 def test_a_new_key_with_a_factor_of_an_old_one_is_refused(
     line: Line, private: PaillierPrivateKey, other: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects both keys from a machine without entropy: whoever sees two moduli with a common factor has both keys."""
+    """Protects both keys from a machine without entropy: whoever sees two moduli with a common factor has
+    both keys."""
     drawn = iter([private, PaillierPrivateKey(private.p, other.q)])
     monkeypatch.setattr(key_file, "generate_key", lambda bits, entropy: next(drawn))
     make_key_file(line.path, 512)
@@ -126,7 +132,10 @@ def test_an_old_key_is_removed_and_the_newest_is_not(line: Line) -> None:
     old = make_key_file(line.path, 512).public
     line("rotate")
     new = read_key_file(line.path)[0].public
-    for fingerprint, text in ((new.fingerprint, "is its newest key"), ("0" * 64, "has no key with fingerprint")):
+    for fingerprint, text in (
+        (new.fingerprint, "is its newest key"),
+        ("0" * 64, "has no key with fingerprint"),
+    ):
         code, _, said = line("remove", "--fingerprint", fingerprint)
         assert code == 2
         assert text in said
@@ -150,7 +159,9 @@ def test_a_file_that_others_may_read_or_that_is_missing_is_refused(line: Line, c
 
 
 @pytest.mark.parametrize("command", ["init", "rotate", "show"])
-def test_who_lacks_the_extra_is_told_how_to_get_it(line: Line, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lacks_the_extra_is_told_how_to_get_it(
+    line: Line, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects an operator from a traceback."""
     monkeypatch.setattr(bignum, "gmpy2", None)
     code, out, said = line(command)

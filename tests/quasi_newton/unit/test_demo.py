@@ -19,8 +19,9 @@ PAGE = (Path(__file__).parents[3] / "docs" / "quasi-newton.md").read_text(encodi
 def test_the_demo_shows_what_two_companies_learn_together(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects the first impression: under encryption both come to what one table would give, far beyond the guest alone, as the
-    page says; what Kafka carries does not follow the sums, and the picture has a point for each.
+    """Protects the first impression: under encryption both come to what one table would give, far beyond the
+    guest alone, as the page says; what Kafka carries does not follow the sums, and the picture has a point
+    for each.
     """
     said: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
     draw = demo_scorecard._draw
@@ -35,7 +36,9 @@ def test_the_demo_shows_what_two_companies_learn_together(
     # What is learnt does not depend on the length of the key, and a short one is quick.
     monkeypatch.setattr(demo_scorecard, "KEY_BITS", 512)
     picture = tmp_path / "demo.png"
-    code, out, error = run_command(monkeypatch, capsys, "demo", "quasi-newton", "--out", picture, "--format", "json")
+    code, out, error = run_command(
+        monkeypatch, capsys, "demo", "quasi-newton", "--out", picture, "--format", "json"
+    )
     assert code == 0, error
     assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(out)
@@ -47,7 +50,9 @@ def test_the_demo_shows_what_two_companies_learn_together(
     for name, title in demo_scorecard.TITLES.items():
         (row,) = re.findall(rf"^\| {title} \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|$", PAGE, re.MULTILINE)
         measured = [runs[name][one] for one in ("auc", "ks", "accuracy")]
-        assert [float(cell) for cell in row] == pytest.approx(measured, abs=0.006), "the page is not of this demo"
+        assert [float(cell) for cell in row] == pytest.approx(measured, abs=0.006), (
+            "the page is not of this demo"
+        )
     ((sums, sent),) = said
     assert len(set(np.round(sums, 6).tolist())) > 30
     assert len(set(sent.tolist())) == 256

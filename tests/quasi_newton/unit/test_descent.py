@@ -17,7 +17,8 @@ def length(descent: Descent, square: float) -> float:
 
 
 def test_the_bound_grows_while_it_shortens_each_step_and_losses_fall() -> None:
-    """Protects tables whose optimum is far away, and all others from steps that were longer for one moment."""
+    """Protects tables whose optimum is far away, and all others from steps that were longer for one
+    moment."""
     descent = Descent(DescentSettings(batch=10, largest_step=BOUND))
     for number, loss in enumerate((8.0, 7.0, 6.0, 5.0, 4.0, 3.0)):
         assert length(descent, 1e6) == pytest.approx(BOUND * min(2.0**number, FARTHEST))
@@ -39,15 +40,21 @@ def test_many_batches_keep_their_bound() -> None:
     assert length(descent, 1e6) == pytest.approx(BOUND)
 
 
-@pytest.mark.parametrize(("batches", "expected"), [(1, [False, False, False, False, True]), (3, [False, True, False, True, True])])
-def test_two_losses_that_agree_by_chance_are_not_the_end_of_one_batch(batches: int, expected: list[bool]) -> None:
-    """Protects the last directions of little curvature, and trainings of many batches from a pass more than they need."""
+@pytest.mark.parametrize(
+    ("batches", "expected"), [(1, [False, False, False, False, True]), (3, [False, True, False, True, True])]
+)
+def test_two_losses_that_agree_by_chance_are_not_the_end_of_one_batch(
+    batches: int, expected: list[bool]
+) -> None:
+    """Protects the last directions of little curvature, and trainings of many batches from a pass more than
+    they need."""
     descent = Descent(DescentSettings(batch=10))
     assert [descent.end_epoch(loss, batches) for loss in (0.5, 0.5, 0.4, 0.4, 0.4)] == expected
 
 
 def test_it_goes_on_as_it_was() -> None:
-    """Protects a coordinator that is started again, also in the middle of an epoch, and one that a release before wrote."""
+    """Protects a coordinator that is started again, also in the middle of an epoch, and one that a release
+    before wrote."""
     learning = DescentSettings(batch=10, largest_step=BOUND)
     first = Descent(learning)
     for loss in (8.0, 7.0, 7.0):
@@ -61,6 +68,8 @@ def test_it_goes_on_as_it_was() -> None:
         descent.step(np.array([1e6]))
     assert first.end_epoch(7.0, 2) == again.end_epoch(7.0, 2) is True
     assert first.state == again.state
-    of_before = msgspec.msgpack.decode(msgspec.msgpack.encode([0, b"", None, 0, 0, 0, False, False]), type=DescentState)
+    of_before = msgspec.msgpack.decode(
+        msgspec.msgpack.encode([0, b"", None, 0, 0, 0, False, False]), type=DescentState
+    )
     again.restore(of_before)
     assert length(again, 1e6) == pytest.approx(BOUND)

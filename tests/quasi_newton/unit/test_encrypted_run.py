@@ -1,4 +1,5 @@
-"""Twenty iterations with encryption, packing and masks against the plain run: weights, pairs and losses to the last bit."""
+"""Twenty iterations with encryption, packing and masks against the plain run: weights, pairs and losses to
+the last bit."""
 
 from __future__ import annotations
 
@@ -54,13 +55,17 @@ class Encrypted:
         assert total is not None
         return add_plain(self.key, total, numbers[0].tolist())
 
-    def column_sums(self, party: int, hidden: list[int], columns: NDArray[Any], number: FixedPoint, kind: str) -> NDArray[Any]:
+    def column_sums(
+        self, party: int, hidden: list[int], columns: NDArray[Any], number: FixedPoint, kind: str
+    ) -> NDArray[Any]:
         """X'n of ciphertexts, read by the coordinator behind a mask."""
         packing = Packing(self.key, number)
         packed = packing.pack_ciphertexts(transposed_product(self.key, hidden, columns))
         masked, digest = self.masks[party].mask(packed, self.place(party, kind))
         answer = self.private.decrypt(self.encryptors[party].rerandomise(masked, self.place(party, kind)))
-        sums = packing.unpack(self.masks[party].unmask(answer, self.place(party, kind), digest), columns.shape[1])
+        sums = packing.unpack(
+            self.masks[party].unmask(answer, self.place(party, kind), digest), columns.shape[1]
+        )
         return np.array(sums, dtype=object)
 
     def read_sum(self, numbers: Sequence[NDArray[Any]], kind: str) -> Floats:
@@ -74,7 +79,9 @@ class Encrypted:
         found = packing.unpack(self.private.decrypt(total), numbers[0].size)
         return PRODUCTS.decode(np.array(found, dtype=object).reshape(numbers[0].shape))
 
-    def iterate(self, rows: NDArray[np.intp], descent: Descent) -> tuple[float, Floats, list[tuple[Floats, Floats]]]:
+    def iterate(
+        self, rows: NDArray[np.intp], descent: Descent
+    ) -> tuple[float, Floats, list[tuple[Floats, Floats]]]:
         """Loss, coefficients, and each party's part of a pair if one was offered."""
         self.iteration += 1
         outputs = [party.outputs(rows) for party in self.own]
@@ -93,7 +100,9 @@ class Encrypted:
         loss = taylor.loss_from_products(float(self.read_sum(parts, "loss")[0]))
         products = [party.products(gradient) for party, (gradient, _) in zip(self.own, found, strict=True)]
         coefficients = descent.step(self.read_sum(products, "products"))
-        steps = [party.step(gradient, coefficients) for party, (gradient, _) in zip(self.own, found, strict=True)]
+        steps = [
+            party.step(gradient, coefficients) for party, (gradient, _) in zip(self.own, found, strict=True)
+        ]
         changes = [step for step in steps if step is not None]
         pairs: list[tuple[Floats, Floats]] = []
         if changes and not descent.frozen:
@@ -102,7 +111,9 @@ class Encrypted:
             for number, (party, step) in enumerate(zip(self.own, changes, strict=True)):
                 sums = self.column_sums(number, hidden, party.integers[rows], KINDS.curvature, "curvature")
                 pairs.append((step, party.curvature(sums, step)))
-            both = self.read_sum([party.pair_products(*pair) for party, pair in zip(self.own, pairs, strict=True)], "pairs")
+            both = self.read_sum(
+                [party.pair_products(*pair) for party, pair in zip(self.own, pairs, strict=True)], "pairs"
+            )
             if descent.offer(both[0], both[1]):
                 for party, pair in zip(self.own, pairs, strict=True):
                     party.keep_pair(*pair)
@@ -110,7 +121,8 @@ class Encrypted:
 
 
 def test_an_encrypted_run_is_the_plain_one(private: PaillierPrivateKey) -> None:
-    """Protects what the plain run is for: tables and tests of accuracy are those of the encrypted protocol, exactly."""
+    """Protects what the plain run is for: tables and tests of accuracy are those of the encrypted protocol,
+    exactly."""
     inputs, labels = problem(rows=5 * BATCH, columns=7)
     parties, batches = split(inputs, 3, 5, secret=2), partition(5 * BATCH, BATCH, 0)
     plain = train(parties, labels, LEARNING, batches, numbers=KINDS)

@@ -1,4 +1,5 @@
-"""The link of host and guest: nobody else opens it, nothing is taken for something else, a redo is the same bytes."""
+"""The link of host and guest: nobody else opens it, nothing is taken for something else, a redo is the same
+bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def test_the_other_end_opens_it() -> None:
 
 
 def test_an_identical_redo_is_identical_bytes_and_another_payload_is_not() -> None:
-    """Protects the laws of a redo: nobody can tell that a process crashed, and no keystream hides two payloads."""
+    """Protects the laws of a redo: nobody can tell that a process crashed, and no keystream hides two
+    payloads."""
     link = EncryptedLink(SECRET, "credit")
     assert link.seal(bytes(64), TOPIC, PLACE) == EncryptedLink(SECRET, "credit").seal(bytes(64), TOPIC, PLACE)
     one, two = link.seal(bytes(64), TOPIC, PLACE), link.seal(bytes(63) + b"\x01", TOPIC, PLACE)
@@ -38,7 +40,8 @@ def test_an_identical_redo_is_identical_bytes_and_another_payload_is_not() -> No
 
 
 def test_an_envelope_fits_one_place_only() -> None:
-    """Protects against replay: into another round, another direction, another federation, by another secret."""
+    """Protects against replay: into another round, another direction, another federation, by another
+    secret."""
     link = EncryptedLink(SECRET, "credit")
     envelope = link.seal(b"payload", TOPIC, PLACE)
     refused(link, envelope, place=b"run 7, iteration 4")
@@ -54,7 +57,8 @@ def test_an_envelope_fits_one_place_only() -> None:
 
 
 def test_it_is_aes_siv_as_the_library_has_it() -> None:
-    """Protects other implementations: RFC 5297 with two keys of 256 bits, and three fields beside the payload."""
+    """Protects other implementations: RFC 5297 with two keys of 256 bits, and three fields beside the
+    payload."""
     cipher = AESSIV(derive(SECRET, b"quasi-newton link tag") + derive(SECRET, b"quasi-newton link cipher"))
     expected = cipher.encrypt(b"payload", [b"credit", TOPIC.encode(), PLACE])
     assert EncryptedLink(SECRET, "credit").seal(b"payload", TOPIC, PLACE) == expected

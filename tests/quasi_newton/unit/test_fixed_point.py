@@ -15,7 +15,8 @@ from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds
 @given(st.lists(st.floats(-64, 64), min_size=1), st.integers(0, 40))
 @settings(deadline=None)
 def test_a_value_is_rounded_once_to_the_nearest_step(values: list[float], bits: int) -> None:
-    """Protects the iterates: they are those of plain numbers to half a step. The oracle is exact fractions."""
+    """Protects the iterates: they are those of plain numbers to half a step. The oracle is exact
+    fractions."""
     kind = FixedPoint.bounded(64, bits)
     encoded = kind.encode(np.array(values))
     assert encoded.dtype == np.int64
@@ -47,7 +48,8 @@ def test_what_is_beyond_the_bound_is_refused(value: float) -> None:
 
 
 def test_inputs_are_clipped_to_their_bound() -> None:
-    """Protects a federation from an outlier, as public bounds promise; what is no number at all is still refused."""
+    """Protects a federation from an outlier, as public bounds promise; what is no number at all is still
+    refused."""
     kind = FixedPoint.bounded(256, 8)
     assert kind.clip(np.array([1000.0, -1e300, 3.0])).tolist() == [256.0, -256.0, 3.0]
     with pytest.raises(OutOfBounds):
@@ -63,9 +65,12 @@ def test_a_bound_between_two_steps_is_rounded_down() -> None:
 
 
 def test_extremes_reach_the_derived_bound_and_no_further() -> None:
-    """Protects slots: a kind that is derived holds the worst case exactly. The oracle is the sum written out in integers."""
+    """Protects slots: a kind that is derived holds the worst case exactly. The oracle is the sum written out
+    in integers."""
     parties, batch = 3, 40
-    of = kinds(parties, batch, 25, input_bound=16, input_fraction_bits=8, inner_bound=8, inner_fraction_bits=24)
+    of = kinds(
+        parties, batch, 25, input_bound=16, input_fraction_bits=8, inner_bound=8, inner_fraction_bits=24
+    )
     u, x, y = 8 * 2**24, 16 * 2**8, 2**24
     assert of.residuals.largest == parties * u + 2 * y
     assert of.gradients.largest == batch * (parties * u + 2 * y) * x
@@ -78,7 +83,8 @@ def test_extremes_reach_the_derived_bound_and_no_further() -> None:
 
 
 def test_the_widths_that_a_review_computed_come_out() -> None:
-    """Protects the plan of slots: 24 bits of D, |u| <= 64, |x| <= 256, a batch of 3000, and 8 or 16 bits of x."""
+    """Protects the plan of slots: 24 bits of D, |u| <= 64, |x| <= 256, a batch of 3000, and 8 or 16 bits of
+    x."""
     assert kinds(1, 3000, 3000).gradients.slot_bits == 59
     assert kinds(1, 3000, 3000, input_fraction_bits=16).gradients.slot_bits == 67
     squares = kinds(1, 3000, 3000).residuals

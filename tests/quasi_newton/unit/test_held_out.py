@@ -23,7 +23,8 @@ from streamfl.state.changelog import ChangedParts
 
 
 def test_calibration_error_is_the_mean_distance_of_bins() -> None:
-    """Protects a figure that operators trust probabilities by: it is 0 where shares are as said, and their distance where not."""
+    """Protects a figure that operators trust probabilities by: it is 0 where shares are as said, and their
+    distance where not."""
     chances = np.repeat([0.1, 0.5, 0.9], [100, 100, 100])
     ones = np.concatenate([np.arange(100) < 10, np.arange(100) < 50, np.arange(100) < 90])
     assert calibration_error(chances, ones, bins=3) == pytest.approx(0.0)
@@ -70,10 +71,10 @@ def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
     assert calibration.fitted is None
 
 
-
 @pytest.mark.parametrize(("entities", "least", "ready"), [(50, 20, True), (51, 20, False), (50, 48, False)])
 def test_who_is_held_out_counts_as_known(entities: int, least: int, ready: bool) -> None:
-    """Protects the tutorial: with as many entities as alignment.entities says a training begins, if the others are enough.
+    """Protects the tutorial: with as many entities as alignment.entities says a training begins, if the
+    others are enough.
 
     It used to wait for ever, since those that are held out did not count.
     """

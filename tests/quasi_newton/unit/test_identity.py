@@ -1,4 +1,5 @@
-"""Guest, host and coordinator with keys, on the memory bus: what somebody else wrote is refused, and the training goes on."""
+"""Guest, host and coordinator with keys, on the memory bus: what somebody else wrote is refused, and the
+training goes on."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class Federation:
         self.dead_letters[member] = settings.dead_letters
         specs = find_kind(settings.role.kind).topics(settings)
         known = self.bus.describe([spec.name for spec in specs])
-        self.bus.create([type(spec)(spec.name, 1, spec.compacted) for spec in specs if spec.name not in known])
+        self.bus.create(
+            [type(spec)(spec.name, 1, spec.compacted) for spec in specs if spec.name not in known]
+        )
         return build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
 
     def write_table(self) -> None:
@@ -58,7 +61,9 @@ class Federation:
         for row in range(len(labels)):
             key = b"customer %d" % row
             for number, party in enumerate(("g", "h1")):
-                self.bus.write([Outgoing(f"{party}-samples", key, json.dumps({"x0": inputs[row, number]}).encode(), 0)])
+                self.bus.write(
+                    [Outgoing(f"{party}-samples", key, json.dumps({"x0": inputs[row, number]}).encode(), 0)]
+                )
             self.bus.write([Outgoing("labels", key, json.dumps({"y": int(labels[row] > 0)}).encode(), 0)])
 
     def settle(self, *without: str, rounds: int = 80) -> None:
@@ -72,7 +77,9 @@ class Federation:
         return list(self.bus.read(f"f.{topic}"))
 
     def refused(self, member: str) -> Counter[str]:
-        return Counter(dict(letter.headers)["error"].decode() for letter in self.bus.read(self.dead_letters[member]))
+        return Counter(
+            dict(letter.headers)["error"].decode() for letter in self.bus.read(self.dead_letters[member])
+        )
 
     def models(self) -> list[bytes]:
         tasks = [self.workers[name].role.task(0) for name in ("g", "h1")]  # type: ignore[attr-defined]
@@ -95,7 +102,8 @@ def _usual(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 def test_keys_change_nothing_of_what_is_learnt(tmp_path: Path, usual: list[bytes]) -> None:
-    """Protects a federation that gives its members keys: each of the three roles signs what it says, and hears the others."""
+    """Protects a federation that gives its members keys: each of the three roles signs what it says, and
+    hears the others."""
     federation = Federation(tmp_path)
     federation.write_table()
     federation.settle()
@@ -121,7 +129,8 @@ def test_keys_change_nothing_of_what_is_learnt(tmp_path: Path, usual: list[bytes
 def test_what_somebody_else_wrote_is_refused_and_the_training_goes_on(
     tmp_path: Path, usual: list[bytes], topic: str, hears: str, kind: str
 ) -> None:
-    """Protects each link: whoever may write to the broker cannot begin, change or end a training in a member's name."""
+    """Protects each link: whoever may write to the broker cannot begin, change or end a training in a
+    member's name."""
     federation = Federation(tmp_path)
     federation.write_table()
     for _ in range(400):
@@ -137,7 +146,10 @@ def test_what_somebody_else_wrote_is_refused_and_the_training_goes_on(
             again(msgspec.structs.replace(genuine, value=changed)),
             Outgoing(genuine.topic, None, changed, genuine.partition),
             # Signed by a member, for another place.
-            again(federation.said("h1.uploads" if topic != "h1.uploads" else "g.uploads")[0], topic=genuine.topic),
+            again(
+                federation.said("h1.uploads" if topic != "h1.uploads" else "g.uploads")[0],
+                topic=genuine.topic,
+            ),
         ]
     )
     federation.settle()

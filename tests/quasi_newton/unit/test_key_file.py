@@ -86,7 +86,9 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "is no file": lambda content: content.pop("version"),
     "is no file of": lambda content: content.update(more=1),
     "is no file of private": lambda content: content.update(keys=[]),
-    "is no file of private Paillier": lambda content: content["keys"][0].update(p=content["keys"][0]["p"].upper() + "G"),
+    "is no file of private Paillier": lambda content: content["keys"][0].update(
+        p=content["keys"][0]["p"].upper() + "G"
+    ),
     "or is damaged": lambda content: content["keys"][0].update(p="f" * 5000),
     "primes are none": lambda content: content["keys"][0].update(p=content["keys"][0]["p"][:-1] + "1"),
     "key 1: its primes": swapped,

@@ -1,4 +1,5 @@
-"""Keys: made so that short exponents blind, refused where anybody could decrypt, the same plaintexts as phe's."""
+"""Keys: made so that short exponents blind, refused where anybody could decrypt, the same plaintexts as
+phe's."""
 
 from __future__ import annotations
 
@@ -79,8 +80,11 @@ def prime(bits: int, remainder: int = 3) -> int:
             return drawn
 
 
-def test_keys_that_anybody_could_break_are_refused(private: PaillierPrivateKey, other: PaillierPrivateKey) -> None:
-    """Protects the parties from a coordinator's bad luck, and from a file that was edited: each of these is decrypted at once."""
+def test_keys_that_anybody_could_break_are_refused(
+    private: PaillierPrivateKey, other: PaillierPrivateKey
+) -> None:
+    """Protects the parties from a coordinator's bad luck, and from a file that was edited: each of these is
+    decrypted at once."""
     p, q = int(private.p), int(private.q)
     assert "modulo 4" in refused(private.public.n - 1)
     assert "modulo 4" in refused(p * prime(256, 1))

@@ -36,7 +36,11 @@ def made(parts: ChangedParts | None = None, most: int = 3) -> LearntBatches:
 
 def fill(batches: LearntBatches, first: int, count: int) -> None:
     rows = np.arange(first, first + count)
-    batches.add(names(first, count), np.column_stack([rows, -rows]).astype(float), np.where(rows % 2, 1, -1).astype(np.int8))
+    batches.add(
+        names(first, count),
+        np.column_stack([rows, -rows]).astype(float),
+        np.where(rows % 2, 1, -1).astype(np.int8),
+    )
 
 
 def state_of(parts: ChangedParts) -> dict[bytes, bytes | None]:
@@ -44,7 +48,8 @@ def state_of(parts: ChangedParts) -> dict[bytes, bytes | None]:
 
 
 def test_batches_come_behind_one_another_and_go_as_a_whole() -> None:
-    """Protects labels: rows keep their places, and who was in a batch that is gone stays known, after a restart too."""
+    """Protects labels: rows keep their places, and who was in a batch that is gone stays known, after a
+    restart too."""
     parts = ChangedParts()
     batches = made(parts)
     fill(batches, 0, 20)
@@ -71,7 +76,10 @@ def test_the_digest_is_of_who_is_in_which_batch() -> None:
     """Protects labels: parties whose batches differ, or are divided otherwise, do not learn together."""
     batches = made()
     fill(batches, 0, 20)
-    digests = {batches.digest(chosen, SESSION) for chosen in ([], names(20, 10), names(20, 20), names(30, 10) + names(20, 10))}
+    digests = {
+        batches.digest(chosen, SESSION)
+        for chosen in ([], names(20, 10), names(20, 20), names(30, 10) + names(20, 10))
+    }
     other = made()
     fill(other, 10, 10)
     fill(other, 0, 10)
@@ -95,8 +103,10 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batches.room == 0
     again = made()
     for key, value in (
-        (b"batch/0", b""), (b"batch/x/names/0", b""), (b"batch/1/other/0", b""), (b"batch/1/inputs/0", bytes(161)),
-        (b"batch/1000000000/names/0", b""), (b"gone/1", bytes(79)), (b"gone/-1", bytes(80)), (b"batch/1/signs/7", b"1"),
+        (b"batch/0", b""), (b"batch/x/names/0", b""), (b"batch/1/other/0", b""),
+        (b"batch/1/inputs/0", bytes(161)),
+        (b"batch/1000000000/names/0", b""), (b"gone/1", bytes(79)), (b"gone/-1", bytes(80)),
+        (b"batch/1/signs/7", b"1"),
     ):  # fmt: skip
         with pytest.raises(PeerError):
             again._parts.restore(key, value)
@@ -137,7 +147,8 @@ def test_a_column_without_support_in_a_later_batch_is_constant_there() -> None:
 
 
 def test_support_is_counted_in_rounded_numbers() -> None:
-    """Protects a label: columns are rounded for the gradient, and values that differ before may be one value there."""
+    """Protects a label: columns are rounded for the gradient, and values that differ before may be one value
+    there."""
     random = np.random.default_rng(0)
     tail = random.normal(0, 1e-4, 10)
     tail[4] = 7.0
@@ -167,7 +178,8 @@ def test_preprocessing_is_fixed_for_life() -> None:
 
 
 def test_held_out_is_a_share_that_only_the_secret_tells() -> None:
-    """Protects calibration, and the parties' freedom to be no part of it: others cannot tell who is held out."""
+    """Protects calibration, and the parties' freedom to be no part of it: others cannot tell who is held
+    out."""
     several = names(0, 2000)
     for share in (0.0, 0.1, 0.5):
         own = [name for name in several if HeldOut(SECRET, share)(name)]
@@ -177,7 +189,9 @@ def test_held_out_is_a_share_that_only_the_secret_tells() -> None:
     assert abs(len(one & other) / 2000 - 0.25) < 0.04
 
 
-def readiness(parts: ChangedParts | None = None, **sections: Any) -> tuple[Readiness, EntityTable, TrainingProgress, set[str]]:
+def readiness(
+    parts: ChangedParts | None = None, **sections: Any
+) -> tuple[Readiness, EntityTable, TrainingProgress, set[str]]:
     settings = settings_of("g", 1, **sections)
     parts, taken = ChangedParts() if parts is None else parts, set[str]()
     table = EntityTable(parts, 1, True, 1e6, 1000, MemberCounts(), taken.__contains__)
@@ -186,13 +200,18 @@ def readiness(parts: ChangedParts | None = None, **sections: Any) -> tuple[Readi
 
 
 def test_entities_that_are_taken_do_not_count() -> None:
-    """Protects the schedule: learnt and held-out entities are no reason for a training, whatever comes of them."""
+    """Protects the schedule: learnt and held-out entities are no reason for a training, whatever comes of
+    them."""
     _, table, _, taken = readiness()
     taken |= {"a"}
     column = np.ones(1).tobytes()
     assert [table.put(name, 1.0, column, 1) for name in ("a", "b", "c")] == [False, True, True]
     assert table.put("b", 2.0, np.full(1, 2.0).tobytes()) is False
-    assert (table.complete, table.candidates(), sorted(table.with_columns())) == (2, ["b", "c"], ["a", "b", "c"])
+    assert (table.complete, table.candidates(), sorted(table.with_columns())) == (
+        2,
+        ["b", "c"],
+        ["a", "b", "c"],
+    )
     taken |= {"c"}
     table.recount()
     assert (table.complete, table.candidates()) == (1, ["b"])
@@ -203,7 +222,8 @@ def test_entities_that_are_taken_do_not_count() -> None:
 
 
 def test_after_a_failure_there_has_to_be_something_new() -> None:
-    """Protects the members' time, and gives a way out: new entities that have settled, or that came before the schedule's time."""
+    """Protects the members' time, and gives a way out: new entities that have settled, or that came before
+    the schedule's time."""
     column = np.ones(1).tobytes()
     for every, expected in ((None, 55.0), (100.0, 55.0), (4.0, 45.0)):
         ready, table, progress, _ = readiness(retraining={} if every is None else {"every_seconds": every})
@@ -222,7 +242,8 @@ def test_after_a_failure_there_has_to_be_something_new() -> None:
 
 
 def test_a_history_is_read_to_its_end_and_a_live_stream_is_not_waited_for() -> None:
-    """Protects live streams from waiting for a pause that never comes, and a history from a training that takes a part of it."""
+    """Protects live streams from waiting for a pause that never comes, and a history from a training that
+    takes a part of it."""
     ready, table, _, _ = readiness()
     column = np.ones(1).tobytes()
 
@@ -253,7 +274,8 @@ def test_a_history_is_read_to_its_end_and_a_live_stream_is_not_waited_for() -> N
 
 
 def test_failures_in_a_row_are_tried_again_ever_later() -> None:
-    """Protects the members' time: where each new entity had all of them compared again, the members would do nothing else."""
+    """Protects the members' time: where each new entity had all of them compared again, the members would do
+    nothing else."""
     ready, table, progress, _ = readiness()
     for number in range(100):
         table.put(f"e{number}", 1.0, np.ones(1).tobytes(), 1)

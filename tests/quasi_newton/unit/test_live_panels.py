@@ -1,4 +1,5 @@
-"""The board of quasi-Newton federations, asked of a real Prometheus that has watched one through kills and restarts."""
+"""The board of quasi-Newton federations, asked of a real Prometheus that has watched one through kills and
+restarts."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """A federation of which coordinator and guest were killed in a training, and that rests."""
     plan, folder = Plan("quasi-newton", "sqlite"), tmp_path_factory.mktemp("scorecard")
     # So long that a kill falls into it on a busy machine, too, and that iterations are left after it.
-    with federation("quasi-newton", plan, folder, lambda _, own: replaced(own, {"epochs = 4": "epochs = 16"})) as found:
+    with federation(
+        "quasi-newton", plan, folder, lambda _, own: replaced(own, {"epochs = 4": "epochs = 16"})
+    ) as found:
         found.write(*found.load(0, COUNT))
         for killed in ("coordinator", "bank"):
             said = found.count(f"{FEDERATION}.bank.decisions")
@@ -49,17 +52,24 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def test_a_training_is_that_of_the_topics(watched: Watched) -> None:
-    """Protects whoever looks at the board after restarts: loss, training, iterations and phases are the topics'."""
+    """Protects whoever looks at the board after restarts: loss, training, iterations and phases are the
+    topics'."""
     decisions = messages_of(watched.left(), f"{FEDERATION}.bank.decisions")
     steps = [read_content(one.content, StepDecision) for one in decisions if one.kind == "step"]
     assert steps[-1].over
     # Nobody is told a loss: the coordinator alone knows it.
     assert not any(step.loss for step in steps)
     descent = watched.left().latest(f"{FEDERATION}.quasi-newton-coordinator.state")
-    (state,) = [msgspec.msgpack.decode(value, type=DescentState) for (_, key), value in descent.items() if key == b"descent"]
+    (state,) = [
+        msgspec.msgpack.decode(value, type=DescentState)
+        for (_, key), value in descent.items()
+        if key == b"descent"
+    ]
     assert watched.value("Loss") == pytest.approx(state.last_loss, rel=1e-9)
     of_members = watched.ask('max by (role) (streamfl_phase{system="$system"})')
-    assert of_members == {f"quasi-newton-{kind}": phase for kind, phase in (("coordinator", 3), ("guest", 7), ("host", 7))}
+    assert of_members == {
+        f"quasi-newton-{kind}": phase for kind, phase in (("coordinator", 3), ("guest", 7), ("host", 7))
+    }
     runs = len({one.run for one in decisions if one.kind == "begin"})
     trainings = watched.ask('streamfl_training{system="$system"}')
     assert set(trainings.values()) == {runs} == {1}
@@ -81,11 +91,21 @@ def test_counts_are_those_of_the_topics(watched: Watched) -> None:
 
 
 def test_the_model_is_judged_on_entities_that_it_has_not_seen(watched: Watched) -> None:
-    """Protects the figure that a score is trusted by: the area is that of predictions and labels, of whoever was in no batch."""
+    """Protects the figure that a score is trusted by: the area is that of predictions and labels, of whoever
+    was in no batch."""
     state = watched.left().latest(f"{FEDERATION}.bank.state")
-    learnt = [name for (_, key), value in state.items() if NAMES.match(key) for name in msgspec.msgpack.decode(value)]
-    outputs = {one["entity"]: one["output"] for one in watched.contents(PREDICTIONS) if one["entity"] not in learnt}
-    labels = {(one.key or b"").decode(): json.loads(one.value or b"")["y"] for one in watched.bus.read("labels")}
+    learnt = [
+        name
+        for (_, key), value in state.items()
+        if NAMES.match(key)
+        for name in msgspec.msgpack.decode(value)
+    ]
+    outputs = {
+        one["entity"]: one["output"] for one in watched.contents(PREDICTIONS) if one["entity"] not in learnt
+    }
+    labels = {
+        (one.key or b"").decode(): json.loads(one.value or b"")["y"] for one in watched.bus.read("labels")
+    }
     assert len(outputs) + len(learnt) == COUNT + MORE
     area = roc_auc_score([labels[name] for name in outputs], list(outputs.values()))
     assert watched.value("Model on held-out entities", "AUC") == pytest.approx(area)
@@ -97,5 +117,6 @@ def test_no_line_is_empty(watched: Watched) -> None:
 
 
 def test_the_service_is_as_it_is(watched: Watched) -> None:
-    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as
+    they were."""
     assert watched.service() == watched.resting

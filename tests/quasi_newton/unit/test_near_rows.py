@@ -1,4 +1,5 @@
-"""Columns are cut at the range of the rows that are not far out: protection of labels costs no convergence."""
+"""Columns are cut at the range of the rows that are not far out: protection of labels costs no
+convergence."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ KIND = kinds(2, BATCH, BATCH).inputs
 
 
 def table(seed: int = 0) -> Floats:
-    """Like a table of loans: a ratio that is 10,000 in a few rows, and counts with the code 98 in fewer than six rows a batch."""
+    """Like a table of loans: a ratio that is 10,000 in a few rows, and counts with the code 98 in fewer than
+    six rows a batch."""
     draws = np.random.default_rng(seed)
     ratio = draws.normal(1.0, 0.3, ROWS)
     ratio[draws.choice(ROWS, 8, replace=False)] = draws.uniform(5e3, 5e4, 8)
@@ -34,7 +36,16 @@ def table(seed: int = 0) -> Floats:
 
 def rows_of(raw: Floats, largest: float, *, intercept: bool = True) -> TrainingRows:
     found = TrainingRows(
-        ChangedParts(), ROWS, BATCH, raw.shape[1], KIND, 2, b"s" * 32, MemberCounts(), largest=largest, intercept=intercept
+        ChangedParts(),
+        ROWS,
+        BATCH,
+        raw.shape[1],
+        KIND,
+        2,
+        b"s" * 32,
+        MemberCounts(),
+        largest=largest,
+        intercept=intercept,
     )
     found.batches.add([f"e{row}" for row in range(len(raw))], raw, np.zeros(0, np.int8))
     return found
@@ -49,7 +60,8 @@ def leverages(columns: Floats, batches: int = 1) -> Floats:
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_who_is_far_from_all_is_by_the_equation(intercept: bool) -> None:
-    """Protects where columns are cut: rows above the bound among all batches together, again without them until none is."""
+    """Protects where columns are cut: rows above the bound among all batches together, again without them
+    until none is."""
     columns = table()
     whole = np.hstack([columns, np.ones((ROWS, 1))]) if intercept else columns
     far = np.zeros(ROWS, bool)
@@ -64,7 +76,8 @@ def test_who_is_far_from_all_is_by_the_equation(intercept: bool) -> None:
 
 @pytest.mark.parametrize("method", ["none", "standardise", "signed-log", "clip"])
 def test_columns_have_the_range_of_the_rows_that_stay(method: Method) -> None:
-    """Protects scoring and training from values that no other row has: they count as the last of the usual ones, in both."""
+    """Protects scoring and training from values that no other row has: they count as the last of the usual
+    ones, in both."""
     raw = table()
     preparation = rows_of(raw, LARGEST).prepare(method)
     own = preparation.preprocessing
@@ -86,7 +99,8 @@ def test_columns_have_the_range_of_the_rows_that_stay(method: Method) -> None:
 
 
 def test_few_rows_are_muted_and_the_bound_holds() -> None:
-    """Protects labels and convergence alike: 38 rows that are far out need not be left out, and nobody is above the bound."""
+    """Protects labels and convergence alike: 38 rows that are far out need not be left out, and nobody is
+    above the bound."""
     raw = table()
     rows = rows_of(raw, LARGEST)
     preparation = rows.prepare("standardise")
@@ -99,11 +113,14 @@ def test_few_rows_are_muted_and_the_bound_holds() -> None:
 
 
 def test_the_bound_costs_no_convergence() -> None:
-    """Protects trainings with columns as they come: with the bound they did not converge, and outputs were in the hundreds."""
+    """Protects trainings with columns as they come: with the bound they did not converge, and outputs were in
+    the hundreds."""
     raw, later = table(), table(1)
     weights = np.array([0.0, 0.6, 0.5, 1.0])
     usual = np.clip(raw, None, [3.0, 4.0, 4.0, 9.0])
-    signs = np.where(np.random.default_rng(2).random(ROWS) < 1 / (1 + np.exp(1.0 - usual @ weights)), 1.0, -1.0)
+    signs = np.where(
+        np.random.default_rng(2).random(ROWS) < 1 / (1 + np.exp(1.0 - usual @ weights)), 1.0, -1.0
+    )
     found = {}
     for largest in (LARGEST, 1.0):
         parties, tests = [], []
@@ -124,7 +141,8 @@ def test_the_bound_costs_no_convergence() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_ends_are_remembered(method: Method) -> None:
-    """Protects scores after a restart: what restores is what was fitted; what an earlier release fitted has no ends."""
+    """Protects scores after a restart: what restores is what was fitted; what an earlier release fitted has
+    no ends."""
     raw = table()
     for made in (rows_of(raw, LARGEST).prepare(method), Preparation(fit_preprocessing(method, raw), [0, 1])):
         again = Preparation.decode(made.encode())

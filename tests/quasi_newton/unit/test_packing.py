@@ -40,7 +40,9 @@ def test_numbers_come_out_as_they_went_in(private: PaillierPrivateKey, numbers: 
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("largest", [1, 2**7 - 1, 2**7, 2**7 + 1, 2**58 - 1, 2**58, 2**72, 2**509 - 1 - 2**500])
+@pytest.mark.parametrize(
+    "largest", [1, 2**7 - 1, 2**7, 2**7 + 1, 2**58 - 1, 2**58, 2**72, 2**509 - 1 - 2**500]
+)
 def test_extremes_in_every_slot(private: PaillierPrivateKey, largest: int, sign: int) -> None:
     """Protects the sums at the bounds: every slot at its largest, of one sign or of alternating ones."""
     packing = Packing(private.public, FixedPoint(0, largest))
@@ -50,7 +52,8 @@ def test_extremes_in_every_slot(private: PaillierPrivateKey, largest: int, sign:
 
 
 def test_ciphertexts_are_packed_as_plaintexts_are(private: PaillierPrivateKey) -> None:
-    """Protects the upload: what the coordinator unpacks are the columns, in order. Sums of packed ones are packed sums."""
+    """Protects the upload: what the coordinator unpacks are the columns, in order. Sums of packed ones are
+    packed sums."""
     kind = FixedPoint(0, 10**6)
     packing = Packing(private.public, kind.sum_of(2))
     encryptor = Encryptor(private.public, bytes(range(32)))
@@ -63,8 +66,11 @@ def test_ciphertexts_are_packed_as_plaintexts_are(private: PaillierPrivateKey) -
     assert packing.pack_ciphertexts([]) == []
 
 
-def test_a_slot_that_is_one_bit_too_narrow_is_never_built(private: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects every result: with one bit less the extremes come out wrong. So a width is derived, and slots fill less than n."""
+def test_a_slot_that_is_one_bit_too_narrow_is_never_built(
+    private: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects every result: with one bit less the extremes come out wrong. So a width is derived, and slots
+    fill less than n."""
     kind = kinds(2, 1000, 1000).gradients
     packing = Packing(private.public, kind)
     assert packing.slots * packing.width < private.public.bits - 1
@@ -93,7 +99,8 @@ def test_an_own_number_that_does_not_fit_is_refused(private: PaillierPrivateKey)
 
 
 def test_plaintexts_that_are_no_packed_numbers_are_refused(private: PaillierPrivateKey) -> None:
-    """Protects the party from a wrong answer: a residue that was masked otherwise, or numbers too large for the kind."""
+    """Protects the party from a wrong answer: a residue that was masked otherwise, or numbers too large for
+    the kind."""
     packing = Packing(private.public, KIND)
     n = int(private.public.n)
     for plaintexts, count, reason in (

@@ -18,7 +18,12 @@ Floats = NDArray[np.float64]
 @pytest.fixture(name="rows")
 def _rows() -> Floats:
     random = np.random.default_rng(0)
-    columns = [random.lognormal(0, 2, 2000), random.integers(0, 4, 2000), random.normal(5, 3, 2000), np.full(2000, 7.0)]
+    columns = [
+        random.lognormal(0, 2, 2000),
+        random.integers(0, 4, 2000),
+        random.normal(5, 3, 2000),
+        np.full(2000, 7.0),
+    ]
     rows = np.column_stack(columns)
     rows[::50, 2] = np.nan
     return rows
@@ -45,14 +50,17 @@ def test_columns_have_mean_zero_and_deviation_one(method: Method, rows: Floats) 
 
 
 def test_each_method_does_what_it_says(rows: Floats) -> None:
-    """Protects from a method that is chosen and not applied: tails cut, ranks even, logs signed, bins one at a time."""
+    """Protects from a method that is chosen and not applied: tails cut, ranks even, logs signed, bins one at
+    a time."""
     clipped = fit_preprocessing("clip", rows, ends=0.05).apply(rows)[:, 0]
     assert np.mean(clipped == clipped.max()) == pytest.approx(0.05, abs=0.005)
     ranked = fit_preprocessing("rank", rows).apply(rows)[:, 0]
     expected = np.argsort(np.argsort(rows[:, 0])) / 2000
     assert np.corrcoef(ranked, expected)[0, 1] > 0.99999
     logs = fit_preprocessing("signed-log", np.array([[-3.0], [3.0]]))
-    np.testing.assert_allclose(logs.apply(np.array([[-7.0], [7.0]]))[:, 0] * logs.deviation, [-np.log(8), np.log(8)])
+    np.testing.assert_allclose(
+        logs.apply(np.array([[-7.0], [7.0]]))[:, 0] * logs.deviation, [-np.log(8), np.log(8)]
+    )
     bins = fit_preprocessing("quantile-bins", rows, bins=5, standardise=False)
     shown = bins.apply(rows)
     assert set(np.unique(shown)) == {0.0, 1.0}
@@ -72,7 +80,8 @@ def test_rare_bins_have_no_column_of_their_own(rows: Floats) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_bins_share_rows_and_none_is_rare(seed: int) -> None:
-    """Protects counts that are mostly 0: by quantiles all their rows would be in one bin, and the column would say nothing."""
+    """Protects counts that are mostly 0: by quantiles all their rows would be in one bin, and the column
+    would say nothing."""
     random = np.random.default_rng(seed)
     mostly_zero = random.poisson(0.08, 5000).astype(float)
     assert lower_ends(mostly_zero, 6, 100)[0] == 1.0
@@ -95,7 +104,8 @@ def test_missing_numbers_become_the_median(rows: Floats) -> None:
 
 
 def test_a_host_needs_no_labels() -> None:
-    """Protects the guest's labels: no unsupervised method can take any, and what a host has to fit with refuses the other one."""
+    """Protects the guest's labels: no unsupervised method can take any, and what a host has to fit with
+    refuses the other one."""
     assert "labels" not in inspect.signature(fit_preprocessing).parameters
     with pytest.raises(ValueError, match="is not one of"):
         fit_preprocessing("weight-of-evidence", np.zeros((3, 1)))
@@ -103,7 +113,9 @@ def test_a_host_needs_no_labels() -> None:
 
 def weight(good: int, bad: int, labels: Floats) -> float:
     """Weight of evidence of a bin, with half a row added."""
-    return float(np.log((bad + 0.5) / ((labels > 0).sum() + 0.5)) - np.log((good + 0.5) / ((labels < 0).sum() + 0.5)))
+    return float(
+        np.log((bad + 0.5) / ((labels > 0).sum() + 0.5)) - np.log((good + 0.5) / ((labels < 0).sum() + 0.5))
+    )
 
 
 def test_evidence_is_the_log_of_the_labels_shares() -> None:
@@ -143,10 +155,14 @@ def test_bins_with_too_few_of_a_label_tell_nothing() -> None:
 
 
 def test_evidence_is_scaled_for_a_steps_bound() -> None:
-    """Protects training from columns of another size than other methods': mean 0, deviation 1; a column without any stays."""
+    """Protects training from columns of another size than other methods': mean 0, deviation 1; a column
+    without any stays."""
     random = np.random.default_rng(3)
     rows = np.column_stack([random.normal(size=2000), np.ones(2000)])
     labels = np.where(random.random(2000) < 1 / (1 + np.exp(-rows[:, 0])), 1.0, -1.0)
-    scaled, weights = (fit_weight_of_evidence(rows, labels, standardise=standardise).apply(rows) for standardise in (True, False))
+    scaled, weights = (
+        fit_weight_of_evidence(rows, labels, standardise=standardise).apply(rows)
+        for standardise in (True, False)
+    )
     np.testing.assert_allclose(scaled[:, 0], (weights[:, 0] - weights[:, 0].mean()) / weights[:, 0].std())
     assert not scaled[:, 1].any()

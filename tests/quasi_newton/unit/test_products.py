@@ -50,7 +50,9 @@ SHAPES = {
     "constant": lambda generator: np.full((40, 1), 256),
     "one hot": lambda generator: 256 * (generator.random((40, 4)) < 0.1).astype(np.int64),
     "at the bound": lambda generator: generator.choice([-65536, 65536], (30, 3)),
-    "an outlier": lambda generator: np.where(generator.random((40, 2)) < 0.05, 2**40, generator.integers(-9, 9, (40, 2))),
+    "an outlier": lambda generator: np.where(
+        generator.random((40, 2)) < 0.05, 2**40, generator.integers(-9, 9, (40, 2))
+    ),
     "largest": lambda generator: generator.choice([-(2**61), 2**61, 2**61 - 1, 1 - 2**61], (8, 2)),
     "no column": lambda generator: np.zeros((4, 0), dtype=np.int64),
 }
@@ -58,13 +60,16 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_the_product_of_powers(private: PaillierPrivateKey, encryptor: Encryptor, name: str) -> None:
-    """Protects every gradient: the same group element as power by power, hence the same bytes whatever the window."""
+    """Protects every gradient: the same group element as power by power, hence the same bytes whatever the
+    window."""
     matrix = SHAPES[name](np.random.default_rng(1))
     numbers = [random.Random(2).randint(-(2**31), 2**31) for _ in range(len(matrix))]
     ciphertexts = encryptor.encrypt(numbers, PLACE)
     found = transposed_product(private.public, ciphertexts, matrix)
     assert found == one_by_one(private, ciphertexts, matrix)
-    assert signed(private, found) == [sum(d * int(x) for d, x in zip(numbers, column, strict=True)) for column in matrix.T]
+    assert signed(private, found) == [
+        sum(d * int(x) for d, x in zip(numbers, column, strict=True)) for column in matrix.T
+    ]
 
 
 @pytest.mark.parametrize("bits", range(2, 15))
@@ -88,13 +93,16 @@ def test_digits_make_up_the_number(numbers: list[int], bits: int) -> None:
     totals = [0] * len(numbers)
     for place, digits in enumerate(products._signed_digits(column, bits, largest)):
         assert np.abs(digits).max() <= 2 ** (bits - 1)
-        totals = [total + int(digit) * 2 ** (bits * place) for total, digit in zip(totals, digits, strict=True)]
+        totals = [
+            total + int(digit) * 2 ** (bits * place) for total, digit in zip(totals, digits, strict=True)
+        ]
     assert totals == numbers
 
 
 @pytest.mark.parametrize(("rows", "largest"), [(1000, 2**16), (1000, 768), (3000, 2**16), (20, 2**16)])
 def test_a_window_is_near_the_best(rows: int, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the speed: the products are counted, with every window, and the chosen one needs few more than the least."""
+    """Protects the speed: the products are counted, with every window, and the chosen one needs few more than
+    the least."""
     column = np.random.default_rng(0).integers(-largest, largest + 1, rows)
     column[0] = largest
     counted = {}
@@ -143,7 +151,11 @@ def test_sums_are_sums(private: PaillierPrivateKey, encryptor: Encryptor) -> Non
     """Protects the residuals: with several hosts, with numbers of any sign, as phe has them."""
     one, two, three = [5, -7, 2**100], [-5, -8, 2**101], [1, 2, -(2**102)]
     first, second = encryptor.encrypt(one, PLACE), encryptor.encrypt(two, PLACE)
-    assert signed(private, add(private.public, first, second, encryptor.encrypt(three, PLACE))) == [1, -13, -(2**100)]
+    assert signed(private, add(private.public, first, second, encryptor.encrypt(three, PLACE))) == [
+        1,
+        -13,
+        -(2**100),
+    ]
     assert signed(private, add_plain(private.public, first, [-6, 0, 2**200])) == [-1, -7, 2**100 + 2**200]
     theirs = phe.PaillierPublicKey(int(private.public.n))
     ours = add_plain(private.public, first, [-6, 0, 9])

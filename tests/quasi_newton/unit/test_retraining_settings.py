@@ -35,7 +35,8 @@ def changed(name: str, section: str, key: str, value: Any) -> Any:
     ],
 )
 def test_what_has_to_stay(section: str, key: str, value: Any, shared: bool, may_change: bool) -> None:
-    """Protects batches, which all parties have to divide alike, and the way out of a failure: rate and step may be changed."""
+    """Protects batches, which all parties have to divide alike, and the way out of a failure: rate and step
+    may be changed."""
     for name in ("g", "h1", "c"):
         before, after = settings_of(name, 1), changed(name, section, key, value)
         assert (before.fingerprint != after.fingerprint) == shared
@@ -47,7 +48,8 @@ def test_what_has_to_stay(section: str, key: str, value: Any, shared: bool, may_
 
 
 def test_defaults() -> None:
-    """Protects who says nothing: one training, names that nobody can try out, a tenth that nothing is learnt from."""
+    """Protects who says nothing: one training, names that nobody can try out, a tenth that nothing is learnt
+    from."""
     content = settings_of("g", 1).model_dump()
     del content["alignment"], content["retraining"], content["learning"]
     settings = type(settings_of("g", 1)).model_validate(content)

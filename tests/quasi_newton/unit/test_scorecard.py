@@ -12,7 +12,13 @@ from sklearn.linear_model import LogisticRegression
 
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
-from streamfl.quasi_newton.scoring.scorecard import Calibration, ScoreScale, fit_calibration, points_of_party, score
+from streamfl.quasi_newton.scoring.scorecard import (
+    Calibration,
+    ScoreScale,
+    fit_calibration,
+    points_of_party,
+    score,
+)
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +35,9 @@ def test_calibration_is_the_logistic_regression_of_the_label_on_the_output() -> 
     assert found.probabilities(outputs).mean() == pytest.approx((labels > 0).mean(), abs=1e-3)
 
 
-@pytest.mark.parametrize(("output", "rows"), [(0.0, 10), (64.0, 40), (64.0, 4000), (117.3, 399), (128.0, 100_000), (1e6, 1000)])
+@pytest.mark.parametrize(
+    ("output", "rows"), [(0.0, 10), (64.0, 40), (64.0, 4000), (117.3, 399), (128.0, 100_000), (1e6, 1000)]
+)
 def test_calibration_knows_outputs_that_are_all_alike(output: float, rows: int) -> None:
     """Protects the guest's process from points of a host that make them so: it ended at a singular matrix."""
     labels = np.where(np.arange(rows) % 5 < 2, 1.0, -1.0)
@@ -77,7 +85,8 @@ def looked_up(file: dict[str, Any], raw: Floats, prepared: Floats) -> Floats:
 
 @pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
 def test_the_parties_files_add_up_to_the_score(method: Method) -> None:
-    """Protects who decides by points: looked up in the files they are offset - factor (a + b u), whatever the preprocessing."""
+    """Protects who decides by points: looked up in the files they are offset - factor (a + b u), whatever the
+    preprocessing."""
     random = np.random.default_rng(3)
     raw = [random.normal(3, 2, (400, 3)), random.lognormal(0, 1, (400, 2))]
     raw[0][::20, 1] = np.nan

@@ -1,4 +1,5 @@
-"""``streamfl scorecard``: each party's file, from what it remembers; all files together score as the federation does."""
+"""``streamfl scorecard``: each party's file, from what it remembers; all files together score as the
+federation does."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ LARGE: dict[str, Any] = {"learning": {"epochs": 1, "batch": 150}, "alignment": {
 class Place:
     """Settings files of guest, host and coordinator, and a bus in a file with what they remember."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder = folder
         self._monkeypatch, self._capture = monkeypatch, capture
 
@@ -46,7 +49,10 @@ class Place:
             f'preprocessing.method = "{method}"',
         ]
         if kind != "coordinator":
-            lines += [f'party.name = "{name}"', f'samples = {{topic = "{name}-samples", features = {features}}}']
+            lines += [
+                f'party.name = "{name}"',
+                f'samples = {{topic = "{name}-samples", features = {features}}}',
+            ]
         if kind == "guest":
             lines.append('labels = {topic = "labels", label = "y"}')
         path.write_text("\n".join(lines) + "\n")
@@ -59,7 +65,10 @@ class Place:
             member = loop.members[name]
             topic = f"{member.settings.member}.state"
             bus.create([TopicSpec(topic, 1, compacted=True)])
-            header = (STATE_SETTINGS_HEADER, ROLES[member.settings.role.kind].state_settings(member.settings).encode())
+            header = (
+                STATE_SETTINGS_HEADER,
+                ROLES[member.settings.role.kind].state_settings(member.settings).encode(),
+            )
             # A model from before, which is gone.
             bus.write([Outgoing(topic, b"trained/7", b"old", 0), Outgoing(topic, b"trained/7", None, 0)])
             bus.write([Outgoing(topic, STATE_SETTINGS_KEY, struct.pack("<q", 0), 0, (header,))])
@@ -107,16 +116,20 @@ def points_of(card: dict[str, Any], numbers: Any) -> float:
 
 @pytest.mark.parametrize("method", ["standardise", "clip", "rank", "quantile-bins", "weight-of-evidence"])
 def test_the_files_score_as_the_federation_does(place: Place, method: str) -> None:
-    """Protects whoever takes a scorecard elsewhere: the parties' points, by their files alone, add up to each published score."""
+    """Protects whoever takes a scorecard elsewhere: the parties' points, by their files alone, add up to each
+    published score."""
     loop = scored(1, preprocessing={"method": method}, **LARGE)
     place.remember(loop, "g", "h1")
     guest = place.written("g", method=method)
     slope = guest["calibration"]["slope"]
-    host = place.written("h1", "--slope", slope, method="standardise" if method == "weight-of-evidence" else method)
+    host = place.written(
+        "h1", "--slope", slope, method="standardise" if method == "weight-of-evidence" else method
+    )
     assert (guest["model"], host["model"], guest["party"], host["party"]) == (1, 1, "g", "h1")
     assert "calibration" not in host
     columns, _ = table(1)
-    # Half a quantum of the host, and a hundredth of a point for each number that is rounded so; inputs are rounded to 1/256.
+    # Half a quantum of the host, and a hundredth of a point for each number that is rounded so; inputs are
+    # rounded to 1/256.
     allowed = abs(slope) * 20 / math.log(2) * (QUANTUM / 2 + 6 / 256) + 0.06
     found = predictions(loop)
     assert len(found) == 336
@@ -126,7 +139,8 @@ def test_the_files_score_as_the_federation_does(place: Place, method: str) -> No
 
 
 def test_a_file_has_the_partys_own_columns_alone(place: Place) -> None:
-    """Protects each party's model: nothing of the other's is in its file, and a host has no points before it is told the slope."""
+    """Protects each party's model: nothing of the other's is in its file, and a host has no points before it
+    is told the slope."""
     loop = scored(1, **LARGE)
     place.remember(loop, "g", "h1")
     host = place.written("h1")
@@ -137,13 +151,17 @@ def test_a_file_has_the_partys_own_columns_alone(place: Place) -> None:
     assert [one["weight"] for one in host["coefficients"]] == model.weights.tolist()
     assert [one["column"] for one in host["coefficients"]] == ["x0", "x1", "x2"]
     code, out, said = place(place.config("h1"), "--out", place.folder / "h1.json", "--format", "json")
-    assert (code, json.loads(out)) == (0, {"path": str(place.folder / "h1.json"), "model": 1, "columns": 3, "points": False})
+    assert (code, json.loads(out)) == (
+        0,
+        {"path": str(place.folder / "h1.json"), "model": 1, "columns": 3, "points": False},
+    )
     assert said == ""
     assert "--slope" in place(place.config("h1"), "--out", place.folder / "h1.json")[2]
 
 
 def test_what_was_not_trained_has_no_scorecard(place: Place) -> None:
-    """Protects from an empty file that looks like a model: it is said what is missing, where, and nothing is written."""
+    """Protects from an empty file that looks like a model: it is said what is missing, where, and nothing is
+    written."""
     out = place.folder / "card.json"
     wrong = {
         "there is no topic f.g.state": (place.config("g"), "--out", out),
@@ -162,7 +180,8 @@ def test_what_was_not_trained_has_no_scorecard(place: Place) -> None:
 
 
 def test_a_damaged_model_and_other_settings_are_refused(place: Place) -> None:
-    """Protects from points under wrong names: columns in another order than the model was made with are refused, damage too."""
+    """Protects from points under wrong names: columns in another order than the model was made with are
+    refused, damage too."""
     loop = scored(1, **LARGE)
     place.remember(loop, "g", "h1")
     out = place.folder / "card.json"

@@ -1,4 +1,5 @@
-"""A quasi-Newton federation on a file: figures against calculations of their own, and mistakes of whoever asks for it."""
+"""A quasi-Newton federation on a file: figures against calculations of their own, and mistakes of whoever
+asks for it."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.tools.direct import Party, train
 
 LEARNING = DescentSettings(batch=100, memory=3, curvature_every=2, regularisation=0.01)
-# Messages one behind the other: outputs, residuals, gradients, opened, inner products, sums and step of an iteration; before the
-# first one ready, begin, blinded, answer and aligned.
+# Messages one behind the other: outputs, residuals, gradients, opened, inner products, sums and step of an
+# iteration; before the first one ready, begin, blinded, answer and aligned.
 BEFORE, EACH = 5, 7
 
 
@@ -39,12 +40,14 @@ def platt(outputs: NDArray[Any], signs: NDArray[Any], others: NDArray[Any]) -> N
 
 @pytest.mark.parametrize("parties", [TWO, THREE])
 def test_roles_learn_exactly_what_the_arithmetic_says(line: Line, parties: list[str]) -> None:
-    """Protects tables that are made without roles: a federation over the bus comes to the same weights, pairs, losses and model as
-    the same whole numbers in a loop, bit by bit.
+    """Protects tables that are made without roles: a federation over the bus comes to the same weights,
+    pairs, losses and model as the same whole numbers in a loop, bit by bit.
     """
     found, trace = line.traced(parties=parties)
     learnt = int(trace["entities"])
-    members = [Party(trace[f"inputs/{one}"], trace[f"weights/{one}"][0], trace[f"muted/{one}"]) for one in parties]
+    members = [
+        Party(trace[f"inputs/{one}"], trace[f"weights/{one}"][0], trace[f"muted/{one}"]) for one in parties
+    ]
     direct = train(members, trace["labels"][:learnt], LEARNING, trace["batches"])
     assert (found["epochs"], found["converged"]) == (direct.epochs, direct.converged)
     for number, party in enumerate(parties):
@@ -55,11 +58,14 @@ def test_roles_learn_exactly_what_the_arithmetic_says(line: Line, parties: list[
     assert trace["pairs"].tolist() == [[at, kept] for at, kept in direct.pairs]
     assert trace["losses"].tolist() == direct.losses == [one["training_loss"] for one in found["history"]]
     assert trace["batch_losses"].tolist() == direct.batch_losses
-    np.testing.assert_allclose(trace["predictions"], direct.outputs([trace[f"inputs/{party}"][learnt:] for party in parties]))
+    np.testing.assert_allclose(
+        trace["predictions"], direct.outputs([trace[f"inputs/{party}"][learnt:] for party in parties])
+    )
 
 
 def test_evidence_is_weighed_at_the_guest_alone(line: Line) -> None:
-    """Protects labels, and the setting on a file: the guest's columns have a few values, hosts' are the default's."""
+    """Protects labels, and the setting on a file: the guest's columns have a few values, hosts' are the
+    default's."""
     more = '[preprocessing]\nmethod = "{}"'
     _, weighed = line.traced(more=more.format("weight-of-evidence"))
     _, usual = line.traced(more=more.format("clip"))
@@ -68,19 +74,36 @@ def test_evidence_is_weighed_at_the_guest_alone(line: Line) -> None:
 
 
 def test_encryption_changes_nothing_but_the_cost(line: Line) -> None:
-    """Protects the fast path: plain numbers come to the same as encrypted ones, bit by bit, and the ciphertexts are as many as the
-    formula says.
+    """Protects the fast path: plain numbers come to the same as encrypted ones, bit by bit, and the
+    ciphertexts are as many as the formula says.
     """
     plain, without = line.traced()
     hidden, under = line.traced(precision="paillier")
     assert without.keys() == under.keys()
     for name, array in without.items():
         np.testing.assert_array_equal(array, under[name], err_msg=name)
-    own = ("loss", "taylor_loss", "auc", "ks", "accuracy", "epochs", "iterations", "history", "virtual_seconds", "messages")
+    own = (
+        "loss",
+        "taylor_loss",
+        "auc",
+        "ks",
+        "accuracy",
+        "epochs",
+        "iterations",
+        "history",
+        "virtual_seconds",
+        "messages",
+    )
     assert [plain[name] for name in own] == [hidden[name] for name in own]
     assert hidden["bytes"] > plain["bytes"]
-    assert (plain["precision"], plain["key_bits"], hidden["precision"], hidden["key_bits"]) == ("plain", None, "paillier", 512)
-    # Outputs and residuals are one ciphertext a row; all uploads and inner products are packed, here into a few.
+    assert (plain["precision"], plain["key_bits"], hidden["precision"], hidden["key_bits"]) == (
+        "plain",
+        None,
+        "paillier",
+        512,
+    )
+    # Outputs and residuals are one ciphertext a row; all uploads and inner products are packed, here into a
+    # few.
     rounds = hidden["iterations"] + hidden["pairs_offered"]
     vectors = 2 * 100 * rounds
     assert vectors + 4 * rounds <= hidden["ciphertexts"] <= vectors + 20 * rounds
@@ -92,7 +115,8 @@ def test_encryption_changes_nothing_but_the_cost(line: Line) -> None:
 
 
 def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
-    """Protects every claim that is made with this command: loss, AUC and KS are of the last fifth of the rows, by other means."""
+    """Protects every claim that is made with this command: loss, AUC and KS are of the last fifth of the
+    rows, by other means."""
     found, trace = line.traced()
     outputs = trace["predictions"]
     signs = np.where(line.frame["y"].to_numpy()[ROWS - TEST :] == 1, 1, -1)
@@ -105,8 +129,15 @@ def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
     chances = np.empty(TEST)
     for one in (half, ~half):
         chances[one] = platt(outputs[~one], signs[~one], outputs[one])
-    assert found["loss"] == pytest.approx(-np.mean(np.log(np.where(signs > 0, chances, 1 - chances))), abs=1e-5)
-    assert (found["entities"], found["waiting_entities"], found["test_entities"], found["batches"]) == (500, 12, TEST, 5)
+    assert found["loss"] == pytest.approx(
+        -np.mean(np.log(np.where(signs > 0, chances, 1 - chances))), abs=1e-5
+    )
+    assert (found["entities"], found["waiting_entities"], found["test_entities"], found["batches"]) == (
+        500,
+        12,
+        TEST,
+        5,
+    )
     assert found["iterations"] == 5 * found["epochs"]
     assert found["history"][-1]["auc"] == found["auc"]
     assert found["training_loss"] == found["history"][-1]["training_loss"]
@@ -115,7 +146,8 @@ def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
 
 
 def test_a_message_takes_as_long_as_is_asked(line: Line) -> None:
-    """Protects whoever plans for a slow network: virtual time is that of the messages that wait for one another."""
+    """Protects whoever plans for a slow network: virtual time is that of the messages that wait for one
+    another."""
     found = line.json("--network-delay", 3, "--epochs", 2, learning='optimiser = "sgd"')
     assert (found["epochs"], found["iterations"], found["converged"]) == (2, 10, False)
     assert found["virtual_seconds"] == pytest.approx(3 * (BEFORE + EACH * 10), rel=0.01)
@@ -123,8 +155,13 @@ def test_a_message_takes_as_long_as_is_asked(line: Line) -> None:
 
 
 def test_any_members_file_is_the_same_federation(line: Line) -> None:
-    """Protects a newcomer: a host's file does as the coordinator's, and what they say of keys and secrets is not looked at."""
-    more = 'key_file = "nowhere"\nkey_fingerprint = "' + "ab" * 32 + '"\nsecret_file = "nowhere"\nlink_secret_file = "nowhere"\n'
+    """Protects a newcomer: a host's file does as the coordinator's, and what they say of keys and secrets is
+    not looked at."""
+    more = (
+        'key_file = "nowhere"\nkey_fingerprint = "'
+        + "ab" * 32
+        + '"\nsecret_file = "nowhere"\nlink_secret_file = "nowhere"\n'
+    )
     party = '[party]\nname = "{}"\n[samples]\ntopic = "own"\nfeatures = ["x"]\n'
     expected = line.json("--epochs", 2)
     found = [
@@ -145,7 +182,8 @@ def test_the_guest_need_not_be_the_first(line: Line) -> None:
 
 
 def test_labels_of_minus_one_are_taken_as_zero(line: Line) -> None:
-    """Protects whoever has a table in LIBSVM's form: its labels mean the same, and that `run` wants others is said."""
+    """Protects whoever has a table in LIBSVM's form: its labels mean the same, and that `run` wants others is
+    said."""
     expected = line.json("--epochs", 2)["loss"]
     line.frame["y"] = 2 * line.frame["y"] - 1
     assert line.json("--epochs", 2)["loss"] == expected
@@ -153,7 +191,8 @@ def test_labels_of_minus_one_are_taken_as_zero(line: Line) -> None:
 
 
 def test_a_table_with_gaps_and_one_class_in_the_end_is_measured(line: Line) -> None:
-    """Protects programs that read the figures: what cannot be measured is null, and rows with gaps are counted."""
+    """Protects programs that read the figures: what cannot be measured is null, and rows with gaps are
+    counted."""
     line.frame.loc[[3, 70], "visits"] = np.nan
     line.frame.loc[ROWS - TEST :, "y"] = 1
     found = line.json("--epochs", 2)
@@ -162,9 +201,12 @@ def test_a_table_with_gaps_and_one_class_in_the_end_is_measured(line: Line) -> N
 
 
 def test_a_rare_column_is_left_out_and_told(line: Line) -> None:
-    """Protects whoever wonders where a column is: one with too few rows of its own in a batch is not learnt from."""
+    """Protects whoever wonders where a column is: one with too few rows of its own in a batch is not learnt
+    from."""
     line.frame["visits"] = (np.arange(ROWS) % 211 == 0).astype(float)
-    code, _, error = line("--epochs", 2, "--trace", line.folder, more='[preprocessing]\nmethod = "standardise"\n')
+    code, _, error = line(
+        "--epochs", 2, "--trace", line.folder, more='[preprocessing]\nmethod = "standardise"\n'
+    )
     assert code == 0
     assert "learning.min_support = 5" in error
     assert "largest_leverage" not in error
@@ -174,9 +216,11 @@ def test_a_rare_column_is_left_out_and_told(line: Line) -> None:
 
 
 def test_rows_that_are_far_out_are_told(line: Line) -> None:
-    """Protects whoever wonders what became of a row: how many are learnt from with zeros is said, and is in the figures."""
+    """Protects whoever wonders what became of a row: how many are learnt from with zeros is said, and is in
+    the figures."""
     assert "largest_leverage" not in line("--epochs", 1)[2]
-    # Of two columns that are the same but in few rows: no cut at a range helps. Values that are far out are cut, and not told.
+    # Of two columns that are the same but in few rows: no cut at a range helps. Values that are far out are
+    # cut, and not told.
     frame, (age, income, visits, returns) = line.frame, line.frame.columns[:4]
     frame[income], frame[returns] = frame[age], frame[visits]
     frame.loc[4, income] = frame[age].median() + (frame.loc[4, age] < frame[age].median())
@@ -206,7 +250,8 @@ def test_rows_that_are_far_out_are_told(line: Line) -> None:
     ],
 )
 def test_mistakes_are_told(line: Line, arguments: tuple[object, ...], told: str) -> None:
-    """Protects a user from options that are read and have no effect: each mistake names its option or its key."""
+    """Protects a user from options that are read and have no effect: each mistake names its option or its
+    key."""
     code, out, error = line(*arguments)
     assert (code, out) == (2, "")
     assert told in error
@@ -221,7 +266,8 @@ def test_mistakes_are_told(line: Line, arguments: tuple[object, ...], told: str)
     ],
 )
 def test_settings_that_cannot_work_are_told(line: Line, learning: str, code: int, told: str) -> None:
-    """Protects a user from an empty table: a training that comes to nothing, and a wrong file, end with the reason and a code."""
+    """Protects a user from an empty table: a training that comes to nothing, and a wrong file, end with the
+    reason and a code."""
     found, out, error = line(learning=learning)
     assert (found, out) == (code, "")
     assert told in error
@@ -229,8 +275,11 @@ def test_settings_that_cannot_work_are_told(line: Line, learning: str, code: int
 
 
 def test_data_that_cannot_be_learnt_from_is_told(line: Line) -> None:
-    """Protects a user from a traceback: a third class, and more columns than batches may have, are told with what is allowed."""
-    wide = pd.DataFrame({f"c{number}": np.random.default_rng(number).normal(size=ROWS) for number in range(6)})
+    """Protects a user from a traceback: a third class, and more columns than batches may have, are told with
+    what is allowed."""
+    wide = pd.DataFrame(
+        {f"c{number}": np.random.default_rng(number).normal(size=ROWS) for number in range(6)}
+    )
     line.frame = pd.concat([line.frame, wide], axis=1)
     code, out, error = line("--split", "bank=age+income,shop=debts+visits+c0+c1+c2+c3+c4+c5")
     assert (code, out) == (5, "")
@@ -242,8 +291,11 @@ def test_data_that_cannot_be_learnt_from_is_told(line: Line) -> None:
 
 
 def test_other_systems_are_simulated_without_the_extra(tmp_path: Path) -> None:
-    """Protects whoever does not encrypt: without phe and gmpy2 the command is there for other systems, and says here what to do."""
-    (tmp_path / "c.toml").write_text('[federation]\nname="f"\nparties=["a","b"]\n[role]\nkind="quasi-newton-coordinator"\n')
+    """Protects whoever does not encrypt: without phe and gmpy2 the command is there for other systems, and
+    says here what to do."""
+    (tmp_path / "c.toml").write_text(
+        '[federation]\nname="f"\nparties=["a","b"]\n[role]\nkind="quasi-newton-coordinator"\n'
+    )
     frame = pd.DataFrame(np.random.default_rng(1).normal(size=(1300, 2)), columns=["a", "b"])
     frame["y"] = (frame["a"] > 0).astype(int)
     frame.to_csv(tmp_path / "d.csv", index=False)
@@ -258,7 +310,8 @@ def test_other_systems_are_simulated_without_the_extra(tmp_path: Path) -> None:
 
 
 def test_who_is_held_out_is_not_learnt_from(line: Line) -> None:
-    """Protects calibration in production: the guest's share stays out of every batch here too, and is counted."""
+    """Protects calibration in production: the guest's share stays out of every batch here too, and is
+    counted."""
     found, trace = line.traced("--epochs", 1, held_out=0.25)
     assert (found["entities"], found["batches"]) == (300, 3)
     assert 90 < found["held_out_entities"] < 170

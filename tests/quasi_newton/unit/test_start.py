@@ -1,4 +1,5 @@
-"""What `check` and `run` tell at the start: what is missing, and a cluster or settings with which no training would succeed."""
+"""What `check` and `run` tell at the start: what is missing, and a cluster or settings with which no training
+would succeed."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ class Place:
     def make_topics(self, **partitions: int) -> None:
         """partitions: of topics, by the end of their names."""
         for spec in ROLES[self.settings.role.kind].topics(self.settings):
-            number = next((count for end, count in partitions.items() if spec.name.endswith(end)), spec.partitions or 1)
+            number = next(
+                (count for end, count in partitions.items() if spec.name.endswith(end)), spec.partitions or 1
+            )
             self.bus.create([replace(spec, partitions=number)])
 
 
@@ -76,7 +79,11 @@ def test_a_good_start_is_told(command: Command, tmp_path: Path, member: str) -> 
 @pytest.mark.parametrize(
     ("member", "changes", "told"),
     [
-        ("h1", {"preprocessing": {"method": "quantile-bins"}}, "3 columns become up to 24 .* up to 480 rows, and .* 100:"),
+        (
+            "h1",
+            {"preprocessing": {"method": "quantile-bins"}},
+            "3 columns become up to 24 .* up to 480 rows, and .* 100:",
+        ),
         ("g", {"preprocessing": {"method": "quantile-bins"}}, "3 columns become up to 25 .* up to 500 rows"),
         ("g", {"learning": {"min_batch": 64, "batch": 79}}, "3 columns become up to 4 .* up to 80 rows"),
         ("h1", {"learning": {"min_batch": 64, "batch": 79}}, ""),
@@ -86,7 +93,8 @@ def test_a_good_start_is_told(command: Command, tmp_path: Path, member: str) -> 
 def test_check_knows_what_a_training_will_refuse(
     command: Command, tmp_path: Path, member: str, changes: dict[str, dict[str, Any]], told: str
 ) -> None:
-    """Protects from a training that ends after the alignment: bins make more columns than a batch has rows for."""
+    """Protects from a training that ends after the alignment: bins make more columns than a batch has rows
+    for."""
     place = Place(tmp_path, member)
     place.make_topics()
     place.write(changes)
@@ -97,9 +105,14 @@ def test_check_knows_what_a_training_will_refuse(
     assert not told or re.search(told, found[0]["detail"])
 
 
-@pytest.mark.parametrize(("member", "topic"), [("g", "labels"), ("g", "g-samples"), ("h1", "h1.outputs"), ("c", "g.uploads")])
-def test_a_topic_of_several_partitions_is_told(command: Command, tmp_path: Path, member: str, topic: str) -> None:
-    """Protects a training from half of its entities: whoever makes topics by habit with several partitions hears of it at once."""
+@pytest.mark.parametrize(
+    ("member", "topic"), [("g", "labels"), ("g", "g-samples"), ("h1", "h1.outputs"), ("c", "g.uploads")]
+)
+def test_a_topic_of_several_partitions_is_told(
+    command: Command, tmp_path: Path, member: str, topic: str
+) -> None:
+    """Protects a training from half of its entities: whoever makes topics by habit with several partitions
+    hears of it at once."""
     place = Place(tmp_path, member)
     place.make_topics(**{topic: 3})
     text = "has 3 partitions, 1 is needed, for all entities are rows of one training table"
@@ -115,7 +128,8 @@ def test_a_topic_of_several_partitions_is_told(command: Command, tmp_path: Path,
 def test_who_lacks_the_extra_is_told_at_the_start(
     command: Command, tmp_path: Path, member: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects an operator: a member without gmpy2 ends with a number and the line to type, before it has joined its group."""
+    """Protects an operator: a member without gmpy2 ends with a number and the line to type, before it has
+    joined its group."""
     place = Place(tmp_path, member)
     place.make_topics()
     monkeypatch.setattr(bignum, "gmpy2", None)
@@ -132,17 +146,22 @@ def test_a_key_that_can_be_broken_has_to_be_meant(tmp_path: Path) -> None:
     place = Place(tmp_path, "g")
     content = place.settings.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     content["bus"] = {"url": "kafka://127.0.0.1:9"}
-    with pytest.raises(ValueError, match=r"encryption.key_bits = 512: keys of fewer than 2048 bits can be broken"):
+    with pytest.raises(
+        ValueError, match=r"encryption.key_bits = 512: keys of fewer than 2048 bits can be broken"
+    ):
         type(place.settings).model_validate(content)
     content["encryption"]["study"] = True
     assert isinstance(type(place.settings).model_validate(content), RoleSettings)
 
 
 def test_the_key_may_change_under_the_state_and_what_is_learnt_may_not(tmp_path: Path) -> None:
-    """Protects a rotation from a member that does not come back, and state from a key that its numbers do not fit."""
+    """Protects a rotation from a member that does not come back, and state from a key that its numbers do not
+    fit."""
     place = Place(tmp_path, "h1")
     place.make_topics()
-    place.bus.write([Outgoing("h1-samples", b"customer", json.dumps(dict.fromkeys(("x0", "x1", "x2"), 0.5)).encode(), 0)])
+    place.bus.write(
+        [Outgoing("h1-samples", b"customer", json.dumps(dict.fromkeys(("x0", "x1", "x2"), 0.5)).encode(), 0)]
+    )
 
     def take_up(**encryption: Any) -> None:
         changed = place.settings.encryption.model_copy(update=encryption)
@@ -158,7 +177,8 @@ def test_the_key_may_change_under_the_state_and_what_is_learnt_may_not(tmp_path:
 
 
 def test_a_key_file_without_the_pinned_key_is_told(command: Command, tmp_path: Path) -> None:
-    """Protects a coordinator that was given another's file, or that was to change its key and has not: it does not start."""
+    """Protects a coordinator that was given another's file, or that was to change its key and has not: it
+    does not start."""
     place = Place(tmp_path, "c")
     place.make_topics()
     place.write({"encryption": {"key_fingerprint": "0" * 64}})

@@ -15,7 +15,8 @@ PLAIN = fuzz.FEDERATIONS["quasi-newton-plain"]
 
 @pytest.mark.parametrize("name", fuzz.MEMBERS)
 def test_members_remember_what_the_tables_say(name: str) -> None:
-    """Protects operators from a table that lacks a key, or has one that is gone: each row has an owner at the member."""
+    """Protects operators from a table that lacks a key, or has one that is gone: each row has an owner at the
+    member."""
     kind = find_kind(PLAIN.settings[name].role.kind)
     owned = {
         prefix[: prefix.find(b"/") + 1] or prefix
@@ -25,6 +26,8 @@ def test_members_remember_what_the_tables_say(name: str) -> None:
     assert len(declared) == len(set(declared))
     assert owned == set(declared)
     # The fuzzer damages what members have written.
-    damaged = [one.key or b"" for federation in fuzz.FEDERATIONS.values() for one in federation.remembered(name)]
+    damaged = [
+        one.key or b"" for federation in fuzz.FEDERATIONS.values() for one in federation.remembered(name)
+    ]
     assert damaged
     assert all(map(kind.state.has, damaged))

@@ -36,7 +36,11 @@ MATRIX = np.ones((3, 2), "<i8").tobytes()
             background_tasks.Multiplying(OWN, [THREE], b"", MATRIX, 2, KIND, PLACE, PLACE, False),
             {"multiply": 1, "encrypt": 1},
         ),
-        (background_tasks.added, background_tasks.Adding(OWN, [THREE], THREE, KIND, PLACE), {"add": 1, "encrypt": 1}),
+        (
+            background_tasks.added,
+            background_tasks.Adding(OWN, [THREE], THREE, KIND, PLACE),
+            {"add": 1, "encrypt": 1},
+        ),
         (background_tasks.opened, background_tasks.Opening(b"", b"", THREE), {"decrypt": 1}),
         (background_tasks.blinded, background_tasks.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
         (background_tasks.aligned, background_tasks.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
@@ -46,8 +50,8 @@ MATRIX = np.ones((3, 2), "<i8").tobytes()
 def test_each_step_is_measured_once(
     monkeypatch: pytest.MonkeyPatch, function: object, content: object, expected: dict[str, int]
 ) -> None:
-    """Protects whoever asks where the time goes: each part of each kind of work is counted as what it is, and the result is the
-    same as without a clock.
+    """Protects whoever asks where the time goes: each part of each kind of work is counted as what it is, and
+    the result is the same as without a clock.
     """
     ticks = itertools.count()
     monkeypatch.setattr(steps.time, "process_time", lambda: float(next(ticks)))

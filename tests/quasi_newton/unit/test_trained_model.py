@@ -1,4 +1,5 @@
-"""A party's part of a trained model: it scores as it was trained, and comes back from bytes that somebody may have spoilt."""
+"""A party's part of a trained model: it scores as it was trained, and comes back from bytes that somebody may
+have spoilt."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ def _rows() -> Floats:
 
 def model_of(rows: Floats, method: Method, intercept: bool = False) -> TrainedModel:
     labels = np.where(rows[:, 1] + rows[:, 2] > 6, 1.0, -1.0)
-    preprocessing = fit_weight_of_evidence(rows, labels, least=5) if method == EVIDENCE else fit_preprocessing(method, rows)
+    preprocessing = (
+        fit_weight_of_evidence(rows, labels, least=5)
+        if method == EVIDENCE
+        else fit_preprocessing(method, rows)
+    )
     kept = list(range(preprocessing.apply(rows).shape[1]))[1:]
     weights = np.random.default_rng(5).normal(size=len(kept) + intercept)
     return TrainedModel(7, weights, Preparation(preprocessing, kept), KINDS.inputs, intercept)
@@ -39,7 +44,8 @@ def model_of(rows: Floats, method: Method, intercept: bool = False) -> TrainedMo
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
 def test_it_scores_a_row_as_training_did(method: Method, intercept: bool, rows: Floats) -> None:
-    """Protects scores: clipping, rounding and the intercept are those of training, after a way through bytes too."""
+    """Protects scores: clipping, rounding and the intercept are those of training, after a way through bytes
+    too."""
     model = model_of(rows, method, intercept)
     inputs, kept = model.preparation.apply(rows), model.preparation.kept
     trained = PartyArithmetic(inputs, DescentSettings(), KINDS, model.weights, intercept=intercept)
@@ -62,7 +68,8 @@ def test_bytes_come_back_the_same(method: Method, rows: Floats) -> None:
 
 @pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
 def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
-    """Protects the process that takes state back: PeerError, or another model of sound shape, whatever the bytes are."""
+    """Protects the process that takes state back: PeerError, or another model of sound shape, whatever the
+    bytes are."""
     content = model_of(rows, method, True).encode()
     random = np.random.default_rng(1)
     refused = 0
@@ -86,7 +93,8 @@ def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
 
 
 def test_what_does_not_fit_together_is_refused(rows: Floats) -> None:
-    """Protects scores: columns that are not there, weights too many, a deviation of 0, a number that is none."""
+    """Protects scores: columns that are not there, weights too many, a deviation of 0, a number that is
+    none."""
     whole = msgspec.msgpack.decode(model_of(rows, "standardise").encode())
     within = msgspec.msgpack.decode(whole[2])
 
@@ -116,8 +124,15 @@ def test_weights_are_of_bins(rows: Floats) -> None:
     """Protects scores: each bin has one weight, and a number."""
     whole = msgspec.msgpack.decode(model_of(rows, EVIDENCE).encode())
     within = msgspec.msgpack.decode(whole[2])
-    for values in ([], within[9][:2], [within[9][0] + bytes(8), *within[9][1:]], [b"\xff" * len(one) for one in within[9]]):
-        wrong = msgspec.msgpack.encode([*whole[:2], msgspec.msgpack.encode([*within[:9], values]), *whole[3:]])
+    for values in (
+        [],
+        within[9][:2],
+        [within[9][0] + bytes(8), *within[9][1:]],
+        [b"\xff" * len(one) for one in within[9]],
+    ):
+        wrong = msgspec.msgpack.encode(
+            [*whole[:2], msgspec.msgpack.encode([*within[:9], values]), *whole[3:]]
+        )
         with pytest.raises(PeerError):
             TrainedModel.decode(wrong)
 
@@ -133,7 +148,8 @@ def test_a_model_of_an_earlier_release_is_taken_back(rows: Floats) -> None:
 
 
 def test_the_latest_model_is_remembered(rows: Floats) -> None:
-    """Protects scoring after a restart: the newer model takes the older one's place, in what is restored too."""
+    """Protects scoring after a restart: the newer model takes the older one's place, in what is restored
+    too."""
     parts = ChangedParts()
     owner = LatestModel(parts)
     assert owner.model is None

@@ -33,7 +33,11 @@ PAGE = page_text("quasi-newton.md", "Tutorial")
 FILES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 BANK, SHOP, AUDITOR = range(3)
 WHO = ("the bank", "the shop", "the auditor")
-FIELDS = {"accounts": ("age", "income", "debts"), "baskets": ("visits", "returns"), "outcomes": ("defaulted",)}
+FIELDS = {
+    "accounts": ("age", "income", "debts"),
+    "baskets": ("visits", "returns"),
+    "outcomes": ("defaulted",),
+}
 ROWS = 1500
 
 
@@ -42,28 +46,39 @@ def read(file: str) -> QuasiNewtonSettings:
 
 
 def test_its_configurations_are_valid() -> None:
-    """Protects two organisations' first try: all files load, agree where they have to, and are all that is needed."""
+    """Protects two organisations' first try: all files load, agree where they have to, and are all that is
+    needed."""
     settings = [read(file) for file in FILES]
     assert [item.role.kind.rpartition("-")[2] for item in settings] == ["guest", "host", "coordinator"]
     assert [item.party.name for item in settings if item.party is not None] == settings[0].federation.parties
-    assert len({repr((item.federation, item.learning, item.encryption.key_fingerprint)) for item in settings}) == 1
+    assert (
+        len({repr((item.federation, item.learning, item.encryption.key_fingerprint)) for item in settings})
+        == 1
+    )
     assert {item.encryption.precision for item in settings} == {"paillier"}
 
 
 def test_its_table_of_topics_is_whole() -> None:
-    """Protects whoever grants rights by the page: these topics and no others are there, and it says who writes and reads which."""
+    """Protects whoever grants rights by the page: these topics and no others are there, and it says who
+    writes and reads which."""
     rows = re.findall(r"^\| (`credit[^|]*) \| ([^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE)
-    told = {topic: (writer, reader) for names, writer, reader in rows for topic in re.findall(r"`(.*?)`", names)}
+    told = {
+        topic: (writer, reader) for names, writer, reader in rows for topic in re.findall(r"`(.*?)`", names)
+    }
     settings = {name: read(file) for name, file in zip(WHO, FILES, strict=True)}
     channels = {name: find_kind(item.role.kind).channels(item) for name, item in settings.items()}
     for topic, (writer, reader) in told.items():
         if topic.endswith(".state"):
             continue
         assert {name for name, one in channels.items() if topic in one.outputs.values()} == {writer}, topic
-        read_by = {name for name, one in channels.items() if topic in [each.topic for each in one.inputs.values()]}
+        read_by = {
+            name for name, one in channels.items() if topic in [each.topic for each in one.inputs.values()]
+        }
         assert read_by == {reader} - {"you"}, topic
     every = {topic.name for item in settings.values() for topic in find_kind(item.role.kind).topics(item)}
-    assert told.keys() == {name for name in every if name.startswith("credit.") and not name.endswith("dead-letters")}
+    assert told.keys() == {
+        name for name in every if name.startswith("credit.") and not name.endswith("dead-letters")
+    }
 
 
 @pytest.fixture(name="customers", scope="module")
@@ -75,7 +90,10 @@ def _customers() -> list[dict[str, float]]:
     # In the units of the page.
     inputs = inputs * [12, 9000, 700, 3, 2] + [45, 31000, 900, 6, 2]
     columns = (*FIELDS["accounts"], *FIELDS["baskets"], "defaulted")
-    return [dict(zip(columns, (*row, label), strict=True)) for row, label in zip(inputs.tolist(), defaulted.tolist(), strict=True)]
+    return [
+        dict(zip(columns, (*row, label), strict=True))
+        for row, label in zip(inputs.tolist(), defaulted.tolist(), strict=True)
+    ]
 
 
 class Tutorial:
@@ -88,7 +106,9 @@ class Tutorial:
         self.bus = MemoryBus(clock=lambda: self.now)
         self.now = 1000.0
         calls = iter(range(10**9))
-        key = make_key_file(folder / "auditor.keys", 512, lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size))
+        key = make_key_file(
+            folder / "auditor.keys", 512, lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size)
+        )
         secrets = {BANK: "own.secret", SHOP: "own.secret"}
         self.settings: list[QuasiNewtonSettings] = []
         for number, file in enumerate(FILES):
@@ -110,7 +130,13 @@ class Tutorial:
             self.settings.append(QuasiNewtonSettings(**own))
             topics = find_kind(self.settings[-1].role.kind).topics(self.settings[-1])
             known = self.bus.describe([topic.name for topic in topics])
-            self.bus.create([replace(topic, partitions=topic.partitions or 1) for topic in topics if topic.name not in known])
+            self.bus.create(
+                [
+                    replace(topic, partitions=topic.partitions or 1)
+                    for topic in topics
+                    if topic.name not in known
+                ]
+            )
 
     def start(self) -> list[Worker]:
         return [build_worker(own, self.bus, lambda: self.now, lambda: self.now) for own in self.settings]
@@ -126,14 +152,19 @@ class Tutorial:
         return [json.loads(record.value or b"") for record in self.bus.read("credit.predictions")]
 
     def write(self, topic: str, numbers: Iterable[int], customers: list[dict[str, float]]) -> None:
-        rows = [(f"customer-{number}", {name: customers[number][name] for name in FIELDS[topic]}) for number in numbers]
+        rows = [
+            (f"customer-{number}", {name: customers[number][name] for name in FIELDS[topic]})
+            for number in numbers
+        ]
         self.bus.write([Outgoing(topic, name.encode(), json.dumps(row).encode()) for name, row in rows])
 
 
-def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: list[dict[str, float]]) -> None:
-    """Protects a newcomer's first try: with the files of the page and secrets made as it says, a training begins by itself, of the
-    customers that both know, and each party has weights of its own in the end. Then all whom both know are scored, as the page
-    shows it, and so is who comes after a restart.
+def test_a_history_is_learnt_from_once_all_three_run(
+    tmp_path: Path, customers: list[dict[str, float]]
+) -> None:
+    """Protects a newcomer's first try: with the files of the page and secrets made as it says, a training
+    begins by itself, of the customers that both know, and each party has weights of its own in the end. Then
+    all whom both know are scored, as the page shows it, and so is who comes after a restart.
     """
     tutorial = Tutorial(tmp_path)
     workers = tutorial.start()
@@ -193,8 +224,8 @@ def test_the_command_that_says_whether_it_is_worth_it_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Protects the first thing that is tried: the command of the page takes any member's file as it stands there, without a broker,
-    a key or a secret, and says what the shop's columns are worth.
+    """Protects the first thing that is tried: the command of the page takes any member's file as it stands
+    there, without a broker, a key or a secret, and says what the shop's columns are worth.
     """
     pd.DataFrame(customers).to_csv(tmp_path / "history.csv", index=False)
     (tmp_path / "bank.toml").write_text(FILES[("bank", "shop", "auditor").index(name)])

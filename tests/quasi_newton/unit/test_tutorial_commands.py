@@ -15,7 +15,9 @@ ROWS = 400
 
 
 @pytest.fixture(name="page")
-def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
+def _page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[PageCommands]:
     page = PageCommands(tmp_path, page_text("quasi-newton.md", "Tutorial"), monkeypatch, capsys)
     yield page
     page.close()
@@ -23,8 +25,9 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.mark.long
 def test_every_command_of_the_page_runs(page: PageCommands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects two organisations' first try: keys, topics, history, check and processes, in the page's own words, lead to a model
-    and to the scorecard that a regulator is shown. The key is short and customers are few, so that it takes seconds.
+    """Protects two organisations' first try: keys, topics, history, check and processes, in the page's own
+    words, lead to a model and to the scorecard that a regulator is shown. The key is short and customers are
+    few, so that it takes seconds.
     """
     key = make_key_file(page.folder / "auditor" / "auditor.keys", 512)
     link = os.urandom(32)

@@ -1,4 +1,5 @@
-"""Wrong messages and damaged state, given to parties and coordinators: what is refused, and mistakes that are found."""
+"""Wrong messages and damaged state, given to parties and coordinators: what is refused, and mistakes that are
+found."""
 
 from __future__ import annotations
 
@@ -38,7 +39,12 @@ def _restores_unchecked(self: VaflCoordinator, change: StateChange) -> None:
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "a party trusts the coordinator": (VaflParty, "_check", trusts_the_sender, "vafl-party"),
-    "a party forgets before it checks": (VaflParty, "_check", _forgets_before_it_checks, "vafl-party press vafl-sum"),
+    "a party forgets before it checks": (
+        VaflParty,
+        "_check",
+        _forgets_before_it_checks,
+        "vafl-party press vafl-sum",
+    ),
     "a party shows what nobody takes": (party_module, "within_bounds", _shows_what_it_computed, "vafl-party"),
     "a coordinator trusts its parties": (Intake, "values", _takes_any_values, "vafl-coordinator"),
     "a coordinator's state is not checked": (VaflCoordinator, "restore", _restores_unchecked, "restore vafl"),
@@ -52,10 +58,22 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "key", [b"task", b"party/0", b"party/-1", b"party/4", b"party/x", b"entity/e-1", b"entity/\xff", b"array/mean/0", b"\xff"]
+    "key",
+    [
+        b"task",
+        b"party/0",
+        b"party/-1",
+        b"party/4",
+        b"party/x",
+        b"entity/e-1",
+        b"entity/\xff",
+        b"array/mean/0",
+        b"\xff",
+    ],
 )
 def test_a_damaged_state_of_the_coordinator_is_refused(key: bytes) -> None:
-    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
+    do."""
     role = fuzz.FEDERATIONS["vafl-sum-logistic"].member(HEAD).role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
@@ -63,17 +81,29 @@ def test_a_damaged_state_of_the_coordinator_is_refused(key: bytes) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [b"task", b"entity/e-1", b"entity/\xff", b"answered/0", b"answered/x", b"waiting/0", b"spent/e-1", b"array/mean/0", b"\xff"],
+    [
+        b"task",
+        b"entity/e-1",
+        b"entity/\xff",
+        b"answered/0",
+        b"answered/x",
+        b"waiting/0",
+        b"spent/e-1",
+        b"array/mean/0",
+        b"\xff",
+    ],
 )
 def test_a_damaged_state_of_a_party_is_refused(key: bytes) -> None:
-    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
+    do."""
     role = fuzz.FEDERATIONS["vafl-private"].member(fuzz.WRONG[0]).role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
 def test_answers_that_were_remembered_with_a_gap_are_refused() -> None:
-    """Protects a party from failing at a later step: what is missing among the gradients that wait for it is said at the start."""
+    """Protects a party from failing at a later step: what is missing among the gradients that wait for it is
+    said at the start."""
     federation = fuzz.FEDERATIONS["vafl-sum-logistic"]
     (first, *_) = [one for one in federation.remembered(fuzz.WRONG[0]) if one.key == b"answered/0"]
     role = federation.member(fuzz.WRONG[0]).role

@@ -1,4 +1,5 @@
-"""What a party or coordinator finds damaged in its changelog is refused by name, or nothing is wrong afterwards."""
+"""What a party or coordinator finds damaged in its changelog is refused by name, or nothing is wrong
+afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def after_some_rounds(federation: str) -> MemoryFederation:
 @pytest.mark.parametrize("federation", ROUNDS)
 @pytest.mark.parametrize("member", [HEAD, fuzz.WRONG[0]])
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:
-    """Protects whoever restarts from state that was damaged, written by a release without checksums or by hand: no traceback, no
-    warning of NumPy, no number that is none, no absurd count, neither at once nor after the next restart.
+    """Protects whoever restarts from state that was damaged, written by a release without checksums or by
+    hand: no traceback, no warning of NumPy, no number that is none, no absurd count, neither at once nor
+    after the next restart.
     """
     check_refused_or_harmless(after_some_rounds(federation), member, f"{federation} {member}")

@@ -1,4 +1,5 @@
-"""A vertical federation of processes on a real broker: late labels, a party that is killed, and one that stands still."""
+"""A vertical federation of processes on a real broker: late labels, a party that is killed, and one that
+stands still."""
 
 from __future__ import annotations
 
@@ -97,7 +98,9 @@ class Federation:
                 process.kill()
 
     def log(self) -> str:
-        return "".join(f"{one.name}:\n{one.read_text(errors='replace')[-2000:]}\n" for one in self._folder.glob("*.log"))
+        return "".join(
+            f"{one.name}:\n{one.read_text(errors='replace')[-2000:]}\n" for one in self._folder.glob("*.log")
+        )
 
     def predicted(self, bus: Bus) -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -110,7 +113,9 @@ class Federation:
         """Until so many entities are predicted."""
         deadline = time.monotonic() + seconds
         while (found := len(self.predicted(bus))) < entities:
-            assert time.monotonic() < deadline, f"{found} of {entities} entities predicted; the processes said:\n{self.log()}"
+            assert time.monotonic() < deadline, (
+                f"{found} of {entities} entities predicted; the processes said:\n{self.log()}"
+            )
             time.sleep(0.5)
 
     def _line(self, command: str, member: str, *options: str) -> list[str]:
@@ -132,8 +137,8 @@ def sees(party: str, entity: int) -> bool:
 
 
 def test_nobody_waits_for_whoever_is_killed_or_stands_still(federation: Federation) -> None:
-    """Protects the others' progress and every count: each entity that met its quorum is predicted, each embedding is sent and
-    answered once, through a kill -9 and a pause of a minute.
+    """Protects the others' progress and every count: each entity that met its quorum is predicted, each
+    embedding is sent and answered once, through a kill -9 and a pause of a minute.
     """
     generator = np.random.default_rng(2)
     inputs = {party: generator.normal(size=(ENTITIES, 2)) for party in PARTIES}
@@ -148,17 +153,27 @@ def test_nobody_waits_for_whoever_is_killed_or_stands_still(federation: Federati
                 for party in PARTIES:
                     if sees(party, entity):
                         content = dict(zip(("x0", "x1"), inputs[party][entity].tolist(), strict=True))
-                        records.append(Outgoing(f"{federation.name}-{party}", b"%d" % entity, json.dumps(content).encode()))
+                        records.append(
+                            Outgoing(
+                                f"{federation.name}-{party}", b"%d" % entity, json.dumps(content).encode()
+                            )
+                        )
                 if entity >= LABELS_LATER:
                     records.append(label(entity - LABELS_LATER))
             bus.write(records)
 
         def label(entity: int) -> Outgoing:
-            return Outgoing(f"{federation.name}-results", b"%d" % entity, json.dumps({"outcome": outcomes[entity]}).encode())
+            return Outgoing(
+                f"{federation.name}-results",
+                b"%d" % entity,
+                json.dumps({"outcome": outcomes[entity]}).encode(),
+            )
 
         third = ENTITIES // 3
         write(range(third))
-        met = [entity for entity in range(ENTITIES) if sum(sees(party, entity) for party in PARTIES) >= QUORUM]
+        met = [
+            entity for entity in range(ENTITIES) if sum(sees(party, entity) for party in PARTIES) >= QUORUM
+        ]
         federation.wait(bus, sum(entity < third for entity in met))
 
         victim.kill()
@@ -167,7 +182,9 @@ def test_nobody_waits_for_whoever_is_killed_or_stands_still(federation: Federati
         federation.start("bank")
         write(range(third, 2 * third))
         # phone, and bank in its new process, make the quorum without shop.
-        without_shop = [entity for entity in met if entity < third or (sees("bank", entity) and sees("phone", entity))]
+        without_shop = [
+            entity for entity in met if entity < third or (sees("bank", entity) and sees("phone", entity))
+        ]
         # However long they take: shop stands still until they are through, and for a minute at least.
         federation.wait(bus, sum(entity < 2 * third for entity in without_shop))
         time.sleep(max(0.0, paused + 60.0 - time.monotonic()))
@@ -176,17 +193,26 @@ def test_nobody_waits_for_whoever_is_killed_or_stands_still(federation: Federati
         write(range(2 * third, ENTITIES))
         federation.wait(bus, len(met))
         bus.write([label(entity) for entity in range(ENTITIES - LABELS_LATER, ENTITIES)])
-        # Of an entity without a quorum no prediction comes, and of its embedding no answer: it may be the last that is sent.
-        expected = {(party, str(entity)): 1 for party in PARTIES for entity in range(ENTITIES) if sees(party, entity)}
+        # Of an entity without a quorum no prediction comes, and of its embedding no answer: it may be the
+        # last that is sent.
+        expected = {
+            (party, str(entity)): 1 for party in PARTIES for entity in range(ENTITIES) if sees(party, entity)
+        }
         deadline = time.monotonic() + 120
-        while sum(1 for party in PARTIES for _ in bus.read(f"{federation.name}.{party}.embeddings")) < len(expected):
+        while sum(1 for party in PARTIES for _ in bus.read(f"{federation.name}.{party}.embeddings")) < len(
+            expected
+        ):
             assert time.monotonic() < deadline, f"not every embedding is sent:\n{federation.log()}"
             time.sleep(0.5)
         # Every embedding is answered in the end, for every label came.
         shown = {(party, str(entity)): 1 for party in PARTIES for entity in met if sees(party, entity)}
         deadline = time.monotonic() + 120
-        while (answers := sum(1 for party in PARTIES for _ in bus.read(f"{federation.name}.{party}.gradients"))) < len(shown):
-            assert time.monotonic() < deadline, f"{answers} of {len(shown)} embeddings answered:\n{federation.log()}"
+        while (
+            answers := sum(1 for party in PARTIES for _ in bus.read(f"{federation.name}.{party}.gradients"))
+        ) < len(shown):
+            assert time.monotonic() < deadline, (
+                f"{answers} of {len(shown)} embeddings answered:\n{federation.log()}"
+            )
             time.sleep(0.5)
         assert federation.stop() == [0] * 4
 

@@ -1,4 +1,5 @@
-"""Parties and coordinators at the largest sizes that their settings allow: what they accept can be written."""
+"""Parties and coordinators at the largest sizes that their settings allow: what they accept can be
+written."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def party(precision: str) -> Case:
 
     def anybody(made: Any, fingerprint: int, extreme: Extreme) -> Sequence[tuple[str, Record]]:
         inputs = [extreme.number] + [0] * (made.samples.dimension - 1)
-        samples = [written(b"k", {"entity": f"{place}{extreme.name}"[: len(extreme.name)], "x": inputs}) for place in range(18)]
+        samples = [
+            written(b"k", {"entity": f"{place}{extreme.name}"[: len(extreme.name)], "x": inputs})
+            for place in range(18)
+        ]
         gradient = encode_array(np.full(1, extreme.number, precision))
         replies = [
             written(name.encode(), [VERSION, fingerprint, name, int(1e9), place + 1, gradient], "gradients")
@@ -58,7 +62,11 @@ def coordinator(precision: str, parties: int, loss: str, size: str) -> Case:
         names = [f"p{place}" for place in range(parties)]
         return settings(
             "vafl-coordinator",
-            federation={"parties": names, "embedding_size": number if size == "embeddings" else 1, "precision": precision},
+            federation={
+                "parties": names,
+                "embedding_size": number if size == "embeddings" else 1,
+                "precision": precision,
+            },
             labels={"topic": "labels", "entity": "entity", "label": "y"},
             learning={"loss": loss, "wait_for": parties, **classes},
             head={"kind": "network"},
@@ -68,7 +76,11 @@ def coordinator(precision: str, parties: int, loss: str, size: str) -> Case:
         name, names = extreme.name, made.federation.parties
         values = encode_array(np.full(made.federation.embedding_size, extreme.number, precision))
         embeddings = [
-            written(name.encode(), [VERSION, fingerprint, name, EPOCH, place, extreme.whole, values], f"embeddings/{party}")
+            written(
+                name.encode(),
+                [VERSION, fingerprint, name, EPOCH, place, extreme.whole, values],
+                f"embeddings/{party}",
+            )
             for place, party in enumerate([*names, *names], start=1)
         ]
         return [*embeddings, written(b"k", {"entity": name, "y": 1}, "labels"), *embeddings[:1]]
@@ -87,5 +99,6 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Case) -> None:
-    """Protects a role that its settings allow from ending at every start, or once it has learnt enough for its first snapshot."""
+    """Protects a role that its settings allow from ending at every start, or once it has learnt enough for
+    its first snapshot."""
     check_what_is_accepted_can_be_written(case)

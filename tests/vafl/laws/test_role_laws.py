@@ -41,7 +41,9 @@ def partition_of(entity: str) -> int:
 
 
 def party(kind: str) -> VaflParty:
-    function: Any = DenseNetwork([INPUTS, 3, SIZE], "tanh", dtype=np.float64, perturbation=0.1 if kind == "private" else 0.0)
+    function: Any = DenseNetwork(
+        [INPUTS, 3, SIZE], "tanh", dtype=np.float64, perturbation=0.1 if kind == "private" else 0.0
+    )
     mechanism = None
     if kind == "private":
         function = BoundedOutput(function, 1.0, normalise=True)
@@ -73,7 +75,8 @@ def party(kind: str) -> VaflParty:
 
 @st.composite
 def party_traffic(draw: st.DrawFn, kind: str) -> Traffic:
-    """Samples in any order, and gradients and requests for whatever embedding was sent in an earlier batch."""
+    """Samples in any order, and gradients and requests for whatever embedding was sent in an earlier
+    batch."""
     now = BEGIN
     twin = party(kind)
     for partition in (0, 1):
@@ -86,9 +89,13 @@ def party_traffic(draw: st.DrawFn, kind: str) -> Traffic:
             if not sent or draw(st.booleans()):
                 entity = draw(st.sampled_from(ENTITIES))
                 features = (draw(st.floats(-3, 3)), draw(st.floats(-3, 3)))
-                batch.append(arrived("samples", partition_of(entity), Sample(entity, "s", features, None), entity, now))
+                batch.append(
+                    arrived("samples", partition_of(entity), Sample(entity, "s", features, None), entity, now)
+                )
             else:
-                gradient = b"" if draw(st.booleans()) else encode_array(np.array([draw(st.floats(-1, 1)), 0.5]))
+                gradient = (
+                    b"" if draw(st.booleans()) else encode_array(np.array([draw(st.floats(-1, 1)), 0.5]))
+                )
                 shown = draw(st.sampled_from(sent))
                 reply = Reply(VERSION, FINGERPRINT, shown.entity, shown.epoch, shown.sequence, gradient)
                 batch.append(arrived("gradients", partition_of(shown.entity), reply, shown.entity, now))
@@ -109,14 +116,18 @@ def written(channel: str, content: object, key: str = "") -> tuple[str, Record]:
 
 
 SAMPLES = EntitySamplesSection(topic="samples", entity="entity", features="x", dimension=INPUTS)
-PARTY_DECODE = {"samples": SampleReader(SAMPLES.samples).decode, "gradients": lambda record: REPLY.decode(record.value)}
+PARTY_DECODE = {
+    "samples": SampleReader(SAMPLES.samples).decode,
+    "gradients": lambda record: REPLY.decode(record.value),
+}
 
 
 def to_a_party(extreme: Extreme) -> list[tuple[str, Record]]:
     """Samples of two entities, a gradient and a request of each."""
     name, gradient = extreme.name, encode_array(np.full(SIZE, extreme.number))
     samples = [
-        written("samples", {"entity": entity, "x": [extreme.number, extreme.number]}, "k") for entity in (name, "b", extreme.whole)
+        written("samples", {"entity": entity, "x": [extreme.number, extreme.number]}, "k")
+        for entity in (name, "b", extreme.whole)
     ]
     replies = [
         written("gradients", [VERSION, FINGERPRINT, entity, epoch, sequence, content], entity)
@@ -147,7 +158,9 @@ def alike(one: object, other: object) -> bool:
 def same(channel: str, key: bytes | None, one: bytes, other: bytes) -> bool:
     if channel == "predictions":
         left, right = (msgspec.json.decode(text, type=Prediction) for text in (one, other))
-        return alike(left.prediction, right.prediction) and left == msgspec.structs.replace(right, prediction=left.prediction)
+        return alike(left.prediction, right.prediction) and left == msgspec.structs.replace(
+            right, prediction=left.prediction
+        )
     if channel == "state" and key is not None and key.startswith(b"array/"):
         return close(one, other)
     return alike(msgspec.msgpack.decode(one), msgspec.msgpack.decode(other))
@@ -181,7 +194,9 @@ def party_subject(kind: str) -> Subject:
     )
 
 
-@pytest.mark.parametrize("subject", [pytest.param(party_subject(kind), id=kind) for kind in ("online", "soon", "paced", "private")])
+@pytest.mark.parametrize(
+    "subject", [pytest.param(party_subject(kind), id=kind) for kind in ("online", "soon", "paced", "private")]
+)
 class TestParty(RoleLaws):
     pass
 
@@ -214,12 +229,21 @@ ALIGNMENTS = {
     "async": Alignment(quorum=2, learning_quorum=2, wait_for=1, expiry=2.5, limit=3),
     "synchronous": Alignment(quorum=1, wait_for=3, expiry=1e6, limit=100, keep=True),
     "bounded": Alignment(
-        quorum=1, learning_quorum=1, wait_for=2, max_staleness=1, reply_seconds=0.4, expiry=1e6, limit=100, revise=False
+        quorum=1,
+        learning_quorum=1,
+        wait_for=2,
+        max_staleness=1,
+        reply_seconds=0.4,
+        expiry=1e6,
+        limit=100,
+        revise=False,
     ),
     # There is room for two entities, and one that is learnt from makes room.
     "crowded": Alignment(quorum=1, learning_quorum=1, expiry=1e6, limit=2),
     # All are waited for, for a time.
-    "patient": Alignment(quorum=1, max_staleness=1, requests=1, reply_seconds=0.4, expiry=2.5, limit=4, keep=True),
+    "patient": Alignment(
+        quorum=1, max_staleness=1, requests=1, reply_seconds=0.4, expiry=2.5, limit=4, keep=True
+    ),
 }
 
 
@@ -255,13 +279,19 @@ def coordinator_traffic(draw: st.DrawFn) -> Traffic:
             entity = draw(st.sampled_from(ENTITIES))
             place = partition_of(entity)
             if draw(st.integers(0, 3)) == 0:
-                batch.append(arrived("labels", place, Label(entity, entity, float(draw(st.integers(0, 1)))), entity, now))
+                batch.append(
+                    arrived(
+                        "labels", place, Label(entity, entity, float(draw(st.integers(0, 1)))), entity, now
+                    )
+                )
                 continue
             name = draw(st.sampled_from(PARTIES))
             grown = sequences.get((name, place), 0) + draw(st.sampled_from([1, 1, 1, 2, 0]))
             sequences[name, place] = grown
             values = encode_array(np.array([draw(st.floats(-2, 2)), draw(st.floats(-2, 2))]))
-            message = Embedding(VERSION, FINGERPRINT, entity, draw(st.sampled_from([5, 5, 5, 4])), grown, grown // 2, values)
+            message = Embedding(
+                VERSION, FINGERPRINT, entity, draw(st.sampled_from([5, 5, 5, 4])), grown, grown // 2, values
+            )
             batch.append(arrived(f"embeddings/{name}", place, message, entity, now))
         batches.append((now, batch))
         if draw(st.booleans()):
@@ -270,7 +300,9 @@ def coordinator_traffic(draw: st.DrawFn) -> Traffic:
     return Traffic(batches, partitions=[0, 1])
 
 
-def embedding(key: str = "e0", fingerprint: int = FINGERPRINT, values: bytes | None = None, sequence: int = 10**6) -> Received:
+def embedding(
+    key: str = "e0", fingerprint: int = FINGERPRINT, values: bytes | None = None, sequence: int = 10**6
+) -> Received:
     values = encode_array(np.zeros(SIZE)) if values is None else values
     message = Embedding(VERSION, fingerprint, "e0", 5, sequence, 0, values)
     return arrived("embeddings/b", 0, message, key, BEGIN)
@@ -289,7 +321,11 @@ def to_a_coordinator(extreme: Extreme) -> list[tuple[str, Record]]:
 
     def embeddings(party: str, sequence: int) -> list[tuple[str, Record]]:
         return [
-            written(f"embeddings/{party}", [VERSION, FINGERPRINT, entity, extreme.whole, sequence + place, version, values], entity)
+            written(
+                f"embeddings/{party}",
+                [VERSION, FINGERPRINT, entity, extreme.whole, sequence + place, version, values],
+                entity,
+            )
             for place, (entity, version) in enumerate([(name, extreme.whole), ("b", 0)])
         ]
 
@@ -320,8 +356,10 @@ BAD_EMBEDDINGS = [
                 anybody=to_a_coordinator,
                 decode=COORDINATOR_DECODE,
                 bad=BAD_EMBEDDINGS,
-                # Of an entity that is forgotten once it was learnt from, a second label is not known to be one.
-                repeatable=[f"embeddings/{name}" for name in PARTIES] + (["labels"] if ALIGNMENTS[kind].keep else []),
+                # Of an entity that is forgotten once it was learnt from, a second label is not known to be
+                # one.
+                repeatable=[f"embeddings/{name}" for name in PARTIES]
+                + (["labels"] if ALIGNMENTS[kind].keep else []),
                 same=same,
             ),
             id=f"{kind}-{head}",
@@ -336,4 +374,10 @@ class TestCoordinator(RoleLaws):
 
 def test_the_logistic_loss_takes_no_other_labels() -> None:
     """Protects a classifier from labels of another scale."""
-    assert [LOGISTIC.accepts(label) for label in (0.0, 1.0, 0.5, 2.0, -1.0)] == [True, True, False, False, False]
+    assert [LOGISTIC.accepts(label) for label in (0.0, 1.0, 0.5, 2.0, -1.0)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]

@@ -1,4 +1,5 @@
-"""The law of bounded staleness: which embeddings a gradient was computed from is recounted from the messages alone."""
+"""The law of bounded staleness: which embeddings a gradient was computed from is recounted from the messages
+alone."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Shown(NamedTuple):
 
 @dataclass
 class Member:
-    """A party as the others see it. ``known``: entities without a gradient. ``requested``: those it is asked for, oldest first."""
+    """A party as the others see it. ``known``: entities without a gradient. ``requested``: those it is asked
+    for, oldest first."""
 
     epoch: int = 1
     version: int = 0
@@ -43,7 +45,8 @@ class Member:
 
 
 class Conversation:
-    """A coordinator whose sum of embeddings is told by every gradient, 2 (sum - label), and a record of all that was said."""
+    """A coordinator whose sum of embeddings is told by every gradient, 2 (sum - label), and a record of all
+    that was said."""
 
     def __init__(self, alignment: Alignment) -> None:
         self.bound = alignment.max_staleness
@@ -94,7 +97,11 @@ class Conversation:
         self._take(self.role.receive([], self.now))
 
     def _said(self, channel: str, message: Any, entity: str) -> None:
-        self._take(self.role.receive([Received(channel, message, Record(channel, 0, 0, entity.encode(), b""))], self.now))
+        self._take(
+            self.role.receive(
+                [Received(channel, message, Record(channel, 0, 0, entity.encode(), b""))], self.now
+            )
+        )
 
     def _take(self, said: Any) -> None:
         # Of one computation everybody gets the same gradient.
@@ -113,12 +120,16 @@ class Conversation:
             self._recount(entity, float(np.frombuffer(gradient)[0]))
 
     def _recount(self, entity: str, gradient: float) -> None:
-        """Find the embeddings, or means, whose sum the gradient is of: whatever was ever shown may be among them."""
+        """Find the embeddings, or means, whose sum the gradient is of: whatever was ever shown may be among
+        them."""
         total = gradient / 2 + self.labels[entity]
         offered = [[None, *dict.fromkeys(self.shown.get((name, entity), []))] for name in PARTIES]
 
         def apart(rows: tuple[Shown | None, ...]) -> float:
-            values = [self.means[name] if one is None else one.value for name, one in zip(PARTIES, rows, strict=True)]
+            values = [
+                self.means[name] if one is None else one.value
+                for name, one in zip(PARTIES, rows, strict=True)
+            ]
             return abs(sum(values) - total)
 
         (rows,) = [rows for rows in product(*offered) if apart(rows) < 1e-9]
@@ -129,11 +140,14 @@ class Conversation:
             member = self.known(name)
             if self.bound is not None:
                 assert one.epoch == member.epoch, "an embedding of an earlier life of the party was used"
-                assert member.version - one.version <= self.bound, "an embedding was used that is older than D"
+                assert member.version - one.version <= self.bound, (
+                    "an embedding was used that is older than D"
+                )
             self.ages.append(member.version - (one.version if one.epoch == member.epoch else 0))
 
     def known(self, name: str) -> Shown:
-        """The party's embedding that was sent last, of whichever entity: what tells the coordinator of its steps."""
+        """The party's embedding that was sent last, of whichever entity: what tells the coordinator of its
+        steps."""
         return self.latest[name]
 
     @property
@@ -166,9 +180,12 @@ ACTIONS = st.one_of(
 @pytest.mark.parametrize("bound", [None, 0, 1, 3])
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_no_gradient_is_computed_from_what_is_older_than_the_bound(bound: int | None, data: st.DataObject) -> None:
-    """Protects the paper's D, and the figure that shows tau: of whichever party, answered or not, an embedding that a gradient was
-    computed from is its latest and at most D steps old, and the figures of staleness are of just these.
+def test_no_gradient_is_computed_from_what_is_older_than_the_bound(
+    bound: int | None, data: st.DataObject
+) -> None:
+    """Protects the paper's D, and the figure that shows tau: of whichever party, answered or not, an
+    embedding that a gradient was computed from is its latest and at most D steps old, and the figures of
+    staleness are of just these.
     Nobody is waited for without end.
     """
     alignment = Alignment(
@@ -186,7 +203,9 @@ def test_no_gradient_is_computed_from_what_is_older_than_the_bound(bound: int | 
         getattr(conversation, name)(*arguments)
     ages, found = conversation.ages, figures(conversation)
     assert found["staleness_largest"] == max(ages, default=0)
-    assert found["staleness_steps"] / max(found["aged_embeddings"], 1) == pytest.approx(np.mean(ages) if ages else 0.0)
+    assert found["staleness_steps"] / max(found["aged_embeddings"], 1) == pytest.approx(
+        np.mean(ages) if ages else 0.0
+    )
     # Nobody says anything more: each of three parties may be asked and given up once.
     for _ in range(len(PARTIES) + 1):
         conversation.waits(REPLY_SECONDS)
@@ -195,8 +214,9 @@ def test_no_gradient_is_computed_from_what_is_older_than_the_bound(bound: int | 
 
 
 def test_a_bound_is_kept_for_all_parties_of_a_row() -> None:
-    """Protects the law above from saying nothing: in a pass over the same entities, where who is answered is new and the others
-    are old, a bound of 2 changes what is used, and without one the age of the others shows.
+    """Protects the law above from saying nothing: in a pass over the same entities, where who is answered is
+    new and the others are old, a bound of 2 changes what is used, and without one the age of the others
+    shows.
     """
     found = {}
     for bound in (None, 2):
@@ -208,7 +228,8 @@ def test_a_bound_is_kept_for_all_parties_of_a_row() -> None:
                     conversation.shows(name, entity)
                     conversation.steps(name)
         found[bound] = figures(conversation)
-    # The others' embeddings of the pass before: four steps, one an entity, back, three for who shows its own first.
+    # The others' embeddings of the pass before: four steps, one an entity, back, three for who shows its own
+    # first.
     assert (found[None]["staleness_largest"], found[2]["staleness_largest"]) == (3, 0)
     assert found[None]["outdated_embeddings"] == 0
     # Of four entities two others in the first row, one in the second: all of the pass before.

@@ -1,8 +1,8 @@
 """VAFL's coordinator, one message at a time: plain loops over dictionaries, from docs/vertical.md.
 
-It takes heads, losses and optimisers of streamfl, which tests/vafl/papers/test_gradients.py compares with equations. Its own is
-who is predicted, waited for, learnt from, asked, answered and forgotten, in which order, and at which theta_0. It has one
-partition, and no noise.
+It takes heads, losses and optimisers of streamfl, which tests/vafl/papers/test_gradients.py compares with
+equations. Its own is who is predicted, waited for, learnt from, asked, answered and forgotten, in which
+order, and at which theta_0. It has one partition, and no noise.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ COUNTS = (
     "silent_parties",
     "superseded_embeddings",
     "ignored_embeddings/duplicate",
-    *(f"forgotten_entities/{reason}" for reason in ("no_quorum", "no_label", "no_embedding", "displaced", "learnt")),
+    *(
+        f"forgotten_entities/{reason}"
+        for reason in ("no_quorum", "no_label", "no_embedding", "displaced", "learnt")
+    ),
 )
 
 
 @dataclass(frozen=True)
 class Said:
-    """What goes out. party: nobody's is a prediction. numbers: epoch and sequence; of a prediction its embeddings and revision.
+    """What goes out. party: nobody's is a prediction. numbers: epoch and sequence; of a prediction its
+    embeddings and revision.
 
     values: the gradient or the prediction; a request has none.
     """
@@ -69,9 +73,11 @@ class Shown:
 
 @dataclass
 class Held:
-    """The latest embedding of one party and entity. fresh: it waits for a gradient. asked: a newer one was asked for.
+    """The latest embedding of one party and entity. fresh: it waits for a gradient. asked: a newer one was
+    asked for.
 
-    requests: how often in a row one came because it was asked for. answers: gradients to this party for this entity.
+    requests: how often in a row one came because it was asked for. answers: gradients to this party for this
+    entity.
     """
 
     shown: Shown
@@ -98,7 +104,8 @@ class Entity:
 
 @dataclass
 class Party:
-    """count, mean: of what it showed. heard: epochs and sequences. latest: of what came last. version: the largest of its epoch.
+    """count, mean: of what it showed. heard: epochs and sequences. latest: of what came last. version: the
+    largest of its epoch.
 
     behind: it was waited for in vain and does not keep up yet.
     """
@@ -112,10 +119,18 @@ class Party:
 
 
 class Reference:
-    """counts: as the coordinator's metrics. ages: of all embeddings that were learnt from. losses: of predictions before labels."""
+    """counts: as the coordinator's metrics. ages: of all embeddings that were learnt from. losses: of
+    predictions before labels."""
 
     def __init__(
-        self, parties: int, size: int, loss: OutputLoss, head: Head, steps: Steps, alignment: Alignment, dtype: Any
+        self,
+        parties: int,
+        size: int,
+        loss: OutputLoss,
+        head: Head,
+        steps: Steps,
+        alignment: Alignment,
+        dtype: Any,
     ) -> None:
         self.loss, self.head, self.steps, self.alignment, self.dtype = loss, head, steps, alignment, dtype
         self.parties = [Party(np.zeros(size)) for _ in range(parties)]
@@ -238,7 +253,9 @@ class Reference:
 
     def _outdated(self, shown: Shown) -> bool:
         bound = self.alignment.max_staleness
-        return bound is not None and (shown.epoch != self.parties[shown.party].latest[0] or self._age(shown) > bound)
+        return bound is not None and (
+            shown.epoch != self.parties[shown.party].latest[0] or self._age(shown) > bound
+        )
 
     def _missing(self, entity: Entity) -> list[int]:
         """Who has shown nothing, or only what is too old and was answered, given up, or asked for in vain."""
@@ -252,7 +269,10 @@ class Reference:
     # ---- predicting and learning
 
     def _inputs(self, entity: Entity, used: Iterable[int]) -> NDArray[Any]:
-        rows = [entity.held[number].shown.values if number in used else party.mean for number, party in enumerate(self.parties)]
+        rows = [
+            entity.held[number].shown.values if number in used else party.mean
+            for number, party in enumerate(self.parties)
+        ]
         return np.array([rows], self.dtype)
 
     def _predict(self, name: str, entity: Entity) -> list[Said]:
@@ -333,7 +353,9 @@ class Reference:
             one.fresh = False
             one.answers += 1
             self.counts["gradients"] += 1
-            said.append(Said(number, name, (one.shown.epoch, one.shown.sequence), tuple(down[0, number].tolist())))
+            said.append(
+                Said(number, name, (one.shown.epoch, one.shown.sequence), tuple(down[0, number].tolist()))
+            )
         return said
 
     def _step(self) -> None:

@@ -1,4 +1,5 @@
-"""The attacks of docs/vertical-privacy.md: those that work without a protection do, and none passes what is promised."""
+"""The attacks of docs/vertical-privacy.md: those that work without a protection do, and none passes what is
+promised."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Attack]:
 
 
 def test_protections_hold_against_attacks_that_work(found: list[Attack]) -> None:
-    """Protects parties and labels: an attack that finds nothing shows nothing, unless it succeeds where nothing protects, or
-    finds more there than the protection promises.
+    """Protects parties and labels: an attack that finds nothing shows nothing, unless it succeeds where
+    nothing protects, or finds more there than the protection promises.
     """
     for one in found:
         if one.protected is None:
@@ -57,6 +58,8 @@ def test_the_page_says_what_is_found(found: list[Attack]) -> None:
         (one.name, one.attacker, one.figure, one.protection) for one in found
     ]
     for row, one in zip(cells, found, strict=True):
-        for text, number in zip((row[3], *row[5:]), (one.plain, one.protected, one.bound, one.chance), strict=True):
+        for text, number in zip(
+            (row[3], *row[5:]), (one.plain, one.protected, one.bound, one.chance), strict=True
+        ):
             assert (text == "") == (number is None), one
             assert number is None or float(text) == pytest.approx(number, abs=0.06), one

@@ -1,4 +1,5 @@
-"""VAFL against calculations of its own: finite differences, and gradient descent on the table that nobody has."""
+"""VAFL against calculations of its own: finite differences, and gradient descent on the table that nobody
+has."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_a_party_learns_by_is_the_gradient(name: str) -> None:
-    """Protects learning itself: J' g is the derivative of g . h by every parameter, and so are its parts clipped one by one."""
+    """Protects learning itself: J' g is the derivative of g . h by every parameter, and so are its parts
+    clipped one by one."""
     function = FUNCTIONS[name]
     parameters = GENERATOR.normal(0, 0.7, function.size)
     inputs, cotangents = GENERATOR.normal(size=(6, 3)), GENERATOR.normal(size=(6, 2))
@@ -51,7 +53,9 @@ def test_what_a_party_learns_by_is_the_gradient(name: str) -> None:
         return float((function.forward(at, inputs[rows], drawn).outputs * cotangents[rows]).sum())
 
     done = function.forward(parameters, inputs, noise)
-    np.testing.assert_allclose(function.backward(parameters, done, cotangents), numerical(along, parameters), atol=1e-6)
+    np.testing.assert_allclose(
+        function.backward(parameters, done, cotangents), numerical(along, parameters), atol=1e-6
+    )
     each = [numerical(lambda at, row=row: along(at, slice(row, row + 1)), parameters) for row in range(6)]
     norm = float(np.median([np.linalg.norm(one) for one in each]))
     clipped = sum(one * min(1.0, norm / np.linalg.norm(one)) for one in each)
@@ -59,8 +63,12 @@ def test_what_a_party_learns_by_is_the_gradient(name: str) -> None:
 
 
 def test_embeddings_have_the_norm_that_privacy_counts_on() -> None:
-    """Protects the privacy claim: no embedding is longer than C, in single precision too, and a normalised one is not shorter."""
-    inputs = GENERATOR.normal(size=(1000, 3)).astype(np.float32) * np.logspace(-6, 6, 1000, dtype=np.float32)[:, np.newaxis]
+    """Protects the privacy claim: no embedding is longer than C, in single precision too, and a normalised
+    one is not shorter."""
+    inputs = (
+        GENERATOR.normal(size=(1000, 3)).astype(np.float32)
+        * np.logspace(-6, 6, 1000, dtype=np.float32)[:, np.newaxis]
+    )
     for normalise in (True, False):
         function = BoundedOutput(DenseNetwork([3, 4], dtype=np.float32), 2.0, normalise)
         parameters = GENERATOR.normal(size=function.size).astype(np.float32)
@@ -69,25 +77,38 @@ def test_embeddings_have_the_norm_that_privacy_counts_on() -> None:
         assert not normalise or norms.min() >= 2.0 * (1 - 1e-4)
 
 
-HEADS = {"sum": SumHead(np.float64), "network": NetworkHead(DenseNetwork([6, 4, 2], "tanh", dtype=np.float64))}
+HEADS = {
+    "sum": SumHead(np.float64),
+    "network": NetworkHead(DenseNetwork([6, 4, 2], "tanh", dtype=np.float64)),
+}
 
 
 @pytest.mark.parametrize("loss", [SQUARE, LOGISTIC, softmax_loss(2)], ids=lambda loss: loss.name)
 @pytest.mark.parametrize("head", HEADS)
 def test_what_the_coordinator_sends_is_the_gradient(head: str, loss: OutputLoss) -> None:
-    """Protects parties from being led astray: what comes down is d l / d h, and what moves theta_0 is d l / d theta_0."""
+    """Protects parties from being led astray: what comes down is d l / d h, and what moves theta_0 is d l / d
+    theta_0."""
     function = HEADS[head]
     if loss.outputs == 1:
-        function = SumHead(np.float64) if head == "sum" else NetworkHead(DenseNetwork([3, 4, 1], "tanh", dtype=np.float64))
+        function = (
+            SumHead(np.float64)
+            if head == "sum"
+            else NetworkHead(DenseNetwork([3, 4, 1], "tanh", dtype=np.float64))
+        )
     parameters = GENERATOR.normal(size=function.size)
-    embeddings, labels = GENERATOR.normal(size=(5, 3, loss.outputs)), GENERATOR.integers(0, 2, 5).astype(float)
+    embeddings, labels = (
+        GENERATOR.normal(size=(5, 3, loss.outputs)),
+        GENERATOR.integers(0, 2, 5).astype(float),
+    )
 
     def value(parameters: NDArray[Any], embeddings: NDArray[Any]) -> float:
         outputs = function.forward(parameters, embeddings)[0]
         if loss.name == "square":
             return float(((outputs[:, 0] - labels) ** 2).sum())
         if loss.name == "logistic":
-            return float(-(labels * np.log(expit(outputs[:, 0])) + (1 - labels) * np.log(expit(-outputs[:, 0]))).sum())
+            return float(
+                -(labels * np.log(expit(outputs[:, 0])) + (1 - labels) * np.log(expit(-outputs[:, 0]))).sum()
+            )
         return float(-np.log(softmax(outputs, axis=1)[np.arange(5), labels.astype(int)]).sum())
 
     outputs, done = function.forward(parameters, embeddings)
@@ -115,8 +136,8 @@ def settings(parties: int, loss: str, size: int, **learning: Any) -> VaflSetting
 
 @pytest.mark.parametrize("loss", ["square", "logistic", "softmax"])
 def test_synchronous_learning_is_gradient_descent_on_the_joined_table(loss: str) -> None:
-    """Protects the equations, the order of everything and the wire: with t = M and linear embeddings that are added up, every
-    iterate is that of mini-batch gradient descent by whoever had the whole table.
+    """Protects the equations, the order of everything and the wire: with t = M and linear embeddings that are
+    added up, every iterate is that of mini-batch gradient descent by whoever had the whole table.
     """
     entities, features, batch, epochs, classes = 120, (2, 3, 4), 8, 3, 3
     size = classes if loss == "softmax" else 1
@@ -124,7 +145,15 @@ def test_synchronous_learning_is_gradient_descent_on_the_joined_table(loss: str)
     joined = np.hstack([np.hstack([own, np.ones((entities, 1))]) for own in inputs])
     labels = GENERATOR.integers(0, 2 if loss == "logistic" else classes, entities).astype(float)
     chosen = settings(
-        3, loss, size, optimiser="sgd", learning_rate=0.1, batch_size=batch, in_flight=batch, wait_for=3, regularisation=0.01
+        3,
+        loss,
+        size,
+        optimiser="sgd",
+        learning_rate=0.1,
+        batch_size=batch,
+        in_flight=batch,
+        wait_for=3,
+        regularisation=0.01,
     )
     federation = VerticalFederation(chosen, inputs, labels)
     federation.write_labels(range(entities))

@@ -26,8 +26,11 @@ PARTIES = ("a", "b")
 ENTITIES = 1000
 
 
-def gradients(head: Head, loss: OutputLoss, noise: float, labels: NDArray[Any], size: int, repeats: int = 1) -> NDArray[np.float64]:
-    """What two parties are told of each entity, who show it so many times: (repeats, parties, entities, size).
+def gradients(
+    head: Head, loss: OutputLoss, noise: float, labels: NDArray[Any], size: int, repeats: int = 1
+) -> NDArray[np.float64]:
+    """What two parties are told of each entity, who show it so many times: (repeats, parties, entities,
+    size).
 
     Embeddings are the same each time, and tell nothing of the label.
     """
@@ -49,7 +52,13 @@ def gradients(head: Head, loss: OutputLoss, noise: float, labels: NDArray[Any], 
     def received(channel: str, message: Any, entity: str) -> Received:
         return Received(channel, message, Record(channel, 0, 0, entity.encode(), b""))
 
-    role.receive([received("labels", Label(str(one), str(one), float(label)), str(one)) for one, label in enumerate(labels)], 0.0)
+    role.receive(
+        [
+            received("labels", Label(str(one), str(one), float(label)), str(one))
+            for one, label in enumerate(labels)
+        ],
+        0.0,
+    )
     for repeat in range(repeats):
         batch = []
         for number, party in enumerate(PARTIES):
@@ -69,8 +78,8 @@ def gradients(head: Head, loss: OutputLoss, noise: float, labels: NDArray[Any], 
 
 
 def test_the_sign_of_a_gradient_is_the_label() -> None:
-    """Protects the warning in the documentation from being forgotten: without noise two parties of a linear logistic model read
-    every label off one gradient, and with classes it is where the gradient is least.
+    """Protects the warning in the documentation from being forgotten: without noise two parties of a linear
+    logistic model read every label off one gradient, and with classes it is where the gradient is least.
     """
     labels = np.random.default_rng(1).integers(0, 2, ENTITIES)
     told = gradients(SumHead(np.float64), LOGISTIC, 0.0, labels, 1)
@@ -86,13 +95,16 @@ def test_the_sign_of_a_gradient_is_the_label() -> None:
     assert right < 0.6
 
 
-HEADS = {"sum": SumHead(np.float64), "network": NetworkHead(DenseNetwork([2, 4, 1], "tanh", dtype=np.float64))}
+HEADS = {
+    "sum": SumHead(np.float64),
+    "network": NetworkHead(DenseNetwork([2, 4, 1], "tanh", dtype=np.float64)),
+}
 
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_repeats_and_other_parties_tell_nothing_more(kind: str) -> None:
-    """Protects labels from whoever shows an entity again and again, and from parties that put their gradients together: every one
-    of them is the same noisy difference of prediction and label, seen through the head.
+    """Protects labels from whoever shows an entity again and again, and from parties that put their gradients
+    together: every one of them is the same noisy difference of prediction and label, seen through the head.
     """
     labels = np.random.default_rng(1).integers(0, 2, ENTITIES)
     clean, noisy = (gradients(HEADS[kind], LOGISTIC, noise, labels, 1, 3)[..., 0] for noise in (0.0, 1.0))
@@ -102,24 +114,29 @@ def test_repeats_and_other_parties_tell_nothing_more(kind: str) -> None:
 
 
 def test_another_label_has_another_noise() -> None:
-    """Protects a label that is told twice and differently, as a corrected one or one of two federations' with one secret: with the
-    same noise on both, the difference of two gradients would be that of the labels, without any.
+    """Protects a label that is told twice and differently, as a corrected one or one of two federations' with
+    one secret: with the same noise on both, the difference of two gradients would be that of the labels,
+    without any.
     """
     told = []
     for label in (0.0, 1.0):
         labels = np.full(ENTITIES, label)
-        clean, noisy = (gradients(SumHead(np.float64), LOGISTIC, noise, labels, 1)[0, 0, :, 0] for noise in (0.0, 1.0))
+        clean, noisy = (
+            gradients(SumHead(np.float64), LOGISTIC, noise, labels, 1)[0, 0, :, 0] for noise in (0.0, 1.0)
+        )
         told.append(noisy - clean)
     assert np.abs(told[0] - told[1]).min() > 1e-6
     assert abs(np.corrcoef(told)[0, 1]) < 4 / np.sqrt(ENTITIES)
 
 
 def test_noise_drawn_anew_would_average_out() -> None:
-    """Protects from noise that only one gradient is safe by. The best that can be made of all that both parties are told of an
-    entity five times has the AUC of one noisy telling, Phi(1 / (sqrt(2) sigma)); of independent noise it has nearly 1.
-    """
+    """Protects from noise that only one gradient is safe by. The best that can be made of all that both
+    parties are told of an entity five times has the AUC of one noisy telling, Phi(1 / (sqrt(2) sigma)); of
+    independent noise it has nearly 1."""
     labels = np.random.default_rng(1).integers(0, 2, ENTITIES)
-    clean, noisy = (gradients(SumHead(np.float64), LOGISTIC, noise, labels, 1, 5)[..., 0] for noise in (0.0, 1.0))
+    clean, noisy = (
+        gradients(SumHead(np.float64), LOGISTIC, noise, labels, 1, 5)[..., 0] for noise in (0.0, 1.0)
+    )
     anew = clean + np.random.default_rng(7).normal(size=clean.shape)
     # Whoever knows the prediction is left with the label and its noise.
     prediction = clean[0, 0] + labels
@@ -127,17 +144,21 @@ def test_noise_drawn_anew_would_average_out() -> None:
     everything = area_under_curve(prediction - noisy.mean(axis=(0, 1)), labels)
     averaged = area_under_curve(prediction - anew.mean(axis=(0, 1)), labels)
     bound, margin = norm.cdf(1 / np.sqrt(2)), 4 * np.sqrt(1 / (6 * ENTITIES))
-    print(f"AUC, prediction known: one gradient {once:.3f}, 10 of both parties {everything:.3f}, drawn anew {averaged:.3f}")
+    print(
+        f"AUC, prediction known: one gradient {once:.3f}, 10 of both parties {everything:.3f}, drawn anew "
+        f"{averaged:.3f}"
+    )
     assert once <= bound + margin
     assert everything <= bound + margin
     assert averaged >= 0.98
 
 
 def test_noise_on_gradients_hides_labels_and_leaves_the_model(data: Path, tmp_path: Path) -> None:
-    """Protects what the documentation promises of reply_noise: a9a, columns split among two parties, one gradient of each entity.
+    """Protects what the documentation promises of reply_noise: a9a, columns split among two parties, one
+    gradient of each entity.
 
-    Without noise the model is that of gradient descent on the joined table, which another test shows, and is computed here so.
-    """
+    Without noise the model is that of gradient descent on the joined table, which another test shows, and is
+    computed here so."""
     table = np.load(data / "a9a.npz")
     inputs, labels = table["X"], (table["y"] > 0).astype(float)
     tests, truth = table["X_test"], table["y_test"] > 0
@@ -176,7 +197,9 @@ def test_noise_on_gradients_hides_labels_and_leaves_the_model(data: Path, tmp_pa
         rows = order[begin : begin + batch]
         theta -= rate * joined[rows].T @ (expit(joined[rows] @ theta) - labels[rows]) / batch
     clean = float(((np.hstack([tests, np.ones((len(tests), 2))]) @ theta > 0) == truth).mean())
-    print(f"a9a, reply_noise 1: AUC of one gradient {area:.3f}, accuracy {noisy:.4f}, without noise {clean:.4f}")
+    print(
+        f"a9a, reply_noise 1: AUC of one gradient {area:.3f}, accuracy {noisy:.4f}, without noise {clean:.4f}"
+    )
     assert area <= 0.70
     assert noisy is not None
     # Over seven secrets it lost 0.0023 at most, and gained 0.0012.

@@ -33,7 +33,8 @@ SECRET, SIZE, ENTITIES = "5e" * 32, 8, 1500
 
 
 def embeddings(record: Sequence[float], noise: float) -> NDArray[np.float64]:
-    """What a party with the identity as its model shows of so many entities with the same features, (ENTITIES, SIZE)."""
+    """What a party with the identity as its model shows of so many entities with the same features,
+    (ENTITIES, SIZE)."""
     role = make_party(
         name="a",
         function=BoundedOutput(Identity(), 1.0, normalise=False),
@@ -46,7 +47,10 @@ def embeddings(record: Sequence[float], noise: float) -> NDArray[np.float64]:
     role.open(0)
     names = [f"e{number}" for number in range(ENTITIES)]
     batch = [
-        Received("samples", Sample(name, "s", tuple(record), None), Record("samples", 0, 0, name.encode(), b"")) for name in names
+        Received(
+            "samples", Sample(name, "s", tuple(record), None), Record("samples", 0, 0, name.encode(), b"")
+        )
+        for name in names
     ]
     sends = [one for one in role.receive(batch, 0.0) if isinstance(one, Send)]
     return np.array([np.frombuffer(EMBEDDING.decode(one.value).values) for one in sends])
@@ -63,8 +67,9 @@ class Identity(DenseNetwork):
 
 
 def test_the_last_digits_of_an_embedding_tell_no_record() -> None:
-    """Protects the claim in double precision: a plain sum tells which record it is of by what such a sum can reach. What a party
-    shows lies on the same grid for both, and the attack is no better than the mechanism allows.
+    """Protects the claim in double precision: a plain sum tells which record it is of by what such a sum can
+    reach. What a party shows lies on the same grid for both, and the attack is no better than the mechanism
+    allows.
     """
     noise, records = 8.0, np.array([[1.0] + [0.0] * (SIZE - 1), [-0.3, 0.4, 0.5, 0.5, 0.3, 0.2, 0.3, 0.1]])
     truth = np.repeat([1.0, 0.0], ENTITIES)
@@ -80,21 +85,26 @@ def test_the_last_digits_of_an_embedding_tell_no_record() -> None:
     plain = area([record * (1 - ROUNDING) + own for record, own in zip(records, noises, strict=True)])
     shown = [embeddings(record.tolist(), noise) for record in records]
     own = area(shown)
-    print(f"float64 embeddings, AUC of the last digits: plain sum {plain:.4f}, on a grid {own:.4f}, claimed {bound:.4f}")
+    print(
+        f"float64 embeddings, AUC of the last digits: plain sum {plain:.4f}, on a grid {own:.4f}, claimed "
+        f"{bound:.4f}"
+    )
     assert plain > 0.99
     assert own <= bound + 4 * np.sqrt(1 / (6 * ENTITIES))
     assert grid(shown[0]) == grid(shown[1]) == 2.0**-18
 
 
 def label_parts(loss: OutputLoss, noise: float, label: float, dtype: Any) -> NDArray[np.float64]:
-    """What a party is told of so many entities with this label, less what it can compute by itself, (ENTITIES, outputs)."""
+    """What a party is told of so many entities with this label, less what it can compute by itself,
+    (ENTITIES, outputs)."""
     told = told_of_a_label(loss, noise, label, ENTITIES, SECRET, dtype)
     assert len(told) == ENTITIES
     return told.astype(np.float64)
 
 
 def test_the_last_digits_of_a_gradient_tell_no_label() -> None:
-    """Protects labels from whoever makes the rest of a gradient so small that the label and its noise are told exactly."""
+    """Protects labels from whoever makes the rest of a gradient so small that the label and its noise are
+    told exactly."""
     noise, truth = 2.0, np.repeat([1.0, 0.0], ENTITIES)
     told = [label_parts(LOGISTIC, noise, label, np.float64)[:, 0] for label in (1.0, 0.0)]
     drawn = noise * ndtri((np.random.default_rng(2).integers(0, 2**52, (2, ENTITIES)) + 0.5) * 2.0**-52)

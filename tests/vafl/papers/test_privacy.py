@@ -1,4 +1,5 @@
-"""What VAFL's parties promise, against what can be measured: two neighbouring runs, and another accountant."""
+"""What VAFL's parties promise, against what can be measured: two neighbouring runs, and another
+accountant."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ INPUTS, SIZE = 6, 4
 
 
 class Watched:
-    """A function that writes down what it gave: the embeddings without noise, and each step's inputs and clipped sum."""
+    """A function that writes down what it gave: the embeddings without noise, and each step's inputs and
+    clipped sum."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -49,7 +51,9 @@ class Watched:
     def initial(self, *path: Any) -> NDArray[Any]:
         return np.asarray(self.inner.initial(*path))
 
-    def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> Any:
+    def forward(
+        self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None
+    ) -> Any:
         done = self.inner.forward(parameters, inputs, noise)
         self._inputs = inputs
         self.embeddings += list(done.outputs)
@@ -58,7 +62,9 @@ class Watched:
     def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> NDArray[Any]:
         return self._step(self.inner.backward(parameters, done, cotangents), len(cotangents))
 
-    def backward_each(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
+    def backward_each(
+        self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any], norm: float
+    ) -> NDArray[Any]:
         return self._step(self.inner.backward_each(parameters, done, cotangents, norm), len(cotangents))
 
     def _step(self, total: NDArray[Any], count: int) -> NDArray[Any]:
@@ -72,7 +78,9 @@ class Watched:
 class Party:
     """A party of one partition."""
 
-    def __init__(self, function: Any, mechanism: Mechanism | None, steps: Steps, epoch: float = 0.0, **options: Any) -> None:
+    def __init__(
+        self, function: Any, mechanism: Mechanism | None, steps: Steps, epoch: float = 0.0, **options: Any
+    ) -> None:
         self.function = Watched(function)
         self.now = epoch
         self.role = make_party(
@@ -98,7 +106,9 @@ class Party:
         self._takes("gradients", reply, embedding.entity, partition)
 
     def _takes(self, channel: str, message: Any, entity: str, partition: int) -> None:
-        for reply in self.role.receive([Received(channel, message, Record(channel, partition, 0, entity.encode(), b""))], self.now):
+        for reply in self.role.receive(
+            [Received(channel, message, Record(channel, partition, 0, entity.encode(), b""))], self.now
+        ):
             assert isinstance(reply, Send), reply
             self.sent.append(EMBEDDING.decode(reply.value))
 
@@ -126,23 +136,30 @@ def function(kind: str, normalise: bool = True, norm: float = 1.0, dtype: Any = 
 
 @pytest.mark.parametrize(("embeddings", "steps"), [(1, 0), (3, 0), (2, 2), (5, 3), (40, 40)])
 def test_releases_compose_as_google_s_accountant_says(embeddings: int, steps: int) -> None:
-    """Protects the sum over releases: k embeddings and j steps, against dp-accounting's composition of the single mechanisms."""
+    """Protects the sum over releases: k embeddings and j steps, against dp-accounting's composition of the
+    single mechanisms."""
     mechanism = Mechanism(1.5, 6.0, 0.7, 8.0, None, SECRET)
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     # By its definition a noise multiplier is of a sensitivity of 1: here it is 2C, and 2S.
     accountant.compose(dp_accounting.GaussianDpEvent(6.0 / (2 * 1.5)), embeddings)
     if steps:
         accountant.compose(dp_accounting.GaussianDpEvent(8.0 / 2), steps)
-    assert epsilon_of(math.sqrt(mechanism.cost(embeddings, steps)), 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+    assert epsilon_of(math.sqrt(mechanism.cost(embeddings, steps)), 1e-5) == pytest.approx(
+        accountant.get_epsilon(1e-5), rel=2e-3
+    )
 
 
 def test_the_documents_tables_are_what_is_computed() -> None:
-    """Protects whoever chooses a budget by docs/vertical-privacy.md: its tables are the results of the calls below them."""
+    """Protects whoever chooses a budget by docs/vertical-privacy.md: its tables are the results of the calls
+    below them."""
     path = Path(__file__).parents[3] / "docs" / "vertical-privacy.md"
     outcome = doctest.testfile(str(path), module_relative=False)
     assert outcome.attempted >= 4
     assert outcome.failed == 0
-    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
     (at,) = (index for index, row in enumerate(rows) if row[:1] == ["0.25"])
     epsilons = [f"{epsilon_of(float(mu), 1e-5):.2f}" for mu in rows[at]]
     assert rows[at + 2] == epsilons
@@ -154,7 +171,8 @@ Event = tuple[str, bool]
 
 
 def events(generator: np.random.Generator, seen: int, others: int) -> list[Event]:
-    """Names in the order of their samples, "target" among them so many times; and whether a gradient comes for it at once."""
+    """Names in the order of their samples, "target" among them so many times; and whether a gradient comes
+    for it at once."""
     names = ["target"] * seen + [f"e{number}" for number in range(others)]
     return [(str(name), bool(generator.random() < 0.9)) for name in generator.permutation(names)]
 
@@ -162,7 +180,8 @@ def events(generator: np.random.Generator, seen: int, others: int) -> list[Event
 def neighbours(
     parties: Sequence[Party], order: Sequence[Event], records: Sequence[NDArray[Any]], same_sums: bool
 ) -> tuple[float, float]:
-    """Two runs on the same samples, but ``records`` for the target, with the same replies: (what embeddings, what steps tell)^2.
+    """Two runs on the same samples, but ``records`` for the target, with the same replies: (what embeddings,
+    what steps tell)^2.
 
     same_sums: condition on the steps' noisy sums being the same, and count what the sums themselves tell.
     """
@@ -182,7 +201,11 @@ def neighbours(
                 if change.key.startswith(b"array/"):
                     second.role.restore(change)
     first, second = parties
-    assert [one.entity for one in first.sent] == [one.entity for one in second.sent] == [name for name, _ in order]
+    assert (
+        [one.entity for one in first.sent]
+        == [one.entity for one in second.sent]
+        == [name for name, _ in order]
+    )
     mechanism = first.role.mechanism
     assert mechanism is not None
     shifts = np.array(first.function.embeddings, float) - np.array(second.function.embeddings)
@@ -192,17 +215,20 @@ def neighbours(
     assert mechanism.gradient_noise is not None
     assert mechanism.gradient_norm is not None
     sums = np.array(first.function.sums) - np.array(second.function.sums)
-    return float(told), float(np.square(sums).sum() / (mechanism.gradient_noise * mechanism.gradient_norm) ** 2)
+    return float(told), float(
+        np.square(sums).sum() / (mechanism.gradient_noise * mechanism.gradient_norm) ** 2
+    )
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
 @pytest.mark.parametrize("kind", ["linear", "network"])
 @pytest.mark.parametrize("batch", [1, 4, 16])
 def test_no_record_costs_more_than_is_claimed(optimiser: Any, kind: str, batch: int) -> None:
-    """Protects the guarantee: one record replaced by its opposite, the privacy loss of everything that depends on it added up.
+    """Protects the guarantee: one record replaced by its opposite, the privacy loss of everything that
+    depends on it added up.
 
-    Given the noisy sums so far, the parameters are the same in both runs, so others' embeddings tell nothing more; what the sums
-    tell is counted. In batches of 16 the record is there several times.
+    Given the noisy sums so far, the parameters are the same in both runs, so others' embeddings tell nothing
+    more; what the sums tell is counted. In batches of 16 the record is there several times.
     """
     mechanism = Mechanism(1.0, 4.0, 0.01, 4.0, None, SECRET)
     record = np.random.default_rng(3).normal(size=INPUTS)
@@ -216,7 +242,8 @@ def test_no_record_costs_more_than_is_claimed(optimiser: Any, kind: str, batch: 
 
 
 def test_a_record_can_cost_what_is_claimed() -> None:
-    """Protects the test above from being too easy: alone in every batch, twice in each, a record costs all that is counted."""
+    """Protects the test above from being too easy: alone in every batch, twice in each, a record costs all
+    that is counted."""
     mechanism = Mechanism(1.0, 4.0, 0.01, 4.0, None, SECRET)
     record = np.random.default_rng(3).normal(size=INPUTS)
     parties = [Party(function("linear"), mechanism, Steps("sgd", 0.05, 2)) for _ in range(2)]
@@ -234,8 +261,9 @@ def test_a_record_can_cost_what_is_claimed() -> None:
 
 
 def test_without_noise_on_steps_others_embeddings_tell_more_than_the_records_own() -> None:
-    """Protects users from the number per release, and the tests above from proving nothing: with AdaGrad and no noise on steps one
-    record shifts others' embeddings by more than its own claim allows; the guarantee, with noise, is not passed.
+    """Protects users from the number per release, and the tests above from proving nothing: with AdaGrad and
+    no noise on steps one record shifts others' embeddings by more than its own claim allows; the guarantee,
+    with noise, is not passed.
     """
     record = np.random.default_rng(3).normal(size=INPUTS)
     order = [("target", True), *((f"e{number}", True) for number in range(1500))]
@@ -255,9 +283,9 @@ def test_without_noise_on_steps_others_embeddings_tell_more_than_the_records_own
 
 @pytest.mark.parametrize("rate", [0.1, 10.0, 1e4])
 def test_what_embeddings_alone_tell_is_below_the_claim(rate: float) -> None:
-    """Protects the reasoning: steps are never sent, so here nothing is assumed about them. With linear embeddings and SGD all that
-    is sent is one Gaussian vector, whose mean and covariance are known; the exact mu between neighbours is below the claim.
-    """
+    """Protects the reasoning: steps are never sent, so here nothing is assumed about them. With linear
+    embeddings and SGD all that is sent is one Gaussian vector, whose mean and covariance are known; the exact
+    mu between neighbours is below the claim."""
     norm, noise = 0.5, 2.0
     record = np.random.default_rng(3).normal(size=INPUTS)
     order = events(np.random.default_rng(6), 3, 200)
@@ -277,11 +305,16 @@ def test_what_embeddings_alone_tell_is_below_the_claim(rate: float) -> None:
     versions = np.array([one.parameters_version for one in first.sent])
     table = np.array(features)
     per_step = (rate * noise * norm / 4) ** 2
-    covariance = 16.0 * np.eye(len(order)) + per_step * np.minimum.outer(versions, versions) * (table @ table.T)
+    covariance = 16.0 * np.eye(len(order)) + per_step * np.minimum.outer(versions, versions) * (
+        table @ table.T
+    )
     own = np.array([name == "target" for name, _ in order])
-    # What the record's own embeddings tell is claimed with C = the longest of them; here only what others' tell is of interest.
+    # What the record's own embeddings tell is claimed with C = the longest of them; here only what others'
+    # tell is of interest.
     others = ~own
-    exact = np.sqrt((shift[others] * np.linalg.solve(covariance[np.ix_(others, others)], shift[others])).sum())
+    exact = np.sqrt(
+        (shift[others] * np.linalg.solve(covariance[np.ix_(others, others)], shift[others])).sum()
+    )
     real = Mechanism(1.0, 4.0, norm, noise, None, SECRET)
     taken = round(first.role.spent(0, "target") / means.cost(0, 1))
     claimed = math.sqrt(real.cost(0, taken))
@@ -293,7 +326,8 @@ def test_what_embeddings_alone_tell_is_below_the_claim(rate: float) -> None:
 
 
 def residuals() -> NDArray[np.float64]:
-    """Noise of 200 embeddings by secret and partition, (2, 3, 200, SIZE): the same entities and features everywhere."""
+    """Noise of 200 embeddings by secret and partition, (2, 3, 200, SIZE): the same entities and features
+    everywhere."""
     drawn = []
     for secret in (SECRET, SECRET[::-1]):
         for partition in range(3):
@@ -305,7 +339,8 @@ def residuals() -> NDArray[np.float64]:
 
 
 def test_noise_of_embeddings_is_normal_and_of_its_own_everywhere() -> None:
-    """Protects the mechanism: standard deviation c, the normal distribution, and no dependence on other noise of any kind."""
+    """Protects the mechanism: standard deviation c, the normal distribution, and no dependence on other noise
+    of any kind."""
     noise = residuals()
     assert noise.std() == pytest.approx(4.0, rel=5 / np.sqrt(2 * noise.size))
     assert kstest(noise.ravel() / 4.0, "norm").pvalue > 1e-4
@@ -324,9 +359,12 @@ def test_noise_of_embeddings_is_normal_and_of_its_own_everywhere() -> None:
 
 
 def test_noise_of_steps_is_sigma_s_on_the_sum() -> None:
-    """Protects the mechanism: a step on gradients of 0 is noise alone, of standard deviation sigma S / batch a parameter."""
+    """Protects the mechanism: a step on gradients of 0 is noise alone, of standard deviation sigma S / batch
+    a parameter."""
     network = DenseNetwork([INPUTS, 400, SIZE], "tanh", dtype=np.float64)
-    party = Party(BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), Steps("sgd", 1.0, 2))
+    party = Party(
+        BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), Steps("sgd", 1.0, 2)
+    )
     moves = []
     for _ in range(3):
         before = party.parameters
@@ -341,13 +379,16 @@ def test_noise_of_steps_is_sigma_s_on_the_sum() -> None:
 
 
 def test_a_step_that_is_done_again_never_puts_the_same_noise_onto_something_else() -> None:
-    """Protects from differences without noise: after a refused commit, samples and replies may come in another order, and whoever
-    read what was not committed would subtract. The same content gives the same bytes, and tells nothing new.
+    """Protects from differences without noise: after a refused commit, samples and replies may come in
+    another order, and whoever read what was not committed would subtract. The same content gives the same
+    bytes, and tells nothing new.
     """
     mechanism = Mechanism(1.0, 4.0, 1.0, 4.0, None, SECRET)
     records = {name: np.random.default_rng(number).normal(size=INPUTS) for number, name in enumerate("abcd")}
 
-    def run(samples: str, gradients: Sequence[float], epoch: float = 0.0, rate: float = 0.1, weight: float = 0.0) -> Party:
+    def run(
+        samples: str, gradients: Sequence[float], epoch: float = 0.0, rate: float = 0.1, weight: float = 0.0
+    ) -> Party:
         party = Party(function("linear"), mechanism, Steps("sgd", rate, 1, regularisation=weight), epoch)
         party.sees("d", records["d"])
         for gradient in gradients:
@@ -377,8 +418,8 @@ def test_a_step_that_is_done_again_never_puts_the_same_noise_onto_something_else
 
 @pytest.mark.parametrize("change", ["norm", "normalise", "hidden_noise", "precision"])
 def test_noise_is_another_one_when_what_it_hides_was_made_otherwise(change: str) -> None:
-    """Protects from work that is done again after a setting was changed, though not the noise's own strength: one noise on two
-    embeddings would give their difference.
+    """Protects from work that is done again after a setting was changed, though not the noise's own strength:
+    one noise on two embeddings would give their difference.
     """
 
     def shown(changed: bool) -> NDArray[np.float64]:
@@ -390,7 +431,12 @@ def test_noise_is_another_one_when_what_it_hides_was_made_otherwise(change: str)
         bounded = BoundedOutput(network, norm, normalise="normalise" not in changes)
         # The federation's fingerprint has its precision in it.
         fingerprint = int("precision" in changes)
-        party = Party(bounded, Mechanism(norm, 4.0, 1.0, 4.0, None, SECRET), Steps("sgd", 0.1, 1), fingerprint=fingerprint)
+        party = Party(
+            bounded,
+            Mechanism(norm, 4.0, 1.0, 4.0, None, SECRET),
+            Steps("sgd", 0.1, 1),
+            fingerprint=fingerprint,
+        )
         for number in range(20):
             party.sees(f"e{number}", np.random.default_rng(number).normal(size=INPUTS) / 9)
         return party.noise
@@ -399,8 +445,9 @@ def test_noise_is_another_one_when_what_it_hides_was_made_otherwise(change: str)
 
 
 def test_what_is_shown_again_in_other_batches_is_the_same_to_the_last_bit() -> None:
-    """Protects what is done again after a refused commit: rows of a matrix product may round otherwise among others than alone, and
-    the same noise on two roundings of one embedding would tell where it lies between two steps of the grid.
+    """Protects what is done again after a refused commit: rows of a matrix product may round otherwise among
+    others than alone, and the same noise on two roundings of one embedding would tell where it lies between
+    two steps of the grid.
     """
     network = DenseNetwork([60, 40, SIZE], "tanh")
     records = np.random.default_rng(4).normal(size=(64, 60))
@@ -421,7 +468,11 @@ def test_what_is_shown_again_in_other_batches_is_the_same_to_the_last_bit() -> N
         )
         role.open(0)
         samples = [
-            Received("samples", Sample(f"e{number}", "s", tuple(row.tolist()), None), Record("samples", 0, 0, b"", b""))
+            Received(
+                "samples",
+                Sample(f"e{number}", "s", tuple(row.tolist()), None),
+                Record("samples", 0, 0, b"", b""),
+            )
             for number, row in enumerate(records)
         ]
         batches = [samples[begin : begin + size] for begin in range(0, len(samples), size)]
@@ -433,8 +484,9 @@ def test_what_is_shown_again_in_other_batches_is_the_same_to_the_last_bit() -> N
 
 @pytest.mark.parametrize("count", [16, 10_000])
 def test_the_sum_of_many_records_is_rounded_by_far_less_than_one_of_them_weighs(count: int) -> None:
-    """Protects the sensitivity of a large batch in single precision: what the sum of all records is rounded by differs from one
-    record to another, and has to be far less than one record may weigh. The sum by hand, in double precision.
+    """Protects the sensitivity of a large batch in single precision: what the sum of all records is rounded
+    by differs from one record to another, and has to be far less than one record may weigh. The sum by hand,
+    in double precision.
     """
     generator = np.random.default_rng(2)
     network = DenseNetwork([INPUTS, SIZE], bias=False)
@@ -461,8 +513,12 @@ def restarted(party: Party, mechanism: Mechanism | None, rate: float = 0.1, batc
 
 
 def test_what_was_released_with_less_noise_keeps_its_price() -> None:
-    """Protects the budget from restarts: after little noise, more of it makes later releases cheaper, not earlier ones."""
-    records, before = np.ones(INPUTS), Party(function("linear"), Mechanism(1.0, 1.0, 1.0, 1.0, 4.0, SECRET), Steps("sgd"))
+    """Protects the budget from restarts: after little noise, more of it makes later releases cheaper, not
+    earlier ones."""
+    records, before = (
+        np.ones(INPUTS),
+        Party(function("linear"), Mechanism(1.0, 1.0, 1.0, 1.0, 4.0, SECRET), Steps("sgd")),
+    )
     for _ in range(3):
         before.sees("e", records)
     after = restarted(before, Mechanism(1.0, 10.0, 1.0, 1.0, 4.0, SECRET))
@@ -476,22 +532,26 @@ def test_what_was_released_with_less_noise_keeps_its_price() -> None:
 
 @pytest.mark.parametrize("learns", [False, True])
 def test_no_mu_is_claimed_after_a_life_without_noise(learns: bool) -> None:
-    """Protects from a number that leaves out what was told before: embeddings without noise, or steps without, which a guarantee
-    would have to cover.
+    """Protects from a number that leaves out what was told before: embeddings without noise, or steps
+    without, which a guarantee would have to cover.
     """
     own = Mechanism(1.0, 4.0, None, None, None, SECRET)
     before = Party(function("linear"), own if learns else None, Steps("sgd", 0.1, 1))
     before.sees("e", np.ones(INPUTS))
     if learns:
         before.answered(before.sent[-1], np.ones(SIZE))
-    with pytest.raises(PeerError, match="taken steps without noise" if learns else "sent embeddings without noise"):
+    with pytest.raises(
+        PeerError, match="taken steps without noise" if learns else "sent embeddings without noise"
+    ):
         restarted(before, Mechanism(1.0, 4.0, 1.0, 4.0, None, SECRET))
 
 
 def test_a_step_has_no_less_noise_than_its_gradients_were_counted_with() -> None:
     """Protects mu from a restart between a gradient and its step: it was paid for at the sigma of then."""
     network = DenseNetwork([INPUTS, 400, SIZE], "tanh", dtype=np.float64)
-    before = Party(BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), Steps("sgd", 1.0, 2))
+    before = Party(
+        BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), Steps("sgd", 1.0, 2)
+    )
     before.sees("a", np.ones(INPUTS))
     before.answered(before.sent[-1], np.zeros(SIZE))
     after = restarted(before, Mechanism(1.0, 4.0, 0.5, 1.0, None, SECRET), rate=1.0, batch=2)
@@ -509,8 +569,12 @@ def test_a_record_that_overflows_a_hidden_layer_is_not_learnt_from_and_spoils_no
     inputs = np.ones((2, INPUTS), np.float32)
     inputs[0] *= 1e18
     with np.errstate(over="ignore", invalid="ignore"):
-        total = bounded.backward_each(parameters, bounded.forward(parameters, inputs), np.ones((2, SIZE), np.float32), 1.0)
-        alone = bounded.backward_each(parameters, bounded.forward(parameters, inputs[1:]), np.ones((1, SIZE), np.float32), 1.0)
+        total = bounded.backward_each(
+            parameters, bounded.forward(parameters, inputs), np.ones((2, SIZE), np.float32), 1.0
+        )
+        alone = bounded.backward_each(
+            parameters, bounded.forward(parameters, inputs[1:]), np.ones((1, SIZE), np.float32), 1.0
+        )
     assert np.isfinite(total).all()
     np.testing.assert_array_equal(total, alone)
 
@@ -531,7 +595,8 @@ def test_a_record_that_overflows_a_hidden_layer_is_not_learnt_from_and_spoils_no
 def test_no_record_passes_its_norms(
     kind: str, normalise: bool, dtype: Any, features: int, gradients: int, weights: int, seed: int
 ) -> None:
-    """Protects the sensitivity: embeddings and every record's part of a step are bounded in both precisions, whatever the scale."""
+    """Protects the sensitivity: embeddings and every record's part of a step are bounded in both precisions,
+    whatever the scale."""
     generator = np.random.default_rng(seed)
     bounded = function(kind, normalise, 1.5, dtype)
     parameters = (generator.normal(size=bounded.size) * 10.0**weights).astype(dtype)
@@ -568,9 +633,9 @@ def test_what_overflows_is_shown_as_0_and_not_learnt_from() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_the_budget_is_never_exceeded(data: st.DataObject) -> None:
-    """Protects the people behind the entities: whatever the order of samples, gradients, requests, ticks and restarts, what was
-    sent and learnt of an entity, counted from outside, is within the budget, and what the party reports is not below it.
-    """
+    """Protects the people behind the entities: whatever the order of samples, gradients, requests, ticks and
+    restarts, what was sent and learnt of an entity, counted from outside, is within the budget, and what the
+    party reports is not below it."""
     mechanism = Mechanism(1.0, 4.0, 1.0, 3.0, data.draw(st.sampled_from([0.5, 1.3, 2.2])), SECRET)
     steps = Steps("sgd", 0.1, data.draw(st.integers(1, 4)), data.draw(st.sampled_from([None, 2])))
     names = ["a", "b", "c"]
@@ -619,7 +684,8 @@ def test_the_budget_is_never_exceeded(data: st.DataObject) -> None:
 
 
 def test_an_entity_whose_budget_is_spent_holds_nobody_up() -> None:
-    """Protects others from one whose budget is spent: asked for a newer embedding of it, the party does not go on waiting."""
+    """Protects others from one whose budget is spent: asked for a newer embedding of it, the party does not
+    go on waiting."""
     mechanism = Mechanism(1.0, 4.0, 1.0, 4.0, 0.6, SECRET)
     party = Party(function("linear"), mechanism, Steps("sgd", 0.1, 1, in_flight=1))
     party.sees("a", np.ones(INPUTS))
@@ -632,23 +698,36 @@ def test_an_entity_whose_budget_is_spent_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize("noise", ["embedding_noise", "gradient_noise", "reply_noise"])
 def test_noise_that_hides_nothing_is_refused(noise: str) -> None:
-    """Protects the figure of mu: noise so small that its square would overflow is a mistake that is told of at the start."""
-    whole = {"embedding_norm": 100.0, "embedding_noise": 1.0, "gradient_norm": 1.0, "gradient_noise": 1.0, "secret_file": "secret"}
+    """Protects the figure of mu: noise so small that its square would overflow is a mistake that is told of
+    at the start."""
+    whole = {
+        "embedding_norm": 100.0,
+        "embedding_noise": 1.0,
+        "gradient_norm": 1.0,
+        "gradient_noise": 1.0,
+        "secret_file": "secret",
+    }
     least = 1e-4 if noise == "embedding_noise" else 1e-6
     for value in (1e-300, 0.99 * least):
         with pytest.raises(ValueError, match=f"{noise} = .*: at least {least:g} is expected"):
             PrivacySection(**{**whole, noise: value})
-    with pytest.raises(ValueError, match=f"{noise} = .*: at most {re.escape(f'{1e11 * least:g}')} is expected: more noise leaves"):
+    with pytest.raises(
+        ValueError,
+        match=f"{noise} = .*: at most {re.escape(f'{1e11 * least:g}')} is expected: more noise leaves",
+    ):
         PrivacySection(**{**whole, noise: 1.01e11 * least})
     smallest = PrivacySection(**{**whole, noise: least})
     assert smallest.embedding_norm is not None
     assert smallest.embedding_noise is not None
-    mechanism = Mechanism(smallest.embedding_norm, smallest.embedding_noise, 1.0, smallest.gradient_noise, None, SECRET)
+    mechanism = Mechanism(
+        smallest.embedding_norm, smallest.embedding_noise, 1.0, smallest.gradient_noise, None, SECRET
+    )
     assert np.isfinite(mechanism.cost(2**53, 2**53))
 
 
 def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> None:
-    """Protects labels of the square loss: what tells more than 2 / reply_noise goes to the dead letters, with what to do."""
+    """Protects labels of the square loss: what tells more than 2 / reply_noise goes to the dead letters, with
+    what to do."""
     (tmp_path / "secret").write_bytes(bytes(range(32)))
     (tmp_path / "secret").chmod(0o600)
 
@@ -677,7 +756,9 @@ def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> Non
 
     private = {"reply_noise": 1.0, "secret_file": str(tmp_path / "secret")}
     for label in (9.999, 20.001, 1000.0):
-        with pytest.raises(PeerError, match=r"labels.label_range = \[10.0, 20.0\].*privacy.reply_noise") as caught:
+        with pytest.raises(
+            PeerError, match=r"labels.label_range = \[10.0, 20.0\].*privacy.reply_noise"
+        ) as caught:
             gradient(*coordinator(**private), label)
         assert caught.value.reason == "label"
     for label in (10.0, 20.0):
@@ -688,6 +769,7 @@ def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("values", [(1.0, 1.0), (2.0, 1.0), (0.0, np.inf), (np.nan, 1.0)])
 def test_a_range_of_labels_is_one(values: tuple[float, float]) -> None:
-    """Protects the coordinator from dividing by a range that is none: it is told of when the settings are read."""
+    """Protects the coordinator from dividing by a range that is none: it is told of when the settings are
+    read."""
     with pytest.raises(ValueError, match="two finite numbers are expected, the smaller one first"):
         EntityLabelsSection(topic="outcomes", label="y", label_range=values)

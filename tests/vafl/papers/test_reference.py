@@ -1,4 +1,5 @@
-"""VAFL's coordinator, which takes messages in stretches, against one that takes them one by one, on random streams.
+"""VAFL's coordinator, which takes messages in stretches, against one that takes them one by one, on random
+streams.
 
 Not compared: noise on labels, several partitions, single precision, parties that fall silent for good.
 """
@@ -20,7 +21,15 @@ from streamfl.contract.role import Received, Record, Rejection, Send, StateChang
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.labels import Label
 from streamfl.vafl.coordinator.role import VaflCoordinator
-from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
+from streamfl.vafl.functions.heads import (
+    LOGISTIC,
+    SQUARE,
+    Head,
+    NetworkHead,
+    OutputLoss,
+    SumHead,
+    softmax_loss,
+)
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import REPLY, Embedding, Prediction
 
@@ -69,7 +78,9 @@ class Settings:
         return role
 
     def reference(self) -> Reference:
-        return Reference(self.parties, self.size, self.loss, self.head(), self.steps, self.alignment, np.float64)
+        return Reference(
+            self.parties, self.size, self.loss, self.head(), self.steps, self.alignment, np.float64
+        )
 
 
 def drawn_settings(draws: np.random.Generator) -> Settings:
@@ -99,7 +110,8 @@ def drawn_settings(draws: np.random.Generator) -> Settings:
 
 @dataclass
 class Life:
-    """What a party of the stream numbers its embeddings by. held_back: what comes later than others that were made after it."""
+    """What a party of the stream numbers its embeddings by. held_back: what comes later than others that were
+    made after it."""
 
     epoch: int = 1
     sequence: int = 0
@@ -108,7 +120,8 @@ class Life:
 
 
 class Stream:
-    """Random batches of embeddings and labels: bursts of one party, answers to requests, and what comes twice or late."""
+    """Random batches of embeddings and labels: bursts of one party, answers to requests, and what comes twice
+    or late."""
 
     def __init__(self, draws: np.random.Generator, settings: Settings) -> None:
         self.draws, self.settings = draws, settings
@@ -118,7 +131,10 @@ class Stream:
         # Some parties show less than others.
         self.weights = draws.dirichlet(np.full(settings.parties, draws.choice([0.7, 10.0])))
         # The shares of labels, and of embeddings that a request is answered with.
-        self.labels, self.answers = float(draws.choice([0.15, 0.25, 0.5])), float(draws.choice([0.03, 0.2, 0.5]))
+        self.labels, self.answers = (
+            float(draws.choice([0.15, 0.25, 0.5])),
+            float(draws.choice([0.03, 0.2, 0.5])),
+        )
         self.sent: list[Shown] = []
         self.asked: list[tuple[int, str]] = []
 
@@ -127,7 +143,10 @@ class Stream:
         bursts = draws.random() < 0.5
         for place in range(int(draws.integers(1, self.longest))):
             if not place or not bursts or draws.random() < 0.2:
-                party, labels = int(draws.choice(len(self.lives), p=self.weights)), bool(draws.random() < self.labels)
+                party, labels = (
+                    int(draws.choice(len(self.lives), p=self.weights)),
+                    bool(draws.random() < self.labels),
+                )
             name = f"e{draws.integers(self.names)}"
             if labels:
                 classes = CLASSES if self.settings.loss.name == "softmax" else 2
@@ -150,7 +169,9 @@ class Stream:
             if draws.random() < 0.004:
                 self.lives[party] = life = Life(life.epoch + 1)
             life.sequence += 1
-            shown = Shown(party, name, life.epoch, life.sequence, life.version, draws.normal(size=self.settings.size))
+            shown = Shown(
+                party, name, life.epoch, life.sequence, life.version, draws.normal(size=self.settings.size)
+            )
             if draws.random() < 0.03 and len(life.held_back) < 3:
                 life.held_back.append(shown)
                 return
@@ -175,7 +196,9 @@ def as_said(reply: Send | Rejection) -> Said:
         return Said(None, prediction.entity, (prediction.embeddings, prediction.revision), values)
     answer = REPLY.decode(reply.value)
     party = int(reply.channel.removeprefix("gradients/p"))
-    return Said(party, answer.entity, (answer.epoch, answer.sequence), tuple(np.frombuffer(answer.gradient).tolist()))
+    return Said(
+        party, answer.entity, (answer.epoch, answer.sequence), tuple(np.frombuffer(answer.gradient).tolist())
+    )
 
 
 def without_values(said: Sequence[Said]) -> list[tuple[int | None, str, tuple[int, int], bool]]:
@@ -183,8 +206,9 @@ def without_values(said: Sequence[Said]) -> list[tuple[int | None, str, tuple[in
 
 
 def assert_same(got: Sequence[Said], expected: Sequence[Said]) -> None:
-    """Every receiver gets the same, in an order that leaves its models the same: predictions, the gradients of each party, and all
-    that one party hears of one entity. A request comes after everything else, or before an answer to the same.
+    """Every receiver gets the same, in an order that leaves its models the same: predictions, the gradients
+    of each party, and all that one party hears of one entity. A request comes after everything else, or
+    before an answer to the same.
     """
     choices: list[Callable[[Said], bool]] = [lambda one: one.party is None]
     for number in sorted({one.party for one in (*got, *expected) if one.party is not None}):
@@ -199,7 +223,9 @@ def assert_same(got: Sequence[Said], expected: Sequence[Said]) -> None:
     for place, one in enumerate(got):
         later = [other for other in got[place + 1 :] if not other.is_request]
         if one.is_request and later:
-            assert (one.party, one.entity) in {(other.party, other.entity) for other in later}, "a request goes out too early"
+            assert (one.party, one.entity) in {(other.party, other.entity) for other in later}, (
+                "a request goes out too early"
+            )
 
 
 def figures(role: VaflCoordinator) -> dict[str, float]:
@@ -256,10 +282,14 @@ class Comparison:
     def compare(self, batch: list[Received], expected: list[Said]) -> None:
         got = [as_said(reply) for reply in self.role.receive(batch, self.now)]
         assert_same(got, expected)
-        self.stream.asked += [(one.party, one.entity) for one in got if one.party is not None and one.is_request]
+        self.stream.asked += [
+            (one.party, one.entity) for one in got if one.party is not None and one.is_request
+        ]
         self.stream.asked = self.stream.asked[-20:]
         places = [place for place, one in enumerate(got) if one.is_request]
-        self.happened["answers that follow a request"] += sum(not one.is_request for one in got[min(places, default=len(got)) :])
+        self.happened["answers that follow a request"] += sum(
+            not one.is_request for one in got[min(places, default=len(got)) :]
+        )
 
     def assert_same_state(self) -> None:
         reference, found = self.reference, figures(self.role)
@@ -311,14 +341,16 @@ def happened(seed: int) -> Counter[str]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_stretches_are_worth_messages_one_by_one(seed: int) -> None:
-    """Protects everything that the coordinator says: whatever comes together in a batch, and wherever it was restarted, it gives
-    the predictions, gradients, requests, counts and models of one that takes a message at a time.
+    """Protects everything that the coordinator says: whatever comes together in a batch, and wherever it was
+    restarted, it gives the predictions, gradients, requests, counts and models of one that takes a message at
+    a time.
     """
     happened(seed)
 
 
 def test_the_streams_reach_every_rule() -> None:
-    """Protects the comparison from having nothing to compare: all that is counted happens, and all that a rule is about."""
+    """Protects the comparison from having nothing to compare: all that is counted happens, and all that a
+    rule is about."""
     total: Counter[str] = sum((happened(seed) for seed in SEEDS), Counter())
     rules = ("restarts", "clock set back", "entities above a lowered limit", "answers that follow a request")
     assert {name: total[name] for name in (*COUNTS, *rules) if total[name] < 10} == {}

@@ -23,12 +23,17 @@ from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 
 RECORDS = 200
 SECTIONS: dict[str, Any] = {
-    "vafl-party": {"party": {"name": "bank"}, "samples": {"topic": "accounts", "features": ["a", "b", "c", "d"]}},
+    "vafl-party": {
+        "party": {"name": "bank"},
+        "samples": {"topic": "accounts", "features": ["a", "b", "c", "d"]},
+    },
     "vafl-coordinator": {"labels": {"topic": "outcomes", "label": "y"}},
 }
 
 
-def settings(kind: str, hidden: int, size: int, head: dict[str, Any] | None = None, **sections: Any) -> VaflSettings:
+def settings(
+    kind: str, hidden: int, size: int, head: dict[str, Any] | None = None, **sections: Any
+) -> VaflSettings:
     content = {
         "federation": {"name": "f", "seed": 3, "parties": ["bank", "shop"], "embedding_size": size},
         "role": {"kind": kind},
@@ -50,7 +55,11 @@ def built(chosen: VaflSettings, partitions: int = 2) -> Any:
 def shows(role: Any, records: NDArray[Any], partition: int = 0) -> NDArray[np.float64]:
     """What a party shows of these records, (n, embedding size)."""
     batch = [
-        Received("samples", Sample(f"e{n}", "s", tuple(one), None), Record("accounts", partition, 0, f"e{n}".encode(), b""))
+        Received(
+            "samples",
+            Sample(f"e{n}", "s", tuple(one), None),
+            Record("accounts", partition, 0, f"e{n}".encode(), b""),
+        )
         for n, one in enumerate(records.tolist())
     ]
     sends = [one for one in role.receive(batch, 0.0) if isinstance(one, Send)]
@@ -69,14 +78,22 @@ def four_features() -> NDArray[np.float64]:
     return (table - table.mean(axis=0)) / table.std(axis=0)
 
 
-def inverted(embeddings: NDArray[Any], parameters: NDArray[Any], hidden: int, inputs: int = 4) -> NDArray[np.float64]:
-    """Features whose embeddings by these parameters are nearest to ``embeddings``: Levenberg and Marquardt's steps from 40 places.
+def inverted(
+    embeddings: NDArray[Any], parameters: NDArray[Any], hidden: int, inputs: int = 4
+) -> NDArray[np.float64]:
+    """Features whose embeddings by these parameters are nearest to ``embeddings``: Levenberg and Marquardt's
+    steps from 40 places.
 
     h = max(x W_1 + b_1, 0) W_2 + b_2, by hand.
     """
     count, size = embeddings.shape
     parts = np.split(parameters.astype(float), np.cumsum([inputs * hidden, hidden, hidden * size]))
-    below, first, above, second = parts[0].reshape(inputs, hidden), parts[1], parts[2].reshape(hidden, size), parts[3]
+    below, first, above, second = (
+        parts[0].reshape(inputs, hidden),
+        parts[1],
+        parts[2].reshape(hidden, size),
+        parts[3],
+    )
     generator, best, least = np.random.default_rng(5), np.zeros((count, inputs)), np.full(count, np.inf)
 
     def of(guess: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -94,7 +111,10 @@ def inverted(embeddings: NDArray[Any], parameters: NDArray[Any], hidden: int, in
             tried = of(guess - step)
             better = tried[2] < error
             guess = np.where(better[:, None], guess - step, guess)
-            values, apart = (np.where(better[:, None], new, old) for new, old in zip(tried[:2], (values, apart), strict=True))
+            values, apart = (
+                np.where(better[:, None], new, old)
+                for new, old in zip(tried[:2], (values, apart), strict=True)
+            )
             error = np.where(better, tried[2], error)
             damping = np.clip(np.where(better, damping / 3, damping * 3), 1e-12, 1e6)
         found = error < least
@@ -106,18 +126,21 @@ def inverted(embeddings: NDArray[Any], parameters: NDArray[Any], hidden: int, in
 def test_first_embeddings_are_turned_back_only_where_the_start_is_the_seeds(
     hidden: int, size: int, four_features: NDArray[np.float64]
 ) -> None:
-    """Protects features from whoever knows the configuration: by the shared seed they compute a party's first parameters, and with
-    them its records. By default nobody but the party can.
+    """Protects features from whoever knows the configuration: by the shared seed they compute a party's first
+    parameters, and with them its records. By default nobody but the party can.
     """
     found = {}
     for seeded in (True, False):
-        chosen = settings("vafl-party", hidden, size, learning={"seeded_start": seeded, "catch_up_samples": 0})
+        chosen = settings(
+            "vafl-party", hidden, size, learning={"seeded_start": seeded, "catch_up_samples": 0}
+        )
         embeddings = shows(built(chosen), four_features)
         known = embedding_function(chosen, 4).initial(chosen.federation.seed, "bank")
         apart = np.abs(inverted(embeddings, known, hidden) - four_features).max(axis=1)
         found[seeded] = float((apart <= 0.01).mean())
     print(
-        f"[{hidden}] -> {size}: all four features within .01 for {found[True]:.3f} of the records, secret start {found[False]:.3f}"
+        f"[{hidden}] -> {size}: all four features within .01 for {found[True]:.3f} of the records, secret "
+        f"start {found[False]:.3f}"
     )
     assert found[True] >= 0.9
     assert found[False] <= 0.01
@@ -136,7 +159,8 @@ def secret(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_each_start_is_its_own_unless_it_is_the_seeds_or_a_secrets(kind: str, secret: str) -> None:
-    """Protects first parameters by default, and whoever needs the same ones at every start. Partitions do not share them either."""
+    """Protects first parameters by default, and whoever needs the same ones at every start. Partitions do not
+    share them either."""
 
     def parameters(partition: int = 0, **sections: Any) -> NDArray[Any]:
         return np.asarray(built(settings(kind, 4, 2, **sections)).parameters(partition))
@@ -146,7 +170,13 @@ def test_each_start_is_its_own_unless_it_is_the_seeds_or_a_secrets(kind: str, se
     np.testing.assert_array_equal(parameters(**seeded), parameters(1, **seeded))
     np.testing.assert_array_equal(parameters(**private), parameters(**private))
     np.testing.assert_array_equal(parameters(**seeded), parameters(**seeded, **private))
-    starts = [parameters(), parameters(), parameters(**seeded), parameters(**private), parameters(1, **private)]
+    starts = [
+        parameters(),
+        parameters(),
+        parameters(**seeded),
+        parameters(**private),
+        parameters(1, **private),
+    ]
     for place, one in enumerate(starts):
         assert all(np.abs(one - other).max() > 1e-3 for other in starts[:place])
 
@@ -154,7 +184,8 @@ def test_each_start_is_its_own_unless_it_is_the_seeds_or_a_secrets(kind: str, se
 @pytest.mark.parametrize("steps", [0, 1])
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_a_restart_goes_on_with_the_start_that_is_remembered(kind: str, steps: int, secret: str) -> None:
-    """Protects law 3: another process draws another start, and takes that of the partition's state, whatever the settings say."""
+    """Protects law 3: another process draws another start, and takes that of the partition's state, whatever
+    the settings say."""
     chosen = settings(kind, 4, 2, learning={"batch_size": 1, "quorum": 1})
     before = built(chosen)
     feed: Callable[[Any], None] = party_learns if kind == "vafl-party" else coordinator_learns
@@ -210,13 +241,16 @@ def test_state_of_a_release_that_began_by_the_seed_goes_on_there(kind: str) -> N
     for change in before.changed_state():
         if change.key == b"task" and change.value is not None:
             fields = msgspec.msgpack.decode(change.value)
-            change = StateChange(change.channel, change.partition, change.key, msgspec.msgpack.encode(fields[:-1]))
+            change = StateChange(
+                change.channel, change.partition, change.key, msgspec.msgpack.encode(fields[:-1])
+            )
         again.restore(change)
     np.testing.assert_array_equal(again.parameters(0), before.parameters(0))
 
 
 def test_the_state_on_the_cluster_does_not_hold_the_secret(secret: str) -> None:
-    """Protects all noise: whoever reads the state topic learns what the start was drawn from, and nothing of the secret's file."""
+    """Protects all noise: whoever reads the state topic learns what the start was drawn from, and nothing of
+    the secret's file."""
     private = {"embedding_norm": 1.0, "embedding_noise": 4.0, "secret_file": secret}
     role = built(settings("vafl-party", 4, 2, privacy=private))
     shows(role, np.ones((1, 4)))
@@ -227,8 +261,8 @@ def test_the_state_on_the_cluster_does_not_hold_the_secret(secret: str) -> None:
 
 
 def test_what_is_done_again_from_another_start_has_other_noise(secret: str) -> None:
-    """Protects from two tries of a party's first commit: the second process may have begun elsewhere, and the same noise on both
-    embeddings would give their difference.
+    """Protects from two tries of a party's first commit: the second process may have begun elsewhere, and the
+    same noise on both embeddings would give their difference.
     """
     told = []
     for seeded in (True, False):

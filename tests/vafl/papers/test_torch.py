@@ -1,4 +1,5 @@
-"""VAFL's networks against PyTorch, and PyTorch's modules in a party. Needs the extra ``torch``, which is not among ``dev``."""
+"""VAFL's networks against PyTorch, and PyTorch's modules in a party. Needs the extra ``torch``, which is not
+among ``dev``."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def sequential(activation: Activation, sizes: tuple[int, ...] = SIZES) -> Any:
     """The same network of PyTorch's own layers."""
     layers: list[Any] = []
     for below, above in pairwise(sizes):
-        layers += [torch.nn.Linear(below, above), torch.nn.ReLU() if activation == "relu" else torch.nn.Tanh()]
+        layers += [
+            torch.nn.Linear(below, above),
+            torch.nn.ReLU() if activation == "relu" else torch.nn.Tanh(),
+        ]
     return torch.nn.Sequential(*layers[:-1])
 
 
@@ -48,7 +52,8 @@ def turned(parameters: NDArray[Any], sizes: tuple[int, ...] = SIZES) -> NDArray[
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_built_in_network_is_that_of_pytorch(activation: Activation) -> None:
-    """Protects the built-in network's equations: outputs and all derivatives are those of PyTorch's layers and autograd."""
+    """Protects the built-in network's equations: outputs and all derivatives are those of PyTorch's layers
+    and autograd."""
     network = DenseNetwork(SIZES, activation, dtype=np.float64)
     parameters = GENERATOR.normal(0, 0.7, network.size)
     inputs, cotangents = GENERATOR.normal(size=(7, 4)), GENERATOR.normal(size=(7, 2))
@@ -62,22 +67,34 @@ def test_the_built_in_network_is_that_of_pytorch(activation: Activation) -> None
     done = network.forward(parameters, inputs)
     np.testing.assert_allclose(done.outputs, outputs.detach().numpy(), rtol=0, atol=1e-10)
     gradient = turned(network.backward(parameters, done, cotangents))
-    np.testing.assert_allclose(gradient, np.concatenate([one.numpy().ravel() for one in by_parameters]), rtol=0, atol=1e-10)
-    np.testing.assert_allclose(network.backward_inputs(parameters, done, cotangents), by_inputs.numpy(), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(
+        gradient, np.concatenate([one.numpy().ravel() for one in by_parameters]), rtol=0, atol=1e-10
+    )
+    np.testing.assert_allclose(
+        network.backward_inputs(parameters, done, cotangents), by_inputs.numpy(), rtol=0, atol=1e-10
+    )
 
     each = []
     for row, cotangent in zip(inputs, cotangents, strict=True):
-        parts = torch.autograd.grad(module(torch.tensor(row)), list(module.parameters()), torch.tensor(cotangent))
+        parts = torch.autograd.grad(
+            module(torch.tensor(row)), list(module.parameters()), torch.tensor(cotangent)
+        )
         each.append(np.concatenate([one.numpy().ravel() for one in parts]))
     norm = float(np.median([np.linalg.norm(one) for one in each]))
     clipped = np.sum([one * min(1.0, norm / np.linalg.norm(one)) for one in each], axis=0)
-    np.testing.assert_allclose(turned(network.backward_each(parameters, done, cotangents, norm)), clipped, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(
+        turned(network.backward_each(parameters, done, cotangents, norm)), clipped, rtol=0, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_module_is_the_same_function(activation: Activation) -> None:
-    """Protects users of a module: flat parameters mean what they say, and private steps are clipped record by record."""
-    network, model = DenseNetwork(SIZES, activation, dtype=np.float64), TorchModel(lambda: sequential(activation), "float64")
+    """Protects users of a module: flat parameters mean what they say, and private steps are clipped record by
+    record."""
+    network, model = (
+        DenseNetwork(SIZES, activation, dtype=np.float64),
+        TorchModel(lambda: sequential(activation), "float64"),
+    )
     assert model.size == network.size
     parameters = GENERATOR.normal(0, 0.7, network.size)
     inputs, cotangents = GENERATOR.normal(size=(7, 4)), GENERATOR.normal(size=(7, 2))
@@ -87,7 +104,10 @@ def test_a_module_is_the_same_function(activation: Activation) -> None:
     np.testing.assert_allclose(done.outputs, expected.outputs, rtol=0, atol=1e-10)
     for norm in (None, 0.5, 2.0, 100.0):
         if norm is None:
-            one, other = (model.backward(turned(parameters), done, cotangents), network.backward(parameters, expected, cotangents))
+            one, other = (
+                model.backward(turned(parameters), done, cotangents),
+                network.backward(parameters, expected, cotangents),
+            )
         else:
             one = model.backward_each(turned(parameters), done, cotangents, norm)
             other = network.backward_each(parameters, expected, cotangents, norm)
@@ -104,20 +124,29 @@ class Same(TorchModel):
 def learnt(function: Any, optimiser: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """All embeddings and the last parameters of a party that is pulled towards targets."""
     role = make_party(
-        name="a", function=function, inputs=4, embedding_size=2, steps=Steps(optimiser, 0.05, batch_size=8), seed=3
+        name="a",
+        function=function,
+        inputs=4,
+        embedding_size=2,
+        steps=Steps(optimiser, 0.05, batch_size=8),
+        seed=3,
     )
     role.open(0)
     generator, shown = np.random.default_rng(9), []
     for number in range(80):
         features, name = generator.normal(size=4), f"e{number}"
         sample = Sample(name, name, tuple(features), None)
-        (sent,) = role.receive([Received("samples", sample, Record("samples", 0, number, name.encode(), b""))], 1.0)
+        (sent,) = role.receive(
+            [Received("samples", sample, Record("samples", 0, number, name.encode(), b""))], 1.0
+        )
         assert isinstance(sent, Send)
         embedding = EMBEDDING.decode(sent.value)
         shown.append(np.frombuffer(embedding.values))
         gradient = encode_array(2 * (shown[-1] - features[:2]))
         reply = Reply(VERSION, 0, name, embedding.epoch, embedding.sequence, gradient)
-        assert not role.receive([Received("gradients", reply, Record("gradients", 0, number, name.encode(), b""))], 1.0)
+        assert not role.receive(
+            [Received("gradients", reply, Record("gradients", 0, number, name.encode(), b""))], 1.0
+        )
     assert next(one.value for one in role.measure() if one.name == "steps") == 10
     return np.array(shown), role.parameters(0)
 
@@ -135,7 +164,8 @@ def test_a_party_learns_with_a_module_as_with_the_built_in_network(optimiser: st
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_a_party_begins_the_same_at_every_start(precision: str) -> None:
-    """Protects restarts and simulations: first parameters go by the seed and the party's name, not by PyTorch's generator."""
+    """Protects restarts and simulations: first parameters go by the seed and the party's name, not by
+    PyTorch's generator."""
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
     one, other = (TorchModel(lambda: sequential("relu"), precision) for _ in range(2))
@@ -150,10 +180,14 @@ def test_a_party_begins_the_same_at_every_start(precision: str) -> None:
 
 def test_dropout_is_off() -> None:
     """Protects predictions and replays from chance: a row is embedded the same each time."""
-    model = TorchModel(lambda: torch.nn.Sequential(torch.nn.Linear(4, 50), torch.nn.Dropout(0.5), torch.nn.Linear(50, 2)))
+    model = TorchModel(
+        lambda: torch.nn.Sequential(torch.nn.Linear(4, 50), torch.nn.Dropout(0.5), torch.nn.Linear(50, 2))
+    )
     rows = np.ones((1, 4), np.float32)
     parameters = model.initial(0)
-    np.testing.assert_array_equal(model.forward(parameters, rows).outputs, model.forward(parameters, rows).outputs)
+    np.testing.assert_array_equal(
+        model.forward(parameters, rows).outputs, model.forward(parameters, rows).outputs
+    )
 
 
 def test_modules_that_would_lose_what_they_know_are_refused() -> None:

@@ -30,7 +30,10 @@ def check_outcome(bus: TopicReader, chosen: VaflScenario) -> None:
     name = chosen.settings.federation.name
     for member in chosen.members:
         letters = list(bus.read(chosen.of(member).dead_letters))
-        require(not letters, f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}")
+        require(
+            not letters,
+            f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}",
+        )
     check_predictions(bus, chosen)
     parties = chosen.settings.federation.parties
     shown = {party: sent(bus, f"{name}.{party}.embeddings", EMBEDDING.decode) for party in parties}
@@ -50,7 +53,8 @@ def check_outcome(bus: TopicReader, chosen: VaflScenario) -> None:
 
 
 def check_predictions(bus: TopicReader, chosen: VaflScenario) -> None:
-    """Exactly the entities that met their quorum have predictions, in order, each from more parties than the one before.
+    """Exactly the entities that met their quorum have predictions, in order, each from more parties than the
+    one before.
 
     An entity that was forgotten begins anew, and may get no prediction.
     """
@@ -70,7 +74,10 @@ def check_predictions(bus: TopicReader, chosen: VaflScenario) -> None:
                 life = revisions[begin:end]
                 in_order = [number for number, _ in life] == list(range(len(life)))
                 require(in_order, f"{entity}: revisions {revisions}")
-                require(life[0][1] == quorum, f"{entity}: first predicted of {life[0][1]} embeddings, {quorum} are a quorum")
+                require(
+                    life[0][1] == quorum,
+                    f"{entity}: first predicted of {life[0][1]} embeddings, {quorum} are a quorum",
+                )
                 grows = all(more > less for (_, less), (_, more) in pairwise(life))
                 require(grows, f"{entity}: {life} are not of more and more embeddings")
             require(begins[:1] == [0], f"{entity}: revisions {revisions}")
@@ -79,7 +86,9 @@ def check_predictions(bus: TopicReader, chosen: VaflScenario) -> None:
         require(most <= sent, f"{entity}: predicted of {most} embeddings, {sent} were sent")
 
 
-def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], told: Mapping[str, list[Sent]]) -> None:
+def check_counts(
+    chosen: VaflScenario, party: str, embeddings: list[Sent], told: Mapping[str, list[Sent]]
+) -> None:
     """Each entity is sent once and again for every request, and is answered with at most one gradient.
 
     A party that has forgotten an entity does not send it again.
@@ -97,7 +106,10 @@ def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], told:
     for partition, _, embedding in embeddings:
         sequences[partition].append(embedding.sequence)
     for partition, numbers in sequences.items():
-        require(numbers == list(range(1, len(numbers) + 1)), f"{party}, partition {partition}: sequence numbers {numbers}")
+        require(
+            numbers == list(range(1, len(numbers) + 1)),
+            f"{party}, partition {partition}: sequence numbers {numbers}",
+        )
     for entity, count in shown.items():
         incomplete = chosen.forgets or party == chosen.absent
         expected = 1 + min(asked[entity], chosen.settings.alignment.requests)
@@ -105,15 +117,19 @@ def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], told:
         require(as_asked, f"{party}: {entity} shown {count} times, asked for {asked[entity]} times")
         require(answered[entity] <= 1, f"{party}: {entity} answered {answered[entity]} times")
     due = {entity for who, entity in chosen._to_be_answered(told) if who == party}
-    require(chosen.forgets or due <= answered.keys(), f"{party}: never answered: {sorted(due - answered.keys())[:3]}")
+    require(
+        chosen.forgets or due <= answered.keys(),
+        f"{party}: never answered: {sorted(due - answered.keys())[:3]}",
+    )
     require(answered.keys() <= chosen.labels.keys(), f"{party}: answered without a label: {sorted(answered)}")
 
 
 def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
-    """No gradient answers an embedding that is known to be too old, and a newer embedding is requested only for one that is.
+    """No gradient answers an embedding that is known to be too old, and a newer embedding is requested only
+    for one that is.
 
-    A reply to a newer embedding shows that the coordinator knew it: replies are in the order in which they were decided.
-    """
+    A reply to a newer embedding shows that the coordinator knew it: replies are in the order in which they
+    were decided."""
     bound = chosen.settings.learning.max_staleness
     versions = {(place, one.epoch, one.sequence): one.parameters_version for place, _, one in embeddings}
     newest: dict[int, tuple[int, int]] = {}
@@ -128,7 +144,9 @@ def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], re
             asked = bound is not None and count > 0 and _too_old(made, newest_then[count - 1], bound)
             require(asked, f"{what}, is asked for anew without a reason")
         elif bound is not None:
-            require(not _too_old(made, known, bound), f"{what}, has a gradient after one of version {known[1]}")
+            require(
+                not _too_old(made, known, bound), f"{what}, has a gradient after one of version {known[1]}"
+            )
 
 
 def _newest_by_time(embeddings: list[Sent]) -> dict[int, tuple[list[float], list[tuple[int, int]]]]:
@@ -155,16 +173,26 @@ def check_requests(chosen: VaflScenario, party: str, replies: list[Sent]) -> Non
     if alignment.reply_seconds < FOR_EVER or chosen.forgets:
         return
     for entity, count in Counter(reply.entity for _, _, reply in replies if not reply.gradient).items():
-        require(count <= alignment.requests + 1, f"{party}: asked for {entity} {count} times, {alignment.requests} may be")
+        require(
+            count <= alignment.requests + 1,
+            f"{party}: asked for {entity} {count} times, {alignment.requests} may be",
+        )
 
 
 def check_quorum(
-    bus: TopicReader, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+    bus: TopicReader,
+    chosen: VaflScenario,
+    embeddings: Mapping[str, list[Sent]],
+    replies: Mapping[str, list[Sent]],
 ) -> None:
-    """No entity is learnt from before a quorum of parties has sent it, until the coordinator may have waited once in vain."""
+    """No entity is learnt from before a quorum of parties has sent it, until the coordinator may have waited
+    once in vain."""
     learning, parties = chosen.settings.learning, chosen.settings.federation.parties
     needed = learning.quorum or len(parties)
-    in_vain = min((record.timestamp for record in bus.read(LABELS)), default=0.0) + chosen.settings.alignment.reply_seconds
+    in_vain = (
+        min((record.timestamp for record in bus.read(LABELS)), default=0.0)
+        + chosen.settings.alignment.reply_seconds
+    )
     first: dict[str, float] = {}
     for _, at, reply in (one for party in parties for one in replies[party]):
         if reply.gradient:
@@ -176,20 +204,35 @@ def check_quorum(
                 shown[one.entity].add(party)
     for entity, at in first.items():
         enough = len(shown[entity]) >= needed or at + CLOCK >= in_vain
-        require(enough, f"{entity} is learnt from when {len(shown[entity])} have shown it, {needed} are a quorum")
+        require(
+            enough, f"{entity} is learnt from when {len(shown[entity])} have shown it, {needed} are a quorum"
+        )
 
 
 def check_coordinator(
-    bus: TopicReader, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+    bus: TopicReader,
+    chosen: VaflScenario,
+    embeddings: Mapping[str, list[Sent]],
+    replies: Mapping[str, list[Sent]],
 ) -> None:
-    """The coordinator remembers no entity that is ready to be learnt from. It forgets an entity, or gives up a party, no earlier
-    than allowed. A party without an answer, though all parties were there, belongs to a forgotten entity.
+    """The coordinator remembers no entity that is ready to be learnt from. It forgets an entity, or gives up
+    a party, no earlier than allowed. A party without an answer, though all parties were there, belongs to a
+    forgotten entity.
     """
     settings, alignment = chosen.settings, chosen.settings.alignment
     parties = settings.federation.parties
-    shown = {(party, place, one.epoch, one.sequence): at for party in parties for place, at, one in embeddings[party]}
+    shown = {
+        (party, place, one.epoch, one.sequence): at
+        for party in parties
+        for place, at, one in embeddings[party]
+    }
     told = {(party, one.entity): at for party in parties for _, at, one in replies[party] if one.gradient}
-    asked = {(party, place, one.epoch, one.sequence) for party in parties for place, _, one in replies[party] if not one.gradient}
+    asked = {
+        (party, place, one.epoch, one.sequence)
+        for party in parties
+        for place, _, one in replies[party]
+        if not one.gradient
+    }
     let_go = {(party, entity) for party in parties for entity in chosen.let_go(replies[party])}
     held: dict[tuple[int, str], RememberedEntity] = {}
     forgotten: set[str] = set()
@@ -211,33 +254,51 @@ def check_coordinator(
             forgotten.add(name)
             for number, one in before.held.items():
                 came = shown[parties[number], record.partition, one.epoch, one.sequence]
-                require(came + alignment.expiry_seconds <= now, f"{name} is forgotten {now - came:.3f} s after {parties[number]}")
+                require(
+                    came + alignment.expiry_seconds <= now,
+                    f"{name} is forgotten {now - came:.3f} s after {parties[number]}",
+                )
             continue
         entity = held[record.partition, name] = msgspec.msgpack.decode(record.value, type=RememberedEntity)
         if entity.label is not None and entity.awaited_at is None:
             waiting = untold(entity)
-            require(len(waiting) < settings.learning.wait_for, f"{name}: {waiting} wait for a gradient, and for nobody")
+            require(
+                len(waiting) < settings.learning.wait_for,
+                f"{name}: {waiting} wait for a gradient, and for nobody",
+            )
         if before is None:
             continue
         for number, one in before.held.items():
             after, party = entity.held[number], parties[number]
-            if after.fresh or party not in untold(before) or (after.epoch, after.sequence) != (one.epoch, one.sequence):
+            if (
+                after.fresh
+                or party not in untold(before)
+                or (after.epoch, after.sequence) != (one.epoch, one.sequence)
+            ):
                 continue
             forgotten.add(name)
             who = f"{name}: {party} is given up"
-            require((party, record.partition, one.epoch, one.sequence) in asked, f"{who} and was asked for nothing")
+            require(
+                (party, record.partition, one.epoch, one.sequence) in asked,
+                f"{who} and was asked for nothing",
+            )
             if before.awaited_at is not None and (party, name) not in let_go:
                 waited = now - before.awaited_at
                 require(waited >= alignment.reply_seconds, f"{who} {waited:.3f} s after the request")
-    lost = {entity for party, entity in chosen._to_be_answered(replies) if (party, entity) not in told} - forgotten
+    lost = {
+        entity for party, entity in chosen._to_be_answered(replies) if (party, entity) not in told
+    } - forgotten
     require(not lost, f"neither answered nor forgotten: {sorted(lost)[:3]}")
 
 
-def check_model(bus: TopicReader, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
-    """A party's parameters follow from its features and its gradients in order, and each embedding from the version it names.
+def check_model(
+    bus: TopicReader, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]
+) -> None:
+    """A party's parameters follow from its features and its gradients in order, and each embedding from the
+    version it names.
 
-    Not checked with batch_size left out: a step then depends on how many entities were under way, which no topic shows.
-    """
+    Not checked with batch_size left out: a step then depends on how many entities were under way, which no
+    topic shows."""
     settings = chosen.settings
     if settings.learning.batch_size is None:
         return
@@ -247,7 +308,9 @@ def check_model(bus: TopicReader, chosen: VaflScenario, party: str, embeddings: 
     forgotten, unclear = _forgotten(bus, chosen, party, replies) if chosen.forgets else (set(), set())
     for partition in set(range(chosen.partitions)) - unclear:
         parameters = function.initial(settings.federation.seed, party)
-        optimiser = optimiser_named(settings.optimiser, settings.party_rate(settings.standardise), function.size)
+        optimiser = optimiser_named(
+            settings.optimiser, settings.party_rate(settings.standardise), function.size
+        )
         versions = [parameters.copy()]
         gathered: list[tuple[str, NDArray[Any]]] = []
         for place, _, reply in replies:
@@ -268,23 +331,37 @@ def check_model(bus: TopicReader, chosen: VaflScenario, party: str, embeddings: 
                 continue
             require(
                 embedding.parameters_version < len(versions),
-                f"{party}: {embedding.entity} is of version {embedding.parameters_version}, {len(versions) - 1} steps were taken",
+                f"{party}: {embedding.entity} is of version {embedding.parameters_version}, "
+                f"{len(versions) - 1} steps were taken",
             )
-            made = function.forward(versions[embedding.parameters_version], features[embedding.entity]).outputs[0]
+            made = function.forward(
+                versions[embedding.parameters_version], features[embedding.entity]
+            ).outputs[0]
             apart = float(np.abs(made - np.frombuffer(embedding.values)).max())
-            text = f"{party}: {embedding.entity} is {apart:g} from what version {embedding.parameters_version} makes"
+            text = (
+                f"{party}: {embedding.entity} is {apart:g} from what version {embedding.parameters_version} "
+                "makes"
+            )
             require(apart <= ROUNDING, text)
         remembered = state.get((partition, b"array/parameters/0"))
         if remembered is not None or len(versions) > 1:
-            apart = float(np.abs(np.frombuffer(remembered or b"") - parameters).max()) if remembered else float("inf")
-            require(apart <= ROUNDING, f"{party}, partition {partition}: the model is {apart:g} from what its gradients make")
+            apart = (
+                float(np.abs(np.frombuffer(remembered or b"") - parameters).max())
+                if remembered
+                else float("inf")
+            )
+            require(
+                apart <= ROUNDING,
+                f"{party}, partition {partition}: the model is {apart:g} from what its gradients make",
+            )
 
 
 def _shown(bus: TopicReader, chosen: VaflScenario, party: str) -> dict[str, NDArray[np.float64]]:
     """By entity, the model's inputs, (1, inputs): each input standardised by those of its partition so far.
 
-    In the order of the topic, whichever processes were killed meanwhile. In the moments an input counts as no farther from the mean
-    than the root of the earlier summed squares, or 8 deviations, and more where few inputs came.
+    In the order of the topic, whichever processes were killed meanwhile. In the moments an input counts as no
+    farther from the mean than the root of the earlier summed squares, or 8 deviations, and more where few
+    inputs came.
     """
     found: dict[str, NDArray[np.float64]] = {}
     state = latest(bus, f"{chosen.settings.federation.name}.{party}.state")
@@ -312,9 +389,11 @@ def _shown(bus: TopicReader, chosen: VaflScenario, party: str) -> dict[str, NDAr
     return found
 
 
-def _forgotten(bus: TopicReader, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
-    """Partition and sequence number of the embeddings that the party had forgotten when their gradient came, and the partitions
-    where this is unclear: the gradient was there when the entity expired.
+def _forgotten(
+    bus: TopicReader, chosen: VaflScenario, party: str, replies: list[Sent]
+) -> tuple[set[tuple[int, int]], set[int]]:
+    """Partition and sequence number of the embeddings that the party had forgotten when their gradient came,
+    and the partitions where this is unclear: the gradient was there when the entity expired.
     """
     told = {(place, one.sequence): at for place, at, one in replies if one.gradient}
     let_go = {b"entity/" + entity.encode() for entity in chosen.let_go(replies)}
@@ -341,7 +420,8 @@ def _forgotten(bus: TopicReader, chosen: VaflScenario, party: str, replies: list
 
 
 def check_sums(bus: TopicReader, chosen: VaflScenario) -> None:
-    """With a sum as head, all parties get the same gradient of an entity. Checked where all parties are answered together."""
+    """With a sum as head, all parties get the same gradient of an entity. Checked where all parties are
+    answered together."""
     if chosen.settings.learning.wait_for != len(chosen.settings.federation.parties):
         return
     gradients: dict[str, set[bytes]] = defaultdict(set)
@@ -364,4 +444,6 @@ def check_alike(bus: TopicReader, calm: TopicReader, chosen: VaflScenario) -> No
             require((found is None) == (expected is None), f"{member}: only one of two runs learnt anything")
             if found is not None and expected is not None:
                 apart = float(np.abs(np.frombuffer(found) - np.frombuffer(expected)).max(initial=0.0))
-                require(apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults")
+                require(
+                    apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults"
+                )

@@ -34,7 +34,8 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
-    """The same with a permanent fault: everything that does not depend on the lost process or partition completes."""
+    """The same with a permanent fault: everything that does not depend on the lost process or partition
+    completes."""
     chosen = _with_a_fault_that_stays(seed)
     return run(chosen, lambda faulty: check_outcome(faulty, chosen), bus)
 
@@ -42,7 +43,10 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
 def _with_a_fault_that_stays(seed: int) -> VaflScenario:
     draws = rng_for(seed, "simulation", "what stays, vertically")
     chosen = scenario(seed)
-    parties, workers = chosen.settings.federation.parties, {name: max(2, count) for name, count in chosen.workers.items()}
+    parties, workers = (
+        chosen.settings.federation.parties,
+        {name: max(2, count) for name, count in chosen.workers.items()},
+    )
     at = float(draws.uniform(0.0, chosen.faulty_seconds))
     patience = {"expiry_seconds": FOR_EVER, "reply_seconds": 2.0}
     kind = "process" if chosen.synchronous else ("process", "party", "partition")[int(draws.integers(3))]
@@ -58,17 +62,27 @@ def _with_a_fault_that_stays(seed: int) -> VaflScenario:
         chosen.settings,
         {**patience, "quorum": min(most, chosen.settings.alignment.quorum)},
         # The coordinator asks parties for newer embeddings, and one of them will not answer.
-        {"wait_for": min(most, learning.wait_for), "max_staleness": learning.max_staleness or 0, "batch_size": 1},
+        {
+            "wait_for": min(most, learning.wait_for),
+            "max_staleness": learning.max_staleness or 0,
+            "batch_size": 1,
+        },
     )
     if kind == "party":
-        permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        permanent_fault = PermanentFault(
+            f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])}
+        )
     else:
         place = f"samples-{absent}", int(draws.integers(chosen.partitions))
-        permanent_fault = PermanentFault(f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place]))
+        permanent_fault = PermanentFault(
+            f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place])
+        )
     return replace(chosen, settings=settings, workers=workers, permanent_fault=permanent_fault, absent=absent)
 
 
-def _changed(settings: VaflSettings, alignment: dict[str, Any], learning: dict[str, Any] | None = None) -> VaflSettings:
+def _changed(
+    settings: VaflSettings, alignment: dict[str, Any], learning: dict[str, Any] | None = None
+) -> VaflSettings:
     return settings.model_copy(
         update={
             "alignment": settings.alignment.model_copy(update=alignment),

@@ -29,7 +29,8 @@ from streamfl.vafl.tools.members import members
 
 __all__ = ["FEDERATIONS", "WRONG", "targets"]
 
-# Messages of the first two parties are mutated. The others send good messages, and have to get good answers all the same.
+# Messages of the first two parties are mutated. The others send good messages, and have to get good answers
+# all the same.
 WRONG, GOOD = ("press", "pump"), ("good-1", "good-2")
 PARTIES = [*WRONG, *GOOD]
 ENTITIES = ("e-1", "e-2", "ü-3")
@@ -75,7 +76,13 @@ CONTENT: dict[str, dict[str, Any]] = {
         "samples": {"format": "json", "entity": "id"},
         "labels": {"format": "json", "entity": "id", "label_range": (-1.0, 1.0)},
         "embedding": {"standardise": False},
-        "learning": {"loss": "square", "optimiser": "sgd-decay", "max_staleness": 0, "in_flight": 2, "regularisation": 0.01},
+        "learning": {
+            "loss": "square",
+            "optimiser": "sgd-decay",
+            "max_staleness": 0,
+            "in_flight": 2,
+            "regularisation": 0.01,
+        },
         "alignment": {"reply_seconds": 2.0, "revise": False},
     },
     "vafl-square-network": {
@@ -117,7 +124,11 @@ CONTENT: dict[str, dict[str, Any]] = {
 
 
 def _federation(content: Mapping[str, Any]) -> FuzzedFederation:
-    size, columns, changed = content["size"], content.get("columns", 3), {key: content[key] for key in ("samples", "labels")}
+    size, columns, changed = (
+        content["size"],
+        content.get("columns", 3),
+        {key: content[key] for key in ("samples", "labels")},
+    )
     precision = content.get("precision", "float32")
     given = {"name": "plant", "seed": 3, "parties": PARTIES, "embedding_size": size, "precision": precision}
     learning = {"batch_size": 2, "learning_rate": 0.1, "seeded_start": True, **content.get("learning", {})}
@@ -182,7 +193,8 @@ class PartyTarget(VaflTarget):
         return super().take(self._to_the_last(message) if message.channel == "gradients" else message)
 
     def _to_the_last(self, message: FuzzedRecord) -> FuzzedRecord:
-        """Most replies get the numbers of the last embedding, whatever else is wrong with them: a party ignores other replies."""
+        """Most replies get the numbers of the last embedding, whatever else is wrong with them: a party
+        ignores other replies."""
         try:
             reply = REPLY.decode(message.value)
         except PeerError:
@@ -190,7 +202,9 @@ class PartyTarget(VaflTarget):
         shown = self._shown.get(reply.entity)
         if shown is None or self.random.random() < STALE:
             return message
-        return replace(message, value=_encoder.encode(structs.replace(reply, epoch=shown.epoch, sequence=shown.sequence)))
+        return replace(
+            message, value=_encoder.encode(structs.replace(reply, epoch=shown.epoch, sequence=shown.sequence))
+        )
 
     def goes_on(self) -> None:
         while self.measured("waiting_samples"):
@@ -211,7 +225,9 @@ class PartyTarget(VaflTarget):
 
     def _reply(self, shown: Embedding) -> bytes:
         gradient = encode_array(np.full(self.settings.federation.embedding_size, 0.5, self.dtype))
-        return REPLY.encode(Reply(VERSION, shown.fingerprint, shown.entity, shown.epoch, shown.sequence, gradient))
+        return REPLY.encode(
+            Reply(VERSION, shown.fingerprint, shown.entity, shown.epoch, shown.sequence, gradient)
+        )
 
     def sent(self, send: Send) -> None:
         embedding = EMBEDDING.decode(send.value)
@@ -232,10 +248,13 @@ class CoordinatorTarget(VaflTarget):
         super().begin()
 
     def take(self, message: FuzzedRecord) -> str | None:
-        return super().take(self._as_the_next(message) if message.channel.startswith("embeddings/") else message)
+        return super().take(
+            self._as_the_next(message) if message.channel.startswith("embeddings/") else message
+        )
 
     def _as_the_next(self, message: FuzzedRecord) -> FuzzedRecord:
-        """Most embeddings get new numbers: the coordinator ignores old ones, whatever else is wrong with them."""
+        """Most embeddings get new numbers: the coordinator ignores old ones, whatever else is wrong with
+        them."""
         try:
             shown = EMBEDDING.decode(message.value)
         except PeerError:
@@ -244,7 +263,9 @@ class CoordinatorTarget(VaflTarget):
             return message
         self._sequence += 1
         first = EMBEDDING.decode(self._real_embedding().value)
-        return replace(message, value=_encoder.encode(structs.replace(shown, epoch=first.epoch, sequence=self._sequence)))
+        return replace(
+            message, value=_encoder.encode(structs.replace(shown, epoch=first.epoch, sequence=self._sequence))
+        )
 
     def goes_on(self) -> None:
         self.let_time_pass()
@@ -254,7 +275,10 @@ class CoordinatorTarget(VaflTarget):
             values = encode_array(np.full(self.settings.federation.embedding_size, 0.25, self.dtype))
             fingerprint = EMBEDDING.decode(self._real_embedding().value).fingerprint
             shown = EMBEDDING.encode(Embedding(VERSION, fingerprint, entity, 1, number, 0, values))
-            assert self.feed(FuzzedRecord(f"embeddings/{name}", entity.encode(), shown, partition_of(entity))) is None
+            assert (
+                self.feed(FuzzedRecord(f"embeddings/{name}", entity.encode(), shown, partition_of(entity)))
+                is None
+            )
         assert self.feed(entity_label(self.settings, entity, 1.0)) is None
         # After this time the coordinator does not wait for the other parties, which send nothing of it.
         self.now += self.settings.alignment.reply_seconds
@@ -266,7 +290,9 @@ class CoordinatorTarget(VaflTarget):
     def sent(self, send: Send) -> None:
         if send.channel == "predictions":
             content = json.loads(send.value)
-            numbers = content["prediction"] if isinstance(content["prediction"], list) else [content["prediction"]]
+            numbers = (
+                content["prediction"] if isinstance(content["prediction"], list) else [content["prediction"]]
+            )
             assert all(isinstance(number, float) for number in numbers), f"{numbers} is no prediction"
         else:
             reply = REPLY.decode(send.value)
@@ -295,6 +321,8 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     embeddings = partial(decoded.heard, HEAD, *(f"embeddings/{name}" for name in WRONG))
     return {
         "decode vafl embeddings": lambda name: Decoder(name, embeddings(), random, _decode_embedding),
-        "decode vafl replies": lambda name: Decoder(name, decoded.heard(WRONG[0], "gradients"), random, _decode_reply),
+        "decode vafl replies": lambda name: Decoder(
+            name, decoded.heard(WRONG[0], "gradients"), random, _decode_reply
+        ),
         **member_targets(random, FEDERATIONS, {WRONG[0]: PartyTarget, HEAD: CoordinatorTarget}),
     }

@@ -41,8 +41,9 @@ CLOCK = 2e-3
 class VaflScenario(MembersScenario):
     """The data, settings and faults of a vertical federation.
 
-    synchronous: all parties see all entities and wait for each other; then faults do not change the model. seen: by entity, the
-    parties that see it. labels: by entity, its first label. absent: the party that may send no more messages.
+    synchronous: all parties see all entities and wait for each other; then faults do not change the model.
+    seen: by entity, the parties that see it. labels: by entity, its first label. absent: the party that may
+    send no more messages.
     """
 
     settings: VaflSettings
@@ -60,11 +61,11 @@ class VaflScenario(MembersScenario):
             bound += f", forgotten after {alignment.expiry_seconds:.3g} s"
         return (
             f"vertical, {learning.loss}, head {self.settings.head.kind}, {self.settings.optimiser}, "
-            f"{self.settings.bus.processing_guarantee}, "
-            f"{len(self.settings.federation.parties)} parties, quorum {alignment.quorum}, of learning {learning.quorum}, "
-            f"waits for {learning.wait_for}{bound}, {alignment.requests} requests, "
-            f"{self.partitions} partitions, {dict(self.workers)} processes, {len(self.seen)} entities, "
-            f"{len(self.labels)} labels; {self.faults}"
+            f"{self.settings.bus.processing_guarantee}, {len(self.settings.federation.parties)} parties, "
+            f"quorum {alignment.quorum}, of learning {learning.quorum}, waits for "
+            f"{learning.wait_for}{bound}, {alignment.requests} requests, {self.partitions} partitions, "
+            f"{dict(self.workers)} processes, {len(self.seen)} entities, {len(self.labels)} labels; "
+            f"{self.faults}"
         )
 
     @property
@@ -75,7 +76,9 @@ class VaflScenario(MembersScenario):
             workers=dict.fromkeys(self.workers, 1),
             rates=Rates(),
             faulty_seconds=0.0,
-            readings=tuple(tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in self.readings),
+            readings=tuple(
+                tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in self.readings
+            ),
         )
 
     @property
@@ -106,7 +109,9 @@ class VaflScenario(MembersScenario):
                 require(away <= most, f"{role.name}: {away} entities on their way, {most} may be")
         elif isinstance(role, VaflCoordinator):
             for own in role.snapshots().values():
-                require(own.awaited <= set(own.entities), "an embedding is awaited of an entity that is forgotten")
+                require(
+                    own.awaited <= set(own.entities), "an embedding is awaited of an entity that is forgotten"
+                )
 
     def standing(self, bus: Bus, last: bool) -> str:
         if self.forgets:
@@ -114,26 +119,40 @@ class VaflScenario(MembersScenario):
             return ""
         late = {reading.client for reading in self.last}
         before = {entity for entity in self._to_be_predicted() if last or entity not in late}
-        predicted = {decode_prediction(record)["entity"] for record in bus.read(f"{self.settings.federation.name}.predictions")}
+        predicted = {
+            decode_prediction(record)["entity"]
+            for record in bus.read(f"{self.settings.federation.name}.predictions")
+        }
         missing = before - predicted
         if missing:
             return f"not predicted: {sorted(missing)[:3]}"
         if not self.once and self.settings.learning.max_staleness is not None:
-            # A party that sends less than before it was killed uses a number twice: its answer then counts as a duplicate.
+            # A party that sends less than before it was killed uses a number twice: its answer then counts as
+            # a duplicate.
             return ""
         parties, name = self.settings.federation.parties, self.settings.federation.name
         told = {party: sent(bus, f"{name}.{party}.gradients", REPLY.decode) for party in parties}
-        answered = {(party, reply.entity) for party in parties for _, _, reply in told[party] if reply.gradient}
-        unanswered = {place for place in self._to_be_answered(told) if last or place[1] not in late} - answered
+        answered = {
+            (party, reply.entity) for party in parties for _, _, reply in told[party] if reply.gradient
+        }
+        unanswered = {
+            place for place in self._to_be_answered(told) if last or place[1] not in late
+        } - answered
         return f"without a gradient: {sorted(unanswered)[:3]}" if unanswered else ""
 
     @property
     def predictable(self) -> set[str]:
         """Entities that may be predicted."""
-        return {entity for entity, parties in self.seen.items() if len(parties) >= self.settings.alignment.quorum}
+        return {
+            entity for entity, parties in self.seen.items() if len(parties) >= self.settings.alignment.quorum
+        }
 
     def _to_be_predicted(self) -> set[str]:
-        return {entity for entity, parties in self._present.items() if len(parties) >= self.settings.alignment.quorum}
+        return {
+            entity
+            for entity, parties in self._present.items()
+            if len(parties) >= self.settings.alignment.quorum
+        }
 
     @property
     def _present(self) -> dict[str, frozenset[str]]:
@@ -146,8 +165,8 @@ class VaflScenario(MembersScenario):
         return {entity for entity, count in asked.items() if count > self.settings.alignment.requests}
 
     def _to_be_answered(self, told: Mapping[str, Sequence[Sent]]) -> set[tuple[str, str]]:
-        """Pairs of party and entity that must get a gradient. Without wait_for parties that can send the entity, a party waits for
-        ever."""
+        """Pairs of party and entity that must get a gradient. Without wait_for parties that can send the
+        entity, a party waits for ever."""
         let_go = {party: self.let_go(replies) for party, replies in told.items()}
         needed = self.settings.learning.wait_for
         if self.settings.alignment.reply_seconds >= FOR_EVER:
@@ -208,7 +227,11 @@ def scenario(seed: int) -> VaflScenario:
             "max_poll_records": between(1, 30),
         },
         embedding={"hidden": [3] if chance(0.5) else [], "activation": "tanh"},  # type: ignore[arg-type]
-        head={"kind": "network" if network else "sum", "hidden": [3] if chance(0.5) else [], "activation": "tanh"},  # type: ignore[arg-type]
+        head={
+            "kind": "network" if network else "sum",
+            "hidden": [3] if chance(0.5) else [],
+            "activation": "tanh",
+        },  # type: ignore[arg-type]
         learning=learning,  # type: ignore[arg-type]
         alignment={  # type: ignore[arg-type]
             "quorum": count if synchronous else between(1, count),
@@ -238,7 +261,13 @@ def scenario(seed: int) -> VaflScenario:
         seen[entity] = frozenset(name for name in names if synchronous or chance(0.85))
         label = float(between(0, 2)) if loss == "softmax" else float(between(0, 1))
         own = [
-            Reading(samples_topic(name), entity, {"id": entity, "x": draws.normal(size=COLUMNS).tolist()}, at, True)
+            Reading(
+                samples_topic(name),
+                entity,
+                {"id": entity, "x": draws.normal(size=COLUMNS).tolist()},
+                at,
+                True,
+            )
             for name in names
             if name in seen[entity]
         ]
@@ -252,7 +281,10 @@ def scenario(seed: int) -> VaflScenario:
         (readings if number < entities else last).extend(own)
     # Each topic has one producer, so that all parties send entities in the same order where that matters.
     topics = [*(samples_topic(name) for name in names), LABELS]
-    producers = [tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at)) for topic in topics]
+    producers = [
+        tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at))
+        for topic in topics
+    ]
     if synchronous:
         producers = [tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in producers]
     workers = {"coordinator": between(1, 2), **{name: between(1, 2) for name in names}}
@@ -273,7 +305,10 @@ def scenario(seed: int) -> VaflScenario:
             producers[-1] = tuple(sorted(late, key=lambda one: one.at))
         settings = settings.model_copy(update=update)
     behind = rng_for(seed, "simulation", "vertical parties behind")
-    catching_up = {"catch_up_samples": int(behind.integers(0, 4)), "catch_up_patience_seconds": float(behind.uniform(0.5, 5.0))}
+    catching_up = {
+        "catch_up_samples": int(behind.integers(0, 4)),
+        "catch_up_patience_seconds": float(behind.uniform(0.5, 5.0)),
+    }
     scaled = {"standardise": bool(behind.random() < 0.7)}
     left_out = {"batch_size": None} if behind.random() < 0.3 and not synchronous else {}
     update = {

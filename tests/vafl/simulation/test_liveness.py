@@ -27,7 +27,8 @@ def waits_for_who_never_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_coordinator_that_waits_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worth of faults that stay: what waits for ever for what never comes fails within 200 seeds."""
+    """Protects the worth of faults that stay: what waits for ever for what never comes fails within 200
+    seeds."""
     waits_for_who_never_answers(monkeypatch)
     check_caught("coordinator: waits for a party that never answers", simulate_liveness, 102)
     # Where everybody comes back in the end it does no harm that shows.

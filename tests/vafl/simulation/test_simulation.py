@@ -30,7 +30,8 @@ SEEDS = range(36)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
-    """Protects exactly-once, the equations, quorums and progress of vertical learning under faults at every call of the loop."""
+    """Protects exactly-once, the equations, quorums and progress of vertical learning under faults at every
+    call of the loop."""
     verdicts = [simulate(seed) for seed in SEEDS]
     assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
@@ -62,8 +63,8 @@ def test_a_seed_is_one_history() -> None:
 
 @pytest.mark.parametrize(("seed", "rate"), [(6, 1e37), (22, 1e37)])
 def test_steps_that_are_far_too_long_end_in_what_can_be_read(seed: int, rate: float) -> None:
-    """Protects a restart after learning went astray: outputs that are infinite or no number were remembered, and refused when read.
-    """
+    """Protects a restart after learning went astray: outputs that are infinite or no number were remembered,
+    and refused when read."""
     chosen = scenario(seed)
     learning = chosen.settings.learning.model_copy(update={"learning_rate": rate})
     federation = chosen.settings.federation.model_copy(update={"precision": "float32"})
@@ -121,8 +122,13 @@ def names_the_version_before(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, *given: Any) -> Any:
         sends = real(self, *given)
         messages = [EMBEDDING.decode(send.value) for send in sends]
-        before = [structs.replace(one, parameters_version=max(0, one.parameters_version - 1)) for one in messages]
-        return [structs.replace(send, value=EMBEDDING.encode(one)) for send, one in zip(sends, before, strict=True)]
+        before = [
+            structs.replace(one, parameters_version=max(0, one.parameters_version - 1)) for one in messages
+        ]
+        return [
+            structs.replace(send, value=EMBEDDING.encode(one))
+            for send, one in zip(sends, before, strict=True)
+        ]
 
     instead(patch, VaflParty, "_send_queued", change)
 
@@ -190,7 +196,12 @@ def waits_for_the_quorum_without_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def writes_outputs_beyond_what_is_read(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, CoordinatorEntities, "predicted", lambda real, self, rows, outputs: real(self, rows, outputs + 1e101))
+    instead(
+        patch,
+        CoordinatorEntities,
+        "predicted",
+        lambda real, self, rows, outputs: real(self, rows, outputs + 1e101),
+    )
 
 
 def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -244,6 +255,7 @@ TRIED_FIRST = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation's worth: what loses, doubles or learns wrongly fails within 200 seeds, with what it did wrong."""
+    """Protects the simulation's worth: what loses, doubles or learns wrongly fails within 200 seeds, with
+    what it did wrong."""
     MUTATIONS[name](monkeypatch)
     check_caught(name, simulate, TRIED_FIRST.get(name, 0))

@@ -1,4 +1,5 @@
-"""What the coordinator remembers of entities and parties, as arrays: nothing is lost of what one by one would be."""
+"""What the coordinator remembers of entities and parties, as arrays: nothing is lost of what one by one would
+be."""
 
 from __future__ import annotations
 
@@ -43,13 +44,19 @@ def answered(said: Sequence[object]) -> list[str]:
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (700, 600, 5), (2500,)])
 def test_a_running_mean_is_that_of_the_embeddings_one_by_one(sizes: Sequence[int]) -> None:
-    """Protects what stands for an absent party: however many come in a batch, below a thousand and beyond, mean_n is
-    mean_(n-1) + (h_n - mean_(n-1)) / min(n, 1000).
+    """Protects what stands for an absent party: however many come in a batch, below a thousand and beyond,
+    mean_n is mean_(n-1) + (h_n - mean_(n-1)) / min(n, 1000).
     """
     role, expected, count = coordinator(), 0.0, 0
     for number, size in enumerate(sizes):
         values = np.random.default_rng(number).normal(size=size)
-        role.receive([shown("bank", f"e{count + place}", count + place + 1, value) for place, value in enumerate(values)], 0.0)
+        role.receive(
+            [
+                shown("bank", f"e{count + place}", count + place + 1, value)
+                for place, value in enumerate(values)
+            ],
+            0.0,
+        )
         for value in values:
             count += 1
             expected += (value - expected) / min(count, 1000)
@@ -57,34 +64,42 @@ def test_a_running_mean_is_that_of_the_embeddings_one_by_one(sizes: Sequence[int
 
 
 def test_what_comes_and_goes_between_two_commits_leaves_no_record() -> None:
-    """Protects the changelog from a tombstone for each entity that was never written, and the next start from one that was."""
+    """Protects the changelog from a tombstone for each entity that was never written, and the next start from
+    one that was."""
     role = coordinator()
     role.receive([labelled("old")], 0.0)
-    assert [change.key for change in role.changed_state() if change.key.startswith(b"entity/")] == [b"entity/old"]
-    batch = [labelled("new"), *(shown(party, name, place + 1) for party in PARTIES for place, name in enumerate(("new", "old")))]
-    assert sorted(answered(role.receive(batch, 0.0))) == ["bank new", "bank old", "shop new", "shop old"]
-    assert [(change.key, change.value) for change in role.changed_state() if change.key.startswith(b"entity/")] == [
-        (b"entity/old", None)
+    assert [change.key for change in role.changed_state() if change.key.startswith(b"entity/")] == [
+        b"entity/old"
     ]
+    batch = [
+        labelled("new"),
+        *(shown(party, name, place + 1) for party in PARTIES for place, name in enumerate(("new", "old"))),
+    ]
+    assert sorted(answered(role.receive(batch, 0.0))) == ["bank new", "bank old", "shop new", "shop old"]
+    assert [
+        (change.key, change.value) for change in role.changed_state() if change.key.startswith(b"entity/")
+    ] == [(b"entity/old", None)]
 
 
 def test_only_what_was_heard_of_is_written() -> None:
-    """Protects the changelog's size: of many entities the one that a message came of is written, and a row that was used by
-    another before holds nothing of it.
+    """Protects the changelog's size: of many entities the one that a message came of is written, and a row
+    that was used by another before holds nothing of it.
     """
     role = coordinator(limit=50)
     role.receive([shown("bank", f"e{number}", number + 1) for number in range(50)], 0.0)
     assert sum(change.key.startswith(b"entity/") for change in role.changed_state()) == 50
     role.receive([shown("bank", "e7", 51, 3.0), shown("bank", "new", 52)], 0.0)
-    changes = {change.key: change.value for change in role.changed_state() if change.key.startswith(b"entity/")}
+    changes = {
+        change.key: change.value for change in role.changed_state() if change.key.startswith(b"entity/")
+    }
     # The new one displaces the oldest and takes its row.
     assert set(changes) == {b"entity/e7", b"entity/new", b"entity/e0"}
     assert changes[b"entity/e0"] is None
 
 
 def test_a_clock_that_was_ahead_holds_nothing_up_that_was_heard_of_since() -> None:
-    """Protects an entity that began to be waited for by a clock that was ahead: a message by the right clock makes its age right,
-    and what it is waited for has to be right, too.
+    """Protects an entity that began to be waited for by a clock that was ahead: a message by the right clock
+    makes its age right, and what it is waited for has to be right, too.
     """
     role = coordinator(reply_seconds=10.0)
     role.receive([shown("bank", "e", 1), labelled("e")], 4e9)
@@ -95,16 +110,24 @@ def test_a_clock_that_was_ahead_holds_nothing_up_that_was_heard_of_since() -> No
 
 
 def test_an_entity_that_comes_again_in_a_batch_is_worked_off_before() -> None:
-    """Protects the order of one entity's messages: a gradient goes to each of its embeddings, though they come together."""
+    """Protects the order of one entity's messages: a gradient goes to each of its embeddings, though they
+    come together."""
     role = coordinator(learning_quorum=1, keep=True)
-    said = role.receive([labelled("e"), shown("bank", "e", 1), shown("bank", "f", 2), shown("bank", "e", 3)], 0.0)
+    said = role.receive(
+        [labelled("e"), shown("bank", "e", 1), shown("bank", "f", 2), shown("bank", "e", 3)], 0.0
+    )
     assert answered(said) == ["bank e", "bank e"]
-    replies = [REPLY.decode(one.value).sequence for one in said if isinstance(one, Send) and one.channel == "gradients/bank"]
+    replies = [
+        REPLY.decode(one.value).sequence
+        for one in said
+        if isinstance(one, Send) and one.channel == "gradients/bank"
+    ]
     assert replies == [1, 3]
 
 
 def test_a_full_table_makes_room_as_messages_come() -> None:
-    """Protects who is displaced: an entity that is learnt from leaves room for the next, so that nobody else has to go."""
+    """Protects who is displaced: an entity that is learnt from leaves room for the next, so that nobody else
+    has to go."""
     role = coordinator(limit=2)
     role.receive([labelled("a"), labelled("b"), shown("bank", "a", 1), shown("bank", "b", 2)], 0.0)
     # The shop shows a, which is forgotten then; c takes its place and b stays.

@@ -33,7 +33,8 @@ label = "defaulted"
 def test_a_member_can_be_looked_at_and_not_be_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects what was promised: a member whose state is part of it is shown from its changelog, and never forgotten."""
+    """Protects what was promised: a member whose state is part of it is shown from its changelog, and never
+    forgotten."""
     config = tmp_path / "coordinator.toml"
     config.write_text(CONFIGURATION.format(name=tmp_path.name))
     bus = MemoryBus.at(f"memory://{tmp_path.name}")

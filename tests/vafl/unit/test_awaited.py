@@ -15,15 +15,16 @@ def standing(role: Any) -> list[str]:
 
 
 def test_a_coordinator_says_what_it_has_not_learnt_for_lack_of() -> None:
-    """Protects the operator: labels without embeddings, or the other way round, looked like a federation that learns."""
+    """Protects the operator: labels without embeddings, or the other way round, looked like a federation that
+    learns."""
     coordinator = Coordinator(quorum=2)
     for number in range(3):
         coordinator.hears("bank", f"e{number}", 1.0)
     coordinator.hears("shop", "e0", 1.0)
     coordinator.labelled("e1", 1.0)
     expected = (
-        "has learnt from no entity: knows 1 without a label, and 1 with a label that fewer than 2 parties have sent "
-        "(learning.quorum)"
+        "has learnt from no entity: knows 1 without a label, and 1 with a label that fewer than 2 parties "
+        "have sent (learning.quorum)"
     )
     assert coordinator.role.backlog == expected
     assert standing(coordinator.role) == [expected]
@@ -35,7 +36,8 @@ def test_a_coordinator_says_what_it_has_not_learnt_for_lack_of() -> None:
 
 
 def test_a_coordinator_that_has_learnt_before_a_restart_waits_for_nothing() -> None:
-    """Protects from a sentence that is wrong after every restart: a party's steps come from what it was answered."""
+    """Protects from a sentence that is wrong after every restart: a party's steps come from what it was
+    answered."""
     coordinator = Coordinator(quorum=1)
     coordinator.hears("bank", "e", 1.0, version=3)
     assert coordinator.role.backlog is None
@@ -46,7 +48,10 @@ def test_a_party_says_how_many_gradients_its_first_step_lacks() -> None:
     party = Party(steps=Steps("sgd", 1.0, 2))
     for entity in ("a", "b"):
         party.sees(entity)
-    assert party.role.backlog == "knows 0 of 2 entities with a gradient that the first step takes (learning.batch_size)"
+    assert (
+        party.role.backlog
+        == "knows 0 of 2 entities with a gradient that the first step takes (learning.batch_size)"
+    )
     for number, entity in enumerate(("a", "b")):
         assert figures(party.role)["missing_entities"] == 2 - number
         party.answered(entity, number + 1, 1.0)

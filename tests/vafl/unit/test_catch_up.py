@@ -18,7 +18,8 @@ HISTORY = [f"e{number}" for number in range(10)]
 
 
 class Behind:
-    """A party that takes a step on each gradient and shows two entities at a time while more are unread or in hand."""
+    """A party that takes a step on each gradient and shows two entities at a time while more are unread or in
+    hand."""
 
     def __init__(self, expiry: float = 86_400.0) -> None:
         self.expiry = expiry
@@ -53,7 +54,9 @@ class Behind:
 
     def sees(self, entities: Sequence[str], unread: int = 0, now: float = 0.0) -> list[str]:
         """The entities that it shows when these come in one batch."""
-        return self._take([received("samples", Sample(one, one, (1.0,), None), one) for one in entities], unread, now)
+        return self._take(
+            [received("samples", Sample(one, one, (1.0,), None), one) for one in entities], unread, now
+        )
 
     def answered(self, entity: str, unread: int = 0, now: float = 0.0) -> list[str]:
         """The entities that it shows when this gradient comes."""
@@ -80,7 +83,8 @@ def received(channel: str, message: object, key: str) -> Received:
 
 
 def test_a_history_is_shown_as_gradients_come() -> None:
-    """Protects the first hour: a model that has learnt nothing would show a whole history before it learnt from any of it."""
+    """Protects the first hour: a model that has learnt nothing would show a whole history before it learnt
+    from any of it."""
     party = Behind()
     assert party.sees(HISTORY) == ["e0", "e1"]
     assert party.answered("e0") == ["e2"]
@@ -106,17 +110,22 @@ def test_what_lies_unread_counts_and_is_not_fetched() -> None:
 
 
 def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
-    """Protects the rule itself, since no worker tells a role that does not ask; and whoever wonders why predictions stand still."""
+    """Protects the rule itself, since no worker tells a role that does not ask; and whoever wonders why
+    predictions stand still."""
     party = Behind()
     assert isinstance(party.role, CatchesUp)
-    assert party.role.backlog == "knows 0 of 1 entities with a gradient that the first step takes (learning.batch_size)"
+    assert (
+        party.role.backlog
+        == "knows 0 of 1 entities with a gradient that the first step takes (learning.batch_size)"
+    )
     party.sees(HISTORY[:4], unread=100)
     assert party.role.backlog == (
         "a backlog is sent in step with the model: 100 records are unread, and 2 samples wait for gradients"
     )
     party.waits_until(30.0, unread=100)
     assert party.role.backlog == (
-        "a backlog is sent without waiting for gradients, because none came: 100 records are unread, 0 samples wait"
+        "a backlog is sent without waiting for gradients, because none came: 100 records are unread, 0 "
+        "samples wait"
     )
 
 
@@ -130,7 +139,8 @@ def test_entities_without_a_label_are_not_waited_for_where_others_are_answered()
 
 
 def test_where_no_gradient_comes_it_goes_on_alone_until_one_does() -> None:
-    """Protects predictions where labels are late or no coordinator answers: patience is spent once, also over a restart."""
+    """Protects predictions where labels are late or no coordinator answers: patience is spent once, also over
+    a restart."""
     party = Behind()
     party.sees(HISTORY[:6], unread=4)
     party.restart()
@@ -154,7 +164,8 @@ def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
 
 
 def test_what_is_forgotten_is_not_waited_for_whatever_comes_first() -> None:
-    """Protects the patience: it was spent on entities that were forgotten by then, if a message came before the tick."""
+    """Protects the patience: it was spent on entities that were forgotten by then, if a message came before
+    the tick."""
     by_tick, by_message = Behind(expiry=25.0), Behind(expiry=25.0)
     for party in (by_tick, by_message):
         assert party.sees(HISTORY) == ["e0", "e1"]

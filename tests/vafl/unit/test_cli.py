@@ -79,7 +79,9 @@ GROUPS = {"vafl-party": "loans.shop", **{kind: f"loans.{kind}" for kind in MEMBE
 class Line:
     """The command line in this process, in a folder and on a memory bus of the test's own."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.folder = folder
         self.bus = MemoryBus.at(f"memory://{folder.name}")
@@ -111,7 +113,8 @@ def parsed(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", MEMBERS)
 def test_rights_are_those_that_the_role_needs_and_no_more(line: Line, kind: str) -> None:
-    """Protects parties from each other: whoever grants the printed lines has a role that runs, and nobody else's topics open."""
+    """Protects parties from each other: whoever grants the printed lines has a role that runs, and nobody
+    else's topics open."""
     config = line.member(kind)
     principal = f"User:{read_configuration(config).settings.group}"
     code, out, _ = line("topics", config, "--create-inputs", "--principal", principal)
@@ -136,15 +139,26 @@ def test_rights_are_those_that_the_role_needs_and_no_more(line: Line, kind: str)
 @pytest.mark.parametrize(
     ("alignment", "told", "remedy"),
     [
-        ({}, ("of one party's embedding alone", "each revision adds one party's"), "set alignment.quorum = 3"),
+        (
+            {},
+            ("of one party's embedding alone", "each revision adds one party's"),
+            "set alignment.quorum = 3",
+        ),
         ({"revise": False}, ("of one party's embedding alone",), "set alignment.quorum = 3"),
-        ({"quorum": 2}, ("each revision adds one party's",), "set alignment.revise = false, or alignment.quorum = 3"),
+        (
+            {"quorum": 2},
+            ("each revision adds one party's",),
+            "set alignment.revise = false, or alignment.quorum = 3",
+        ),
         ({"quorum": 2, "revise": False}, (), ""),
         ({"quorum": 3}, (), ""),
     ],
 )
-def test_who_reads_predictions_learns_of_single_parties(alignment: dict[str, Any], told: tuple[str, ...], remedy: str) -> None:
-    """Protects parties from a right that is granted without a thought: it says what predictions tell, and what to set."""
+def test_who_reads_predictions_learns_of_single_parties(
+    alignment: dict[str, Any], told: tuple[str, ...], remedy: str
+) -> None:
+    """Protects parties from a right that is granted without a thought: it says what predictions tell, and
+    what to set."""
     content = {
         "federation": {"name": "f", "parties": ["a", "b", "c"], "embedding_size": 1},
         "role": {"kind": "vafl-coordinator"},
@@ -152,17 +166,30 @@ def test_who_reads_predictions_learns_of_single_parties(alignment: dict[str, Any
         "alignment": alignment,
     }
     kind = find_kind("vafl-coordinator")
-    (caution,) = [one.caution for one in kind.topics(VaflSettings.model_validate(content)) if one.name == "f.predictions"]
+    (caution,) = [
+        one.caution
+        for one in kind.topics(VaflSettings.model_validate(content))
+        if one.name == "f.predictions"
+    ]
     assert all(part in caution for part in told)
     assert caution.endswith(remedy)
     assert bool(caution) == bool(told)
-    assert not any(one.caution for one in kind.topics(VaflSettings.model_validate(content)) if one.name != "f.predictions")
+    assert not any(
+        one.caution
+        for one in kind.topics(VaflSettings.model_validate(content))
+        if one.name != "f.predictions"
+    )
 
 
 def test_topics_says_what_readers_of_predictions_learn(line: Line) -> None:
-    """Protects parties: whoever grants rights by what is printed reads it there, in both formats, and of no other role."""
+    """Protects parties: whoever grants rights by what is printed reads it there, in both formats, and of no
+    other role."""
     _, out, _ = line("topics", line.member("vafl-coordinator"))
-    (caution,) = [text for text in out.splitlines() if text.startswith("Who reads loans.predictions: the first prediction is")]
+    (caution,) = [
+        text
+        for text in out.splitlines()
+        if text.startswith("Who reads loans.predictions: the first prediction is")
+    ]
     _, out, _ = line("topics", line.member("vafl-coordinator"), "--format", "json")
     assert json.loads(out)["cautions"] == {"loans.predictions": caution.partition(": ")[2]}
     _, out, _ = line("topics", line.member("vafl-party"))
@@ -170,8 +197,8 @@ def test_topics_says_what_readers_of_predictions_learn(line: Line) -> None:
 
 
 def test_a_worker_writes_under_its_own_right_and_no_other(tmp_path: Path) -> None:
-    """Protects parties from being fenced by each other: each worker's transactional id begins as its own printed right says, and as
-    nobody else's does, though one's name begin with the other's.
+    """Protects parties from being fenced by each other: each worker's transactional id begins as its own
+    printed right says, and as nobody else's does, though one's name begin with the other's.
     """
     joined: list[str] = []
 
@@ -185,8 +212,8 @@ def test_a_worker_writes_under_its_own_right_and_no_other(tmp_path: Path) -> Non
     for federation, party in members:
         path = tmp_path / "party.toml"
         path.write_text(
-            f'[federation]\nname = "{federation}"\nparties = ["{party}"]\nembedding_size = 1\n[role]\nkind = "vafl-party"\n'
-            f'[party]\nname = "{party}"\n[samples]\ntopic = "baskets"\nfeatures = ["x"]\n'
+            f'[federation]\nname = "{federation}"\nparties = ["{party}"]\nembedding_size = 1\n[role]\nkind = '
+            f'"vafl-party"\n[party]\nname = "{party}"\n[samples]\ntopic = "baskets"\nfeatures = ["x"]\n'
         )
         configured = read_configuration(path)
         allowed += [right.name for right in rights(configured) if right.resource == "transactional-id"]
@@ -199,7 +226,8 @@ def test_a_worker_writes_under_its_own_right_and_no_other(tmp_path: Path) -> Non
 
 
 def test_rights_are_the_same_in_json_and_of_whom_they_are_asked_for(line: Line) -> None:
-    """Protects tools that grant rights: the object says the same as the lines, for the principal that was named."""
+    """Protects tools that grant rights: the object says the same as the lines, for the principal that was
+    named."""
     config = line.member("vafl-party", guarantee="at_least_once")
     _, out, _ = line("topics", config, "--principal", "User:CN=shop, O=Shop")
     lines = [text for text in out.splitlines() if text.startswith("--allow-principal")]
@@ -227,7 +255,8 @@ def test_check_names_the_topic_where_refused_records_go(line: Line) -> None:
 
 
 def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the first look at a vertical federation: everybody it is to be compared with is there, and a picture."""
+    """Protects the first look at a vertical federation: everybody it is to be compared with is there, and a
+    picture."""
     monkeypatch.setattr(demo_vertical, "TEST", 1990)
     picture = line.folder / "vafl.svg"
     code, out, error = line("demo", "vafl", "--out", picture, "--format", "json")
@@ -248,7 +277,8 @@ def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest
 
 @pytest.mark.parametrize("command", ["compare", "features"])
 def test_commands_of_the_other_system_say_so(line: Line, command: str) -> None:
-    """Protects whoever tries a command that is for clients alone: a message and exit code 2, not a traceback."""
+    """Protects whoever tries a command that is for clients alone: a message and exit code 2, not a
+    traceback."""
     given = ("--out", line.folder / "f.npz") if command == "features" else ("--data", "river:Phishing")
     code, out, error = line(command, line.member("vafl-coordinator"), *given)
     assert (code, out) == (2, "")
@@ -268,12 +298,18 @@ fay,80,6.5,9,0
 
 def replayed(line: Line, config: Path, topic: str, *options: object) -> dict[str, dict[str, Any]]:
     """What a replay writes: by key, the record's content. The role itself reads each."""
-    code, out, error = line("replay", config, "--data", line.folder / "customers.csv", *options, "--format", "json")
+    code, out, error = line(
+        "replay", config, "--data", line.folder / "customers.csv", *options, "--format", "json"
+    )
     assert code == 0, error
     records = list(line.bus.read(topic))
     assert (json.loads(out)["topic"], json.loads(out)["records"]) == (topic, len(records))
     kind = find_kind(load_kind(config))
-    (source,) = [one for one in kind.channels(load_settings(config, kind.settings)).inputs.values() if one.topic == topic]
+    (source,) = [
+        one
+        for one in kind.channels(load_settings(config, kind.settings)).inputs.values()
+        if one.topic == topic
+    ]
     for record in records:
         assert source.decode(record).client == (record.key or b"").decode()
     return {(record.key or b"").decode(): json.loads(record.value or b"") for record in records}
@@ -288,7 +324,8 @@ def customers(line: Line) -> Line:
 
 
 def test_replay_writes_a_partys_own_columns_and_the_coordinators_labels(customers: Line) -> None:
-    """Protects the join: each member writes its own and nothing else, under names and in partitions that are the same at all."""
+    """Protects the join: each member writes its own and nothing else, under names and in partitions that are
+    the same at all."""
     line = customers
     party, coordinator = line.member("vafl-party"), line.member("vafl-coordinator")
     split = ("--split", "bank=0:2,shop=visits", "--label", "paid", "--entity-column", "customer")
@@ -297,20 +334,29 @@ def test_replay_writes_a_partys_own_columns_and_the_coordinators_labels(customer
     assert shown == {"ann": {"x": 4}, "bob": {"x": 5}, "eve": {"x": 8}, "fay": {"x": 9}}
     labels = replayed(line, coordinator, "outcomes", "--entity-column", "customer")
     assert labels == {"ann": {"paid": 1}, "bob": {"paid": 0}, "dan": {"paid": 0}, "fay": {"paid": 0}}
-    places = {topic: {one.key: one.partition for one in line.bus.read(topic)} for topic in ("baskets", "outcomes")}
+    places = {
+        topic: {one.key: one.partition for one in line.bus.read(topic)} for topic in ("baskets", "outcomes")
+    }
     both = places["baskets"].keys() & places["outcomes"].keys()
     assert {places["baskets"][key] for key in both} == {places["outcomes"][key] for key in both}
     assert all(places["baskets"][key] == places["outcomes"][key] for key in both)
 
 
 def test_replay_names_entities_by_their_row_and_as_the_settings_say(customers: Line) -> None:
-    """Protects data without names: the row's number is the same at every member, whatever rows another one lacks."""
+    """Protects data without names: the row's number is the same at every member, whatever rows another one
+    lacks."""
     line = customers
     party, coordinator = line.member("vafl-party"), line.member("vafl-coordinator")
-    party.write_text(party.read_text().replace('features = ["x"]', 'features = "v"\ndimension = 2\nentity = "who"'))
-    shown = replayed(line, party, "baskets", "--split", "bank=age,shop=income+visits", "--label", "paid", "--limit", 4)
+    party.write_text(
+        party.read_text().replace('features = ["x"]', 'features = "v"\ndimension = 2\nentity = "who"')
+    )
+    shown = replayed(
+        line, party, "baskets", "--split", "bank=age,shop=income+visits", "--label", "paid", "--limit", 4
+    )
     assert shown == {str(row): {"v": [row + 1.5, row + 4.0], "who": str(row)} for row in (0, 1, 2, 4)}
-    coordinator.write_text(coordinator.read_text().replace('label = "paid"', 'label = "y"\nentity = "customer"'))
+    coordinator.write_text(
+        coordinator.read_text().replace('label = "paid"', 'label = "y"\nentity = "customer"')
+    )
     labels = replayed(line, coordinator, "outcomes", "--label", "paid", "--limit", 2)
     assert labels == {"ann": {"y": 1.0, "customer": "ann"}, "bob": {"y": 0.0, "customer": "bob"}}
 
@@ -329,7 +375,12 @@ def test_replay_takes_the_columns_that_are_called_as_the_fields(customers: Line)
         ("vafl-party", ("--label-delay", 3), 2, "--label-delay has no meaning with role.kind = 'vafl-party'"),
         ("vafl-party", ("--label", "paid"), 2, "--label has no meaning without --split"),
         ("vafl-party", (), 5, "no column x"),
-        ("vafl-party", ("--split", "bank=age,shop=income+visits", "--label", "paid"), 2, "shop has 2 columns (income, visits)"),
+        (
+            "vafl-party",
+            ("--split", "bank=age,shop=income+visits", "--label", "paid"),
+            2,
+            "shop has 2 columns (income, visits)",
+        ),
         ("vafl-party", ("--split", "bank=age,shop=paid", "--label", "paid"), 2, "paid is the label"),
         ("vafl-party", ("--split", "shop=visits", "--label", "paid"), 2, "the columns are missing for bank"),
         ("vafl-coordinator", ("--split", "bank=age,shop=visits"), 2, "--split has no meaning"),
@@ -343,8 +394,11 @@ def test_replay_takes_the_columns_that_are_called_as_the_fields(customers: Line)
 def test_replay_refuses_what_makes_no_sense(
     customers: Line, kind: str, options: tuple[object, ...], code: int, expected: str
 ) -> None:
-    """Protects whoever mistypes: an option without effect, or columns that do not fit, end in a message and write nothing."""
-    found, _, error = customers("replay", customers.member(kind), "--data", customers.folder / "customers.csv", *options)
+    """Protects whoever mistypes: an option without effect, or columns that do not fit, end in a message and
+    write nothing."""
+    found, _, error = customers(
+        "replay", customers.member(kind), "--data", customers.folder / "customers.csv", *options
+    )
     assert (found, expected in " ".join(error.split())) == (code, True), error
     assert [*customers.bus.read("baskets"), *customers.bus.read("outcomes")] == []
 

@@ -1,4 +1,5 @@
-"""VAFL's party and coordinator in conversations: what is predicted, learnt from, asked for, waited for and forgotten."""
+"""VAFL's party and coordinator in conversations: what is predicted, learnt from, asked for, waited for and
+forgotten."""
 
 from __future__ import annotations
 
@@ -43,12 +44,20 @@ class Coordinator:
 
     def __init__(self, fingerprint: int = 0, **alignment: Any) -> None:
         alignment = {"learning_quorum": alignment.get("quorum", 1), **alignment}
-        self.role = make_coordinator(parties=PARTIES, alignment=Alignment(**alignment), fingerprint=fingerprint)
+        self.role = make_coordinator(
+            parties=PARTIES, alignment=Alignment(**alignment), fingerprint=fingerprint
+        )
         self.role.open(0)
         self.sequences = dict.fromkeys(PARTIES, 0)
 
     def hears(
-        self, party: str, entity: str, value: float, version: int = 0, now: float = 0.0, sequence: int | None = None
+        self,
+        party: str,
+        entity: str,
+        value: float,
+        version: int = 0,
+        now: float = 0.0,
+        sequence: int | None = None,
     ) -> list[str]:
         self.sequences[party] = self.sequences[party] + 1 if sequence is None else sequence
         content = encode_array(np.array([value]))
@@ -67,11 +76,15 @@ class Coordinator:
             assert isinstance(reply, Send), reply
             if reply.channel == "predictions":
                 one = msgspec.json.decode(reply.value, type=Prediction)
-                lines.append(f"{one.entity} is {one.prediction:g}, of {one.embeddings}, revision {one.revision}")
+                lines.append(
+                    f"{one.entity} is {one.prediction:g}, of {one.embeddings}, revision {one.revision}"
+                )
             else:
                 answer = REPLY.decode(reply.value)
                 said = f"{np.frombuffer(answer.gradient)[0]:g}" if answer.gradient else "again"
-                lines.append(f"{reply.channel.removeprefix('gradients/')}: {answer.entity} {answer.sequence} {said}")
+                lines.append(
+                    f"{reply.channel.removeprefix('gradients/')}: {answer.entity} {answer.sequence} {said}"
+                )
         return lines
 
 
@@ -97,7 +110,8 @@ def test_an_absent_party_is_replaced_by_its_mean() -> None:
 
 
 def test_a_mean_follows_a_party_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects predictions without a party from what its model said long ago: of very many embeddings only the newest count."""
+    """Protects predictions without a party from what its model said long ago: of very many embeddings only
+    the newest count."""
     monkeypatch.setattr("streamfl.vafl.coordinator.parties.MEAN_OF", 2)
     coordinator = Coordinator(quorum=2, revise=False)
     for number, value in enumerate((0.0, 0.0, 0.0, 8.0, 8.0)):
@@ -107,7 +121,8 @@ def test_a_mean_follows_a_party_that_changes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_embedding_of_an_earlier_life_is_asked_for_anew() -> None:
-    """Protects learning from a party whose state was lost: its model began anew, whatever the number of its steps."""
+    """Protects learning from a party whose state was lost: its model began anew, whatever the number of its
+    steps."""
     coordinator = Coordinator(quorum=1, max_staleness=100)
     coordinator.hears("bank", "e", 1.0)
     message = Embedding(VERSION, 0, "other", 2, 1, 0, encode_array(np.array([1.0])))
@@ -116,7 +131,8 @@ def test_an_embedding_of_an_earlier_life_is_asked_for_anew() -> None:
 
 
 def test_a_head_learns_from_the_noisy_label_that_parties_are_told_of() -> None:
-    """Protects labels from the head's own parameters, which everybody's gradients go through: they move along the same noise."""
+    """Protects labels from the head's own parameters, which everybody's gradients go through: they move along
+    the same noise."""
     head = NetworkHead(DenseNetwork([1, 1], bias=False, dtype=np.float64))
     role = make_coordinator(
         parties=("bank",),
@@ -130,14 +146,17 @@ def test_a_head_learns_from_the_noisy_label_that_parties_are_told_of() -> None:
     (before,) = role.parameters(0)
     role.receive([received("labels", Label("e", "e", 1.0), "e")], 0.0)
     message = Embedding(VERSION, 0, "e", 1, 1, 0, encode_array(np.array([2.0])))
-    said = [one for one in role.receive([received("embeddings/bank", message, "e")], 0.0) if isinstance(one, Send)]
+    said = [
+        one for one in role.receive([received("embeddings/bank", message, "e")], 0.0) if isinstance(one, Send)
+    ]
     told = np.frombuffer(REPLY.decode(said[-1].value).gradient)[0] / before
     assert abs(told - (1 / (1 + np.exp(-2.0 * before)) - 1)) > 1e-3
     assert role.parameters(0)[0] == pytest.approx(before - 0.5 * told * 2.0)
 
 
 def test_the_heads_own_parameters_are_kept_small() -> None:
-    """Protects learning.regularisation at the coordinator: theta_0 steps along d l / d theta_0 + lambda theta_0, by hand."""
+    """Protects learning.regularisation at the coordinator: theta_0 steps along d l / d theta_0 + lambda
+    theta_0, by hand."""
     role = make_coordinator(
         parties=("bank",),
         head=NetworkHead(DenseNetwork([1, 1], bias=False, dtype=np.float64)),
@@ -147,7 +166,14 @@ def test_the_heads_own_parameters_are_kept_small() -> None:
     (before,) = role.parameters(0)
     assert before != 0.0
     role.receive([received("labels", Label("e", "e", 1.0), "e")], 0.0)
-    role.receive([received("embeddings/bank", Embedding(VERSION, 0, "e", 1, 1, 0, encode_array(np.array([2.0]))), "e")], 0.0)
+    role.receive(
+        [
+            received(
+                "embeddings/bank", Embedding(VERSION, 0, "e", 1, 1, 0, encode_array(np.array([2.0]))), "e"
+            )
+        ],
+        0.0,
+    )
     # (output - label)^2 has the slope 2 (output - label), and the output is 2 theta_0.
     expected = before - 0.5 * (2 * (2.0 * before - 1.0) * 2.0 + 0.25 * before)
     assert role.parameters(0)[0] == pytest.approx(expected, rel=1e-12)
@@ -165,8 +191,8 @@ def test_who_comes_after_the_label_gets_its_gradient_alone() -> None:
 
 
 def test_it_learns_once_so_many_are_new() -> None:
-    """Protects the t-synchronous rule (algorithm 2): nobody is answered before t parties have shown the entity anew, and whoever
-    comes after them, or was not there the last times, waits for nobody.
+    """Protects the t-synchronous rule (algorithm 2): nobody is answered before t parties have shown the
+    entity anew, and whoever comes after them, or was not there the last times, waits for nobody.
     """
     coordinator = Coordinator(quorum=1, wait_for=2, keep=True, revise=False)
     coordinator.labelled("e", 0.0)
@@ -181,7 +207,8 @@ def test_it_learns_once_so_many_are_new() -> None:
 
 
 def test_who_waits_for_others_is_not_forgotten_with_a_gradient_to_a_late_party() -> None:
-    """Protects a party that shows an entity a second time: it goes on waiting for others when a late one gets its gradient."""
+    """Protects a party that shows an entity a second time: it goes on waiting for others when a late one gets
+    its gradient."""
     coordinator = Coordinator(quorum=1, wait_for=2, revise=False)
     coordinator.labelled("e", 0.0)
     coordinator.hears("bank", "e", 1.0)
@@ -239,7 +266,8 @@ def test_one_partys_repeats_do_not_put_off_what_another_owes() -> None:
 
 
 def test_whoever_is_asked_has_the_whole_time_to_answer() -> None:
-    """Protects parties from being taken for silent at the moment in which they are asked, and what they showed from being lost."""
+    """Protects parties from being taken for silent at the moment in which they are asked, and what they
+    showed from being lost."""
     coordinator = Coordinator(quorum=2, max_staleness=2, reply_seconds=10.0)
     coordinator.hears("bank", "e", 1.0, version=0)
     coordinator.hears("shop", "e", 2.0, version=0)
@@ -254,7 +282,8 @@ def test_whoever_is_asked_has_the_whole_time_to_answer() -> None:
 
 
 def test_who_has_its_gradient_is_not_asked_again() -> None:
-    """Protects late parties from waiting for an answer that cannot come: a party forgets an entity with its gradient."""
+    """Protects late parties from waiting for an answer that cannot come: a party forgets an entity with its
+    gradient."""
     coordinator = Coordinator(quorum=1, max_staleness=2)
     coordinator.hears("bank", "e", 1.0, version=0)
     assert coordinator.labelled("e", 0.0) == ["bank: e 1 2"]
@@ -268,14 +297,18 @@ def test_state_of_another_federation_is_refused() -> None:
     coordinator.hears("bank", "e", 1.0)
     party = Party()
     party.sees("e")
-    for role, other in ((coordinator.role, Coordinator(fingerprint=1).role), (party.role, Party(fingerprint=1).role)):
+    for role, other in (
+        (coordinator.role, Coordinator(fingerprint=1).role),
+        (party.role, Party(fingerprint=1).role),
+    ):
         (own,) = [change for change in role.changed_state() if change.key == b"task"]
         with pytest.raises(PeerError, match="list of parties"):
             other.restore(own)
 
 
 def test_what_never_comes_is_forgotten_and_counted() -> None:
-    """Protects the memory, and operators from not knowing: each way in which an entity comes to nothing has a figure."""
+    """Protects the memory, and operators from not knowing: each way in which an entity comes to nothing has a
+    figure."""
     coordinator = Coordinator(quorum=2, expiry=100.0)
     coordinator.hears("bank", "alone", 1.0, now=0.0)
     coordinator.hears("bank", "unlabelled", 1.0, now=1.0)
@@ -285,7 +318,10 @@ def test_what_never_comes_is_forgotten_and_counted() -> None:
     coordinator.tick(102.0)
     found = figures(coordinator.role)
     assert found["entities"] == 0
-    assert {name: found[f"forgotten_entities/{name}"] for name in ("no_quorum", "no_label", "no_embedding", "displaced")} == {
+    assert {
+        name: found[f"forgotten_entities/{name}"]
+        for name in ("no_quorum", "no_label", "no_embedding", "displaced")
+    } == {
         "no_quorum": 1,
         "no_label": 1,
         "no_embedding": 1,
@@ -294,8 +330,8 @@ def test_what_never_comes_is_forgotten_and_counted() -> None:
 
 
 def test_an_entity_expires_by_its_last_message() -> None:
-    """Protects entities whose parties and labels come one long after the other: each message begins the time anew, and those that
-    nothing came of meanwhile go before.
+    """Protects entities whose parties and labels come one long after the other: each message begins the time
+    anew, and those that nothing came of meanwhile go before.
     """
     coordinator = Coordinator(quorum=3, expiry=100.0, reply_seconds=1000.0)
     coordinator.hears("bank", "e", 1.0, now=0.0)
@@ -339,7 +375,9 @@ def test_a_classifier_says_probabilities_and_counts_what_it_got_right() -> None:
         alignment=Alignment(quorum=1, keep=True),
     )
     role.open(0)
-    for number, (values, label) in enumerate((([0.0, 2.0, 0.0], 1.0), ([5.0, 2.0, 0.0], 2.0), ([5.0, 2.0, 1.0], 0.0))):
+    for number, (values, label) in enumerate(
+        (([0.0, 2.0, 0.0], 1.0), ([5.0, 2.0, 0.0], 2.0), ([5.0, 2.0, 1.0], 0.0))
+    ):
         entity = f"e{number}"
         message = Embedding(VERSION, 0, entity, 1, number + 1, 0, encode_array(np.array(values)))
         (sent,) = role.receive([received("embeddings/bank", message, entity)], 0.0)
@@ -359,7 +397,9 @@ class Party:
         network: Any = DenseNetwork([1, 1], bias=False, dtype=np.float64)
         self.role = make_party(
             name="bank",
-            function=network if mechanism is None else BoundedOutput(network, mechanism.embedding_norm, normalise=False),
+            function=network
+            if mechanism is None
+            else BoundedOutput(network, mechanism.embedding_norm, normalise=False),
             inputs=1,
             embedding_size=1,
             steps=steps or Steps("sgd", 1.0, 1),
@@ -372,9 +412,13 @@ class Party:
     def sees(self, entity: str, value: float = 1.0, now: float = 0.0) -> list[tuple[str, int, float]]:
         return self.said([received("samples", Sample(entity, "s", (value,), None), entity)], now)
 
-    def answered(self, entity: str, sequence: int, gradient: float | None, now: float = 0.0) -> list[tuple[str, int, float]]:
+    def answered(
+        self, entity: str, sequence: int, gradient: float | None, now: float = 0.0
+    ) -> list[tuple[str, int, float]]:
         content = b"" if gradient is None else encode_array(np.array([gradient]))
-        return self.said([received("gradients", Reply(VERSION, 0, entity, 0, sequence, content), entity)], now)
+        return self.said(
+            [received("gradients", Reply(VERSION, 0, entity, 0, sequence, content), entity)], now
+        )
 
     def said(self, batch: Sequence[Received], now: float) -> list[tuple[str, int, float]]:
         lines = []
@@ -390,7 +434,8 @@ class Party:
 
 
 def test_a_party_learns_from_the_gradient_to_its_newest_embedding() -> None:
-    """Protects learning from gradients of embeddings that are no longer there, and from learning one twice."""
+    """Protects learning from gradients of embeddings that are no longer there, and from learning one
+    twice."""
     party = Party()
     assert party.sees("e", 2.0) == [("e", 1, 0.0)]
     assert party.sees("e", 3.0) == [("e", 2, 0.0)]
@@ -401,7 +446,11 @@ def test_a_party_learns_from_the_gradient_to_its_newest_embedding() -> None:
     party.answered("e", 2, 1.0)
     assert party.weight == -3.0
     found = figures(party.role)
-    assert (found["ignored_replies/superseded"], found["ignored_replies/unknown"], found["entities"]) == (1, 1, 0)
+    assert (found["ignored_replies/superseded"], found["ignored_replies/unknown"], found["entities"]) == (
+        1,
+        1,
+        0,
+    )
 
 
 def test_a_party_that_is_asked_shows_the_entity_by_its_present_model() -> None:
@@ -416,7 +465,8 @@ def test_a_party_that_is_asked_shows_the_entity_by_its_present_model() -> None:
 
 
 def test_no_more_are_on_their_way_than_may_be() -> None:
-    """Protects synchronous learning and the memory: the next sample waits for the step, and the partition is read no further."""
+    """Protects synchronous learning and the memory: the next sample waits for the step, and the partition is
+    read no further."""
     party = Party(steps=Steps("sgd", 1.0, 2, in_flight=2), waiting_limit=2)
     assert [len(party.sees(entity)) for entity in "abc"] == [1, 1, 0]
     assert list(party.role.full) == []
@@ -429,7 +479,8 @@ def test_no_more_are_on_their_way_than_may_be() -> None:
 
 
 def test_a_gradient_goes_through_the_noise_that_its_embedding_had() -> None:
-    """Protects learning with noise inside hidden layers: other noise would be the gradient of another embedding."""
+    """Protects learning with noise inside hidden layers: other noise would be the gradient of another
+    embedding."""
     party = make_party(
         name="bank",
         function=DenseNetwork([1, 1, 1], "tanh", dtype=np.float64, perturbation=0.5),
@@ -454,7 +505,8 @@ def test_a_gradient_goes_through_the_noise_that_its_embedding_had() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(1, 4), (2, 5), (1, 7)])
 def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first: int, second: int) -> None:
-    """Protects restarts: a commit that empties the waiting gradients and leaves more than there were writes them in their order."""
+    """Protects restarts: a commit that empties the waiting gradients and leaves more than there were writes
+    them in their order."""
     party = Party(steps=Steps("sgd", 0.1, 3))
     kept: dict[bytes, StateChange] = {}
     for number in range(first + second):
@@ -484,7 +536,10 @@ def test_a_full_party_goes_on_reading_gradients() -> None:
         }
     )
     inputs = find_kind("vafl-party").channels(settings).inputs
-    assert {channel: source.makes_room for channel, source in inputs.items()} == {"samples": False, "gradients": True}
+    assert {channel: source.makes_room for channel, source in inputs.items()} == {
+        "samples": False,
+        "gradients": True,
+    }
 
 
 def test_a_party_forgets_by_age_and_by_number() -> None:
@@ -495,7 +550,11 @@ def test_a_party_forgets_by_age_and_by_number() -> None:
     assert party.role.wake_at == 11.0
     party.role.receive([], 11.0)
     found = figures(party.role)
-    assert (found["entities"], found["forgotten_entities/displaced"], found["forgotten_entities/expired"]) == (1, 1, 1)
+    assert (
+        found["entities"],
+        found["forgotten_entities/displaced"],
+        found["forgotten_entities/expired"],
+    ) == (1, 1, 1)
 
 
 def test_a_step_into_infinity_is_not_taken() -> None:
@@ -507,11 +566,19 @@ def test_a_step_into_infinity_is_not_taken() -> None:
     assert figures(party.role)["refused_steps"] == 1
 
 
-MECHANISM = Mechanism(embedding_norm=1.0, embedding_noise=4.0, gradient_norm=1.0, gradient_noise=4.0, budget=1.0, secret="0" * 64)
+MECHANISM = Mechanism(
+    embedding_norm=1.0,
+    embedding_noise=4.0,
+    gradient_norm=1.0,
+    gradient_noise=4.0,
+    budget=1.0,
+    secret="0" * 64,
+)
 
 
 def test_an_entity_whose_budget_is_spent_is_shown_no_more() -> None:
-    """Protects the promise to the people behind the entities: mu = sqrt(k (2C/c)^2 + j (2/sigma)^2) never exceeds the budget."""
+    """Protects the promise to the people behind the entities: mu = sqrt(k (2C/c)^2 + j (2/sigma)^2) never
+    exceeds the budget."""
     party = Party(MECHANISM)
     for sequence in (1, 2):
         assert len(party.sees("e")) == 1
@@ -544,16 +611,22 @@ def test_without_noise_on_steps_the_figure_has_another_name() -> None:
 
 
 def test_noise_is_the_secrets_alone() -> None:
-    """Protects embeddings: who knows everything but the secret cannot take the noise off; a repeated step makes the same noise."""
-    values = [Party(Mechanism(1.0, 4.0, None, None, None, secret)).sees("e")[0][2] for secret in ("a" * 64, "b" * 64, "a" * 64)]
+    """Protects embeddings: who knows everything but the secret cannot take the noise off; a repeated step
+    makes the same noise."""
+    values = [
+        Party(Mechanism(1.0, 4.0, None, None, None, secret)).sees("e")[0][2]
+        for secret in ("a" * 64, "b" * 64, "a" * 64)
+    ]
     assert values[0] == values[2] != values[1]
-    drawn = [Party(Mechanism(1.0, 4.0, None, None, None, f"{number}")).sees("e")[0][2] for number in range(400)]
+    drawn = [
+        Party(Mechanism(1.0, 4.0, None, None, None, f"{number}")).sees("e")[0][2] for number in range(400)
+    ]
     assert np.std(drawn) == pytest.approx(4.0, rel=0.15)
 
 
 def test_other_strengths_have_other_noise() -> None:
-    """Protects embeddings and steps from who hears them twice, before and after a setting was changed: one noise in two strengths
-    is two equations for two unknowns.
+    """Protects embeddings and steps from who hears them twice, before and after a setting was changed: one
+    noise in two strengths is two equations for two unknowns.
     """
     strengths = [(4.0, 1.0, 4.0), (8.0, 1.0, 4.0), (4.0, 2.0, 4.0), (4.0, 1.0, 8.0)]
     shown, stepped = [], []
@@ -569,7 +642,8 @@ def test_other_strengths_have_other_noise() -> None:
 
 
 def test_the_budget_is_shown_beside_what_is_spent_of_it() -> None:
-    """Protects operators' alarms, which compare the two: the figure is the one that was set, and missing where none was."""
+    """Protects operators' alarms, which compare the two: the figure is the one that was set, and missing
+    where none was."""
     budget = Mechanism(1.0, 4.0, 1.0, 4.0, 0.75, "0" * 64)
     assert figures(Party(budget).role)["privacy_budget_mu"] == 0.75
     assert "privacy_budget_mu" not in figures(Party(Mechanism(1.0, 4.0, 1.0, 4.0, None, "0" * 64)).role)
@@ -597,7 +671,8 @@ def test_optimisers_are_what_their_papers_say() -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "sgd-decay", "adagrad", "adam"])
 def test_an_optimiser_steps_rows_as_if_each_were_alone(name: Any) -> None:
-    """Protects whoever steps some rows of a table: the others, and what is remembered of them, stay as they are."""
+    """Protects whoever steps some rows of a table: the others, and what is remembered of them, stay as they
+    are."""
     generator = np.random.default_rng(2)
     together, alone = optimiser_named(name, 0.1, (3, 4)), [optimiser_named(name, 0.1, 4) for _ in range(3)]
     table, rows = np.zeros((3, 4)), [np.zeros(4) for _ in range(3)]
@@ -611,7 +686,8 @@ def test_an_optimiser_steps_rows_as_if_each_were_alone(name: Any) -> None:
 
 
 def test_wrong_numbers_are_refused_and_those_beside_them_taken() -> None:
-    """Protects a poll from one malformed message in it: numbers of all are checked together, and each is judged by itself."""
+    """Protects a poll from one malformed message in it: numbers of all are checked together, and each is
+    judged by itself."""
     coordinator, party = Coordinator(), Party()
     contents = [encode_array(np.array([value])) for value in (1.0, np.nan, 1e300, -np.inf, 2.0)]
     contents[1:1] = [b"", bytes(4), bytes(16)]
@@ -619,7 +695,9 @@ def test_wrong_numbers_are_refused_and_those_beside_them_taken() -> None:
     for number, content in enumerate(contents, 1):
         name = f"e{number}"
         party.sees(name)
-        embeddings.append(received("embeddings/bank", Embedding(VERSION, 0, name, 1, number, 0, content), name))
+        embeddings.append(
+            received("embeddings/bank", Embedding(VERSION, 0, name, 1, number, 0, content), name)
+        )
         replies.append(received("gradients", Reply(VERSION, 0, name, 0, number, content or bytes(9)), name))
     for role, batch in ((coordinator.role, embeddings), (party.role, replies)):
         refused = [one for one in role.receive(batch, 0.0) if isinstance(one, Rejection)]
@@ -640,9 +718,9 @@ def test_rejections_name_the_sender() -> None:
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_an_answer_grows_old_as_any_embedding_does(requests: int) -> None:
-    """Protects the bound D: an answer that waited for a slower party is asked for anew once it is too old, and not without end:
-    who was asked ``requests`` times counts as absent, is told so by a last request that nobody waits for, and is counted.
-    """
+    """Protects the bound D: an answer that waited for a slower party is asked for anew once it is too old,
+    and not without end: who was asked ``requests`` times counts as absent, is told so by a last request that
+    nobody waits for, and is counted."""
     coordinator = Coordinator(max_staleness=10, quorum=2, requests=requests)
     for entity, version in (("e", 0), ("f", 50)):
         coordinator.hears("bank", entity, 1.0, version)
@@ -666,9 +744,9 @@ def test_an_answer_grows_old_as_any_embedding_does(requests: int) -> None:
 
 
 def test_a_party_that_has_its_gradient_is_stood_for_by_its_mean_once_it_is_too_old() -> None:
-    """Protects the bound D for all parties of a row: whoever has its gradient has forgotten the entity and is not asked; its
-    embedding is used up to D steps, after that its mean takes its place, at once and counted. tau is of all that is used.
-    """
+    """Protects the bound D for all parties of a row: whoever has its gradient has forgotten the entity and is
+    not asked; its embedding is used up to D steps, after that its mean takes its place, at once and counted.
+    tau is of all that is used."""
     for steps, gradient in ((2, 6.0), (3, 14.0)):
         coordinator = Coordinator(quorum=1, max_staleness=2, keep=True)
         coordinator.labelled("e", 0.0)
@@ -679,13 +757,16 @@ def test_a_party_that_has_its_gradient_is_stood_for_by_its_mean_once_it_is_too_o
         found = figures(coordinator.role)
         assert found["outdated_embeddings"] == (steps > 2)
         assert found["staleness_largest"] == (2 if steps == 2 else 0)
-        assert found["staleness_steps"] / max(found["aged_embeddings"], 1) == pytest.approx(2 / 3 if steps == 2 else 0.0)
+        assert found["staleness_steps"] / max(found["aged_embeddings"], 1) == pytest.approx(
+            2 / 3 if steps == 2 else 0.0
+        )
 
 
 def test_learning_waits_for_its_own_quorum_and_a_prediction_for_its_own() -> None:
-    """Protects predictions from waiting for parties that only learning needs, and first steps from being taken against the mean of
-    a party that is a moment late: all are waited for unless told otherwise, for ``reply_seconds``. Until then an entity is
-    predicted again with each embedding, though its label is there, as in a history.
+    """Protects predictions from waiting for parties that only learning needs, and first steps from being
+    taken against the mean of a party that is a moment late: all are waited for unless told otherwise, for
+    ``reply_seconds``. Until then an entity is predicted again with each embedding, though its label is there,
+    as in a history.
     """
     coordinator = Coordinator(quorum=1, learning_quorum=None, reply_seconds=10.0)
     assert coordinator.labelled("e", 1.0, now=0.0) == []
@@ -698,8 +779,9 @@ def test_learning_waits_for_its_own_quorum_and_a_prediction_for_its_own() -> Non
 
 
 def test_an_entity_that_a_party_does_not_show_is_learnt_from_all_the_same() -> None:
-    """Protects learning from a party that is away, or does not know everybody: after ``reply_seconds`` its mean stands for it, that
-    is counted, and if it comes later it gets its gradient then, alone. Nothing is waited for before the label.
+    """Protects learning from a party that is away, or does not know everybody: after ``reply_seconds`` its
+    mean stands for it, that is counted, and if it comes later it gets its gradient then, alone. Nothing is
+    waited for before the label.
     """
     coordinator = Coordinator(quorum=1, learning_quorum=None, reply_seconds=10.0)
     coordinator.hears("phone", "other", 4.0)
@@ -717,9 +799,9 @@ def test_an_entity_that_a_party_does_not_show_is_learnt_from_all_the_same() -> N
 
 
 def test_waiting_is_earned() -> None:
-    """Protects learning from a party that is slow or gone: it is waited for once, not at every entity, and again as soon as it
-    shows one in time, though that was learnt from already; what it shows too late does not count. A restart changes nothing.
-    """
+    """Protects learning from a party that is slow or gone: it is waited for once, not at every entity, and
+    again as soon as it shows one in time, though that was learnt from already; what it shows too late does
+    not count. A restart changes nothing."""
     coordinator = Coordinator(quorum=1, learning_quorum=None, reply_seconds=10.0, revise=False)
 
     def shown_by_others(entity: str, now: float) -> list[str]:
@@ -733,7 +815,10 @@ def test_waiting_is_earned() -> None:
     assert len(coordinator.tick(15.0)) == 2
     assert len(coordinator.hears("phone", "e", 0.0, now=21.0)) == 1
     changes = list(coordinator.role.changed_state())
-    sequences, coordinator = coordinator.sequences, Coordinator(quorum=1, learning_quorum=None, reply_seconds=10.0, revise=False)
+    sequences, coordinator = (
+        coordinator.sequences,
+        Coordinator(quorum=1, learning_quorum=None, reply_seconds=10.0, revise=False),
+    )
     coordinator.sequences = sequences
     for change in changes:
         coordinator.role.restore(change)
@@ -746,8 +831,8 @@ def test_waiting_is_earned() -> None:
 
 
 def test_an_unknown_entity_does_not_end_the_quorum() -> None:
-    """Protects a newcomer's accuracy: one entity that a party does not know, and the party, though always a moment behind the
-    others, is waited for at all that it knows.
+    """Protects a newcomer's accuracy: one entity that a party does not know, and the party, though always a
+    moment behind the others, is waited for at all that it knows.
     """
     coordinator = Coordinator(quorum=1, learning_quorum=None, reply_seconds=10.0)
     for number in range(30):
@@ -763,8 +848,8 @@ def test_an_unknown_entity_does_not_end_the_quorum() -> None:
 
 
 def test_gradients_to_a_party_precede_what_it_is_asked_for() -> None:
-    """Protects the bound D: a party that is asked first shows an entity as it is before the steps of the same batch, and what it
-    shows is older than anybody knows.
+    """Protects the bound D: a party that is asked first shows an entity as it is before the steps of the same
+    batch, and what it shows is older than anybody knows.
     """
     coordinator = Coordinator(quorum=1, learning_quorum=1, max_staleness=0)
     coordinator.hears("bank", "old", 1.0, version=0)
@@ -776,18 +861,23 @@ def test_gradients_to_a_party_precede_what_it_is_asked_for() -> None:
 
 
 def test_what_comes_late_makes_a_party_no_younger() -> None:
-    """Protects the bound D from two writers of one party: an embedding below its latest number is as old as it says."""
+    """Protects the bound D from two writers of one party: an embedding below its latest number is as old as
+    it says."""
     coordinator = Coordinator(quorum=1, learning_quorum=1, max_staleness=2)
     coordinator.labelled("e", 0.0)
     coordinator.hears("bank", "x", 0.0, sequence=10, version=10)
-    assert coordinator.hears("bank", "e", 1.0, sequence=5, version=3) == ["e is 1, of 1, revision 0", "bank: e 5 again"]
+    assert coordinator.hears("bank", "e", 1.0, sequence=5, version=3) == [
+        "e is 1, of 1, revision 0",
+        "bank: e 5 again",
+    ]
     coordinator.labelled("y", 0.0)
     assert coordinator.hears("bank", "y", 1.0, sequence=11, version=9)[-1].startswith("bank: y 11 ")
     assert figures(coordinator.role)["staleness_largest"] == 1
 
 
 def test_the_time_of_the_quorum_begins_when_nothing_else_is_missing() -> None:
-    """Protects ``wait_for`` from the end of the quorum's time: t new embeddings are awaited however long that takes."""
+    """Protects ``wait_for`` from the end of the quorum's time: t new embeddings are awaited however long that
+    takes."""
     coordinator = Coordinator(quorum=1, learning_quorum=None, wait_for=2, reply_seconds=10.0, revise=False)
     coordinator.labelled("e", 1.0)
     coordinator.hears("bank", "e", 1.0, now=0.0)
@@ -798,7 +888,8 @@ def test_the_time_of_the_quorum_begins_when_nothing_else_is_missing() -> None:
 
 
 def test_state_of_a_release_with_one_quorum_is_read() -> None:
-    """Protects upgrades: an entity as the releases before remembered it, with an answer that had come, goes on."""
+    """Protects upgrades: an entity as the releases before remembered it, with an answer that had come, goes
+    on."""
     coordinator = Coordinator(quorum=1, learning_quorum=2)
     content = encode_array(np.array([1.5]))
     entity = [0.0, 1.0, {0: [1, 1, 0, content, True, False, True, 0]}, 0, 0, None, None, 0]
@@ -808,7 +899,8 @@ def test_state_of_a_release_with_one_quorum_is_read() -> None:
 
 
 def test_a_clock_that_was_ahead_holds_nobody_up() -> None:
-    """Protects from a clock that is set back: whoever was asked before counts as absent after reply_seconds, not in an hour."""
+    """Protects from a clock that is set back: whoever was asked before counts as absent after reply_seconds,
+    not in an hour."""
     coordinator = Coordinator(max_staleness=0, quorum=1, reply_seconds=10.0)
     coordinator.hears("bank", "e", 1.0, version=0, now=3600.0)
     coordinator.hears("shop", "e", 2.0, version=0, now=3600.0)
@@ -820,8 +912,9 @@ def test_a_clock_that_was_ahead_holds_nobody_up() -> None:
 
 
 def test_a_message_after_the_clock_was_set_right_ends_no_wait_late() -> None:
-    """Protects an entity that began to wait for its quorum by a clock that was ahead. A message that comes after the clock was set
-    right, and before the next tick, gives the entity a right age: its wait has to become right too.
+    """Protects an entity that began to wait for its quorum by a clock that was ahead. A message that comes
+    after the clock was set right, and before the next tick, gives the entity a right age: its wait has to
+    become right too.
     """
     coordinator = Coordinator(quorum=1, learning_quorum=3, reply_seconds=10.0, revise=False)
     coordinator.labelled("e", 1.0, now=3600.0)
@@ -863,11 +956,14 @@ def test_who_was_asked_in_vain_is_as_old_after_a_restart_as_without() -> None:
 
 
 def test_every_entity_that_is_forgotten_is_counted_once_by_why() -> None:
-    """Protects the alerts: entities that were learnt from are no loss, and what was never learnt from is not hidden among them."""
+    """Protects the alerts: entities that were learnt from are no loss, and what was never learnt from is not
+    hidden among them."""
 
     def forgotten(coordinator: Coordinator) -> dict[str, float]:
         counted = {
-            name.partition("/")[2]: value for name, value in figures(coordinator.role).items() if name.startswith("forgotten")
+            name.partition("/")[2]: value
+            for name, value in figures(coordinator.role).items()
+            if name.startswith("forgotten")
         }
         return {reason: count for reason, count in counted.items() if count}
 
@@ -890,7 +986,8 @@ def test_every_entity_that_is_forgotten_is_counted_once_by_why() -> None:
 
 
 def test_the_label_s_part_of_a_gradient_is_the_same_beside_any_output() -> None:
-    """Protects what reply_noise hides: rounded beside an output that a party chose for it, a label could tell twice as much."""
+    """Protects what reply_noise hides: rounded beside an output that a party chose for it, a label could tell
+    twice as much."""
     coordinator = make_coordinator(
         parties=PARTIES,
         head=SumHead(),
@@ -909,7 +1006,9 @@ def test_the_label_s_part_of_a_gradient_is_the_same_beside_any_output() -> None:
             for reply in coordinator.receive([received(channel, message, entity)], 0.0):
                 assert isinstance(reply, Send)
                 if reply.channel == "gradients/bank":
-                    answers[entity, value, label] = float(np.frombuffer(REPLY.decode(reply.value).gradient, "<f4")[0])
+                    answers[entity, value, label] = float(
+                        np.frombuffer(REPLY.decode(reply.value).gradient, "<f4")[0]
+                    )
         coordinator.close(0)
         coordinator.open(0)
     assert len(answers) == 80
@@ -919,7 +1018,8 @@ def test_the_label_s_part_of_a_gradient_is_the_same_beside_any_output() -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_party_is_heard_again_once_its_clock_was_set_right(restart: bool) -> None:
-    """Protects a party whose clock was two days ahead: its embeddings were refused for ever. Nothing is counted twice."""
+    """Protects a party whose clock was two days ahead: its embeddings were refused for ever. Nothing is
+    counted twice."""
     now, ahead = 1e9, 1e9 + 2 * 86_400.0
     party, coordinator = Party(), Coordinator(quorum=1, wait_for=1)
 
@@ -944,10 +1044,20 @@ def test_a_party_is_heard_again_once_its_clock_was_set_right(restart: bool) -> N
     assert (late.message.sequence, late.message.epoch <= now * 1e6) == (3, True)
     replies = [*coordinator.role.receive([late], now), *coordinator.role.receive([late], now)]
     assert not [reply for reply in replies if isinstance(reply, Rejection)]
-    assert (figures(coordinator.role)["embeddings"], figures(coordinator.role)["ignored_embeddings/duplicate"]) == (1, 1)
+    assert (
+        figures(coordinator.role)["embeddings"],
+        figures(coordinator.role)["ignored_embeddings/duplicate"],
+    ) == (1, 1)
     # A coordinator whose clock was ahead as well has taken what was shown then.
     for one in (early[0], late, late, early[0]):
-        answer = Reply(VERSION, 0, one.message.entity, one.message.epoch, one.message.sequence, encode_array(np.array([0.5])))
+        answer = Reply(
+            VERSION,
+            0,
+            one.message.entity,
+            one.message.epoch,
+            one.message.sequence,
+            encode_array(np.array([0.5])),
+        )
         party.role.receive([received("gradients", answer, one.message.entity)], now)
     assert figures(party.role)["gradients"] == 2
     changes = list(party.role.changed_state())

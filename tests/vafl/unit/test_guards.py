@@ -1,4 +1,5 @@
-"""What keeps a vertical party's promises: its ledger, its secret, where an entity lies, and how often it answers."""
+"""What keeps a vertical party's promises: its ledger, its secret, where an entity lies, and how often it
+answers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from vafl.makers import Steps, make_party
 
 from streamfl.configuration.secrets import read_secret
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.contract.role import (
+    ConfigurationError,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+)
 from streamfl.encoding.wire import VERSION
 from streamfl.records.samples import Sample
 from streamfl.runtime.bus import Outgoing
@@ -26,14 +35,23 @@ from streamfl.vafl.messages import EMBEDDING, Reply
 from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 
-MECHANISM = Mechanism(embedding_norm=1.0, embedding_noise=4.0, gradient_norm=1.0, gradient_noise=4.0, budget=9.0, secret="0" * 64)
+MECHANISM = Mechanism(
+    embedding_norm=1.0,
+    embedding_noise=4.0,
+    gradient_norm=1.0,
+    gradient_noise=4.0,
+    budget=9.0,
+    secret="0" * 64,
+)
 
 
 def party(mechanism: Mechanism | None = None, **settings: Any) -> VaflParty:
     network: Any = DenseNetwork([1, 1], bias=False, dtype=np.float64)
     role = make_party(
         name="bank",
-        function=network if mechanism is None else BoundedOutput(network, mechanism.embedding_norm, normalise=False),
+        function=network
+        if mechanism is None
+        else BoundedOutput(network, mechanism.embedding_norm, normalise=False),
         inputs=1,
         embedding_size=1,
         steps=Steps("sgd", 1.0, 1),
@@ -61,7 +79,11 @@ def is_asked(role: VaflParty, entity: str, sequence: int) -> list[int]:
 
 
 def withheld(role: VaflParty, reason: str) -> float:
-    (found,) = [one.value for one in role.measure() if one.name == "withheld_embeddings" and one.labels == (("reason", reason),)]
+    (found,) = [
+        one.value
+        for one in role.measure()
+        if one.name == "withheld_embeddings" and one.labels == (("reason", reason),)
+    ]
     return found
 
 
@@ -72,7 +94,8 @@ def restored(role: VaflParty, state: Sequence[StateChange]) -> VaflParty:
 
 
 def test_a_party_with_a_ledger_does_not_go_on_without_noise() -> None:
-    """Protects people whose budget is spent: a section that is removed by mistake would show them without any noise."""
+    """Protects people whose budget is spent: a section that is removed by mistake would show them without any
+    noise."""
     before = party(MECHANISM)
     assert sees(before, "ann") == [1]
     state = list(before.changed_state())
@@ -96,7 +119,8 @@ def test_an_operator_may_end_the_promise_and_the_log_says_so() -> None:
 
 @pytest.mark.parametrize("mechanism", [None, MECHANISM])
 def test_a_coordinator_cannot_ask_for_ever(mechanism: Mechanism | None) -> None:
-    """Protects an entity's features from being asked out of the party, a noisy copy at a time, and the party from endless work."""
+    """Protects an entity's features from being asked out of the party, a noisy copy at a time, and the party
+    from endless work."""
     role = party(mechanism, requests=3)
     log: dict[bytes, StateChange] = {}
     (sequence,) = sees(role, "ann")
@@ -127,7 +151,9 @@ def test_entities_shown_before_requests_were_counted_are_restored() -> None:
     before = party()
     sees(before, "ann")
     old = [
-        StateChange(one.channel, one.partition, one.key, msgspec.msgpack.encode(msgspec.msgpack.decode(one.value)[:3]))
+        StateChange(
+            one.channel, one.partition, one.key, msgspec.msgpack.encode(msgspec.msgpack.decode(one.value)[:3])
+        )
         if one.key.startswith(b"entity/") and one.value is not None
         else one
         for one in before.changed_state()
@@ -150,7 +176,9 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert read_secret(str(path), "privacy.secret_file") == bytes(range(32))
 
 
-@pytest.mark.parametrize("content", [bytes(32), b"a" * 64, b"ab" * 40, bytes(31), b"", b"0123456" * 10, b"abcdefgh" * 4 + b"\n"])
+@pytest.mark.parametrize(
+    "content", [bytes(32), b"a" * 64, b"ab" * 40, bytes(31), b"", b"0123456" * 10, b"abcdefgh" * 4 + b"\n"]
+)
 def test_what_is_no_secret_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
     """Protects everything that noise hides from a file that anybody can guess, such as 32 zero bytes."""
     path = tmp_path / "secret"
@@ -195,7 +223,8 @@ secret_file = "{secret}"
 
 
 def shown_by_a_worker(tmp_path: Path, keyed: str) -> tuple[list[str], dict[str, bytes]]:
-    """What a party shows of one customer whose records lie in both partitions, and the headers of the dead letter, if any."""
+    """What a party shows of one customer whose records lie in both partitions, and the headers of the dead
+    letter, if any."""
     (tmp_path / "secret").write_bytes(bytes(range(32)))
     (tmp_path / "secret").chmod(0o600)
     path = tmp_path / "bank.toml"
@@ -204,7 +233,9 @@ def shown_by_a_worker(tmp_path: Path, keyed: str) -> tuple[list[str], dict[str, 
     bus = MemoryBus()
     kind = find_kind("vafl-party")
     bus.create([replace(spec, partitions=2) for spec in kind.topics(settings)])
-    bus.write([Outgoing("accounts", None, b'{"customer": "ann", "x": 0.5}', partition) for partition in (0, 1)])
+    bus.write(
+        [Outgoing("accounts", None, b'{"customer": "ann", "x": 0.5}', partition) for partition in (0, 1)]
+    )
     worker = build_worker(settings, bus, clock=lambda: 100.0)
     while worker.step(0):
         pass
@@ -215,7 +246,8 @@ def shown_by_a_worker(tmp_path: Path, keyed: str) -> tuple[list[str], dict[str, 
 
 
 def test_an_entity_in_another_partition_is_a_dead_letter(tmp_path: Path) -> None:
-    """Protects the budget: each partition has a ledger of its own, so an entity in two of them would be shown twice as often."""
+    """Protects the budget: each partition has a ledger of its own, so an entity in two of them would be shown
+    twice as often."""
     shown, letter = shown_by_a_worker(tmp_path, "")
     assert shown == ["ann"]
     assert letter["error"] == b"partition"
@@ -223,7 +255,8 @@ def test_an_entity_in_another_partition_is_a_dead_letter(tmp_path: Path) -> None
 
 
 def test_who_partitions_otherwise_says_so(tmp_path: Path) -> None:
-    """Protects users whose producers choose partitions in another way that is the same for an entity always."""
+    """Protects users whose producers choose partitions in another way that is the same for an entity
+    always."""
     shown, letter = shown_by_a_worker(tmp_path, "keyed_by_entity = false")
     assert shown == ["ann", "ann"]
     assert letter == {}

@@ -17,7 +17,10 @@ from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.party.role import VaflParty
 
-TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("baggage", b"customer=anna"))
+TRACE: Headers = (
+    ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+    ("baggage", b"customer=anna"),
+)
 
 
 def party(carry: Carry) -> VaflParty:
@@ -36,14 +39,18 @@ def party(carry: Carry) -> VaflParty:
 
 
 def sample(entity: str, headers: Headers = TRACE) -> Received:
-    return Received("samples", Sample(entity, "s", (1.0,), None), Record("samples", 0, 0, entity.encode(), b"", headers))
+    return Received(
+        "samples", Sample(entity, "s", (1.0,), None), Record("samples", 0, 0, entity.encode(), b"", headers)
+    )
 
 
 def sent(replies: Any, channel: str) -> list[tuple[bytes | None, Headers]]:
     return [(one.key, one.headers) for one in replies if isinstance(one, Send) and one.channel == channel]
 
 
-@pytest.mark.parametrize(("section", "handed"), [(FollowedAcross(), ()), (FollowedAcross(headers=["traceparent"]), TRACE[:1])])
+@pytest.mark.parametrize(
+    ("section", "handed"), [(FollowedAcross(), ()), (FollowedAcross(headers=["traceparent"]), TRACE[:1])]
+)
 def test_a_party_hands_on_what_it_names_and_nothing_else(section: FollowedAcross, handed: Headers) -> None:
     """Protects what is in headers, which no noise covers: none leaves a party unless it is named.
 
@@ -57,7 +64,9 @@ def test_a_party_hands_on_what_it_names_and_nothing_else(section: FollowedAcross
     second = party(carry)
     changes = list(first.changed_state())
     waiting = [change.value for change in changes if change.key.startswith(b"waiting/")]
-    assert [value[:1] for value in waiting if value is not None] == [b"\x93" if handed else b"\x92"], "as ever without headers"
+    assert [value[:1] for value in waiting if value is not None] == [b"\x93" if handed else b"\x92"], (
+        "as ever without headers"
+    )
     for change in changes:
         second.restore(change)
     reply = Reply(VERSION, 0, "a", shown.epoch, shown.sequence, encode_array(np.zeros(1)))
@@ -66,7 +75,8 @@ def test_a_party_hands_on_what_it_names_and_nothing_else(section: FollowedAcross
 
 
 def test_no_header_is_taken_for_a_seal() -> None:
-    """Protects a federation with keys: two seals on one message are forged, and every embedding of the party would be refused."""
+    """Protects a federation with keys: two seals on one message are forged, and every embedding of the party
+    would be refused."""
     with pytest.raises(ValidationError, match="prove their identity"):
         FollowedAcross(headers=["Seal"])
 
@@ -78,7 +88,8 @@ def embedding(name: str, entity: str, headers: Headers) -> Received:
 
 @pytest.mark.parametrize("last", ["bank", "shop"])
 def test_a_prediction_has_the_headers_of_the_embedding_that_led_to_it(last: str) -> None:
-    """Protects a trace from ending at the coordinator, and from going on with another entity's or party's headers."""
+    """Protects a trace from ending at the coordinator, and from going on with another entity's or party's
+    headers."""
     carry = FollowedAcross().carried(by_party=False)
     role = make_coordinator(alignment=Alignment(quorum=2), carry=carry)
     role.open(0)
@@ -87,4 +98,7 @@ def test_a_prediction_has_the_headers_of_the_embedding_that_led_to_it(last: str)
     replies: list[Send | Rejection] = []
     for name in (first, last):
         replies += role.receive([embedding(name, "other", ()), embedding(name, "a", of[name])], 10.0)
-    assert sent(replies, "predictions") == [(b"other", ()), (b"a", TRACE if last == "bank" else (("x-request-id", b"42"),))]
+    assert sent(replies, "predictions") == [
+        (b"other", ()),
+        (b"a", TRACE if last == "bank" else (("x-request-id", b"42"),)),
+    ]

@@ -1,4 +1,5 @@
-"""Parties and a coordinator with keys, on the memory bus: what strangers write is refused and counted, and learning goes on."""
+"""Parties and a coordinator with keys, on the memory bus: what strangers write is refused and counted, and
+learning goes on."""
 
 from __future__ import annotations
 
@@ -40,7 +41,12 @@ class Loans:
         sections = self.keys.sections(member)
         content: dict[str, Any] = {
             **sections,
-            "federation": {"name": "loans", "parties": list(VERTICAL), "embedding_size": 1, **sections["federation"]},
+            "federation": {
+                "name": "loans",
+                "parties": list(VERTICAL),
+                "embedding_size": 1,
+                **sections["federation"],
+            },
             "bus": {"commit_interval_ms": 0},
             "predictions": self._predictions,
         }
@@ -52,14 +58,19 @@ class Loans:
         settings = VaflSettings(**content)
         specs = find_kind(settings.role.kind).topics(settings)
         known = self.bus.describe([spec.name for spec in specs])
-        self.bus.create([type(spec)(spec.name, 2, spec.compacted) for spec in specs if spec.name not in known])
+        self.bus.create(
+            [type(spec)(spec.name, 2, spec.compacted) for spec in specs if spec.name not in known]
+        )
         return build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
 
     def entities(self, numbers: Sequence[int]) -> None:
         records = []
         for number in numbers:
             key, partition = f"e{number}".encode(), number % 2
-            records += [Outgoing(f"seen-{party}", key, json.dumps({"x": number % 5}).encode(), partition) for party in VERTICAL]
+            records += [
+                Outgoing(f"seen-{party}", key, json.dumps({"x": number % 5}).encode(), partition)
+                for party in VERTICAL
+            ]
             records.append(Outgoing("results", key, json.dumps({"y": number % 2}).encode(), partition))
         self.bus.write(records)
         self.settle()
@@ -72,11 +83,14 @@ class Loans:
 
     def refused(self, member: str) -> Counter[str]:
         own = "vafl-coordinator" if member == "head" else member
-        return Counter(dict(letter.headers)["error"].decode() for letter in self.bus.read(f"loans.{own}.dead-letters"))
+        return Counter(
+            dict(letter.headers)["error"].decode() for letter in self.bus.read(f"loans.{own}.dead-letters")
+        )
 
 
 def test_a_samples_trace_and_time_go_with_sealed_messages(tmp_path: Path) -> None:
-    """Protects the whole way from a sample to its prediction: what goes along breaks no seal, and the seal goes no further."""
+    """Protects the whole way from a sample to its prediction: what goes along breaks no seal, and the seal
+    goes no further."""
     loans = Loans(tmp_path, headers=["traceparent"], event_time=True)
     then, trace = 1_600_000_000.0, ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     for party in VERTICAL:
@@ -90,7 +104,8 @@ def test_a_samples_trace_and_time_go_with_sealed_messages(tmp_path: Path) -> Non
 
 
 def test_vertical_messages_of_strangers_are_refused(tmp_path: Path) -> None:
-    """Protects both directions: embeddings and replies that are unsigned, forged, moved, or another party's change nothing."""
+    """Protects both directions: embeddings and replies that are unsigned, forged, moved, or another party's
+    change nothing."""
     loans = Loans(tmp_path)
     loans.entities(range(10))
     assert figure(loans.workers["bank"], "gradients") == 10
@@ -106,9 +121,20 @@ def test_vertical_messages_of_strangers_are_refused(tmp_path: Path) -> None:
             again(shown, partition=1 - shown.partition),
             again(shown, topic="loans.shop.embeddings"),
             party_sealed(loans, "shop", "loans.bank.embeddings", shown.key or b"", far, shown.partition),
-            Outgoing("loans.bank.gradients", answer.key, REPLY.encode(replace(reply, sequence=1)), answer.partition),
+            Outgoing(
+                "loans.bank.gradients", answer.key, REPLY.encode(replace(reply, sequence=1)), answer.partition
+            ),
             again(answer, topic="loans.shop.gradients"),
-            party_sealed(loans, "shop", "loans.shop.gradients", answer.key or b"", answer.value or b"", 0, "vafl-party", "shop"),
+            party_sealed(
+                loans,
+                "shop",
+                "loans.shop.gradients",
+                answer.key or b"",
+                answer.value or b"",
+                0,
+                "vafl-party",
+                "shop",
+            ),
         ]
     )
     loans.settle()

@@ -1,4 +1,5 @@
-"""An entity that comes in two partitions never meets itself: the coordinator says so, in its log and by not being ready."""
+"""An entity that comes in two partitions never meets itself: the coordinator says so, in its log and by not
+being ready."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def vafl(kind: str, party: str = "bank") -> dict[str, Any]:
         "bus": {"commit_interval_ms": 0},
     }
     if kind == "vafl-party":
-        return sections | {"party": {"name": party}, "samples": {"topic": f"{party}-rows", "features": ["age"]}}
+        return sections | {
+            "party": {"name": party},
+            "samples": {"topic": f"{party}-rows", "features": ["age"]},
+        }
     return sections | {"labels": {"topic": "outcomes", "label": "defaulted"}}
 
 
@@ -40,13 +44,18 @@ class Apart(Peers):
 
 @pytest.mark.parametrize("key", ["text", "int64"])
 def test_a_party_that_is_keyed_otherwise_is_told(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Protects the predictions of half of all entities: one party's binary keys put them elsewhere, and nothing said so."""
+    """Protects the predictions of half of all entities: one party's binary keys put them elsewhere, and
+    nothing said so."""
     shop = vafl("vafl-party", "shop")
     shop["samples"]["key"] = key
     federation = Apart(vafl("vafl-coordinator"), vafl("vafl-party"), shop)
     for number in range(12):
         federation.write("bank-rows", str(number).encode(), b'{"age": 0.5}')
-        federation.write("shop-rows", number.to_bytes(8, "big") if key == "int64" else str(number).encode(), b'{"age": 0.5}')
+        federation.write(
+            "shop-rows",
+            number.to_bytes(8, "big") if key == "int64" else str(number).encode(),
+            b'{"age": 0.5}',
+        )
     trouble = federation.workers[0].health.trouble
     assert ("never meet" in (trouble or "")) == (key == "int64")
     assert (caplog.text.count("keyed_otherwise") == 1) == (key == "int64")
@@ -58,7 +67,9 @@ def test_a_stray_record_is_nobodys_trouble_for_good() -> None:
     watch = PlaceWatch()
     watch.came(0, "a label", ["ann"])
     watch.came(1, "an embedding of shop", ["ann"])
-    assert "in partition 0 with a label and in partition 1 with an embedding of shop" in (watch.disorder or "")
+    assert "in partition 0 with a label and in partition 1 with an embedding of shop" in (
+        watch.disorder or ""
+    )
     assert [notice.reason for notice in watch.notices()] == ["keyed_otherwise"]
     watch.came(0, "a label", map(str, range(LATEST)))
     assert watch.disorder is None

@@ -1,4 +1,5 @@
-"""What the coordinator told of labels: lives of an entity, its ledger, its budget, and what it refuses to forget."""
+"""What the coordinator told of labels: lives of an entity, its ledger, its budget, and what it refuses to
+forget."""
 
 from __future__ import annotations
 
@@ -28,10 +29,15 @@ SECRET, PARTIES, NOISE = "5e" * 32, ("bank", "shop"), 1.0
 
 
 class Coordinator:
-    """A coordinator of partitions 0 and 1, embeddings of size 1 that are added up, and what it tells of labels."""
+    """A coordinator of partitions 0 and 1, embeddings of size 1 that are added up, and what it tells of
+    labels."""
 
     def __init__(
-        self, noise: float = NOISE, state: Iterable[StateChange] = (), loss: OutputLoss = LOGISTIC, **options: Any
+        self,
+        noise: float = NOISE,
+        state: Iterable[StateChange] = (),
+        loss: OutputLoss = LOGISTIC,
+        **options: Any,
     ) -> None:
         alignment = options.pop("alignment", Alignment(quorum=1, learning_quorum=1, wait_for=1))
         options = {"noise_secret": SECRET, **options}
@@ -60,8 +66,11 @@ class Coordinator:
                 self.log[change.partition, change.key] = change
         return list(self.log.values())
 
-    def lives(self, entity: str, label: float = 1.0, partition: int = 0, parties: Iterable[str] = PARTIES) -> list[float]:
-        """A label, then embeddings of 0 by all: what each party is told of the first output, less what it can compute."""
+    def lives(
+        self, entity: str, label: float = 1.0, partition: int = 0, parties: Iterable[str] = PARTIES
+    ) -> list[float]:
+        """A label, then embeddings of 0 by all: what each party is told of the first output, less what it can
+        compute."""
         told = self.labelled(entity, label, partition)
         for party in parties:
             told += self.shown(party, entity, partition)
@@ -77,7 +86,9 @@ class Coordinator:
         return self._take(f"embeddings/{party}", message, entity, partition)
 
     def _take(self, channel: str, message: Any, entity: str, partition: int) -> list[float]:
-        sends = self.role.receive([Received(channel, message, Record(channel, partition, 0, entity.encode(), b""))], 0.0)
+        sends = self.role.receive(
+            [Received(channel, message, Record(channel, partition, 0, entity.encode(), b""))], 0.0
+        )
         known = self.loss.gradient(np.zeros((1, self.loss.outputs)), np.zeros(1))[0, 0]
         told = [one for one in sends if isinstance(one, Send) and one.channel.startswith("gradients/")]
         return [float(np.frombuffer(REPLY.decode(one.value).gradient)[0] - known) for one in told]
@@ -92,8 +103,9 @@ class Coordinator:
 
 
 def test_an_entity_that_comes_back_has_noise_of_its_own() -> None:
-    """Protects the label of a customer who was forgotten and is shown again: the same noise on both would tell whether the label is
-    the same one, for certain. Of both tellings together no more is known than mu = sqrt(2) / noise allows.
+    """Protects the label of a customer who was forgotten and is shown again: the same noise on both would
+    tell whether the label is the same one, for certain. Of both tellings together no more is known than mu =
+    sqrt(2) / noise allows.
     """
     coordinator, count = Coordinator(), 1500
     generator = np.random.default_rng(1)
@@ -109,7 +121,8 @@ def test_an_entity_that_comes_back_has_noise_of_its_own() -> None:
 
 
 def test_within_a_life_the_noise_is_one() -> None:
-    """Protects from averaging: parties that are told one after the other, and again after a restart, are told the same."""
+    """Protects from averaging: parties that are told one after the other, and again after a restart, are told
+    the same."""
     alignment = Alignment(quorum=1, learning_quorum=1, wait_for=1, keep=True)
     coordinator = Coordinator(alignment=alignment)
     told = coordinator.lives("ann")
@@ -123,7 +136,8 @@ def test_within_a_life_the_noise_is_one() -> None:
 
 @pytest.mark.parametrize("what", ["fingerprint", "partition", "entity", "label", "secret", "noise", "loss"])
 def test_noise_is_named_by_all_that_it_belongs_to(what: str) -> None:
-    """Protects labels of two federations with one secret, of two partitions, and whatever else might meet the same noise."""
+    """Protects labels of two federations with one secret, of two partitions, and whatever else might meet the
+    same noise."""
 
     def noise(other: bool) -> float:
         other_than = what if other else ""
@@ -135,7 +149,9 @@ def test_noise_is_named_by_all_that_it_belongs_to(what: str) -> None:
             loss=softmax_loss(2) if other_than == "loss" else LOGISTIC,
         )
         label = 0.0 if other_than == "label" else 1.0
-        (told, *_) = coordinator.lives("bob" if other_than == "entity" else "ann", label, partition=int(other_than == "partition"))
+        (told, *_) = coordinator.lives(
+            "bob" if other_than == "entity" else "ann", label, partition=int(other_than == "partition")
+        )
         part = {"loss": 1.0}.get(other_than, -label)
         return (told - part) / strength
 
@@ -144,7 +160,8 @@ def test_noise_is_named_by_all_that_it_belongs_to(what: str) -> None:
 
 @pytest.mark.parametrize("change", [{"noise": 2.0}, {"noise_secret": "a5" * 32}])
 def test_another_noise_within_a_life_is_another_telling(change: dict[str, Any]) -> None:
-    """Protects from a restart with other settings between two parties' gradients: the second has other noise, and counts."""
+    """Protects from a restart with other settings between two parties' gradients: the second has other noise,
+    and counts."""
     before = Coordinator(alignment=Alignment(quorum=1, learning_quorum=1))
     before.labelled("ann")
     (first,) = before.shown("bank", "ann")
@@ -159,10 +176,13 @@ def test_another_noise_within_a_life_is_another_telling(change: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("loss", "mu"), [(LOGISTIC, 1.0), (softmax_loss(4), math.sqrt(2)), (SQUARE, 2.0)], ids=["logistic", "softmax", "square"]
+    ("loss", "mu"),
+    [(LOGISTIC, 1.0), (softmax_loss(4), math.sqrt(2)), (SQUARE, 2.0)],
+    ids=["logistic", "softmax", "square"],
 )
 def test_mu_of_a_label_is_what_two_labels_differ_by(loss: OutputLoss, mu: float) -> None:
-    """Protects the figure: against the largest distance of gradients of any two labels, taken from the loss itself."""
+    """Protects the figure: against the largest distance of gradients of any two labels, taken from the loss
+    itself."""
     labels = np.linspace(0, 1, 21) if loss.name == "square" else np.arange(max(2, loss.outputs)).astype(float)
     outputs = np.random.default_rng(3).normal(size=(1, loss.outputs)).repeat(len(labels), axis=0)
     gradients = loss.gradient(outputs, labels)
@@ -177,7 +197,8 @@ def test_mu_of_a_label_is_what_two_labels_differ_by(loss: OutputLoss, mu: float)
 
 
 def test_a_label_whose_budget_is_spent_is_told_no_more() -> None:
-    """Protects the promise: what would pass the budget is neither answered nor learnt from, whatever restarts; others are."""
+    """Protects the promise: what would pass the budget is neither answered nor learnt from, whatever
+    restarts; others are."""
     coordinator = Coordinator(budget=1.5)
     for expected in (2, 2, 0, 0):
         assert len(coordinator.lives("ann")) == expected
@@ -191,7 +212,8 @@ def test_a_label_whose_budget_is_spent_is_told_no_more() -> None:
 
 
 def test_what_is_withheld_is_counted_and_forgotten() -> None:
-    """Protects the memory and the alerts: an entity whose label may not be told waits for nobody once all have shown it."""
+    """Protects the memory and the alerts: an entity whose label may not be told waits for nobody once all
+    have shown it."""
     coordinator = Coordinator(budget=1.0)
     coordinator.lives("ann")
     assert coordinator.lives("ann") == []
@@ -205,7 +227,8 @@ def test_what_is_withheld_is_counted_and_forgotten() -> None:
 
 
 def test_nobody_is_asked_for_what_would_not_be_learnt_from() -> None:
-    """Protects parties' budgets: a newer embedding of an entity whose label may not be told would be shown for nothing."""
+    """Protects parties' budgets: a newer embedding of an entity whose label may not be told would be shown
+    for nothing."""
     alignment = Alignment(quorum=1, learning_quorum=1, max_staleness=0)
     coordinator = Coordinator(budget=1.0, alignment=alignment)
     coordinator.lives("ann")
@@ -217,12 +240,19 @@ def test_nobody_is_asked_for_what_would_not_be_learnt_from() -> None:
 
 
 def test_the_ledger_of_labels_is_bounded() -> None:
-    """Protects the memory, and the promise where it is full: of whom nothing can be remembered nothing is told."""
+    """Protects the memory, and the promise where it is full: of whom nothing can be remembered nothing is
+    told."""
     coordinator = Coordinator(ledger_limit=2)
     assert [len(coordinator.lives(name)) for name in ("ann", "bob", "cid", "ann")] == [2, 2, 0, 2]
     assert coordinator.figure("withheld_labels", "ledger") == 2
     assert (
-        len([key for _, key in coordinator.log or [(0, change.key) for change in coordinator.state] if key.startswith(b"spent/")])
+        len(
+            [
+                key
+                for _, key in coordinator.log or [(0, change.key) for change in coordinator.state]
+                if key.startswith(b"spent/")
+            ]
+        )
         == 2
     )
 
@@ -231,7 +261,11 @@ def test_without_noise_nothing_is_claimed() -> None:
     """Protects whoever reads the metrics: without noise there is no mu of labels, and no ledger."""
     coordinator = Coordinator(0.0)
     assert len(coordinator.lives("ann")) == 2
-    assert not {one.name for one in coordinator.role.measure()} & {"label_mu", "label_epsilon", "label_budget_mu"}
+    assert not {one.name for one in coordinator.role.measure()} & {
+        "label_mu",
+        "label_epsilon",
+        "label_budget_mu",
+    }
     assert not [change for change in coordinator.state if change.key.startswith(b"spent/")]
 
 
@@ -239,7 +273,8 @@ def test_without_noise_nothing_is_claimed() -> None:
 
 
 def test_a_coordinator_with_a_ledger_does_not_go_on_without_noise() -> None:
-    """Protects labels whose budget is spent: a setting that is lost by mistake would tell them without any noise."""
+    """Protects labels whose budget is spent: a setting that is lost by mistake would tell them without any
+    noise."""
     before = Coordinator()
     before.lives("ann")
     with pytest.raises(PeerError, match=r"privacy\.reply_noise is missing.*privacy\.without_noise = true"):
@@ -264,8 +299,8 @@ def test_no_mu_is_claimed_of_labels_that_were_told_without_noise() -> None:
 
 
 def test_state_of_before_there_was_a_ledger_of_labels_is_read() -> None:
-    """Protects an upgrade: what an older release remembered of entities and counters lacks the new fields, and a party's ledger
-    had mu^2 alone.
+    """Protects an upgrade: what an older release remembered of entities and counters lacks the new fields,
+    and a party's ledger had mu^2 alone.
     """
     before = Coordinator(alignment=Alignment(quorum=1, learning_quorum=1, wait_for=2))
     before.labelled("ann")
@@ -273,7 +308,10 @@ def test_state_of_before_there_was_a_ledger_of_labels_is_read() -> None:
     fields = {b"task": 3, b"entity/ann": 8}
     old = [
         StateChange(
-            one.channel, one.partition, one.key, msgspec.msgpack.encode(msgspec.msgpack.decode(one.value)[: fields[one.key]])
+            one.channel,
+            one.partition,
+            one.key,
+            msgspec.msgpack.encode(msgspec.msgpack.decode(one.value)[: fields[one.key]]),
         )
         if one.key in fields and one.value is not None
         else one
@@ -286,7 +324,11 @@ def test_state_of_before_there_was_a_ledger_of_labels_is_read() -> None:
     ledger = Ledger(10, 4.0)
     ledger.restore(b"ann", msgspec.msgpack.encode(2.25))
     assert ledger.spent("ann") == 2.25
-    assert (ledger.refusal("ann", 1.75), ledger.refusal("ann", 1.76), ledger.largest) == (None, "budget", 2.25)
+    assert (ledger.refusal("ann", 1.75), ledger.refusal("ann", 1.76), ledger.largest) == (
+        None,
+        "budget",
+        2.25,
+    )
 
 
 # ---- settings
@@ -299,13 +341,19 @@ def settings(kind: str, **privacy: Any) -> VaflSettings:
         else {"party": {"name": "bank"}, "samples": {"topic": "accounts", "features": ["x"]}}
     )
     federation = {"name": "f", "parties": list(PARTIES), "embedding_size": 1}
-    return VaflSettings.model_validate({"federation": federation, "role": {"kind": kind}, "privacy": privacy, **own})
+    return VaflSettings.model_validate(
+        {"federation": federation, "role": {"kind": kind}, "privacy": privacy, **own}
+    )
 
 
 def test_a_coordinators_budget_is_of_its_labels(tmp_path: Path) -> None:
-    """Protects operators from a budget that nothing keeps: a coordinator's belongs to reply_noise, a party's to embeddings."""
+    """Protects operators from a budget that nothing keeps: a coordinator's belongs to reply_noise, a party's
+    to embeddings."""
     secret = str(tmp_path / "secret")
-    assert settings("vafl-coordinator", reply_noise=1.0, budget_mu=2.0, secret_file=secret).privacy.budget_mu == 2.0
+    assert (
+        settings("vafl-coordinator", reply_noise=1.0, budget_mu=2.0, secret_file=secret).privacy.budget_mu
+        == 2.0
+    )
     with pytest.raises(ValueError, match="embedding_norm is missing"):
         settings("vafl-coordinator", budget_mu=2.0)
     with pytest.raises(ValueError, match="embedding_norm is missing"):
@@ -315,16 +363,25 @@ def test_a_coordinators_budget_is_of_its_labels(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_nothing_fits_is_refused_at_the_start(tmp_path: Path) -> None:
-    """Protects operators from a member that is ready, and learns of nobody: the least that learning costs is said."""
+    """Protects operators from a member that is ready, and learns of nobody: the least that learning costs is
+    said."""
     path = tmp_path / "secret"
     path.write_bytes(bytes(range(32)))
     path.chmod(0o600)
-    noise = {"embedding_norm": 1.0, "embedding_noise": 4.0, "gradient_norm": 1.0, "gradient_noise": 4.0, "secret_file": str(path)}
+    noise = {
+        "embedding_norm": 1.0,
+        "embedding_noise": 4.0,
+        "gradient_norm": 1.0,
+        "gradient_noise": 4.0,
+        "secret_file": str(path),
+    }
     for kind, least, privacy in (
         ("vafl-party", 0.7071, noise),
         ("vafl-coordinator", 0.5, {"reply_noise": 2.0, "secret_file": str(path)}),
     ):
         build = find_kind(kind).build
         build(settings(kind, **privacy, budget_mu=least + 1e-3))
-        with pytest.raises(ConfigurationError, match=rf"budget_mu = {least - 1e-3:g}: .* mu = {least}, so nothing would ever"):
+        with pytest.raises(
+            ConfigurationError, match=rf"budget_mu = {least - 1e-3:g}: .* mu = {least}, so nothing would ever"
+        ):
             build(settings(kind, **privacy, budget_mu=least - 1e-3))

@@ -1,4 +1,5 @@
-"""The board of vertical federations, asked of a real Prometheus that has watched one through kills and restarts."""
+"""The board of vertical federations, asked of a real Prometheus that has watched one through kills and
+restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ pytestmark = pytest.mark.long
 LABELS, PREDICTIONS, PARTIES = "labels", f"{FEDERATION}.predictions", ("bank", "shop")
 COUNT = 100
 NOISE, NORMAL = 8, NormalDist()
-PARTY_NOISE = f"embedding_norm = 1\nembedding_noise = {NOISE}\ngradient_norm = 1\ngradient_noise = {NOISE}\nbudget_mu = 2"
+PARTY_NOISE = (
+    f"embedding_norm = 1\nembedding_noise = {NOISE}\ngradient_norm = 1\ngradient_noise = {NOISE}\nbudget_mu "
+    "= 2"
+)
 LABEL_NOISE = "reply_noise = 2\nbudget_mu = 1.5"
 
 
@@ -34,7 +38,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         secret.touch(0o600)
         secret.write_bytes(hashlib.sha512(member.encode()).digest())
         noises[member] = f'[privacy]\nsecret_file = "{secret}"\n{noise}\n'
-    with federation("vafl", Plan("async", "sqlite"), folder, lambda member, own: own + noises.get(member, "")) as found:
+    with federation(
+        "vafl", Plan("async", "sqlite"), folder, lambda member, own: own + noises.get(member, "")
+    ) as found:
         for number, killed in enumerate(("coordinator", "bank")):
             columns, labels = found.load(number * COUNT, (number + 1) * COUNT)
             shown = found.count(f"{FEDERATION}.bank.embeddings")
@@ -43,7 +49,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             found.kill(killed)
             found.start(killed)
             found.rest()
-            # What was counted and not scraped is lost with a killed worker: nobody is killed while predictions are scored.
+            # What was counted and not scraped is lost with a killed worker: nobody is killed while
+            # predictions are scored.
             found.write(labels)
             found.rest()
         # Workers that come back and have nothing to do.
@@ -65,7 +72,8 @@ def first_labels(watched: Watched) -> dict[str, float]:
 
 
 def test_loss_and_accuracy_are_those_of_the_topics(watched: Watched) -> None:
-    """Protects whoever reads the board after a restart: loss and accuracy are the topics', whoever was killed."""
+    """Protects whoever reads the board after a restart: loss and accuracy are the topics', whoever was
+    killed."""
     predictions = {one["entity"]: one["prediction"] for one in watched.contents(PREDICTIONS)}
     told = [(predictions[name], label) for name, label in first_labels(watched).items()]
     assert len(told) > COUNT
@@ -78,7 +86,11 @@ def test_loss_and_accuracy_are_those_of_the_topics(watched: Watched) -> None:
 def test_counts_are_those_of_the_topics(watched: Watched) -> None:
     """Protects every line that is a rate: what workers count is what lies in the topics."""
     revisions = [json.loads(one.value or b"")["revision"] for one in watched.latest(PREDICTIONS)]
-    replies = [REPLY.decode(one.value) for party in PARTIES for one in watched.latest(f"{FEDERATION}.{party}.gradients")]
+    replies = [
+        REPLY.decode(one.value)
+        for party in PARTIES
+        for one in watched.latest(f"{FEDERATION}.{party}.gradients")
+    ]
     gradients = sum(bool(reply.gradient) for reply in replies)
     embeddings = sum(watched.written(f"{FEDERATION}.{party}.embeddings") for party in PARTIES)
     earlier = {one.key for one in watched.earlier(LABELS)}
@@ -100,8 +112,8 @@ def test_counts_are_those_of_the_topics(watched: Watched) -> None:
 
 
 def test_privacy_is_what_was_released(watched: Watched) -> None:
-    """Protects the figure that a budget is watched by: mu follows from how often a party showed an entity and learnt from it, and
-    from how often its label was told, over all restarts."""
+    """Protects the figure that a budget is watched by: mu follows from how often a party showed an entity and
+    learnt from it, and from how often its label was told, over all restarts."""
     shown = Counter((one.key or b"").decode() for one in watched.bus.read(f"{FEDERATION}.shop.embeddings"))
     replies = [REPLY.decode(one.value) for one in watched.bus.read(f"{FEDERATION}.shop.gradients")]
     learnt = Counter(reply.entity for reply in replies if reply.gradient)
@@ -118,10 +130,14 @@ def test_privacy_is_what_was_released(watched: Watched) -> None:
 def test_no_line_is_empty(watched: Watched) -> None:
     """Protects panels from being empty, or NaN, on a federation that works, and after restarts."""
     # There are no rounds, and whoever has noise has it on steps too.
-    without = {("Rounds that timed out", "{{group}}"), ("Privacy: mu against the budget", "no guarantee, {{group}} {{instance}}")}
+    without = {
+        ("Rounds that timed out", "{{group}}"),
+        ("Privacy: mu against the budget", "no guarantee, {{group}} {{instance}}"),
+    }
     assert watched.empty() == NOTHING_REFUSED | without
 
 
 def test_the_service_is_as_it_is(watched: Watched) -> None:
-    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as
+    they were."""
     assert watched.service() == watched.resting

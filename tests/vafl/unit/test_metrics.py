@@ -43,7 +43,9 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         ("baskets", {"visits": 1.0, "returns": 1.0}),
         ("outcomes", {"defaulted": 1}),
     ):
-        bus.write([Outgoing(topic, b"ann", json.dumps(content).encode()), Outgoing(topic, b"ann", b"no record")])
+        bus.write(
+            [Outgoing(topic, b"ann", json.dumps(content).encode()), Outgoing(topic, b"ann", b"no record")]
+        )
         for worker in workers * 3:
             worker.step(0.0)
     found: Served = {}
@@ -55,15 +57,20 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 
 
 def test_documented_metrics_are_the_exported_ones(served: Served) -> None:
-    """Protects dashboards and alerts: what the reference names is what members serve, with its kind and labels."""
+    """Protects dashboards and alerts: what the reference names is what members serve, with its kind and
+    labels."""
     found = [*role_metrics(SYSTEM).values(), worker_metrics()]
     documented = {name: (one.kind, set(one.labels)) for metrics in found for name, one in metrics.items()}
     # The square loss alone has it.
     assert documented.keys() - served.keys() == {"streamfl_rmse_windowed"}
-    assert {name: documented[name][0] for name in served} == {name: kind for name, (kind, _) in served.items()}
+    assert {name: documented[name][0] for name in served} == {
+        name: kind for name, (kind, _) in served.items()
+    }
     # Of long work, which these roles have none of, nothing is served but the name.
     without = {"streamfl_work_seconds"}
-    assert {name for name, (_, labels) in served.items() if documented[name][1] != labels - OF_EACH_SERIES} == without
+    assert {
+        name for name, (_, labels) in served.items() if documented[name][1] != labels - OF_EACH_SERIES
+    } == without
 
 
 def test_vertical_queries_find_what_members_serve(served: Served) -> None:
@@ -75,8 +82,11 @@ def test_vertical_queries_find_what_members_serve(served: Served) -> None:
 
 
 def test_vertical_overview_shows_what_it_promises() -> None:
-    """Protects its purpose: what comes of learning, who is behind, what is forgotten, what privacy is left, and what is broken."""
-    assert set(re.findall(r"streamfl_\w+", " ".join(one for board in DASHBOARDS for one in board.expressions))) >= {
+    """Protects its purpose: what comes of learning, who is behind, what is forgotten, what privacy is left,
+    and what is broken."""
+    assert set(
+        re.findall(r"streamfl_\w+", " ".join(one for board in DASHBOARDS for one in board.expressions))
+    ) >= {
         "streamfl_loss_windowed",
         "streamfl_accuracy",
         "streamfl_loss_sum_total",

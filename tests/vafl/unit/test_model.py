@@ -41,14 +41,27 @@ def settings(model: str, privacy: dict[str, Any] | None = None, **embedding: Any
 
 
 def test_the_pages_example_is_the_built_in_linear_map() -> None:
-    """Protects whoever follows the page: it loads, and does what the built-in network without a constant does."""
-    own, built_in = embedding_function(settings("clinic_models:embedding"), 3), DenseNetwork([3, 2], bias=False, dtype=np.float64)
+    """Protects whoever follows the page: it loads, and does what the built-in network without a constant
+    does."""
+    own, built_in = (
+        embedding_function(settings("clinic_models:embedding"), 3),
+        DenseNetwork([3, 2], bias=False, dtype=np.float64),
+    )
     generator = np.random.default_rng(1)
-    inputs, cotangents, parameters = generator.normal(size=(5, 3)), generator.normal(size=(5, 2)), generator.normal(size=6)
+    inputs, cotangents, parameters = (
+        generator.normal(size=(5, 3)),
+        generator.normal(size=(5, 2)),
+        generator.normal(size=6),
+    )
     one, other = (function.forward(parameters, inputs) for function in (own, built_in))
     np.testing.assert_allclose(one.outputs, other.outputs)
-    np.testing.assert_allclose(own.backward(parameters, one, cotangents), built_in.backward(parameters, other, cotangents))
-    clipped = [function.backward_each(parameters, done, cotangents, 0.5) for function, done in ((own, one), (built_in, other))]
+    np.testing.assert_allclose(
+        own.backward(parameters, one, cotangents), built_in.backward(parameters, other, cotangents)
+    )
+    clipped = [
+        function.backward_each(parameters, done, cotangents, 0.5)
+        for function, done in ((own, one), (built_in, other))
+    ]
     np.testing.assert_allclose(*clipped)
 
 
@@ -67,7 +80,8 @@ def test_the_pages_example_is_the_built_in_linear_map() -> None:
     ],
 )
 def test_a_model_that_does_not_fit_is_told_of_at_the_start(model: str, text: str, module: ModuleType) -> None:
-    """Protects operators from a party that fails at its first sample: what is wrong with the model is said before."""
+    """Protects operators from a party that fails at its first sample: what is wrong with the model is said
+    before."""
     module.__dict__["wide"] = lambda inputs, outputs, precision: module.Linear(inputs, outputs + 1, precision)
     module.__dict__["single"] = lambda inputs, outputs, precision: module.Linear(inputs, outputs, "float32")
 
@@ -93,10 +107,14 @@ def test_a_model_that_does_not_fit_is_told_of_at_the_start(model: str, text: str
         embedding_function(settings(model), 3)
 
 
-@pytest.mark.parametrize(("result", "text"), [(None, "backward_each"), (np.zeros(2), r"backward_each .* \(2,\)")])
-def test_private_steps_need_the_sum_of_shortened_gradients(result: Any, text: str, module: ModuleType) -> None:
-    """Protects a party with noise on its steps from a traceback at the first: what that alone needs is tried at the start, and
-    asked of nobody else.
+@pytest.mark.parametrize(
+    ("result", "text"), [(None, "backward_each"), (np.zeros(2), r"backward_each .* \(2,\)")]
+)
+def test_private_steps_need_the_sum_of_shortened_gradients(
+    result: Any, text: str, module: ModuleType
+) -> None:
+    """Protects a party with noise on its steps from a traceback at the first: what that alone needs is tried
+    at the start, and asked of nobody else.
     """
 
     class Whole(module.Linear):  # type: ignore[name-defined]
@@ -115,7 +133,8 @@ def test_private_steps_need_the_sum_of_shortened_gradients(result: Any, text: st
 
 
 def test_a_network_that_no_memory_holds_is_refused_by_its_keys() -> None:
-    """Protects whoever mistypes a size from running out of memory: party and coordinator say which keys make too many numbers."""
+    """Protects whoever mistypes a size from running out of memory: party and coordinator say which keys make
+    too many numbers."""
     shape = {"embedding_size": 65_536, "parties": ["a", "b"], "name": "f"}
     made = VaflSettings(
         federation=shape,  # type: ignore[arg-type]
@@ -123,7 +142,9 @@ def test_a_network_that_no_memory_holds_is_refused_by_its_keys() -> None:
         embedding={"hidden": [65_536]},  # type: ignore[arg-type]
         head={"kind": "network", "hidden": [65_536]},  # type: ignore[arg-type]
     )
-    with pytest.raises(ConfigurationError, match=r"embedding.hidden and federation.embedding_size: they make 4,295,"):
+    with pytest.raises(
+        ConfigurationError, match=r"embedding.hidden and federation.embedding_size: they make 4,295,"
+    ):
         embedding_function(made, 3)
     with pytest.raises(ConfigurationError, match=r"head.hidden.*: they make 8,590,"):
         head(made)
@@ -137,10 +158,17 @@ def test_layers_and_a_model_of_ones_own_exclude_one_another() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["import torch", "from streamfl.vafl.functions.torch_model import TorchModel\nembedding = lambda *sizes: TorchModel(None)"],
+    [
+        "import torch",
+        "from streamfl.vafl.functions.torch_model import TorchModel\nembedding = lambda *sizes: "
+        "TorchModel(None)",
+    ],
 )
-def test_without_pytorch_it_is_said_what_to_install(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Protects operators from a bare import error, whether their own module asks for PyTorch first or streamfl does."""
+def test_without_pytorch_it_is_said_what_to_install(
+    source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Protects operators from a bare import error, whether their own module asks for PyTorch first or
+    streamfl does."""
     (tmp_path / "torch_models.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)

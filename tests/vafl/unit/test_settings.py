@@ -1,4 +1,5 @@
-"""The sizes that a vertical federation's settings allow: whatever its members remember or send fits into a record."""
+"""The sizes that a vertical federation's settings allow: whatever its members remember or send fits into a
+record."""
 
 from __future__ import annotations
 
@@ -27,18 +28,23 @@ CLASSES = {"learning": {"loss": "softmax", "classes": 41_496}}
 NETWORK = {"head": {"kind": "network"}}
 
 
-def vertical(kind: str, parties: int, size: int, sections: dict[str, Any], precision: str = "float32") -> VaflSettings:
+def vertical(
+    kind: str, parties: int, size: int, sections: dict[str, Any], precision: str = "float32"
+) -> VaflSettings:
     """A member's settings, with what it cannot do without, as a command loads them."""
     names = [f"p{number}" for number in range(parties)]
     federation = {"name": "f", "parties": names, "embedding_size": size, "precision": precision}
     own: dict[str, Any] = {"labels": {"topic": "t", "label": "y"}}
     if kind == PARTY:
         own = {"party": {"name": "p0"}, "samples": {"topic": "t", "features": ["x"]}}
-    return load_settings(None, VaflSettings, {"federation": federation, "role": {"kind": kind}, **own, **sections})
+    return load_settings(
+        None, VaflSettings, {"federation": federation, "role": {"kind": kind}, **own, **sections}
+    )
 
 
 def written(role: Role, channel: str, message: Any) -> list[int]:
-    """Sizes of the records that a role writes because of one message about the entity with the longest name."""
+    """Sizes of the records that a role writes because of one message about the entity with the longest
+    name."""
     record = Record("t", 0, 0, LONGEST_ENTITY.encode(), b"")
     replies = role.receive([Received(channel, message, record)], 1e9)
     sends = [said for said in replies if isinstance(said, Send)]
@@ -60,8 +66,8 @@ def written(role: Role, channel: str, message: Any) -> list[int]:
 def test_the_largest_vertical_federations_fit_into_records(
     parties: int, size: int, precision: Literal["float32", "float64"], sections: dict[str, Any]
 ) -> None:
-    """Protects a coordinator from records that Kafka refuses, which would stop it for good: with the most that its settings allow
-    it writes what is smaller, of any name, and no far smaller federation is refused.
+    """Protects a coordinator from records that Kafka refuses, which would stop it for good: with the most
+    that its settings allow it writes what is smaller, of any name, and no far smaller federation is refused.
     """
     settings = vertical(COORDINATOR, parties, size, sections | {"alignment": {"quorum": parties}}, precision)
     role = cast(VaflCoordinator, find_kind(COORDINATOR).build(settings))
@@ -80,10 +86,24 @@ def test_the_largest_vertical_federations_fit_into_records(
 @pytest.mark.parametrize(
     ("kind", "parties", "size", "precision", "sections", "words"),
     [
-        (PARTY, 64, 3875, "float32", {}, ["federation.embedding_size = 3875", "64 parties", "at most 3874", "name fewer parties"]),
+        (
+            PARTY,
+            64,
+            3875,
+            "float32",
+            {},
+            ["federation.embedding_size = 3875", "64 parties", "at most 3874", "name fewer parties"],
+        ),
         (COORDINATOR, 64, 3875, "float32", NETWORK, ["federation.embedding_size = 3875", "at most 3874"]),
         (COORDINATOR, 3, 41_488, "float64", NETWORK, ["at most 41487", 'federation.precision = "float32"']),
-        (COORDINATOR, 64, 1208, "float64", CLASSES | NETWORK, ["federation.embedding_size = 1208", "at most 1207"]),
+        (
+            COORDINATOR,
+            64,
+            1208,
+            "float64",
+            CLASSES | NETWORK,
+            ["federation.embedding_size = 1208", "at most 1207"],
+        ),
         (COORDINATOR, 4, 41_496, "float32", CLASSES, ["at most 38886", 'head.kind = "network" takes any']),
         (
             COORDINATOR,
@@ -98,8 +118,8 @@ def test_the_largest_vertical_federations_fit_into_records(
 def test_vertical_federations_too_large_for_records_are_refused(
     kind: str, parties: int, size: int, precision: str, sections: dict[str, Any], words: list[str]
 ) -> None:
-    """Protects members from a start that can only end in a record that Kafka refuses: the text says which number is too large, how
-    large it may be, and what else would help.
+    """Protects members from a start that can only end in a record that Kafka refuses: the text says which
+    number is too large, how large it may be, and what else would help.
     """
     with pytest.raises(ConfigurationError) as caught:
         vertical(kind, parties, size, sections, precision)
@@ -107,8 +127,8 @@ def test_vertical_federations_too_large_for_records_are_refused(
 
 
 def test_a_partys_memory_of_an_entity_fits_into_a_record() -> None:
-    """Protects a party with very many inputs from a record that Kafka refuses: of an entity that waits for its step it remembers
-    the inputs and the gradient in one.
+    """Protects a party with very many inputs from a record that Kafka refuses: of an entity that waits for
+    its step it remembers the inputs and the gradient in one.
     """
 
     def settings(inputs: int) -> VaflSettings:

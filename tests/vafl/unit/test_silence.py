@@ -1,4 +1,5 @@
-"""A party or coordinator whose peers have fallen silent is not ready, says who should answer, and recovers by itself."""
+"""A party or coordinator whose peers have fallen silent is not ready, says who should answer, and recovers by
+itself."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ def vafl(kind: str, party: str = "bank") -> dict[str, Any]:
         "bus": {"commit_interval_ms": 0},
     }
     if kind == "vafl-party":
-        return sections | {"party": {"name": party}, "samples": {"topic": f"{party}-rows", "features": ["age"]}}
+        return sections | {
+            "party": {"name": party},
+            "samples": {"topic": f"{party}-rows", "features": ["age"]},
+        }
     return sections | {"labels": {"topic": "outcomes", "label": "defaulted"}}
 
 

@@ -1,4 +1,5 @@
-"""A vertical federation on a file: figures and trace against calculations of their own, and mistakes of whoever asks for it."""
+"""A vertical federation on a file: figures and trace against calculations of their own, and mistakes of
+whoever asks for it."""
 
 from __future__ import annotations
 
@@ -35,14 +36,16 @@ batch_size = 8
 [embedding]
 standardise = false
 """
-SYNCHRONOUS = 'wait_for = 2\nregularisation = 0.01\n[alignment]\nquorum = 2\n'
+SYNCHRONOUS = "wait_for = 2\nregularisation = 0.01\n[alignment]\nquorum = 2\n"
 ROWS, LEARNT = 150, 120
 
 
 class Line:
     """``streamfl simulate`` in this process, on a file of the test's own."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
         self.folder = folder
         generator = np.random.default_rng(3)
@@ -54,13 +57,18 @@ class Line:
         self.frame["kind"] = generator.integers(0, 3, ROWS)
         self.frame.to_csv(folder / "data.csv", index=False)
 
-    def __call__(self, *arguments: object, more: str = "", kind: str = "vafl-coordinator") -> tuple[int, str, str]:
-        """Exit code, stdout and stderr, for parties with the columns 0:2 and 2:5 unless these arguments say otherwise."""
+    def __call__(
+        self, *arguments: object, more: str = "", kind: str = "vafl-coordinator"
+    ) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr, for parties with the columns 0:2 and 2:5 unless these arguments say
+        otherwise."""
         config = self.folder / "loans.toml"
         config.write_text(CONFIG.format(kind=kind, more=more))
         split = () if "--split" in arguments else ("--split", "bank=0:2,shop=2:5")
         data = () if "--data" in arguments else ("--data", self.folder / "five.csv")
-        self.frame[["age", "income", "debts", "visits", "returns", "y"]].to_csv(self.folder / "five.csv", index=False)
+        self.frame[["age", "income", "debts", "visits", "returns", "y"]].to_csv(
+            self.folder / "five.csv", index=False
+        )
         return run_command(self._monkeypatch, self._capture, "simulate", config, *data, *split, *arguments)
 
     def json(self, *arguments: object, **settings: str) -> dict[str, Any]:
@@ -80,12 +88,15 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_a_synchronous_run_is_computed_again_from_its_trace(line: Line) -> None:
-    """Protects whoever checks a run: from the trace's inputs, labels and orders alone, every embedding that was sent, the final
-    parameters and the printed figures come out again, by gradient descent on the joined table.
+    """Protects whoever checks a run: from the trace's inputs, labels and orders alone, every embedding that
+    was sent, the final parameters and the printed figures come out again, by gradient descent on the joined
+    table.
     """
     found = line.json("--epochs", 3, "--delays", "bank=1,shop=4", "--trace", line.folder, more=SYNCHRONOUS)
     trace = line.trace()
-    joined = np.hstack([np.hstack([trace[f"inputs/{party}"], np.ones((ROWS, 1))]) for party in ("bank", "shop")])
+    joined = np.hstack(
+        [np.hstack([trace[f"inputs/{party}"], np.ones((ROWS, 1))]) for party in ("bank", "shop")]
+    )
     raw = line.frame.to_numpy(float)
     np.testing.assert_allclose(joined[:, :2] * found["input_norms"]["bank"], raw[:, :2])
     np.testing.assert_allclose(np.square(joined[:LEARNT, 3:6]).mean(), 1.0)
@@ -103,9 +114,15 @@ def test_a_synchronous_run_is_computed_again_from_its_trace(line: Line) -> None:
     assert len(trace["upload_values"]) == found["uploads"] == 2 * 3 * LEARNT
     own = [slice(0, 3), slice(3, 7)]
     for party, entity, version, values in zip(
-        trace["upload_party"], trace["upload_entity"], trace["upload_version"], trace["upload_values"], strict=True
+        trace["upload_party"],
+        trace["upload_entity"],
+        trace["upload_version"],
+        trace["upload_values"],
+        strict=True,
     ):
-        assert values[0] == pytest.approx(joined[entity, own[party]] @ iterates[version][own[party]], abs=1e-10)
+        assert values[0] == pytest.approx(
+            joined[entity, own[party]] @ iterates[version][own[party]], abs=1e-10
+        )
     scores, truth = joined[LEARNT:] @ theta, labels[LEARNT:]
     pairs = [(a > b) + 0.5 * (a == b) for a in scores[truth == 1] for b in scores[truth == 0]]
     assert found["auc"] == pytest.approx(np.mean(pairs))
@@ -115,25 +132,30 @@ def test_a_synchronous_run_is_computed_again_from_its_trace(line: Line) -> None:
 
 
 def test_a_party_that_is_absent_is_stood_for_by_its_mean(line: Line) -> None:
-    """Protects what is said of missing parties: the mean of all embeddings that were sent takes the place of an absent party's, and
-    the figures say what is lost by that.
+    """Protects what is said of missing parties: the mean of all embeddings that were sent takes the place of
+    an absent party's, and the figures say what is lost by that.
     """
     found = line.json("--online", "--label-delay", 5, "--trace", line.folder)
     trace = line.trace()
-    scores = [np.hstack([trace[f"inputs/{party}"], np.ones((ROWS, 1))]) @ trace[f"final/{party}"] for party in ("bank", "shop")]
+    scores = [
+        np.hstack([trace[f"inputs/{party}"], np.ones((ROWS, 1))]) @ trace[f"final/{party}"]
+        for party in ("bank", "shop")
+    ]
     means = [trace["upload_values"][trace["upload_party"] == number].mean() for number in (0, 1)]
     truth = trace["labels"][LEARNT:]
     for absent, name in enumerate(("bank", "shop")):
         outputs = scores[1 - absent][LEARNT:] + means[absent]
         assert found["absent"][name]["accuracy"] == pytest.approx(np.mean((outputs > 0) == truth))
-        assert found["absent"][name]["loss"] == pytest.approx(np.mean(np.logaddexp(0, outputs) - truth * outputs))
+        assert found["absent"][name]["loss"] == pytest.approx(
+            np.mean(np.logaddexp(0, outputs) - truth * outputs)
+        )
         assert found["absent"][name]["loss"] > found["loss"]
 
 
 @pytest.mark.parametrize("late", [(), ("--network-delay", 2.25, "--coordinator-delay", 0.7)])
 def test_an_asynchronous_run_is_computed_again_from_its_trace(line: Line, late: tuple[object, ...]) -> None:
-    """Protects the trace where order decides: uploads, labels and replies are there in the order in which they had effect, so that
-    every gradient follows from the embeddings that the coordinator held.
+    """Protects the trace where order decides: uploads, labels and replies are there in the order in which
+    they had effect, so that every gradient follows from the embeddings that the coordinator held.
     """
     options = ("--online", "--label-delay", 20, "--delays", "bank=1,shop=3", *late, "--trace", line.folder)
     found = line.json(*options, more="quorum = 1\n")
@@ -163,7 +185,12 @@ def test_an_asynchronous_run_is_computed_again_from_its_trace(line: Line, late: 
             held.setdefault(entity, {})[party] = (int(trace["upload_sequence"][number]), value)
             if entity in known:
                 learn(entity, [party])
-    replies = zip(trace["reply_party"].tolist(), trace["reply_sequence"].tolist(), trace["reply_values"][:, 0], strict=True)
+    replies = zip(
+        trace["reply_party"].tolist(),
+        trace["reply_sequence"].tolist(),
+        trace["reply_values"][:, 0],
+        strict=True,
+    )
     sent = {(party, sequence): value for party, sequence, value in replies}
     assert sent.keys() == expected.keys()
     np.testing.assert_allclose([sent[key] for key in expected], list(expected.values()), atol=1e-12)
@@ -171,8 +198,8 @@ def test_an_asynchronous_run_is_computed_again_from_its_trace(line: Line, late: 
 
 
 def test_labels_come_as_late_as_was_asked(line: Line) -> None:
-    """Protects experiments on late labels: none is there before the farthest party has shown so many more entities, all come in
-    the end, and each party learns from each entity once.
+    """Protects experiments on late labels: none is there before the farthest party has shown so many more
+    entities, all come in the end, and each party learns from each entity once.
     """
     found = line.json("--online", "--label-delay", 30, "--delays", "shop=2", "--trace", line.folder)
     trace = line.trace()
@@ -195,7 +222,8 @@ def test_a_run_with_random_delays_goes_on_to_its_end(line: Line, seed: int) -> N
 
 
 def test_delays_are_the_virtual_time(line: Line) -> None:
-    """Protects claims about speed: 15 uploads of 8 entities at 10 seconds take that, and waiting for nobody after the last."""
+    """Protects claims about speed: 15 uploads of 8 entities at 10 seconds take that, and waiting for nobody
+    after the last."""
     found = line.json("--delays", "bank=1,shop=10")
     # The last upload is the fifteenth; its gradients are taken at the turn after it.
     assert found["virtual_seconds"] == pytest.approx(150.0)
@@ -205,8 +233,8 @@ def test_delays_are_the_virtual_time(line: Line) -> None:
 
 
 def test_a_far_slower_party_costs_no_idle_turns(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects whoever simulates a party that is very slow: turns in which nothing can happen are not gone through one by one, and
-    what is learnt is what comes at a lesser delay.
+    """Protects whoever simulates a party that is very slow: turns in which nothing can happen are not gone
+    through one by one, and what is learnt is what comes at a lesser delay.
     """
     turns = 0
     turn = VerticalFederation._take_turn
@@ -221,7 +249,9 @@ def test_a_far_slower_party_costs_no_idle_turns(line: Line, monkeypatch: pytest.
     for distribution in ("constant", "exponential"):
         turns = 0
         slow, less = (
-            line.json("--delays", f"bank=1,shop={delay}", "--delay-distribution", distribution, more=SYNCHRONOUS)
+            line.json(
+                "--delays", f"bank=1,shop={delay}", "--delay-distribution", distribution, more=SYNCHRONOUS
+            )
             for delay in (1_000_000, 50)
         )
         # The parameters depend on the entities' order only.
@@ -233,15 +263,27 @@ def test_a_far_slower_party_costs_no_idle_turns(line: Line, monkeypatch: pytest.
         line.json("--online", "--delays", "bank=1,shop=1000000", "--delay-distribution", distribution)
 
 
-@pytest.mark.parametrize("late", ["max_staleness = 0\n[alignment]\nreply_seconds = 7.5", 'loss = "square"\nin_flight = 40', ""])
+@pytest.mark.parametrize(
+    "late", ["max_staleness = 0\n[alignment]\nreply_seconds = 7.5", 'loss = "square"\nin_flight = 40', ""]
+)
 @pytest.mark.parametrize("network", [0, 3.25])
 def test_a_party_that_sleeps_changes_nothing_that_is_said(
     line: Line, monkeypatch: pytest.MonkeyPatch, late: str, network: float
 ) -> None:
-    """Protects the results of simulations: with turns in which nothing can happen passed over, or every one gone through, the same
-    is sent at the same times, requests that nobody answers in time included.
+    """Protects the results of simulations: with turns in which nothing can happen passed over, or every one
+    gone through, the same is sent at the same times, requests that nobody answers in time included.
     """
-    options = ("--online", "--label-delay", 12, "--delays", "bank=0.5,shop=37", "--network-delay", network, "--trace", line.folder)
+    options = (
+        "--online",
+        "--label-delay",
+        12,
+        "--delays",
+        "bank=0.5,shop=37",
+        "--network-delay",
+        network,
+        "--trace",
+        line.folder,
+    )
     line.json(*options, more=late)
     asleep = line.trace()
 
@@ -258,9 +300,9 @@ def test_a_party_that_sleeps_changes_nothing_that_is_said(
 
 @pytest.mark.parametrize(("delay", "expected"), [(0.0625, 4.6875), (0.1, 7.5), (0.5, 37.5), (10.0, 750.0)])
 def test_no_label_is_lost_between_two_turns(delay: float, expected: float) -> None:
-    """Protects virtual time and late labels at any speed: 1,200 entities, 16 a turn, are shown in 75 turns; labels that are 300
-    entities late come at the pace of the turns, none is lost while parties are waited for, and no time is passed over.
-    """
+    """Protects virtual time and late labels at any speed: 1,200 entities, 16 a turn, are shown in 75 turns;
+    labels that are 300 entities late come at the pace of the turns, none is lost while parties are waited
+    for, and no time is passed over."""
     draws = np.random.default_rng(1)
     inputs = [draws.normal(size=(1300, 2)) for _ in range(2)]
     table = VerticalTable(inputs, (inputs[0][:, 0] > 0).astype(float), test=100)
@@ -274,23 +316,35 @@ def test_no_label_is_lost_between_two_turns(delay: float, expected: float) -> No
     outcome = run_vertical(settings, table, delays=[Delay(delay)] * 2, epochs=None, label_delay=300)
     assert [one["gradients"] for one in outcome.parties.values()] == [1200, 1200]
     assert not any(outcome.forgotten.values())
-    # The last samples are shown at the turn after 74 others; 300 labels take 19 turns more, and one brings the gradients.
+    # The last samples are shown at the turn after 74 others; 300 labels take 19 turns more, and one brings
+    # the gradients.
     assert outcome.seconds == pytest.approx(74 * delay + 19 * delay, abs=2.001 * delay)
     assert expected <= outcome.seconds < 1.3 * expected
 
 
 def test_coordinator_and_network_take_the_time_that_they_are_given(line: Line) -> None:
-    """Protects claims about speed where messages travel: by hand, of two parties that wait for each other, 15 rounds of eight."""
+    """Protects claims about speed where messages travel: by hand, of two parties that wait for each other, 15
+    rounds of eight."""
     for network, busy in ((0.0, 0.0), (2.0, 0.0), (0.0, 0.75), (2.0, 0.75)):
-        found = line.json("--network-delay", network, "--coordinator-delay", busy, "--delays", "bank=1,shop=1", more=SYNCHRONOUS)
-        # What bank sends is taken first. Gradients are there after both, at a whole turn, with which the next are sent.
+        found = line.json(
+            "--network-delay",
+            network,
+            "--coordinator-delay",
+            busy,
+            "--delays",
+            "bank=1,shop=1",
+            more=SYNCHRONOUS,
+        )
+        # What bank sends is taken first. Gradients are there after both, at a whole turn, with which the next
+        # are sent.
         round_trip = max(1.0, np.ceil(network + 2 * busy + network))
         assert found["virtual_seconds"] == pytest.approx(15 * round_trip)
         assert found["uploads"] == 2 * LEARNT
 
 
 def test_names_and_ranges_mean_the_same_columns(line: Line) -> None:
-    """Protects a split by names: both ways give the same run, to the last bit, whichever member's file is read."""
+    """Protects a split by names: both ways give the same run, to the last bit, whichever member's file is
+    read."""
     ranges = line.json("--split", "shop=2:5,bank=0:2")
     assert line.json("--split", "bank=age+income,shop=debts+3:5", kind="vafl-party") == ranges
     assert line.json("--split", "bank=income+age,shop=2:5")["accuracy"] == ranges["accuracy"]
@@ -315,11 +369,14 @@ def test_numbers_and_classes_are_learnt_too(line: Line) -> None:
 
 @pytest.mark.parametrize("sound", [True, False])
 def test_mu_is_what_was_sent_and_learnt(line: Line, sound: bool) -> None:
-    """Protects the privacy figure: the noise's cost by its formula, called mu only where it covers what training tells too."""
+    """Protects the privacy figure: the noise's cost by its formula, called mu only where it covers what
+    training tells too."""
     (line.folder / "secret").write_bytes(bytes(range(32)))
     (line.folder / "secret").chmod(0o600)
     more = f'[privacy]\nembedding_norm = 1.0\nembedding_noise = 4.0\nsecret_file = "{line.folder}/secret"\n'
-    found = line.json("--epochs", 2, more=more + ("gradient_norm = 1.0\ngradient_noise = 8.0\n" if sound else ""))
+    found = line.json(
+        "--epochs", 2, more=more + ("gradient_norm = 1.0\ngradient_noise = 8.0\n" if sound else "")
+    )
     assert found["noisy"]["accuracy"] is not None
     own = 2 * (2 / 4.0) ** 2
     if sound:
@@ -343,12 +400,14 @@ def test_mu_of_labels_is_that_of_one_life_in_all_passes(line: Line) -> None:
 
 
 def test_noisy_figures_are_with_the_noise(line: Line) -> None:
-    """Protects whoever decides on the noise by what it costs: the figures are of embeddings with all parties' noise. Where that is
-    far larger than they are, half of the test entities have a loss of its size: .56 of the noise of one party, on average.
-    """
+    """Protects whoever decides on the noise by what it costs: the figures are of embeddings with all parties'
+    noise. Where that is far larger than they are, half of the test entities have a loss of its size: .56 of
+    the noise of one party, on average."""
     (line.folder / "secret").write_bytes(bytes(range(32)))
     (line.folder / "secret").chmod(0o600)
-    more = f'[privacy]\nembedding_norm = 1.0\nembedding_noise = 1000.0\nsecret_file = "{line.folder}/secret"\n'
+    more = (
+        f'[privacy]\nembedding_norm = 1.0\nembedding_noise = 1000.0\nsecret_file = "{line.folder}/secret"\n'
+    )
     found = line.json(more=more)
     assert found["loss"] < 10
     assert 250 < found["noisy"]["loss"] < 900
@@ -371,8 +430,11 @@ def test_a_model_that_is_worse_than_the_mean_is_told(line: Line) -> None:
 
 @pytest.mark.parametrize("loss", ["logistic", "square"])
 def test_progressive_figures_are_of_what_was_said_before_the_label(line: Line, loss: str) -> None:
-    """Protects the figure of predictions before learning: the sum of the embeddings as they were sent, against each label."""
-    found = line.json("--online", "--label-delay", 20, "--trace", line.folder, more=f'loss = "{loss}"')["progressive"]
+    """Protects the figure of predictions before learning: the sum of the embeddings as they were sent,
+    against each label."""
+    found = line.json("--online", "--label-delay", 20, "--trace", line.folder, more=f'loss = "{loss}"')[
+        "progressive"
+    ]
     trace = line.trace()
     outputs = np.zeros(LEARNT)
     np.add.at(outputs, trace["upload_entity"], trace["upload_values"][:, 0])
@@ -407,7 +469,11 @@ MISTAKES = {
     "--epochs has no meaning with --online": (("--epochs", 2, "--online"), "", ""),
     "--label-delay has no meaning without --online": (("--label-delay", 2), "", ""),
     "a number between 0 and 1": (("--test-fraction", 1), "", ""),
-    "--clients, --rounds have no meaning with role.kind = 'vafl-coordinator'": (("--clients", 2, "--rounds", 3), "", ""),
+    "--clients, --rounds have no meaning with role.kind = 'vafl-coordinator'": (
+        ("--clients", 2, "--rounds", 3),
+        "",
+        "",
+    ),
     "would wait for ever": ((), "in_flight = 4", ""),
     "labels that come only after": (("--online", "--label-delay", 20), "in_flight = 16", ""),
     "learning.wait_for = 3": ((), "wait_for = 3", ""),
@@ -416,7 +482,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("message", MISTAKES)
 def test_wrong_options_are_explained(line: Line, message: str) -> None:
-    """Protects whoever mistypes: exit code 2 and a line that says which option is wrong, never a run of something else."""
+    """Protects whoever mistypes: exit code 2 and a line that says which option is wrong, never a run of
+    something else."""
     arguments, more, without = MISTAKES[message]
     if without:
         config = line.folder / "bare.toml"
@@ -444,7 +511,8 @@ def test_labels_that_the_loss_does_not_have_are_refused(line: Line) -> None:
 
 
 def test_labels_that_noise_does_not_hide_are_refused() -> None:
-    """Protects the mu of labels in a simulation too: one outside the range is told of, and not quietly left out."""
+    """Protects the mu of labels in a simulation too: one outside the range is told of, and not quietly left
+    out."""
     settings = VaflSettings.model_validate(
         {
             "federation": {"name": "f", "parties": ["bank"], "embedding_size": 1},
@@ -477,16 +545,17 @@ def test_options_of_parties_are_refused_for_clients(line: Line) -> None:
 
 
 def test_entities_that_are_forgotten_too_early_are_counted_and_the_key_is_named(line: Line) -> None:
-    """Protects who wonders why nothing was learnt: entities that the coordinator had forgotten when their label came, or that gave
-    way to others, are counted by reason, and one line says which key to raise; where none were, nothing is said.
+    """Protects who wonders why nothing was learnt: entities that the coordinator had forgotten when their
+    label came, or that gave way to others, are counted by reason, and one line says which key to raise; where
+    none were, nothing is said.
     """
     early = ("--online", "--label-delay", 40)
     code, out, error = line(*early, "--format", "json", more="[alignment]\nexpiry_seconds = 2.5\n")
     assert code == 0
     found = json.loads(out)
     assert [one["gradients"] for one in found["parties"].values()] == [0, 0]
-    # Eight embeddings a second, labels five seconds later: every entity is forgotten before its label. Of the last, whose
-    # labels come when nothing more does, it is not.
+    # Eight embeddings a second, labels five seconds later: every entity is forgotten before its label. Of the
+    # last, whose labels come when nothing more does, it is not.
     assert LEARNT - 40 <= found["forgotten_entities"]["no_label"] <= LEARNT
     (said,) = [text for text in error.splitlines() if "forgot" in text]
     assert "alignment.expiry_seconds = 2.5" in said

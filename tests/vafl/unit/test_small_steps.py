@@ -35,7 +35,8 @@ def steps(party: Party) -> int:
 
 
 def test_where_labels_come_at_once_each_makes_a_step() -> None:
-    """Protects slow streams and small tables: 16 labels passed before anything was learnt, and each came 16 steps late."""
+    """Protects slow streams and small tables: 16 labels passed before anything was learnt, and each came 16
+    steps late."""
     party = Party(steps=SOON)
     for number in range(1, 4):
         party.sees(f"e{number}")
@@ -46,7 +47,8 @@ def test_where_labels_come_at_once_each_makes_a_step() -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_the_same_parameters_showed_makes_one_step(restart: bool) -> None:
-    """Protects from steps that go the same way again: three gradients at one point would carry the model three times as far."""
+    """Protects from steps that go the same way again: three gradients at one point would carry the model
+    three times as far."""
     party = Party(steps=SOON)
     kept: dict[bytes, StateChange] = {}
 
@@ -88,7 +90,8 @@ def test_more_than_a_batch_under_way_makes_whole_batches() -> None:
 
 
 def test_entities_that_nobody_labels_hold_up_no_step() -> None:
-    """Protects streams of which few are labelled: who was shown before may never be answered, and is not waited for."""
+    """Protects streams of which few are labelled: who was shown before may never be answered, and is not
+    waited for."""
     party = Party(steps=SOON)
     shows(party, "never", "nor this", "e")
     party.answered("e", 3, 0.5)
@@ -132,7 +135,8 @@ def learns(role: VaflCoordinator, entities: range) -> None:
 
 
 def test_a_heads_first_steps_take_one_entity() -> None:
-    """Protects networks on few entities: a head that moved once in 16 lost up to half of the square loss by it."""
+    """Protects networks on few entities: a head that moved once in 16 lost up to half of the square loss by
+    it."""
     role = head(grows=True)
     learns(role, range(64))
     assert figures(role)["steps"] == 64
@@ -155,8 +159,11 @@ def test_a_heads_first_steps_take_one_entity() -> None:
         ({}, {"gradient_norm": None, "gradient_noise": None}, (16, True)),
     ],
 )
-def test_the_batch_that_is_left_out(learning: Any, privacy: Any, expected: tuple[int, bool], tmp_path: Any) -> None:
-    """Protects whoever says a batch size, and mu's price: with noise on steps a step of one entity would be mostly noise."""
+def test_the_batch_that_is_left_out(
+    learning: Any, privacy: Any, expected: tuple[int, bool], tmp_path: Any
+) -> None:
+    """Protects whoever says a batch size, and mu's price: with noise on steps a step of one entity would be
+    mostly noise."""
     if privacy:
         secret = tmp_path / "secret"
         secret.write_bytes(bytes(np.random.default_rng(0).integers(0, 256, 64).tolist()))
@@ -167,9 +174,12 @@ def test_the_batch_that_is_left_out(learning: Any, privacy: Any, expected: tuple
     assert (role.settings.batch_size, role.settings.fewer_at_once) == expected
 
 
-@pytest.mark.parametrize(("square", "name"), [(True, "diabetes"), (True, "river TrumpApproval"), (False, "breast cancer")])
+@pytest.mark.parametrize(
+    ("square", "name"), [(True, "diabetes"), (True, "river TrumpApproval"), (False, "breast cancer")]
+)
 def test_parties_with_the_defaults_predict_as_well_as_rivers_pooled_model(square: bool, name: str) -> None:
-    """Protects whoever tunes nothing: on a drifting stream the error was 2.2 times River's, on 519 rows accuracy 3.4% below it."""
+    """Protects whoever tunes nothing: on a drifting stream the error was 2.2 times River's, on 519 rows
+    accuracy 3.4% below it."""
     given, values = next((inputs, labels) for known, inputs, labels in tables(square) if known == name)
     labels = (values - values.min()) / (values.max() - values.min())
     river: Quality = pooled(given[:-50], labels[:-50], square, 1)

@@ -1,4 +1,5 @@
-"""The soak's verdict on VAFL: what is learnt twice, or remembered otherwise than it was told, is found in what members remember."""
+"""The soak's verdict on VAFL: what is learnt twice, or remembered otherwise than it was told, is found in
+what members remember."""
 
 from __future__ import annotations
 
@@ -65,19 +66,27 @@ def _calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
     found = {}
     for mode in SOAK.modes:
         plan = Plan(mode)
-        settings = load_members(write_configuration(SOAK, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak")))
-        load = [[record for number in range(at, at + 40) for record in SOAK.records(plan, number)] for at in range(0, 240, 40)]
+        settings = load_members(
+            write_configuration(SOAK, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak"))
+        )
+        load = [
+            [record for number in range(at, at + 40) for record in SOAK.records(plan, number)]
+            for at in range(0, 240, 40)
+        ]
         found[mode] = Left(plan, settings, run_calmly(settings, load))
     return found
 
 
 @pytest.mark.parametrize("found", DAMAGE)
 def test_the_verdict_finds(found: str, calm: dict[str, Left]) -> None:
-    """Protects the soak of VAFL from finding nothing: a label that counts twice shows in no message, only in what is remembered."""
+    """Protects the soak of VAFL from finding nothing: a label that counts twice shows in no message, only in
+    what is remembered."""
     mode, topic, key, damage = DAMAGE[found]
     left = calm[mode]
     records: list[Record] = list(left.topics[topic])
-    place = max(place for place, record in enumerate(records) if (record.key or b"").startswith(key) and record.value)
+    place = max(
+        place for place, record in enumerate(records) if (record.key or b"").startswith(key) and record.value
+    )
     records[place] = msgspec.structs.replace(records[place], value=damage(records[place].value or b""))
     assert judge_topics(SOAK, left).wrong == []
     wrong = judge_topics(SOAK, Left(left.plan, left.settings, {**left.topics, topic: records})).wrong
@@ -85,7 +94,8 @@ def test_the_verdict_finds(found: str, calm: dict[str, Left]) -> None:
 
 
 def test_a_load_without_lockstep_has_all_that_can_happen(calm: dict[str, Left]) -> None:
-    """Protects the soak from a load that asks for nothing: revisions, requests, late labels and labels that come again."""
+    """Protects the soak from a load that asks for nothing: revisions, requests, late labels and labels that
+    come again."""
     left = calm["async"]
     counts = judge_topics(SOAK, left).counts
     assert counts["predictions"] > 240

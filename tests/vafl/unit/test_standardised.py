@@ -20,7 +20,10 @@ from streamfl.vafl.state_settings import party_state_settings
 from streamfl.vafl.tools.run import run_vertical
 
 # No later one is out of reach of the first two.
-ROWS = np.array([[-4.0, -4.0], [4.0, 4.0], *np.random.default_rng(0).normal(size=(4, 2))]) * [3.0, 50.0] + [1.0, 1000.0]
+ROWS = np.array([[-4.0, -4.0], [4.0, 4.0], *np.random.default_rng(0).normal(size=(4, 2))]) * [3.0, 50.0] + [
+    1.0,
+    1000.0,
+]
 
 
 def party(**embedding: Any) -> VaflParty:
@@ -66,7 +69,11 @@ def standardised(rows: Any) -> np.ndarray[Any, Any]:
     found = []
     for number in range(1, len(rows) + 1):
         deviation = rows[:number].std(axis=0)
-        found.append((rows[number - 1] - rows[:number].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0) / np.sqrt(2))
+        found.append(
+            (rows[number - 1] - rows[:number].mean(axis=0))
+            / np.where(deviation > 0, deviation, 1.0)
+            / np.sqrt(2)
+        )
     return np.clip(found, -3 / np.sqrt(2), 3 / np.sqrt(2))
 
 
@@ -82,7 +89,8 @@ def test_embeddings_are_of_the_scale_so_far(restart: bool) -> None:
 
 
 def test_a_partition_that_began_without_goes_on_without() -> None:
-    """Protects an upgrade: a model that has learnt from columns as they come does not see others from one day to the next."""
+    """Protects an upgrade: a model that has learnt from columns as they come does not see others from one day
+    to the next."""
     old = party(standardise=False)
     np.testing.assert_allclose(shown(old, ROWS[:3]), made(old, ROWS[:3]))
     role = restarted(old, party())
@@ -94,7 +102,8 @@ def test_a_partition_that_began_without_goes_on_without() -> None:
 
 
 def test_a_partition_that_began_with_it_goes_on_with_it() -> None:
-    """Protects a change of the setting, which is free to change: the model has learnt from inputs that were scaled."""
+    """Protects a change of the setting, which is free to change: the model has learnt from inputs that were
+    scaled."""
     role = party()
     shown(role, ROWS[:3])
     role = restarted(role, party(standardise=False))
@@ -102,7 +111,8 @@ def test_a_partition_that_began_with_it_goes_on_with_it() -> None:
 
 
 def test_the_scale_is_why_earlier_releases_refuse_the_state() -> None:
-    """Protects who goes back: the layout names the releases. Without it a model would call the scale an array of another."""
+    """Protects who goes back: the layout names the releases. Without it a model would call the scale an array
+    of another."""
     role = party()
     shown(role, ROWS[:3])
     scale = [change for change in role.changed_state() if change.key.startswith(b"array/moments/")]
@@ -141,16 +151,21 @@ def test_it_is_refused_where_mu_would_not_count_it() -> None:
         ("logistic", [], {"learning_rate": 0.7}, 0.7),
     ],
 )
-def test_the_rate_that_is_left_out(loss: str, hidden: list[int], given: dict[str, Any], expected: float) -> None:
+def test_the_rate_that_is_left_out(
+    loss: str, hidden: list[int], given: dict[str, Any], expected: float
+) -> None:
     """Protects the table of rates that docs/reference/vafl.md says."""
-    role = find_kind("vafl-party").build(party_settings(embedding={"hidden": hidden}, learning={"loss": loss, **given}))
+    role = find_kind("vafl-party").build(
+        party_settings(embedding={"hidden": hidden}, learning={"loss": loss, **given})
+    )
     assert isinstance(role, VaflParty)
     assert role.settings.party_rate(role.settings.standardise) == expected
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_linear_parties_learn_under_a_network(activation: str) -> None:
-    """Protects head.kind = "network" with its defaults: linear embeddings begin at 0, where a relu without a bias has no slope."""
+    """Protects head.kind = "network" with its defaults: linear embeddings begin at 0, where a relu without a
+    bias has no slope."""
     draws = np.random.default_rng(1)
     inputs = [draws.normal(size=(1200, 2)) for _ in range(2)]
     labels = (inputs[0][:, 0] * inputs[1][:, 0] > 0).astype(float)

@@ -1,4 +1,5 @@
-"""One message under a party's name silences no party: the numbers of embeddings, as the coordinator remembers them."""
+"""One message under a party's name silences no party: the numbers of embeddings, as the coordinator remembers
+them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def coordinator() -> VaflCoordinator:
 
 def embedding(entity: str, sequence: int, epoch: int = 1, version: int = 0) -> Received:
     message = Embedding(VERSION, 0, entity, epoch, sequence, version, encode_array(np.array([1.0])))
-    return Received("embeddings/bank", message, Record("embeddings", 0, 0, entity.encode(), b"", timestamp=1000.0))
+    return Received(
+        "embeddings/bank", message, Record("embeddings", 0, 0, entity.encode(), b"", timestamp=1000.0)
+    )
 
 
 def figures(role: VaflCoordinator) -> dict[str, float]:
@@ -48,7 +51,8 @@ def restored(changes: list[StateChange]) -> VaflCoordinator:
     ],
 )
 def test_one_number_of_a_stranger_silences_no_party(forged: dict[str, Any], refused: bool) -> None:
-    """Protects a party from one message under its name, also after a restart, and the state from what cannot be restored."""
+    """Protects a party from one message under its name, also after a restart, and the state from what cannot
+    be restored."""
     role = coordinator()
     role.receive([embedding("e", 1)], 1000.0)
     changes = list(role.changed_state())
@@ -62,9 +66,12 @@ def test_one_number_of_a_stranger_silences_no_party(forged: dict[str, Any], refu
 
 
 def test_two_voices_of_one_party_are_told_of() -> None:
-    """Protects a party that runs twice, or that somebody speaks for: both are heard, it is counted, and the log names it."""
+    """Protects a party that runs twice, or that somebody speaks for: both are heard, it is counted, and the
+    log names it."""
     role = coordinator()
-    role.receive([embedding("e", 1, 2), embedding("f", 1, 1), embedding("g", 2, 2), embedding("h", 2, 1)], 1000.0)
+    role.receive(
+        [embedding("e", 1, 2), embedding("f", 1, 1), embedding("g", 2, 2), embedding("h", 2, 1)], 1000.0
+    )
     assert figures(role)["superseded_embeddings"] == 2
     (notice,) = role.notices()
     assert (notice.reason, "'bank'" in notice.text) == ("superseded", True)
@@ -75,7 +82,9 @@ def test_what_the_first_releases_remembered_of_a_party_is_read() -> None:
     role = coordinator()
     role.receive([embedding("e", 5, 3)], 1000.0)
     changes = [
-        msgspec.structs.replace(change, value=msgspec.msgpack.encode(msgspec.msgpack.decode(change.value)[:5]))
+        msgspec.structs.replace(
+            change, value=msgspec.msgpack.encode(msgspec.msgpack.decode(change.value)[:5])
+        )
         if change.key.startswith(b"party/") and change.value is not None
         else change
         for change in role.changed_state()

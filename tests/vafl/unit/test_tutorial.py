@@ -21,12 +21,19 @@ from streamfl.vafl.config import VaflSettings
 
 PAGE = page_text("vertical.md", "Tutorial")
 HISTORY, STREAM = 1000, 200
-FIELDS = {"accounts": ("age", "income", "debts"), "baskets": ("visits", "returns"), "outcomes": ("defaulted",)}
+FIELDS = {
+    "accounts": ("age", "income", "debts"),
+    "baskets": ("visits", "returns"),
+    "outcomes": ("defaulted",),
+}
 
 
 def test_its_configurations_are_valid() -> None:
-    """Protects two organisations' first try: both parties' files and the coordinator's load, and agree where they have to."""
-    settings = [VaflSettings(**tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
+    """Protects two organisations' first try: both parties' files and the coordinator's load, and agree where
+    they have to."""
+    settings = [
+        VaflSettings(**tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    ]
     assert [item.role.kind for item in settings] == ["vafl-party", "vafl-party", "vafl-coordinator"]
     assert [item.party.name for item in settings if item.party is not None] == settings[0].federation.parties
     assert settings[0].federation == settings[1].federation == settings[2].federation
@@ -38,7 +45,10 @@ def customers() -> list[dict[str, float]]:
     inputs = np.random.default_rng(4).normal(size=(HISTORY + STREAM, 5)).round(3)
     defaulted = (inputs @ [-0.5, -1.0, 1.5, -1.0, 1.5] > 0).astype(float)
     columns = (*FIELDS["accounts"], *FIELDS["baskets"], "defaulted")
-    return [dict(zip(columns, (*row, label), strict=True)) for row, label in zip(inputs.tolist(), defaulted.tolist(), strict=True)]
+    return [
+        dict(zip(columns, (*row, label), strict=True))
+        for row, label in zip(inputs.tolist(), defaulted.tolist(), strict=True)
+    ]
 
 
 # Customers that the shop does not know.
@@ -68,7 +78,10 @@ class Tutorial:
             self.now += idle > 0
 
     def write(self, topic: str, numbers: Iterable[int], customers: list[dict[str, float]]) -> None:
-        rows = [(f"customer-{number}", {name: customers[number][name] for name in FIELDS[topic]}) for number in numbers]
+        rows = [
+            (f"customer-{number}", {name: customers[number][name] for name in FIELDS[topic]})
+            for number in numbers
+        ]
         self.bus.write([Outgoing(topic, name.encode(), json.dumps(row).encode()) for name, row in rows])
 
     def predictions(self) -> list[dict[str, Any]]:
@@ -84,12 +97,14 @@ def read(file: str) -> VaflSettings:
 def right(predictions: list[dict[str, Any]], customers: list[dict[str, float]]) -> float:
     """The share of the newest predictions that were right."""
     newest = {one["entity"]: one["prediction"] for one in predictions}
-    return float(np.mean([(value > 0.5) == customers[int(name[9:])]["defaulted"] for name, value in newest.items()]))
+    return float(
+        np.mean([(value > 0.5) == customers[int(name[9:])]["defaulted"] for name, value in newest.items()])
+    )
 
 
 def test_history_is_learnt_from_and_the_stream_goes_on_with_it(customers: list[dict[str, float]]) -> None:
-    """Protects a newcomer's first try: tables written at once are learnt from customer by customer, whoever both know is
-    predicted of both, and the stream that follows is predicted by what was learnt.
+    """Protects a newcomer's first try: tables written at once are learnt from customer by customer, whoever
+    both know is predicted of both, and the stream that follows is predicted by what was learnt.
     """
     tutorial = Tutorial()
     workers = tutorial.start(tutorial.files)

@@ -1,4 +1,5 @@
-"""What proves that this system works: faults and wrong messages. Neither a worker nor a command imports it."""
+"""What proves that this system works: faults and wrong messages. Neither a worker nor a command imports
+it."""
 
 from streamfl.testing.proof import Proof
 

@@ -15,7 +15,8 @@ __all__ = ["FAULTS"]
 
 
 def check(bus: Bus, chosen: Scenario) -> None:
-    """Every sample is predicted once, in order, as the mean of all labels before it: none is lost, none counts twice."""
+    """Every sample is predicted once, in order, as the mean of all labels before it: none is lost, none
+    counts twice."""
     written: dict[str, list[Reading]] = defaultdict(list)
     for reading in (*(one for producer in chosen.readings for one in producer), *chosen.last):
         written[reading.client].append(reading)
@@ -28,7 +29,10 @@ def check(bus: Bus, chosen: Scenario) -> None:
         mean = Mean()
         for reading, prediction in zip(readings, found[client], strict=True):
             expected = mean.mean if mean.count else 0.5
-            require(prediction.prediction == expected, f"{prediction.sample}: {prediction.prediction}, not {expected}")
+            require(
+                prediction.prediction == expected,
+                f"{prediction.sample}: {prediction.prediction}, not {expected}",
+            )
             mean = mean.after(reading.content["y"])
 
 

@@ -30,7 +30,10 @@ class Scenario(MembersScenario):
     settings: RunningMeanSettings
 
     def __str__(self) -> str:
-        return f"{self.settings.federation.clients} clients, {dict(self.workers)}, {self.partitions} partitions; {self.faults}"
+        return (
+            f"{self.settings.federation.clients} clients, {dict(self.workers)}, {self.partitions} "
+            f"partitions; {self.faults}"
+        )
 
     def of(self, member: str) -> RunningMeanSettings:
         return self.settings
@@ -49,7 +52,11 @@ class Scenario(MembersScenario):
 def scenario(seed: int) -> Scenario:
     """The scenario of a seed."""
     draws = rng_for(seed, "running-mean", "scenario")
-    clients, rounds, seconds = int(draws.integers(1, 6)), int(draws.integers(3, 15)), float(draws.uniform(5, 20))
+    clients, rounds, seconds = (
+        int(draws.integers(1, 6)),
+        int(draws.integers(3, 15)),
+        float(draws.uniform(5, 20)),
+    )
     settings = RunningMeanSettings(
         federation=RunningMeanFederation(name="means", seed=seed, clients=clients),
         role=RoleSection(kind=KIND),

@@ -2,7 +2,13 @@
 
 from running_mean.metrics import MeanMetrics
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
-from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.worker_panels import (
+    lag_tile,
+    refused_tile,
+    samples_tile,
+    worker_panels,
+    workers_tile,
+)
 
 __all__ = ["DASHBOARDS"]
 

@@ -32,7 +32,9 @@ def demo(out: Path, seed: int) -> Report:
         samples=SamplesSection(topic="samples", features=["x"], label="y", label_range=(-1.0, 2.0)),
     )
     records = [
-        Outgoing("samples", f"client-{number % CLIENTS}".encode(), json.dumps({"x": 0.0, "y": label}).encode())
+        Outgoing(
+            "samples", f"client-{number % CLIENTS}".encode(), json.dumps({"x": 0.0, "y": label}).encode()
+        )
         for number, label in enumerate(labels.tolist())
     ]
     predictions = predictions_of(settings, records)

@@ -24,7 +24,11 @@ def simulate(asked: SimulationOptions, client_column: ClientColumnOption = None)
     labels = numbers(table, [asked.label], asked.data)[:, 0]
     overrides = {} if asked.seed is None else {"federation": {"seed": asked.seed}}
     settings = load_settings(asked.config, RunningMeanSettings, overrides)
-    content = {**settings.samples.model_dump(), "label": asked.label, "label_range": (float(labels.min()), float(labels.max()))}
+    content = {
+        **settings.samples.model_dump(),
+        "label": asked.label,
+        "label_range": (float(labels.min()), float(labels.max())),
+    }
     settings = settings.model_copy(update={"samples": SamplesSection(**content)})
     clients = settings.federation.clients
     rows = SampleRows(settings.samples, None, table, asked.data, clients, asked.label, client_column, None)
