@@ -40,8 +40,9 @@ test: $(INSTALLED) ## run every test, those on a real Kafka broker included (nee
 test-fast: $(INSTALLED) ## run the tests of units and laws that need no broker and do not take long, with fewer examples; SYSTEM=name: the edit loop
 	HYPOTHESIS_PROFILE=fast OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM)) -m "not broker and not long" --ignore-glob 'tests/*integration' --ignore-glob 'tests/*/integration' --ignore-glob 'tests/*/papers' --ignore tests/alerts --ignore tests/deploy --ignore tests/examples --ignore tests/simulation --ignore tests/transcripts
 
-check: $(INSTALLED) ## ruff, mypy --strict, import-linter, doctests
+check: $(INSTALLED) ## ruff's linter and formatter, mypy --strict, import-linter, doctests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q streamfl connectors

@@ -32,7 +32,8 @@ BUNDLE = (
     "--loader:.ttf=empty",
     "--loader:.woff2=empty",
 )
-PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="board.css"><body style="margin:0"><div id="root"></div>
+PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="board.css">
+<body style="margin:0"><div id="root"></div>
 <script>window.BOARD = {board};</script><script src="board.js"></script>"""
 # 24 columns of 66 and the space around them; a row has 30 and 8 between.
 WIDTH, ROW, HEAD = 24 * 66 + 8, 38, 64

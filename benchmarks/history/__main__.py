@@ -111,11 +111,12 @@ COLUMNS = (
 def _row(found: Comparison, samples: int) -> list[str]:
     """The means over seeds; samples: of one run."""
     live, told = found.mean("mse"), found.promised("mse")
+    holds = abs(found.error - 1) <= 0.05 and found.share_of_allowed <= 1
     return [
         f"{live:.4g}", f"{told:.4g} ({found.error - 1:+.1%})", f"{found.promised('alone'):.4g}",
         f"{found.mean('mse_half'):.3g}", f"{found.promised('mse_half'):.3g}",
         f"{found.promised('alone_half'):.3g}",
-        "" if math.isnan(told) else "yes" if abs(found.error - 1) <= 0.05 and found.share_of_allowed <= 1 else "NO",
+        "" if math.isnan(told) else "yes" if holds else "NO",
         f"{found.mean('versions'):.0f}", f"{found.mean('unlearnt'):.1%}", f"{found.mean('rate'):,.0f}",
         f"{found.mean('seconds'):.1f}",
         f"{1000 * found.mean('processor') / samples:.2f}", f"{found.mean('missing'):g}",

@@ -133,7 +133,8 @@ class Registry:
                 raise PeerError("malformed", f"the schema names more than {MOST_REFERENCES} others")
             # Against a cycle of references.
             found[name] = ""
-            path = f"/subjects/{urllib.parse.quote(str(one['subject']), safe='')}/versions/{int(one['version'])}{self._suffix}"
+            subject = urllib.parse.quote(str(one["subject"]), safe="")
+            path = f"/subjects/{subject}/versions/{int(one['version'])}{self._suffix}"
             inner = self._get(path)
             self._resolve(inner, found)
             # Moved after the schemas that it names.

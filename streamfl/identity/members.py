@@ -22,7 +22,8 @@ from streamfl.identity.keys import PublicKey
 __all__ = ["Member", "MemberKey", "Members", "read_members", "write_members"]
 
 HEAD = """\
-# The members of a federation: written by `streamfl members`, which keeps no comments but these. Every member has the same file.
+# The members of a federation: written by `streamfl members`, which keeps no comments but these. \
+Every member has the same file.
 # Public keys are newest first. Who may change this file decides who takes part.
 """
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")

@@ -263,7 +263,8 @@ def _number(
         told += f"; {values.distinct} different whole ones: if they are codes, a category"
     wrong = len(values.present) - len(numbers)
     if wrong:
-        told += f"; {wrong} of {len(values.present)} are none, such as {_no_number(values.present)}, and would be dead letters"
+        example = _no_number(values.present)
+        told += f"; {wrong} of {len(values.present)} are none, such as {example}, and would be dead letters"
     return ({"as": "number"} if as_text else {}), told + (", as text" if as_text else "")
 
 

@@ -95,7 +95,9 @@ def section_text(heading: str, section: type[BaseModel]) -> str:
                 meaning,
             )
         )
-    return f"### Section {heading}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{table(HEADING, rows)}"
+    paragraphs = inspect.cleandoc(section.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return f"### Section {heading}\n\n{text}\n\n{table(HEADING, rows)}"
 
 
 def _default(field: FieldInfo) -> str:

@@ -60,8 +60,10 @@ class Allowance:
     >>> allowance = Allowance(now=0.0, process=0.0)
     >>> allowance.rest(worked=0.2, now=0.0, process=0.2)
     0.0
-    >>> round(allowance.rest(worked=0.059, now=0.0, process=0.2), 6), allowance.rest(worked=9.0, now=0.5, process=9.2)
-    (0.3, 0.5)
+    >>> round(allowance.rest(worked=0.059, now=0.0, process=0.2), 6)
+    0.3
+    >>> allowance.rest(worked=9.0, now=0.5, process=9.2)
+    0.5
     """
 
     SHARE = 0.03

@@ -129,7 +129,8 @@ def _areas(lines: Sequence[Line], chart: Chart, across: Scale, up: Scale) -> Ite
         edge = [(across(a), up(b)) for a, b in zip(line.x.tolist(), line.y.tolist(), strict=True)]
         back = [(across(a), up(b)) for a, b in zip(line.x.tolist(), lower.tolist(), strict=True)][::-1]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (*edge, *back))
-        yield f'<polygon fill="{colour}" fill-opacity="0.75" points="{path}"><title>{escape(name)}</title></polygon>'
+        title = f"<title>{escape(name)}</title>"
+        yield f'<polygon fill="{colour}" fill-opacity="0.75" points="{path}">{title}</polygon>'
         lower = line.y
 
 
@@ -140,7 +141,8 @@ def _bars(chart: Chart) -> Iterator[str]:
     for number, (value, (name, colour, _)) in enumerate(zip(values, colours_of(chart), strict=True)):
         top, length = TOP + number * room, max(0.0, value / most) * (WIDTH - left - 80)
         yield _text(left - 8, top + room / 2 + 4, name if len(name) <= 32 else f"{name[:31]}…", "end")
-        yield f'<rect x="{left}" y="{top + room * 0.15:.1f}" width="{length:.1f}" height="{room * 0.7:.1f}" fill="{colour}"/>'
+        size = f'width="{length:.1f}" height="{room * 0.7:.1f}"'
+        yield f'<rect x="{left}" y="{top + room * 0.15:.1f}" {size} fill="{colour}"/>'
         yield _text(left + length + 6, top + room / 2 + 4, f"{value:.3g}")
 
 
@@ -153,7 +155,8 @@ def _grid(
         yield _text(LEFT - 8, y + 4, text, "end")
     for at, text in marks:
         x = across(at)
-        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}"/>'
+        heights = f'y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}"'
+        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" {heights}/>'
         yield _text(x, HEIGHT - BOTTOM + 18, text, "middle")
 
 

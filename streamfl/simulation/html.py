@@ -13,7 +13,8 @@ __all__ = ["html"]
 # The browser fetches nothing and runs nothing, whatever text comes from a topic.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1c2126; --soft: #5b6570; --rule: #dfe3e8; --card: #f7f8fa; }
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #1c2126; --soft: #5b6570; --rule: #dfe3e8;
+  --card: #f7f8fa; }
 @media (prefers-color-scheme: dark) {
   :root { --paper: #14171a; --ink: #e6e9ec; --soft: #9aa5b1; --rule: #333a41; --card: #1b1f23; }
 }
@@ -22,8 +23,10 @@ body { margin: 0 auto; max-width: 1400px; padding: 24px; background: var(--paper
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.6em; margin: 0 0 .2em; } h2 { font-size: 1.05em; margin: 0 0 .2em; }
 p { margin: .3em 0; } .soft, .says { color: var(--soft); max-width: 75em; } .says { font-size: .92em; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); gap: 12px; margin: 20px 0; }
-.figure { background: var(--card); border: 1px solid var(--rule); border-radius: 6px; padding: 10px 14px; overflow-wrap: anywhere; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); gap: 12px;
+  margin: 20px 0; }
+.figure { background: var(--card); border: 1px solid var(--rule); border-radius: 6px; padding: 10px 14px;
+  overflow-wrap: anywhere; }
 .figure b { display: block; font-size: 1.3em; font-weight: 600; line-height: 1.35; }
 .figure span { color: var(--soft); font-size: .9em; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 20px; }
@@ -34,10 +37,12 @@ section > svg { margin-top: auto; }
 svg text { fill: var(--soft); font-size: 12px; }
 .grid { stroke: var(--rule); }
 .curve { fill: none; stroke-linecap: round; stroke-linejoin: round; }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; margin: .5em 0; padding: 0; list-style: none; font-size: .9em; }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; margin: .5em 0; padding: 0; list-style: none;
+  font-size: .9em; }
 .legend svg { width: 26px; height: 10px; display: inline-block; vertical-align: middle; margin-right: 6px; }
 .wide { overflow-x: auto; margin-top: 20px; } table { border-collapse: collapse; font-size: .92em; }
-th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--rule);
+  vertical-align: top; }
 .notes { color: var(--soft); margin: 20px 0; padding-left: 1.2em; }
 """
 

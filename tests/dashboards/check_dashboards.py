@@ -33,13 +33,17 @@ import (
 
 func isV2APIVersion(string) bool { return false }
 
-func newDashboardFromV2(json.RawMessage, string) (Dashboard, error) { return Dashboard{}, errors.New("left out") }
+func newDashboardFromV2(json.RawMessage, string) (Dashboard, error) {
+	return Dashboard{}, errors.New("left out")
+}
 """
 # JSON has no enumerations, so texts replace them. The builders write three further keys into every interval
 # variable.
 TYPES = """import type { Dashboard, VariableModel } from '@grafana/schema';
-import type { Options as Tile } from '@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen';
-import type { Options as Bars } from '@grafana/schema/dist/esm/raw/composable/bargauge/panelcfg/x/BarGaugePanelCfg_types.gen';
+import type { Options as Tile }
+  from '@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen';
+import type { Options as Bars }
+  from '@grafana/schema/dist/esm/raw/composable/bargauge/panelcfg/x/BarGaugePanelCfg_types.gen';
 import type { Options as Lines, FieldConfig }
   from '@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen';
 

@@ -22,7 +22,8 @@ for group in ("streamfl.connectors", "streamfl.formats", "streamfl.datasets"):
     for entry in metadata.entry_points(group=group):
         entry.load()
         print(entry.name)
-import confluent_kafka, fastavro, gmpy2, google.protobuf, grpc_tools.protoc, jsonschema_rs, opentelemetry.sdk.trace
+import confluent_kafka, fastavro, gmpy2, google.protobuf, grpc_tools.protoc
+import jsonschema_rs, opentelemetry.sdk.trace
 """
 
 

@@ -66,7 +66,9 @@ SCHEMA: dict[str, Any] = {
 MESSAGE = """syntax = "proto3";
 package plant;
 message Ignored {}
-message Reading { string site = 1; string id = 2; optional double temp = 3; double load = 4; optional double label = 5; }
+message Reading {
+  string site = 1; string id = 2; optional double temp = 3; double load = 4; optional double label = 5;
+}
 """
 
 

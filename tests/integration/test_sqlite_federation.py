@@ -45,7 +45,8 @@ while True:
         step.positions["numbers", record.partition] = record.offset + 1
         value = json.dumps([record.offset, sums[record.partition]]).encode()
         step.outputs.append(Outgoing("sums", None, value, record.partition))
-        step.changelog.append(Outgoing("state", b"sum", str(sums[record.partition]).encode(), record.partition))
+        remembered = str(sums[record.partition]).encode()
+        step.changelog.append(Outgoing("state", b"sum", remembered, record.partition))
     try:
         session.commit(step)
     except CommitRefused:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import accuracy  # noqa: E402
-from benchmarks.accuracy_document import (
+from benchmarks.accuracy_document import (  # noqa: E402
     Figures,
     digits,
     experiment,
@@ -23,7 +23,7 @@ from benchmarks.accuracy_document import (
     places,
     state,
     tables,
-)  # noqa: E402
+)
 from benchmarks.accuracy_plan import CELLS, EXPERIMENTS, LATE, LATE_BY, METHODS, SETS, WHOLE, plan  # noqa: E402
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 

@@ -342,7 +342,10 @@ def test_inputs_that_cannot_work_are_refused_at_the_start(inputs: Inputs, text: 
 def test_a_slip_in_a_table_is_told_by_its_place(tmp_path: Path) -> None:
     """Protects the message: it names the table's number and the key as in the file."""
     path = tmp_path / "client.toml"
-    base = '[federation]\nname="f"\nclients=2\n[role]\nkind="pofmkl-client"\n[samples]\ntopic="t"\n[[samples.inputs]]\nfield="a"\n'
+    base = (
+        '[federation]\nname="f"\nclients=2\n[role]\nkind="pofmkl-client"\n'
+        '[samples]\ntopic="t"\n[[samples.inputs]]\nfield="a"\n'
+    )
     path.write_text(base + 'kind="number"\n')
     with pytest.raises(ConfigurationError, match=r"samples\.inputs\.0\.kind is not known.*\bas\b"):
         load_settings(path, PofmklSettings)

@@ -274,9 +274,15 @@ def _draw(
     learnt.legend(frameon=False, fontsize=8)
     _draw_weights(weights, run)
     for name, costs in spent.items():
-        ledger.step(np.linspace(0, 1, len(costs)), costs, where="post", color=looks[name]["color"],
-        linewidth=2.5,
-                    label=f"{NAMES[name].replace('`', '').partition(',')[0]}: {len(costs) - 1} releases")  # fmt: skip
+        short = NAMES[name].replace("`", "").partition(",")[0]
+        ledger.step(
+            np.linspace(0, 1, len(costs)),
+            costs,
+            where="post",
+            color=looks[name]["color"],
+            linewidth=2.5,
+            label=f"{short}: {len(costs) - 1} releases",
+        )
     ledger.axhline(
         EPSILON,
         color="black",

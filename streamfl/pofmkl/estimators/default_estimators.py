@@ -221,7 +221,8 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     --------
     >>> from river import datasets, evaluate, metrics
     >>> import streamfl
-    >>> error = evaluate.progressive_val_score(datasets.TrumpApproval().take(200), streamfl.Regressor(), metrics.MAE())
+    >>> stream = datasets.TrumpApproval().take(200)
+    >>> error = evaluate.progressive_val_score(stream, streamfl.Regressor(), metrics.MAE())
     >>> error.get() < 1.0
     True
 
@@ -301,7 +302,8 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
     --------
     >>> from river import datasets, evaluate, metrics
     >>> import streamfl
-    >>> accuracy = evaluate.progressive_val_score(datasets.Phishing().take(300), streamfl.Classifier(), metrics.Accuracy())
+    >>> stream = datasets.Phishing().take(300)
+    >>> accuracy = evaluate.progressive_val_score(stream, streamfl.Classifier(), metrics.Accuracy())
     >>> accuracy.get() > 0.8
     True
 

@@ -125,14 +125,19 @@ def _tell(outcome: CurvatureOutcome) -> None:
     }
     if left_out:
         told = ", ".join(f"{name} {count}" for name, count in left_out.items())
-        say(f"columns with fewer than learning.min_support = {outcome.settings.learning.min_support} rows of their own in a batch "
-            f"are not learnt from: {told}")  # fmt: skip
+        say(
+            f"columns with fewer than learning.min_support = {outcome.settings.learning.min_support} rows of "
+            f"their own in a batch are not learnt from: {told}"
+        )
     muted = ", ".join(
         f"{name} {own['muted_rows']}" for name, own in outcome.parties.items() if own["muted_rows"]
     )
     if muted:
-        say(f"rows that have more than learning.largest_leverage = {outcome.settings.learning.largest_leverage:g} of a batch's "
-            f"gradient to themselves are learnt from with zeros: {muted}")  # fmt: skip
+        say(
+            "rows that have more than learning.largest_leverage = "
+            f"{outcome.settings.learning.largest_leverage:g} of a batch's gradient to themselves are learnt "
+            f"from with zeros: {muted}"
+        )
 
 
 def _read(

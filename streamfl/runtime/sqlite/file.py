@@ -29,18 +29,21 @@ LOG_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.02
 
 SCHEMA = """
-CREATE TABLE topics (name TEXT PRIMARY KEY, first_log INTEGER NOT NULL, partitions INTEGER NOT NULL, compacted INTEGER NOT NULL,
-                     options TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE topics (name TEXT PRIMARY KEY, first_log INTEGER NOT NULL, partitions INTEGER NOT NULL,
+                     compacted INTEGER NOT NULL, options TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE logs (id INTEGER PRIMARY KEY, end INTEGER NOT NULL, tidy INTEGER NOT NULL);
 CREATE TABLE records (id INTEGER PRIMARY KEY, key BLOB, value BLOB, headers BLOB, timestamp REAL NOT NULL);
-CREATE TABLE survivors (log INTEGER NOT NULL, key BLOB NOT NULL, record INTEGER NOT NULL, PRIMARY KEY (log, key)) WITHOUT ROWID;
-CREATE TABLE groups (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, partitions INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE members (id INTEGER PRIMARY KEY AUTOINCREMENT, group_name TEXT NOT NULL, beat INTEGER NOT NULL, timeout REAL NOT NULL);
+CREATE TABLE survivors (log INTEGER NOT NULL, key BLOB NOT NULL, record INTEGER NOT NULL,
+                        PRIMARY KEY (log, key)) WITHOUT ROWID;
+CREATE TABLE groups (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, partitions INTEGER NOT NULL)
+                     WITHOUT ROWID;
+CREATE TABLE members (id INTEGER PRIMARY KEY AUTOINCREMENT, group_name TEXT NOT NULL, beat INTEGER NOT NULL,
+                      timeout REAL NOT NULL);
 CREATE INDEX members_of_groups ON members (group_name);
-CREATE TABLE owners (group_name TEXT NOT NULL, partition INTEGER NOT NULL, member INTEGER NOT NULL, since INTEGER NOT NULL,
-                     PRIMARY KEY (group_name, partition)) WITHOUT ROWID;
-CREATE TABLE offsets (group_name TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
-                      PRIMARY KEY (group_name, topic, partition)) WITHOUT ROWID;
+CREATE TABLE owners (group_name TEXT NOT NULL, partition INTEGER NOT NULL, member INTEGER NOT NULL,
+                     since INTEGER NOT NULL, PRIMARY KEY (group_name, partition)) WITHOUT ROWID;
+CREATE TABLE offsets (group_name TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+                      position INTEGER NOT NULL, PRIMARY KEY (group_name, topic, partition)) WITHOUT ROWID;
 """
 
 

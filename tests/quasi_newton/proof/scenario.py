@@ -86,8 +86,8 @@ class QuasiNewtonScenario(MembersScenario):
             f"each {learning['curvature_every']}, at most {learning['epochs']} epochs, gradients "
             f"{'masked' if self.masked else 'not masked'}, {len(self.known)} samples, {len(self.labels)} "
             f"labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
-            f"{'scored, ' if self.scores else ''}{'trained again, ' if self.again else ''}{dict(self.workers)} "
-            f"processes{f', fails: {self.fails}' if self.fails else ''}; {self.faults}"
+            f"{'scored, ' if self.scores else ''}{'trained again, ' if self.again else ''}"
+            f"{dict(self.workers)} processes{f', fails: {self.fails}' if self.fails else ''}; {self.faults}"
         )
 
     @property

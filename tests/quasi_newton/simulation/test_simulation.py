@@ -319,7 +319,7 @@ MUTATIONS: dict[str, Mutation] = {
     "retraining: a kept batch takes new columns": a_kept_batch_takes_new_columns,
     "retraining: a kept batch is dealt anew": a_kept_batch_is_dealt_anew,
     "held out: batches have such entities": batches_have_held_out_entities,
-    "held out: the model is judged by what it has learnt from": the_model_is_judged_by_what_it_has_learnt_from,
+    "held out: the model is judged by what it has learnt": the_model_is_judged_by_what_it_has_learnt_from,
     "scores: what was published is not remembered": what_was_published_is_not_remembered,
     "scores: probabilities are not published": probabilities_are_not_published,
     "written: a label that there is not": written(
