@@ -15,14 +15,9 @@ import time
 import numpy as np
 
 from streamfl.configuration.settings import RoleSection
-from streamfl.pofmkl.config import (
-    ExpertsSection,
-    KernelsSection,
-    LearningSection,
-    PofmklFederation,
-    PofmklSettings,
-)
+from streamfl.pofmkl.config import ExpertsSection, KernelsSection, PofmklFederation, PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.section import LearningSection
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 

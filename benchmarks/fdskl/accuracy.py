@@ -29,8 +29,8 @@ from sklearn.svm import SVC, SVR, LinearSVC
 
 from benchmarks.accuracy_document import fill
 from benchmarks.fdskl.linear import svrg
-from streamfl.fdskl.config import KernelLearningSection
 from streamfl.fdskl.learning.losses import loss_named
+from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.learning.accuracy import area_under_curve
 
 __all__ = ["METHODS", "SETS", "Split", "main", "read", "table"]

@@ -15,12 +15,12 @@ from benchmarks.counts import Meter
 from streamfl.configuration.settings import RoleSection
 from streamfl.quasi_newton.config import (
     COORDINATOR,
-    CurvatureLearningSection,
     PrivateAlignmentSection,
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
 from streamfl.quasi_newton.encryption.section import EncryptionSection
+from streamfl.quasi_newton.learning.section import CurvatureLearningSection
 from streamfl.quasi_newton.tools.federation import CurvatureFederation
 from streamfl.quasi_newton.tools.run import adapted
 

@@ -20,10 +20,10 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.accuracy_document import fill
 from streamfl.learning.accuracy import log_loss
-from streamfl.quasi_newton.config import CurvatureLearningSection
 from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.learning.own_columns import rounded
+from streamfl.quasi_newton.learning.section import CurvatureLearningSection
 from streamfl.quasi_newton.rows.batches import check_support, far_rows, secret_start
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.rows.preprocessing import fit_preprocessing

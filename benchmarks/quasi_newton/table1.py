@@ -22,11 +22,11 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.accuracy_document import fill
 from streamfl.learning.accuracy import area_under_curve, kolmogorov_smirnov, log_loss
-from streamfl.quasi_newton.config import CurvatureLearningSection
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.learning.own_columns import rounded
+from streamfl.quasi_newton.learning.section import CurvatureLearningSection
 from streamfl.quasi_newton.rows.batches import check_batch, far_rows, secret_start
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method, fit_preprocessing

@@ -17,17 +17,14 @@ from streamfl.kernels import FeatureMap, frequencies, loss_named
 from streamfl.pofmkl.client.given import ClientGiven
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.kinds import CLIENT, SERVER
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.gradient_steps import AdaGradStep, StochasticGradientStep
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
-from streamfl.pofmkl.learning.server_steps import (
-    AdaGradStep,
-    AveragedStep,
-    RecursiveLeastSquares,
-    ServerStep,
-    StochasticGradientStep,
-)
+from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
+from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
 from streamfl.pofmkl.metrics import CLIENT_METRICS, ServerMetrics

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.kinds import CLIENT, SERVER
 from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 

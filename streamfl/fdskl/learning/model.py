@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Amount, check_within
 from streamfl.encoding.wire import Count, decode_array, encode_array
-from streamfl.fdskl.config import MOST_FEATURES
 from streamfl.fdskl.learning.doubly_stochastic import SMALLEST_SCALE
+from streamfl.fdskl.learning.section import MOST_FEATURES
 from streamfl.fdskl.messages import LARGEST_BANDWIDTH, SMALLEST_BANDWIDTH, FeatureRange
 from streamfl.fdskl.state import ALPHAS, MODEL
 from streamfl.state.changelog import ChangedParts

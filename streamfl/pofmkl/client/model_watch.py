@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
-from streamfl.pofmkl.config import LearningSection
+from streamfl.pofmkl.learning.section import LearningSection
 from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, ShardVersion, SignedVersion
 from streamfl.pofmkl.metrics import UplinkMetrics
 from streamfl.roles.reply_deadline import ReplyDeadline

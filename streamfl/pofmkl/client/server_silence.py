@@ -16,7 +16,7 @@ import msgspec
 from streamfl.contract.role import Measurement, OperatorNotice, StateChange
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
-from streamfl.pofmkl.config import LearningSection
+from streamfl.pofmkl.learning.section import LearningSection
 from streamfl.pofmkl.metrics import UplinkMetrics
 from streamfl.pofmkl.state import SILENCE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamfl.pofmkl.client.client_record import ClientRecord
-from streamfl.pofmkl.config import LearningSection
+from streamfl.pofmkl.learning.section import LearningSection
 
 __all__ = ["YOUNG_LABELS", "StalenessPolicy"]
 

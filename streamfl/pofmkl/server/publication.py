@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError, StateChange
 from streamfl.encoding.wire import VERSION, Count, decode_array, encode_array
-from streamfl.pofmkl.config import LearningSection
+from streamfl.pofmkl.learning.section import LearningSection
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     MARKER_KEY,

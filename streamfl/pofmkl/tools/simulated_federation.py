@@ -15,7 +15,8 @@ from streamfl.configuration.settings import BusSection, RoleSection
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.encoding.wire import record_size
 from streamfl.pofmkl.client.role import PofmklClient, StepTrace
-from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.kinds import CLIENT, SERVER
 from streamfl.pofmkl.metrics import ServerMetrics
 from streamfl.pofmkl.tools.sites import present
 from streamfl.runtime.bus import Outgoing, Subscription

@@ -14,20 +14,16 @@ from scipy.special import expit
 
 from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
-from streamfl.quasi_newton.config import (
-    CurvatureLearningSection,
-    PrivateAlignmentSection,
-    QuasiNewtonFederation,
-    QuasiNewtonSettings,
-)
+from streamfl.quasi_newton.config import PrivateAlignmentSection, QuasiNewtonFederation, QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.encryption.section import EncryptionSection
+from streamfl.quasi_newton.learning.section import CurvatureLearningSection
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.members import members
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, figures_of, run_curvature
-from streamfl.roles.message_fragments import decoded_in_fragments
+from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.pictures import (
     FEDERATION,

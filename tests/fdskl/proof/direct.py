@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.config import KernelLearningSection
 from streamfl.fdskl.learning.doubly_stochastic import decay, step_alphas, step_size
 from streamfl.fdskl.learning.iteration import FEWEST_DISTANCES
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.newton import of_few, solve_block
 from streamfl.fdskl.learning.schedule import ends_of_iterations
+from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.fdskl.sums.circle import from_circle, to_circle
 from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.sums.standardisation import moments_of, scaling_of

@@ -11,7 +11,7 @@ import pytest
 from fdskl.proof.direct import Party, learn, median_distance
 
 from streamfl.contract.seeding import rng_for
-from streamfl.fdskl.config import KernelLearningSection
+from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 
 NAMES = ("a", "b", "c")

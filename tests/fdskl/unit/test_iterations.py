@@ -13,12 +13,13 @@ import pytest
 from fdskl.makers import settings_of
 from numpy.typing import NDArray
 
-from streamfl.fdskl.config import FdsklSettings, KernelLearningSection
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.iteration import BandwidthSearch, SgdIteration
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.newton_iteration import NewtonIteration, columns_of
+from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.fdskl.messages import DISTANCES, FeatureRange
 from streamfl.fdskl.sums.rounds import Question
 from streamfl.state.changelog import ChangedParts

@@ -10,7 +10,8 @@ from fdskl.proof.direct import Party, learn, standardised
 from scipy import stats
 
 from streamfl.contract.role import PeerError
-from streamfl.fdskl.config import KernelLearningSection, StandardisationSection
+from streamfl.fdskl.config import StandardisationSection
+from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.fdskl.sums.standardisation import Standardisation, combined, moments_of, no_moments, scaling_of
 from streamfl.state.changelog import ChangedParts
 

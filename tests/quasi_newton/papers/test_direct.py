@@ -13,9 +13,9 @@ from quasi_newton.makers import problem, split
 from river import datasets
 from sklearn.datasets import load_breast_cancer, make_classification
 
-from streamfl.quasi_newton.config import ITERATIONS
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.quasi_newton.learning.section import ITERATIONS
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 Floats = NDArray[np.float64]

@@ -27,10 +27,11 @@ from streamfl.privacy.accountant import epsilon_of
 from streamfl.privacy.keyed_noise import ROUNDING
 from streamfl.records.entities import EntityLabelsSection
 from streamfl.records.samples import Sample
-from streamfl.vafl.config import PrivacySection, VaflSettings
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
+from streamfl.vafl.privacy_section import PrivacySection
 from streamfl.vafl.roles import ROLES
 
 SECRET = "5e" * 32
