@@ -19,7 +19,8 @@ from streamfl.contract.role import (
     StateChange,
     TopicSpec,
 )
-from streamfl.roles.message_fragments import Limits, LongMessages, decoded_in_fragments
+from streamfl.roles.fragment_encoding import decoded_in_fragments
+from streamfl.roles.message_fragments import Limits, LongMessages
 
 __all__ = [
     "BLOCK_CHANNELS",

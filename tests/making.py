@@ -26,7 +26,7 @@ from streamfl.contract.role import (
     Work,
 )
 from streamfl.encoding.wire import LONGEST_NAME
-from streamfl.roles.message_fragments import split
+from streamfl.roles.fragment_encoding import split
 
 __all__ = ["MAKER_CHANNELS", "BlockMaker", "decode_order", "make_block", "make_piece", "order"]
 

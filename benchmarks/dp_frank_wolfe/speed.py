@@ -36,7 +36,7 @@ from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.tools.draws import mean_and_deviation
 from streamfl.dp_frank_wolfe.tools.federation import FrankWolfeFederation
 from streamfl.dp_frank_wolfe.tools.run import run_fits
-from streamfl.roles.message_fragments import MARK
+from streamfl.roles.fragment_encoding import MARK
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical.table import VerticalTable
 

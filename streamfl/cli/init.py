@@ -6,7 +6,7 @@ import copy
 import os
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,18 +17,19 @@ import typer
 from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_read import RecordSample, lines_of, look, records_of, topic_section
 from streamfl.cli.init_samples import InitOptions, LabelsTopic, put_labels, put_samples, with_ids
+from streamfl.cli.init_write import BEFORE, tell_result, write_draft
 from streamfl.cli.named_topics import users_channels
-from streamfl.cli.preflight import Configured, counted
+from streamfl.cli.preflight import Configured
 from streamfl.configuration.settings import GivenSettings, load_settings
 from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError
-from streamfl.contract.system import find_system, installed_systems
+from streamfl.contract.system import installed_systems
 from streamfl.records.schema_inference import InferredField
 from streamfl.records.topic import RecordSettings
 from streamfl.rekeying.kind import rekey_kind, streams_of
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import connect
 from streamfl.runtime.kinds import find_kind
-from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.terminal.console import FormatOption, OutputFormat
 from streamfl.terminal.progress import progress
 
 __all__ = ["init"]
@@ -36,7 +37,6 @@ __all__ = ["init"]
 # The default bus, which no other process can reach, and the URL that is written in its place.
 NOWHERE = "memory://"
 ELSEWHERE = "kafka://localhost:9092"
-BEFORE = "Before it runs:"
 
 
 FromFileOption = Annotated[
@@ -141,8 +141,8 @@ def init(
     for section, key, value in own:
         draft.put(section, key, value, "as you say")
     readable = _settle(draft, alone, kind, config, samples)
-    _write(config, draft, kind, samples)
-    _tell(config, draft, kind, samples, guesses, readable, format)
+    write_draft(config, draft, kind, samples)
+    tell_result(config, draft, kind, samples, guesses, readable, format)
 
 
 @dataclass(frozen=True)
@@ -341,92 +341,3 @@ def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[A
     except ConfigurationError as error:
         return None, str(error).splitlines()
     return settings, []
-
-
-def _write(config: Path, draft: ConfigDraft, kind: RoleKind[Any], seen: RecordSample | None) -> None:
-    told = (
-        f"Written by `streamfl init`{'' if seen is None else f' from {seen.told()}'}. Comments say why a key "
-        "is as it is."
-    )
-    head = [told]
-    if "samples" in draft.sections:
-        head.append(
-            "A record that lacks one of the fields named here is a dead letter, unless the field's table has "
-            "`missing`."
-        )
-    if missing := draft.to_fill_in(kind.settings):
-        head.append(f"To fill in: {', '.join(missing)}.")
-    draft.head[:0] = head
-    # A draft with keys to fill in has not been parsed yet.
-    draft.content(kind.settings)
-    text = draft.text(kind.settings)
-    try:
-        content = text.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError("what was given on the command line is not text in UTF-8") from None
-    try:
-        with config.open("xb") as file:
-            file.write(content)
-    except OSError as error:
-        raise ConfigurationError(f"{config}: cannot be written: {error.strerror or error}") from None
-
-
-def _tell(
-    config: Path,
-    draft: ConfigDraft,
-    kind: RoleKind[Any],
-    seen: RecordSample | None,
-    guesses: Sequence[InferredField],
-    readable: int | None,
-    format: OutputFormat,
-) -> None:
-    missing, total = draft.to_fill_in(kind.settings), 0 if seen is None else len(seen.records)
-    if format is OutputFormat.JSON:
-        print_json(
-            {
-                "config": str(config),
-                "records": total,
-                "readable": readable,
-                "settings": draft.content(kind.settings),
-                "left_out": {guess.path: guess.why for guess in guesses if guess.keys is None},
-                "to_fill_in": missing,
-                "before_it_runs": [note for note in draft.head if note.startswith(BEFORE)],
-            }
-        )
-        return
-    if guesses and "samples" in draft.sections:
-        rows = [(guess.path, _taken(guess), guess.why) for guess in guesses]
-        print_table(f"Fields of {counted(total, 'record')}", ("field", "taken as", "why"), rows)
-    say(
-        f"wrote {config}"
-        + ("" if readable is None else f": {readable} of {counted(total, 'record')} can be read with it")
-    )
-    for key in missing:
-        say(f"to fill in: {key}")
-    for note in draft.head[1:]:
-        if note.startswith(BEFORE):
-            say(note)
-    if "samples.assemble" in draft.sections:
-        say(
-            f"{draft.sections['samples']['topic'][1]}: run streamfl rekey {config} beside the worker. Wrong? "
-            "Say --no-assemble"
-        )
-    elif "samples.rekey" in draft.sections:
-        say(
-            f"the topic does not have the required keys: streamfl rekey {config} writes a rekeyed copy, "
-            "beside the worker"
-        )
-    if "labels.rekey" in draft.sections:
-        say(
-            f"the labels do not have the required keys: streamfl rekey {config} --stream labels writes a "
-            "rekeyed copy"
-        )
-    others = ", ".join(name for name in find_system(kind.name).kinds if name != kind.name)
-    inputs = "-inputs" if seen is not None and seen.partitions is None else ""
-    say(f"then: streamfl topics {config} --create{inputs}, streamfl check {config}, streamfl run {config}")
-    if others:
-        say(f"for {others}: the same command with --role and another file")
-
-
-def _taken(guess: InferredField) -> str:
-    return "" if guess.keys is None else str(guess.keys.get("as", "number"))

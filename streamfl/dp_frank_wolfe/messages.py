@@ -8,8 +8,8 @@ from typing import Annotated, Final
 import msgspec
 
 from streamfl.encoding.wire import VERSION, Codec, Count, Name, Version
+from streamfl.roles.fragment_encoding import FRAGMENT_BYTES, split
 from streamfl.roles.message_contents import content_of, message_codec, read_content
-from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
 
 __all__ = [
     "ANOTHER",

@@ -26,8 +26,8 @@ from streamfl.privacy.anchor import Anchor
 from streamfl.records.header_propagation import timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
+from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.roles.message_contents import content_limits
-from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.roles.partitioned_role import Outbox, PartitionedRole, metrics_of
 from streamfl.roles.role_kind import RoleKind
 from streamfl.state.changeable import changeable_keys

@@ -10,7 +10,7 @@ from streamfl.contract.role import Channels, ConfigurationError, Input, PeerErro
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
 from streamfl.identity.signed_records import signatures
-from streamfl.roles.message_fragments import Fragment
+from streamfl.roles.fragment_encoding import Fragment
 
 __all__ = ["sealed_channels"]
 

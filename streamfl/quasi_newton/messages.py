@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import VERSION, Codec, Count, Name, Version
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
+from streamfl.roles.fragment_encoding import FRAGMENT_BYTES, split
 from streamfl.roles.message_contents import content_of, message_codec, read_content
-from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
 
 __all__ = [
     "ANOTHER",

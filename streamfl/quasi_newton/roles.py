@@ -44,8 +44,8 @@ from streamfl.records.header_propagation import carried, timed
 from streamfl.records.labels import LabelReader, of_two_classes
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
+from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.roles.message_contents import content_limits
-from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.roles.partitioned_role import PartitionedRole, metrics_of
 from streamfl.roles.role_kind import RoleKind
 from streamfl.state.changeable import changeable_keys

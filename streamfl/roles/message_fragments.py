@@ -17,7 +17,6 @@ partition's next owner can go on.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,45 +27,20 @@ import msgspec
 from msgspec.structs import replace
 
 from streamfl.contract.measurement import Counts, counter, gauge
-from streamfl.contract.role import Decode, Measurement, PeerError, Received, Record, Rejection, StateChange
+from streamfl.contract.role import Decode, Measurement, PeerError, Received, Rejection, StateChange
 from streamfl.encoding.changelog_checks import Time, check_name
-from streamfl.encoding.wire import ROOM, VERSION, Codec, Count, Name, Version
+from streamfl.encoding.wire import Count
+from streamfl.roles.fragment_encoding import DIGEST_BYTES, FRAGMENT_BYTES, Fragment, digest_of
 from streamfl.roles.received_numbers import NumberRange, check_numbers, note, was_heard
 from streamfl.state.clock_guard import ClockGuard, overdue, set_back, time_written
 
-__all__ = [
-    "FRAGMENT_BYTES",
-    "ClaimedSender",
-    "Fragment",
-    "Limits",
-    "LongMessages",
-    "decoded_in_fragments",
-    "split",
-]
+__all__ = ["ClaimedSender", "Limits", "LongMessages"]
 
-FRAGMENT_BYTES = ROOM
-# No MessagePack value begins with this byte, so no message of a codec does.
-MARK = b"\xc1"
-DIGEST_BYTES = 16
 # Messages of a sender's earlier life may still come beside one of its present life; a third at a time is
 # somebody's mistake.
 UNDER_WAY_OF_A_SENDER = 2
 FRAGMENT, HEARD = b"part/", b"heard/"
 _PLACE: Final = struct.Struct(f">QQ{DIGEST_BYTES}sI")
-
-
-class Fragment(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Fragment number ``place`` of a message of ``size`` bytes. epoch, sequence: the message's numbers.
-    digest: of the whole."""
-
-    version: Version
-    sender: Name
-    epoch: Count
-    sequence: Count
-    digest: bytes
-    size: Count
-    place: Count
-    content: bytes
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -81,44 +55,9 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
 ClaimedSender = Callable[[Any], str | None]
 """From a whole message to the member for whom it speaks; None: for its writer."""
 
-_codec = Codec(Fragment)
 _stored = msgspec.msgpack.Decoder(_Stored)
 _ranges = msgspec.msgpack.Decoder(list[NumberRange])
 _encode = msgspec.msgpack.Encoder().encode
-
-
-def split(
-    sender: str, epoch: int, sequence: int, value: bytes, fragment_bytes: int = FRAGMENT_BYTES
-) -> list[bytes]:
-    """The values of the records that carry a message, in the order of sending; the message itself if it fits
-    into one.
-
-    sender, epoch, sequence: the sender and the message's numbers; no other message has these. fragment_bytes:
-    bytes of content in each fragment; the reader's limits need the same value if it is not the default.
-
-    >>> [len(fragment) for fragment in split("pump", 1, 1, bytes(2_000_000))]
-    [995943, 995943, 8229]
-    """
-    if fragment_bytes < 1:
-        raise ValueError(f"fragment_bytes = {fragment_bytes}: at least 1 is expected")
-    if len(value) <= fragment_bytes:
-        return [value]
-    digest = _digest(value)
-    contents = [value[begin : begin + fragment_bytes] for begin in range(0, len(value), fragment_bytes)]
-    return [
-        MARK + _codec.encode(Fragment(VERSION, sender, epoch, sequence, digest, len(value), place, content))
-        for place, content in enumerate(contents)
-    ]
-
-
-def decoded_in_fragments(decode: Decode) -> Decode:
-    """``decode`` for an input that may bring fragments: these become :class:`Fragment`."""
-
-    def decode_one(record: Record) -> Any:
-        value = record.value
-        return _codec.decode(value[1:]) if value is not None and value[:1] == MARK else decode(record)
-
-    return decode_one
 
 
 @dataclass(frozen=True)
@@ -341,7 +280,7 @@ class LongMessages:
 
     def _complete(self, received: Received, fragment: Fragment, message: _Message) -> Received:
         value = b"".join([*(message.fragments[place] for place in range(fragment.place)), fragment.content])
-        if _digest(value) != fragment.digest:
+        if digest_of(value) != fragment.digest:
             raise PeerError("damaged_part", "the parts of a message do not have the digest that they name")
         record = replace(received.record, value=value)
         message = self._decode[received.channel](record)
@@ -417,7 +356,3 @@ class LongMessages:
 
     def _heard_key(self, sender: str) -> bytes:
         return self._prefix + HEARD + sender.encode()
-
-
-def _digest(value: bytes) -> bytes:
-    return hashlib.blake2b(value, digest_size=DIGEST_BYTES, person=b"streamfl parts").digest()

@@ -18,7 +18,7 @@ from streamfl.contract.role import (
     Received,
     Record,
 )
-from streamfl.roles.message_fragments import Fragment
+from streamfl.roles.fragment_encoding import Fragment
 from streamfl.runtime.bus import Bus, Moved, Session, TopicPartition
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.tasks import Tasks

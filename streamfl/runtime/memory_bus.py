@@ -24,7 +24,7 @@ from streamfl.runtime.bus import (
     TopicPartition,
     TopicState,
 )
-from streamfl.runtime.memory_log import PartitionLog
+from streamfl.runtime.memory_log import MemoryTopic, PartitionLog
 
 __all__ = ["MemoryBus", "MemorySession", "connect"]
 
@@ -58,7 +58,7 @@ class MemoryBus:
         self.clock = clock
         self.monotonic = monotonic
         self._changed = changed or threading.Condition()
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, MemoryTopic] = {}
         self._created = 0
         self._groups: dict[str, _Group] = {}
 
@@ -90,7 +90,7 @@ class MemoryBus:
             for spec in topics:
                 if spec.name not in self._topics:
                     self._created += 1
-                    self._topics[spec.name] = _Topic(spec, f"{self._created}")
+                    self._topics[spec.name] = MemoryTopic(spec, f"{self._created}")
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return partition_of(key, partitions)
@@ -157,7 +157,7 @@ class MemoryBus:
     def close(self) -> None:
         """Does nothing: the records live as long as the bus."""
 
-    def _topic(self, name: str) -> _Topic:
+    def _topic(self, name: str) -> MemoryTopic:
         if name not in self._topics:
             raise ConfigurationError(f"topic {name!r} does not exist on the memory bus; create it first")
         return self._topics[name]
@@ -378,30 +378,3 @@ class _Group:
     def _deal(self) -> None:
         self.generation += 1
         self._owners = deal(self._partitions, self.members, self._owners, self.generation)
-
-
-class _Topic:
-    def __init__(self, spec: TopicSpec, identity: str) -> None:
-        self._spec = spec
-        self._identity = identity
-        self._keyless = 0
-        self.partitions = [
-            PartitionLog(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)
-        ]
-
-    def state(self) -> TopicState:
-        return TopicState(
-            self._spec.name,
-            len(self.partitions),
-            self._spec.compacted,
-            self._spec.options,
-            identity=self._identity,
-        )
-
-    def partition_for(self, record: Outgoing) -> int:
-        if record.partition is not None:
-            return record.partition
-        if record.key is not None:
-            return partition_of(record.key, len(self.partitions))
-        self._keyless += 1
-        return self._keyless % len(self.partitions)

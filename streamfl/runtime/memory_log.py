@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from streamfl.contract.role import Record
-from streamfl.runtime.bus import Outgoing
+from streamfl.contract.role import Record, TopicSpec
+from streamfl.runtime.assignment import partition_of
+from streamfl.runtime.bus import (
+    Outgoing,
+    TopicState,
+)
 
-__all__ = ["PartitionLog"]
+__all__ = ["MemoryTopic", "PartitionLog"]
 
 
 class PartitionLog:
@@ -62,3 +66,30 @@ class PartitionLog:
         current = [record for record in old if last[record.key] == record.offset and record.value is not None]
         self._records = current + recent
         self._compact_at = 2 * len(self._records)
+
+
+class MemoryTopic:
+    def __init__(self, spec: TopicSpec, identity: str) -> None:
+        self._spec = spec
+        self._identity = identity
+        self._keyless = 0
+        self.partitions = [
+            PartitionLog(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)
+        ]
+
+    def state(self) -> TopicState:
+        return TopicState(
+            self._spec.name,
+            len(self.partitions),
+            self._spec.compacted,
+            self._spec.options,
+            identity=self._identity,
+        )
+
+    def partition_for(self, record: Outgoing) -> int:
+        if record.partition is not None:
+            return record.partition
+        if record.key is not None:
+            return partition_of(record.key, len(self.partitions))
+        self._keyless += 1
+        return self._keyless % len(self.partitions)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamfl.contract.role import Received, Record, Send, StateChange
-from streamfl.roles.message_fragments import decoded_in_fragments, split
+from streamfl.roles.fragment_encoding import decoded_in_fragments, split
 from streamfl.testing.extremes import Extreme
 from streamfl.testing.role_laws import RoleLaws, Subject, Traffic
 

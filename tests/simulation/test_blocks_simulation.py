@@ -16,7 +16,8 @@ from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import StateChange, TopicSpec, Work
 from streamfl.contract.seeding import rng_for
-from streamfl.roles.message_fragments import LongMessages, decoded_in_fragments
+from streamfl.roles.fragment_encoding import decoded_in_fragments
+from streamfl.roles.message_fragments import LongMessages
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime import kinds
 from streamfl.runtime.bus import Bus

@@ -34,7 +34,7 @@ from streamfl.identity import (
     sealed_channels,
     write_members,
 )
-from streamfl.roles.message_fragments import decoded_in_fragments, split
+from streamfl.roles.fragment_encoding import decoded_in_fragments, split
 
 SITE, SERVER, STRANGER = PrivateKey(b"s" * 32), PrivateKey(b"v" * 32), PrivateKey(b"x" * 32)
 TOPIC = "plant.updates"

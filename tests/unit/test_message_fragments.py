@@ -19,14 +19,8 @@ from msgspec.structs import replace
 
 from streamfl.contract.role import PeerError, Received, Record, StateChange
 from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
-from streamfl.roles.message_fragments import (
-    FRAGMENT_BYTES,
-    Fragment,
-    Limits,
-    LongMessages,
-    decoded_in_fragments,
-    split,
-)
+from streamfl.roles.fragment_encoding import FRAGMENT_BYTES, Fragment, decoded_in_fragments, split
+from streamfl.roles.message_fragments import Limits, LongMessages
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker

@@ -27,7 +27,7 @@ from making import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamfl.contract.role import Received, Record, Rejection, Send, TopicSpec, Work
-from streamfl.roles.message_fragments import decoded_in_fragments, split
+from streamfl.roles.fragment_encoding import decoded_in_fragments, split
 from streamfl.runtime.bus import CommitRefused, Outgoing, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.pool import Inline, Pool, Processes, WorkFailed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
 from streamfl.dp_frank_wolfe.party.progress import FITTING, WAITING, PartyProgress
+from streamfl.dp_frank_wolfe.party.serving import NoServing, PartyServing
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.party.window import whole_label, whole_row
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest
@@ -43,57 +44,9 @@ from streamfl.state.changelog import ChangedParts
 from streamfl.state.table import StateRow
 from streamfl.state.value_fragments import ValueFragments
 
-__all__ = ["NoServing", "PartyServing", "PartyTask"]
+__all__ = ["PartyTask"]
 
 ANNOUNCED_BYTES = 60_000
-
-
-class PartyServing(Protocol):
-    """A party's part of predictions between fits.
-
-    It has keys of its own among the partition's parts. Releases with noise go through the ledger's chain of
-    predictions, at a tick, and only for rows that ``remembered`` has reported as remembered. Samples and the
-    server's model come from two topics, so only remembered rows come again in the same order when the work is
-    done again.
-    """
-
-    @property
-    def wake_at(self) -> float | None: ...
-
-    def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
-        """Takes an entity's record as whole numbers, (columns,). Zeros where it cannot be read."""
-
-    def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
-        """Takes the party's own weights, (columns,), of the window ``version``. The party still has those of
-        the version before."""
-
-    def pass_time(self, now: float) -> None: ...
-
-    def remembered(self) -> None:
-        """Reports that everything to be remembered until now is written with this step."""
-
-    def measure(self) -> Iterator[Measurement]: ...
-
-
-class NoServing:
-    """Predicts nothing."""
-
-    wake_at: float | None = None
-
-    def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
-        pass
-
-    def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
-        pass
-
-    def pass_time(self, now: float) -> None:
-        pass
-
-    def remembered(self) -> None:
-        pass
-
-    def measure(self) -> Iterator[Measurement]:
-        return iter(())
 
 
 class PartyTask:

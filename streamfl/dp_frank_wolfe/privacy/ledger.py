@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Annotated
 
 import msgspec
 
@@ -29,11 +28,16 @@ from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
 from streamfl.dp_frank_wolfe.privacy.budget import SPARE
+from streamfl.dp_frank_wolfe.privacy.ledger_state import (
+    LatestRelease,
+    LedgerContent,
+    PrivacyTerms,
+    ReleaseChain,
+)
 from streamfl.dp_frank_wolfe.state import CHAIN, EXACT, LATEST, SPENT, TERMS, WHOLE
 from streamfl.encoding.changelog_checks import check_name, check_number
-from streamfl.encoding.wire import Count
-from streamfl.privacy.anchor import IDENTITY_BYTES, LINK_BYTES, examine_link, note_link
-from streamfl.privacy.summed_ledger import SUM_BYTES, SummedLedger
+from streamfl.privacy.anchor import LINK_BYTES, examine_link, note_link
+from streamfl.privacy.summed_ledger import SummedLedger
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
@@ -43,44 +47,6 @@ __all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
 FITS, PREDICTIONS = range(2)
 """The chains, which are lanes of the anchor."""
 Then = Callable[[int, bytes], None]
-
-
-class _Chain(msgspec.Struct, array_like=True, frozen=True):
-    """identity: of the ledger's first anchor. number: releases so far. head, link: the last, empty before the
-    first."""
-
-    identity: Annotated[bytes, msgspec.Meta(min_length=IDENTITY_BYTES, max_length=IDENTITY_BYTES)]
-    number: Count = 0
-    head: Annotated[bytes, msgspec.Meta(max_length=LINK_BYTES)] = b""
-    link: Annotated[bytes, msgspec.Meta(max_length=LINK_BYTES)] = b""
-
-
-class _Latest(msgspec.Struct, array_like=True, frozen=True):
-    """A federation's latest release for a fit. window: the latest that was frozen. link: its number in the
-    chain of fits."""
-
-    window: Count = 0
-    link: Count = 0
-
-
-class _Terms(msgspec.Struct, array_like=True, frozen=True):
-    """The promise for an entity over all parties. shares: by party.
-
-    A party knows only its own spend. Under other shares, or with other parties, all parties together could
-    spend more than one budget, and no party would see it.
-    """
-
-    epsilon: float
-    delta: float
-    shares: dict[str, float]
-
-
-class _Whole(msgspec.Struct, array_like=True, frozen=True):
-    """entities: how many something was released of. content: digest of all that is remembered, empty if
-    nothing is."""
-
-    entities: Count = 0
-    content: Annotated[bytes, msgspec.Meta(max_length=SUM_BYTES)] = b""
 
 
 class PartyLedger:
@@ -97,29 +63,29 @@ class PartyLedger:
         self._party = own = public.settings.required_party()
         self._limit = privacy.ledger_limit
         self.parts = ChangedParts("a ledger")
-        self._remember_terms = self.parts.single(TERMS, _Terms, self._restore_terms)
+        self._remember_terms = self.parts.single(TERMS, PrivacyTerms, self._restore_terms)
         self._remember_exact = self.parts.single(EXACT, str, self._restore_exact)
-        self._remember_whole = self.parts.single(WHOLE, _Whole, self._restore_whole)
-        self._kept_chains = self.parts.named(CHAIN, check_number, _Chain, self._restore_chain)
-        self._kept_latest = self.parts.named(LATEST, check_name, _Latest, self._restore_latest)
+        self._remember_whole = self.parts.single(WHOLE, LedgerContent, self._restore_whole)
+        self._kept_chains = self.parts.named(CHAIN, check_number, ReleaseChain, self._restore_chain)
+        self._kept_latest = self.parts.named(LATEST, check_name, LatestRelease, self._restore_latest)
         self.fit_cost = public.fit_cost(own) if private else math.inf
         """Cost that each entity of a window is charged when the window is frozen."""
         budget = public.party_cost(own) if private else None
         self.spend = SummedLedger(self._limit, budget)
         self.parts.register(SPENT.prefix, self.spend.restore)
-        self._chains = [_Chain(self._identity), _Chain(self._identity)]
+        self._chains = [ReleaseChain(self._identity), ReleaseChain(self._identity)]
         # Releases that wait for the one before them to be noted.
         self._waiting: deque[Callable[[], None]] = deque()
         self._noting = False
-        self._latest: dict[str, _Latest] = {}
+        self._latest: dict[str, LatestRelease] = {}
         shares = {party: public.share(party) for party in public.parties}
-        self._own_terms = _Terms(privacy.epsilon, privacy.delta, shares) if private else None
-        self._terms: _Terms | None = None
+        self._own_terms = PrivacyTerms(privacy.epsilon, privacy.delta, shares) if private else None
+        self._terms: PrivacyTerms | None = None
         self._keeps_to_noise = private and public.settings.serving.mode != "exact"
         self._exact = ""
         self.trouble: str | None = None
         """Why nothing may be released."""
-        self._whole = _Whole()
+        self._whole = LedgerContent()
         self._has_gap = False
         self._epsilon = (0.0, 0.0)
         self.waiting_predictions: Callable[[], int] = int
@@ -152,8 +118,8 @@ class PartyLedger:
         return self._own.window
 
     @property
-    def _own(self) -> _Latest:
-        return self._latest.get(self._federation, _Latest())
+    def _own(self) -> LatestRelease:
+        return self._latest.get(self._federation, LatestRelease())
 
     def allows(self, entity: str, waiting: int = 0) -> bool:
         """Whether an entity may take part in another fit.
@@ -252,11 +218,11 @@ class PartyLedger:
             if refusal:
                 self._refused(refusal.decode())
             else:
-                self._chains[lane] = _Chain(self._identity, number, head, link)
+                self._chains[lane] = ReleaseChain(self._identity, number, head, link)
                 self._kept_chains.remember(lane, self._chains[lane])
                 self._outbox.counts.releases += 1
                 if lane == FITS:
-                    self._latest[self._federation] = _Latest(window, number)
+                    self._latest[self._federation] = LatestRelease(window, number)
                     self._kept_latest.remember(self._federation, self._latest[self._federation])
                 then(number, head)
             while self._waiting and not self._noting:
@@ -311,7 +277,7 @@ class PartyLedger:
             self._remember_whole(self._whole)
         return chain(self.parts.changed_state(), self.spend.changed_state())
 
-    def _restore_terms(self, terms: _Terms) -> None:
+    def _restore_terms(self, terms: PrivacyTerms) -> None:
         self._terms = terms
         if self._own_terms not in (None, terms):
             self._complain(
@@ -331,10 +297,10 @@ class PartyLedger:
                 "use another ledger for other people",
             )
 
-    def _restore_whole(self, whole: _Whole) -> None:
+    def _restore_whole(self, whole: LedgerContent) -> None:
         self._whole = whole
 
-    def _restore_chain(self, lane: int, found: _Chain) -> None:
+    def _restore_chain(self, lane: int, found: ReleaseChain) -> None:
         if lane >= len(self._chains):
             raise PeerError(
                 "malformed", f"a chain {lane} in the ledger, which has {len(self._chains)}, from 0"
@@ -343,7 +309,7 @@ class PartyLedger:
         if found.identity != self._identity:
             self._complain("the ledger's topic was begun with another ledger file: restore that file")
 
-    def _restore_latest(self, federation: str, latest: _Latest) -> None:
+    def _restore_latest(self, federation: str, latest: LatestRelease) -> None:
         self._latest[federation] = latest
 
     def measure(self) -> Iterator[Measurement]:
@@ -361,7 +327,7 @@ class PartyLedger:
         yield PartyMetrics.ledger_entities(len(self.spend))
         yield PartyMetrics.ledger_links(sum(one.number for one in self._chains))
 
-    def _all_of_it(self) -> _Whole:
+    def _all_of_it(self) -> LedgerContent:
         if not (
             any(one.number for one in self._chains)
             or self._latest
@@ -369,10 +335,10 @@ class PartyLedger:
             or self._exact
             or len(self.spend)
         ):
-            return _Whole()
+            return LedgerContent()
         remembered = (self._chains, sorted(self._latest.items()), self._terms, self._exact)
         others = msgspec.msgpack.encode(remembered, order="sorted")
-        return _Whole(len(self.spend), digest(self.spend.sum, others))
+        return LedgerContent(len(self.spend), digest(self.spend.sum, others))
 
     def _work(self, *given: object) -> bytes:
         anchor = self._anchor

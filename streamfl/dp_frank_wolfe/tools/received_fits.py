@@ -28,7 +28,7 @@ from streamfl.dp_frank_wolfe.messages import (
 )
 from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.tools.members import BETWEEN
-from streamfl.roles.message_fragments import Fragment, decoded_in_fragments
+from streamfl.roles.fragment_encoding import Fragment, decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["ReceivedFit", "ReceivedFits", "iterates"]

@@ -11,7 +11,8 @@ from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.contract.role import ConfigurationError
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.tools.draws import mean_and_deviation
-from streamfl.dp_frank_wolfe.tools.run import FitOutcome, run_fits
+from streamfl.dp_frank_wolfe.tools.fit_outcome import FitOutcome
+from streamfl.dp_frank_wolfe.tools.run import run_fits
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.system_tools import Report, SimulationOptions

@@ -7,9 +7,8 @@ once, as for the client alone that ``streamfl simulate`` shows beside the federa
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ from streamfl.kernels.log_weights import normalised
 from streamfl.learning.challengers import challenger
 from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl.config import BANDWIDTHS
+from streamfl.pofmkl.estimators.features import FeatureColumns, Sample, number_of, sample_of, shown
 from streamfl.pofmkl.estimators.lone_client import LoneClient
 from streamfl.pofmkl.estimators.tables import columns_like, name_of, numbers_or_labels, rows_of, values_like
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
@@ -41,56 +41,6 @@ LARGEST_LABEL, LARGEST_SCALED = 1e18, 1e36
 MOST_CLASSES = 100
 
 Floats = NDArray[np.float64]
-_Sample = dict[Hashable, float]
-
-
-class _Columns:
-    """Maps features to columns. Room for new features is doubled, so that it rarely has to grow.
-
-    A column that is added later holds differences from its first value: all samples before that value have 0
-    there.
-    """
-
-    def __init__(self) -> None:
-        self.room = 0
-        self._places: dict[Hashable, int] = {}
-        # Lists: for Python, reading one number of an array takes longer than adding to it.
-        self._origins: list[float] = []
-        self._sums: list[float] = []
-        self._counts: list[int] = []
-
-    def new(self, x: Iterable[Hashable]) -> list[Hashable]:
-        # Sorted, so that the order of the features within a sample does not matter.
-        return sorted((name for name in x if name not in self._places), key=repr)
-
-    def add(self, names: list[Hashable], x: _Sample) -> None:
-        """Give each of these features of a sample a column, with more room if there is too little."""
-        first = not self.room
-        # A learner needs at least one column, even if the first sample has no feature.
-        needed = max(1, len(self._places) + len(names))
-        if needed > self.room:
-            self.room = needed if first else max(needed, 2 * self.room)
-        for name in names:
-            self._places[name] = len(self._places)
-            self._origins.append(0.0 if first else x[name])
-            self._sums.append(0.0)
-            self._counts.append(0)
-
-    def row(self, x: _Sample) -> Floats:
-        """The sample as (1, room); a missing feature is replaced by its mean so far."""
-        row = np.zeros((1, self.room))
-        row[0, : len(self._sums)] = [
-            x[name] - self._origins[place] if name in x else self._sums[place] / max(self._counts[place], 1)
-            for name, place in self._places.items()
-        ]
-        return row
-
-    def see(self, x: _Sample) -> None:
-        """Add the sample to the means."""
-        for name, value in x.items():
-            place = self._places[name]
-            self._sums[place] += value - self._origins[place]
-            self._counts[place] += 1
 
 
 class _Alone(base.Estimator):  # type: ignore[misc]
@@ -111,10 +61,10 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         self.detector = detector
         self.precision = precision
         self.seed = seed
-        self._columns = _Columns()
+        self._columns = FeatureColumns()
         # Each learns the label, or whether the label is one class.
         self._clients: list[LoneClient] = []
-        self._latest: deque[tuple[_Sample, Any]] = deque(maxlen=KEPT)
+        self._latest: deque[tuple[Sample, Any]] = deque(maxlen=KEPT)
         self._label_name: Hashable = None
 
     @property
@@ -146,7 +96,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         """The target of each client for a label."""
         raise NotImplementedError
 
-    def _learn(self, x: _Sample, label: Any) -> None:
+    def _learn(self, x: Sample, label: Any) -> None:
         with one_thread:
             new = self._columns.new(x)
             if new or not self._clients:
@@ -182,7 +132,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
             client.learn(self._columns.row(x), self._targets(label)[place])
         return client
 
-    def _predicted(self, x: _Sample) -> list[float]:
+    def _predicted(self, x: Sample) -> list[float]:
         """Each client's prediction; empty before anything was learnt. Changes no state."""
         with one_thread:
             return [client.predict(self._columns.row(x)) for client in self._clients]
@@ -241,11 +191,11 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
         """Learn from one sample. ValueError, and nothing learnt, if a feature is text or infinite, or the
         label not finite."""
-        self._learn(_sample(x), self._scaled(y))
+        self._learn(sample_of(x), self._scaled(y))
 
     def predict_one(self, x: Mapping[Hashable, Any]) -> float:
         """The prediction for one sample, in the unit of the target; 0 before anything was learnt."""
-        predicted = self._predicted(_sample(x))
+        predicted = self._predicted(sample_of(x))
         if not predicted or self._origin is None:
             return 0.0
         return self._origin + predicted[0] * (self._unit or 1.0)
@@ -259,9 +209,9 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
         return [label]
 
     def _scaled(self, y: Any) -> float:
-        label = _number(y, "the label")
+        label = number_of(y, "the label")
         if label is None:
-            raise ValueError(f"the label is missing: it is {_shown(y)}, and a number is expected")
+            raise ValueError(f"the label is missing: it is {shown(y)}, and a number is expected")
         if abs(label) > LARGEST_LABEL:
             raise ValueError(
                 f"the label is {label:g}: at most {LARGEST_LABEL:g} in size is expected; change its unit"
@@ -323,13 +273,13 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
         """Learn from one sample. ValueError, and nothing learnt, if a feature is text or infinite, or the
         label is no class."""
-        sample, label = _sample(x), self._class(y)
+        sample, label = sample_of(x), self._class(y)
         if not self._classes and isinstance(label, bool):
             self._classes = (False, True)
         elif label not in self._classes:
             if len(self._classes) == MOST_CLASSES:
                 raise ValueError(
-                    f"the label is {_shown(y)}: more than {MOST_CLASSES} classes came; Regressor learns "
+                    f"the label is {shown(y)}: more than {MOST_CLASSES} classes came; Regressor learns "
                     "numbers"
                 )
             self._classes = (*self._classes, label)
@@ -337,7 +287,7 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
 
     def predict_proba_one(self, x: Mapping[Hashable, Any]) -> dict[Hashable, float]:
         """The probability of each class that was learnt, for one sample; empty before anything was learnt."""
-        sample = _sample(x)
+        sample = sample_of(x)
         if len(self._classes) == 1:
             return {self._classes[0]: 1.0}
         found = self._predicted(sample)
@@ -369,45 +319,7 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         # A NaN and an infinity are no whole numbers either.
         if gap or not isinstance(label, Hashable) or (isinstance(label, float) and not label.is_integer()):
             raise ValueError(
-                f"the label is {_shown(y)}: a text, a whole number, or True or False is expected; Regressor "
+                f"the label is {shown(y)}: a text, a whole number, or True or False is expected; Regressor "
                 "learns numbers"
             )
         return label
-
-
-def _sample(x: Mapping[Hashable, Any]) -> _Sample:
-    """The features that have a value."""
-    sample = {}
-    for name, value in x.items():
-        # A fast path, as most are plain numbers. A NaN fails the comparison.
-        number = (
-            value
-            if type(value) is float and -math.inf < value < math.inf
-            else _number(value, f"the feature {name!r}")
-        )
-        if number is not None:
-            sample[name] = number
-    return sample
-
-
-def _number(value: Any, what: str) -> float | None:
-    # pandas marks gaps with objects of its own, which are no numbers.
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return None
-    if isinstance(value, str):
-        raise ValueError(f"{what} is the text {_shown(value)}: a number is expected")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ValueError(f"{what} is {_shown(value)}…, too large: change its unit") from None
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{what} is {_shown(value)}, a {type(value).__name__}: a number is expected"
-        ) from None
-    if math.isinf(number):
-        raise ValueError(f"{what} is infinite: a finite number is expected")
-    return None if math.isnan(number) else number
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:60]

@@ -22,7 +22,7 @@ from streamfl.pofmkl.learning.client_mixtures import MIXTURES, ClientMixtures
 from streamfl.pofmkl.learning.client_scales import ClientScales, Scale
 from streamfl.pofmkl.learning.local_experts import LOCAL_EXPERTS, LocalExperts
 from streamfl.pofmkl.learning.neighbours import Projection
-from streamfl.pofmkl.learning.server_steps import RecursiveLeastSquares
+from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
 from streamfl.pofmkl.learning.step_rows import SMALLEST_TARGET_NORM
 from streamfl.pofmkl.learning.views import ViewedFeatures
 

@@ -20,7 +20,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.client_scales import ClientScales
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.neighbours import Projection
-from streamfl.pofmkl.learning.server_steps import BLOCK, RecursiveLeastSquares
+from streamfl.pofmkl.learning.recursive_least_squares import BLOCK, RecursiveLeastSquares
 from streamfl.pofmkl.learning.views import LAGS, ViewedFeatures
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step

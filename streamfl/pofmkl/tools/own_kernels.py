@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 
-from streamfl.pofmkl.learning.server_steps import BLOCK, LEAK, RIDGE, ServerStep
+from streamfl.pofmkl.learning.recursive_least_squares import BLOCK, LEAK, RIDGE
+from streamfl.pofmkl.learning.server_steps import ServerStep
 from streamfl.pofmkl.learning.step_rows import SMALLEST_TARGET_NORM
 
 __all__ = ["OneByOne", "OwnKernels", "OwnLeastSquares"]
@@ -66,7 +67,7 @@ class OneByOne:
 
 
 class OwnLeastSquares:
-    """``server_steps.RecursiveLeastSquares`` of a lone client, whose rows reach all its kernels alike.
+    """``RecursiveLeastSquares`` of a lone client, whose rows reach all its kernels alike.
 
     Rows Z with targets y are learnt from theta_0 and P at once. With L L' = I + Z P Z' and U = L^-1 Z P, as
     there, and

@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import ConfigurationError, DataError
-from streamfl.kernels import Loss, loss_named
+from streamfl.kernels import loss_named
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.errors import in_words
-from streamfl.pofmkl.tools.report import bytes_as_text, regret_over_time
+from streamfl.pofmkl.tools.regret import bound_over_time, regret_over_time, regularised_regret
+from streamfl.pofmkl.tools.report import bytes_as_text
 from streamfl.pofmkl.tools.sites import present, samples_of
 from streamfl.simulation.page import Arrays, Chart, FederationTopics, Line, Page, ReadRecord, Reports
 from streamfl.simulation.untrusted_trace import as_number, checked_arrays
 
-__all__ = ["REPORTS", "bound_over_time", "regularised_regret"]
+__all__ = ["REPORTS"]
 
 Floats = NDArray[np.float64]
 
@@ -166,36 +167,6 @@ def _errors_of_trace(trace: Arrays, rounds: NDArray[Any]) -> tuple[Chart, dict[s
     lines = [Line(name, rounds, values, level=name != "federation") for name, values in curves.items()]
     chart = Chart("Error so far", ERRORS, lines, ROUNDS, f"RMSE, {UNIT}", logarithmic=True)
     return chart, {name: float(values[-1]) for name, values in curves.items()}
-
-
-def bound_over_time(rounds: NDArray[Any], kernels: int, rate: float | None) -> Floats:
-    """R(t) <= ln N / eta + eta t / 2   (POF-MKL, Theorem 1), for losses from 0 to 1.
-
-    rate: eta; None: for each t the eta with the lowest bound, sqrt(2 ln N / t), which gives sqrt(2 t ln N).
-    """
-    if rate is None:
-        return np.sqrt(2.0 * rounds * math.log(kernels))
-    return np.asarray(math.log(kernels) / rate + rate * rounds / 2.0, dtype=np.float64)
-
-
-def regularised_regret(trace: Arrays, loss: Loss) -> Floats:
-    """Regret (11) with the regularisation, after each round, (T,), the mean over clients; with preset
-    "paper".
-
-    sum_t [L(f) + sum_i w_bar_i lambda ||theta_i||^2] - min_i sum_t [L(f_i) + lambda ||theta_i||^2]. The
-    kernels' regularised losses follow from their weights, -log(w_i(t + 1) / w_i(t)) / eta   (POF-MKL,
-    equation 7), up to a number that is the same for all kernels, and so cancels.
-    """
-    labels, after = trace["labels"], trace["kernel_log_weights"]
-    # The weights used for the predictions: uniform at first.
-    before = np.concatenate([np.zeros_like(after[:1]), after[:-1]])
-    lost = (before - after) / float(trace["rate"])
-    penalties = lost - loss.value(trace["kernel_predictions"], labels[..., None])
-    own = loss.value(trace["predictions"], labels) + (normalised(before) * penalties).sum(axis=2)
-    there = present(labels)
-    own, lost = np.where(there, own, 0.0), np.where(there[..., None], lost, 0.0)
-    regret = np.cumsum(own, axis=0) - np.cumsum(lost, axis=0).min(axis=2)
-    return np.asarray(regret.mean(axis=1), dtype=np.float64)
 
 
 def _regret_charts(rounds: NDArray[Any], regret: Floats, trace: Arrays) -> list[Chart]:

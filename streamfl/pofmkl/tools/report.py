@@ -8,30 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamfl.kernels import Loss, loss_named
+from streamfl.kernels import loss_named
 from streamfl.learning.challengers import challenger_about
 from streamfl.pofmkl.tools.errors import in_words, rmse_over_time
 from streamfl.pofmkl.tools.federation import ALONE, Outcome
+from streamfl.pofmkl.tools.regret import regret_over_time
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, logarithmic, new_pyplot
 from streamfl.simulation.system_tools import Report
 
-__all__ = ["bytes_as_text", "draw_errors", "error_columns", "picture", "regret_over_time", "report"]
-
-
-def regret_over_time(trace: Mapping[str, NDArray[Any]], loss: Loss) -> NDArray[np.float64]:
-    """Regret (11) of the average client after each round, (T,): its loss so far minus that of its best kernel
-    so far.
-
-    trace: from :meth:`Outcome.trace` of a traced run.
-    """
-    labels = trace["labels"]
-    there = ~np.isnan(labels)
-    own = np.cumsum(np.where(there, loss.value(trace["predictions"], labels), 0.0), axis=0)
-    lost = loss.value(trace["kernel_predictions"], labels[..., None])
-    kernels = np.cumsum(np.where(there[..., None], lost, 0.0), axis=0)
-    return np.asarray((own - kernels.min(axis=2)).mean(axis=1), dtype=np.float64)
+__all__ = ["bytes_as_text", "draw_errors", "error_columns", "picture", "report"]
 
 
 def error_columns(unit: str, record_bytes: int) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamfl.contract.measurement import Measurement, declared
 from streamfl.contract.role import PeerError
-from streamfl.encoding.changelog_checks import Time, check_within
+from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment, request
 from streamfl.quasi_newton.members.party import PartyTask
@@ -21,6 +21,7 @@ from streamfl.quasi_newton.metrics import GuestMetrics, HeldOutMetrics
 from streamfl.quasi_newton.rows.alignment import check_answer, set_digest
 from streamfl.quasi_newton.rows.held_out import held_out_figures
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
+from streamfl.quasi_newton.scoring.calibration import Calibrated, LatestCalibration
 from streamfl.quasi_newton.scoring.messages import (
     NO_POINTS,
     ChosenPlaces,
@@ -34,13 +35,12 @@ from streamfl.quasi_newton.scoring.party import Scoring
 from streamfl.quasi_newton.scoring.predictions import predictions_of
 from streamfl.quasi_newton.scoring.scorecard import Calibration, fit_calibration
 from streamfl.quasi_newton.scoring.scores import BARE, CALIBRATED, Scores
-from streamfl.quasi_newton.state import CALIBRATION, SESSION, SOUGHT
+from streamfl.quasi_newton.state import SESSION, SOUGHT
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.roles.rhythm import Rhythm
-from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
-__all__ = ["GuestScoring", "LatestCalibration"]
+__all__ = ["GuestScoring"]
 
 # Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answers no
 # more for this version.
@@ -51,7 +51,6 @@ SECONDS_AN_ENTITY = 0.002
 # Most doublings of the wait before a question: it doubles while sessions find nothing and no entity comes.
 MOST_DOUBLINGS = 6
 PUBLISHED_AT_ONCE = 10_000
-LARGEST_COEFFICIENT = 1e12
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -66,33 +65,6 @@ class _Session(msgspec.Struct, array_like=True):
     phase: Annotated[int, msgspec.Meta(ge=IDLE, le=SHUT)] = IDLE
     since: Time = 0.0
     fruitless: Count = 0
-
-
-class Calibrated(msgspec.Struct, array_like=True):
-    """The calibration of a version. rows: held-out entities that it was fitted to."""
-
-    version: Count
-    intercept: float
-    slope: float
-    rows: Count
-
-
-class LatestCalibration:
-    """The calibration of the latest version that has one. fitted: None before the first."""
-
-    def __init__(self, parts: ChangedParts) -> None:
-        self._remember = parts.single(CALIBRATION, Calibrated, self._restore)
-        self.fitted: Calibrated | None = None
-
-    def keep(self, fitted: Calibrated) -> None:
-        self.fitted = fitted
-        self._remember(fitted)
-
-    def _restore(self, fitted: Calibrated) -> None:
-        check_within(
-            [fitted.intercept, fitted.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration"
-        )
-        self.fitted = fitted
 
 
 class GuestScoring(Scoring):

@@ -18,7 +18,7 @@ from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Preprocessing
-from streamfl.quasi_newton.scoring.guest import LatestCalibration
+from streamfl.quasi_newton.scoring.calibration import LatestCalibration
 from streamfl.quasi_newton.scoring.scorecard import Calibration, points_of_party
 from streamfl.quasi_newton.state import CALIBRATION, TRAINED
 from streamfl.runtime.bus import Bus, connect

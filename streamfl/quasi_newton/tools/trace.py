@@ -18,7 +18,7 @@ from streamfl.quasi_newton.learning.own_columns import rounded
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import DECIDING, OUTPUTS, TRAINED
 from streamfl.quasi_newton.messages import Message, StepDecision, codec, read_content
-from streamfl.roles.message_fragments import decoded_in_fragments
+from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["PreparedRows", "Recorder", "prepared"]

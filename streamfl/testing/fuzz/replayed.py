@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.roles.message_fragments import MARK
+from streamfl.roles.fragment_encoding import MARK
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.testing.fuzz.federations import FuzzedFederation
 from streamfl.testing.fuzz.member import PARTITIONS

@@ -13,7 +13,7 @@ from streamfl.dp_frank_wolfe.config import PARTY, ColumnFederation, DPFrankWolfe
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.tools.members import members
-from streamfl.roles.message_fragments import MARK
+from streamfl.roles.fragment_encoding import MARK
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings_of
 from streamfl.testing.fuzz.federations import FuzzedFederation

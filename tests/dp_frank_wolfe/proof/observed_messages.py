@@ -27,7 +27,7 @@ from streamfl.privacy.integer_distribution import IntegerDistribution
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release
 from streamfl.privacy.zcdp import cost_of_choice
-from streamfl.roles.message_fragments import MARK, Fragment
+from streamfl.roles.fragment_encoding import MARK, Fragment
 from streamfl.roles.partitioned_role import Outbox, OutboxCounts
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import TopicReader, require

@@ -15,13 +15,9 @@ from pofmkl.makers import new_server, staleness
 
 from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
-from streamfl.pofmkl.learning.server_steps import (
-    AdaGradStep,
-    AveragedStep,
-    RecursiveLeastSquares,
-    ServerStep,
-    StochasticGradientStep,
-)
+from streamfl.pofmkl.learning.gradient_steps import AdaGradStep, StochasticGradientStep
+from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
+from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.messages import Update, decode_model
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject

@@ -11,13 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
-from streamfl.pofmkl.learning.server_steps import (
-    AdaGradStep,
-    AveragedStep,
-    RecursiveLeastSquares,
-    ServerStep,
-    StochasticGradientStep,
-)
+from streamfl.pofmkl.learning.gradient_steps import AdaGradStep, StochasticGradientStep
+from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
+from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
 
 KERNELS, LENGTH, RIDGE, LEAK, BLOCK = 3, 10, 0.1, 3e-3, 8
 Samples = tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]

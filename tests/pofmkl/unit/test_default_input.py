@@ -12,7 +12,7 @@ from streamfl.kernels import LOGISTIC, SQUARE
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Batch
-from streamfl.pofmkl.learning.server_steps import RecursiveLeastSquares
+from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
 from streamfl.pofmkl.tools.direct import federated
 

@@ -10,7 +10,7 @@ from streamfl.contract.role import PeerError, Received, Record, Rejection, State
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
 from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.learning.server_steps import StochasticGradientStep
+from streamfl.pofmkl.learning.gradient_steps import StochasticGradientStep
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     UPDATE,

@@ -20,7 +20,8 @@ from command_line import run_command
 from streamfl.configuration.settings import RoleSettings, load_settings
 from streamfl.kernels import loss_named
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.tools.page import REPORTS, bound_over_time, regularised_regret
+from streamfl.pofmkl.tools.page import REPORTS
+from streamfl.pofmkl.tools.regret import bound_over_time, regularised_regret
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.simulation.html import html

@@ -24,7 +24,7 @@ from streamfl.contract.role import (
 )
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
 from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
-from streamfl.pofmkl.learning.server_steps import StochasticGradientStep
+from streamfl.pofmkl.learning.gradient_steps import StochasticGradientStep
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     LARGEST_STEP,

@@ -21,7 +21,7 @@ from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, codec, place_of
 from streamfl.quasi_newton.tools.members import members
-from streamfl.roles.message_fragments import MARK
+from streamfl.roles.fragment_encoding import MARK
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings_of
 from streamfl.testing.fuzz.federations import FuzzedFederation

@@ -17,7 +17,7 @@ from streamfl.contract.role import Headers
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.messages import Message
-from streamfl.roles.message_fragments import MARK, Fragment
+from streamfl.roles.fragment_encoding import MARK, Fragment
 from streamfl.roles.partitioned_role import Outbox, OutboxCounts
 from streamfl.testing.faults.observed_messages import TopicReader
 

@@ -16,7 +16,7 @@ from streamfl.quasi_newton.members.training_progress import GATHERING
 from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
 from streamfl.quasi_newton.rows.table import EntityTable
-from streamfl.quasi_newton.scoring.guest import LatestCalibration
+from streamfl.quasi_newton.scoring.calibration import LatestCalibration
 from streamfl.quasi_newton.scoring.scorecard import Calibration
 from streamfl.quasi_newton.scoring.scores import Scores
 from streamfl.state.changelog import ChangedParts
