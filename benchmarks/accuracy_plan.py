@@ -39,7 +39,15 @@ _KERNELS = ("streamfl/kernels/*.py", "streamfl/contract/seeding.py")
 _DEFAULT = (
     *(
         f"streamfl/pofmkl/learning/{name}.py"
-        for name in ("default_learner", "views", "mixture", "neighbours", "server_steps")
+        for name in (
+            "default_learner",
+            "journal_steps",
+            "views",
+            "mixture",
+            "neighbours",
+            "server_steps",
+            "recursive_least_squares",
+        )
     ),
     "streamfl/pofmkl/tools/direct.py",
     *_KERNELS,

@@ -23,6 +23,7 @@ from streamfl.pofmkl.learning.client_journal import Forecast
 from streamfl.pofmkl.learning.client_mixtures import MEMORY, RIDGE, RIDGE_LEAK, ClientMixtures
 from streamfl.pofmkl.learning.client_scales import LARGEST_TARGET, LEAST_DEVIATION, ClientScales, Scale
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.journal_steps import JournalSteps
 from streamfl.pofmkl.learning.mixture import corrected, log_posterior, mixed, ridge_step
 from streamfl.pofmkl.learning.neighbours import Projection
 from streamfl.pofmkl.tools import direct
@@ -186,6 +187,9 @@ def record(
             scales = _Scales(learner.features, project, learner.loss is LOGISTIC)
             scales.shared, scales.robust = shared, robust
             learner._scales = scales
+        learner._journal_steps = JournalSteps(
+            learner._scales, mixtures, learner._journal, learner.loss is LOGISTIC
+        )
         return learner
 
     make: Callable[..., Any] = direct._default_learner

@@ -58,44 +58,12 @@ def look_at_inputs(
         state = existing.get(source.topic)
         if state is None or state.error is not None:
             continue
-        wrong: list[tuple[Record, PeerError]] = []
-        remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         try:
             records = bus.peek(source.topic, spread(state.partitions), SAMPLE_RECORDS)
         except Unreadable as failure:
             yield Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure))
             continue
-        awaited: list[str] = []
-        looked = 0
-        for record in records:
-            looked += 1
-            try:
-                batch.append(Received(channel, source.decode(record), record))
-            except IgnoredRecord:
-                continue
-            except NotYetReadable as error:
-                awaited.append(str(error))
-                # One schema may be unknown. After several the rest is not tried, because each attempt waits.
-                if len(awaited) == EXAMPLES:
-                    break
-            except PeerError as error:
-                wrong.append((record, error))
-        if not wrong and not awaited and (errors := _never_readable(source, records)):
-            wrong = errors
-            remedy = "a worker silently treats such values as missing: correct them or the settings"
-        if awaited:
-            remedy = "see the section [registry], and the registry's own log" + (
-                f"; {remedy}" if wrong else ""
-            )
-        fine = (
-            f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable"
-            if records
-            else "no records yet"
-        )
-        detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
-        yield Finding(
-            f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else ""
-        )
+        yield _decoded(configured, channel, source, records, batch)
         yield from _times(source.topic, state, records)
         yield from _keys(configured, channel, records)
         if channel == "samples":
@@ -112,6 +80,43 @@ def look_at_inputs(
         # A role with state may have there what it lacks here.
         if remembered.nothing:
             raise CannotBegin(str(error)) from None
+
+
+def _decoded(
+    configured: Configured, channel: str, source: Input, records: Sequence[Record], batch: list[Received]
+) -> Finding:
+    """Decode records of an input, and add those that are readable to the batch."""
+    wrong: list[tuple[Record, PeerError]] = []
+    remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
+    awaited: list[str] = []
+    looked = 0
+    for record in records:
+        looked += 1
+        try:
+            batch.append(Received(channel, source.decode(record), record))
+        except IgnoredRecord:
+            continue
+        except NotYetReadable as error:
+            awaited.append(str(error))
+            # One schema may be unknown. After several the rest is not tried, because each attempt waits.
+            if len(awaited) == EXAMPLES:
+                break
+        except PeerError as error:
+            wrong.append((record, error))
+    if not wrong and not awaited and (errors := _never_readable(source, records)):
+        wrong = errors
+        remedy = "a worker silently treats such values as missing: correct them or the settings"
+    if awaited:
+        remedy = "see the section [registry], and the registry's own log" + (f"; {remedy}" if wrong else "")
+    fine = (
+        f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable"
+        if records
+        else "no records yet"
+    )
+    detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
+    return Finding(
+        f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else ""
+    )
 
 
 def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:

@@ -3,6 +3,7 @@ what to do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -62,6 +63,14 @@ def dashboards(
         files |= alert_files(installed_systems(), NOTE, _folder(runbooks or ""))
     if not out:
         raise ConfigurationError("--out: the folder has no name; . is the working directory")
+    _write(out, files, force)
+    for file in files:
+        say(f"wrote {Path(out) / file}")
+
+
+def _write(out: str, files: Mapping[str, str], force: bool) -> None:
+    """Write the files into a folder. ConfigurationError if one is there with other content and without
+    ``force``."""
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,8 +86,6 @@ def dashboards(
             (folder / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
-    for file in files:
-        say(f"wrote {folder / file}")
 
 
 def _folder(url: str) -> str:

@@ -132,13 +132,28 @@ def _decoder(settings: DPFrankWolfeSettings) -> Callable[[Record], Any]:
 def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
     """The channels of DP Frank-Wolfe. All entities are rows of one table, so each topic but the users' has
     one partition."""
+    own = SERVER if settings.role.kind == SERVER else settings.required_party()
+    state = partial(_of_one_table, links={(own, own): f"{settings.member}.state"}, name="state", state=True)
+    peers = dict.fromkeys(settings.federation.parties, PARTY)
+    if own == SERVER:
+        return ChannelTable(own, [*_shared_channels(settings), state()], peers)
+    ledger = _of_one_table(
+        name="ledger",
+        links={(own, own): f"{settings.ledger_name}.ledger"},
+        state=True,
+        lasting=True,
+        caution=_LEDGER,
+    )
+    rows = [*_users_channels(settings, own), *_shared_channels(settings), state(caution=_OWN), ledger]
+    return ChannelTable(own, rows, peers)
+
+
+def _shared_channels(settings: DPFrankWolfeSettings) -> list[Channel]:
+    """The channels between server and parties, and the server's to users."""
     federation, serving, predictions = settings.federation, settings.serving.mode, settings.predictions
     decode = decoded_in_fragments(_decoder(settings))
-    one = partial(Channel, partitions=1, reason=_ONE_TABLE)
-    own = SERVER if settings.role.kind == SERVER else settings.required_party()
-    state = partial(one, links={(own, own): f"{settings.member}.state"}, name="state", state=True)
     rows = [
-        one(
+        _of_one_table(
             name="releases",
             links={(party, SERVER): f"{federation.name}.{party}.releases" for party in federation.parties},
             from_each=True,
@@ -147,7 +162,7 @@ def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
             makes_room=True,
             caution=_EXACT if serving == "exact" else "",
         ),
-        one(
+        _of_one_table(
             name="asks",
             links={(SERVER, party): f"{federation.name}.{party}.asks" for party in federation.parties},
             to_each=True,
@@ -161,15 +176,15 @@ def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
     if serving != "off":
         topic = f"{federation.name}.predictions"
         rows.append(Channel(name="predictions", links={(SERVER, USER): topic}, time_of=timed(predictions)))
-    if own == SERVER:
-        return ChannelTable(own, [*rows, state()], dict.fromkeys(federation.parties, PARTY))
+    return rows
+
+
+def _users_channels(settings: DPFrankWolfeSettings, own: str) -> list[Channel]:
+    """The channels from the users of a party."""
     samples, labels = settings.required_samples("a party"), settings.required_labels("a party")
-    reader, label_reader, from_user = (
-        SampleReader(samples.samples),
-        LabelReader(labels, None),
-        partial(one, caution=_OWN),
-    )
-    rows = [
+    reader, label_reader = SampleReader(samples.samples), LabelReader(labels, None)
+    from_user = partial(_of_one_table, caution=_OWN)
+    return [
         from_user(
             name="samples",
             links={(USER, own): samples.topic},
@@ -182,24 +197,14 @@ def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
             decode=readable_label(label_reader),
             strict=label_reader.decode,
         ),
-        *rows,
-        state(caution=_OWN),
-        one(
-            name="ledger",
-            links={(own, own): f"{settings.ledger_name}.ledger"},
-            state=True,
-            lasting=True,
-            caution=_LEDGER,
-        ),
     ]
-    return ChannelTable(own, rows, dict.fromkeys(federation.parties, PARTY))
 
 
 _EXACT = (
     'with serving.mode = "exact" whoever reads it can solve for the party\'s columns: grant Read to nobody '
     "but the server"
 )
-_ONE_TABLE = "for all entities are rows of one table"
+_of_one_table = partial(Channel, partitions=1, reason="for all entities are rows of one table")
 _OWN = (
     "rows or labels in plain numbers, which epsilon does not cover: labels are for the parties, all else for "
     "this party alone"

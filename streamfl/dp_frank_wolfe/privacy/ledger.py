@@ -207,23 +207,18 @@ class PartyLedger:
             if lane == FITS:
                 raise self._held_back()
             return
-        number = self.number(lane) + 1
         place = (self._federation, self._party, window, iteration, kind)
         before = self._chains[lane].head or self._identity
         head = digest(before, msgspec.msgpack.encode(place), heard, digest(content))[:LINK_BYTES]
-        link = digest(head, rows)[:LINK_BYTES]
+        number = self.number(lane) + 1
+        added = ReleaseChain(self._identity, number, head, digest(head, rows)[:LINK_BYTES])
 
         def noted(refusal: bytes) -> None:
             self._noting = False
             if refusal:
                 self._refused(refusal.decode())
             else:
-                self._chains[lane] = ReleaseChain(self._identity, number, head, link)
-                self._kept_chains.remember(lane, self._chains[lane])
-                self._outbox.counts.releases += 1
-                if lane == FITS:
-                    self._latest[self._federation] = LatestRelease(window, number)
-                    self._kept_latest.remember(self._federation, self._latest[self._federation])
+                self._add(lane, added, window)
                 then(number, head)
             while self._waiting and not self._noting:
                 self._waiting.popleft()()
@@ -239,7 +234,16 @@ class PartyLedger:
             most = (
                 {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
             )
-            self._outbox.ask(note_link, self._work(number, link, lane, self.head(lane), most), noted)
+            self._outbox.ask(note_link, self._work(number, added.link, lane, self.head(lane), most), noted)
+
+    def _add(self, lane: int, chain: ReleaseChain, window: int) -> None:
+        """Keep the chain with its new link, which the anchor has."""
+        self._chains[lane] = chain
+        self._kept_chains.remember(lane, chain)
+        self._outbox.counts.releases += 1
+        if lane == FITS:
+            self._latest[self._federation] = LatestRelease(window, chain.number)
+            self._kept_latest.remember(self._federation, self._latest[self._federation])
 
     def look(self, link: int) -> None:
         """Checks a restored ledger: whether it is whole, and whether the anchor's file has come as far.

@@ -63,6 +63,11 @@ NAMES = {
     "frank-wolfe": "`frank-wolfe`, the paper's algorithm",
     "two-round": "`two-round`",
 }
+LOOKS: dict[str, dict[str, Any]] = {
+    "marginal": {"color": FEDERATION, "linewidth": 2.5, "marker": "o"},
+    "frank-wolfe": {"color": LOCAL, "linewidth": 2, "marker": "s"},
+    "two-round": {"color": MEAN, "linewidth": 2, "marker": "^"},
+}
 TITLES = {
     "marginal": "the three together, epsilon 1, `marginal`",
     "frank-wolfe": "the three together, epsilon 1, `frank-wolfe`, the paper's algorithm",
@@ -240,69 +245,74 @@ def _draw(
 ) -> None:
     """Draws what is learnt at which epsilon, which columns are found, and how the budget is used up."""
     figure, (learnt, weights, ledger) = new_picture(3, 14, 4.4)
-    looks: dict[str, dict[str, Any]] = {
-        "marginal": {"color": FEDERATION, "linewidth": 2.5, "marker": "o"},
-        "frank-wolfe": {"color": LOCAL, "linewidth": 2, "marker": "s"},
-        "two-round": {"color": MEAN, "linewidth": 2, "marker": "^"},
-    }
+    _draw_learnt(learnt, found, curves)
+    _draw_weights(weights, run)
+    _draw_spent(ledger, spent)
+    save_picture(
+        figure,
+        out,
+        "streamfl: three keep their columns, find what matters, and spend epsilon 1 of each patient",
+    )
+
+
+def _draw_learnt(axes: Any, found: Mapping[str, _Found], curves: Mapping[str, list[float]]) -> None:
+    """What is learnt at which epsilon."""
     # Infinity is drawn at the right, beyond a gap.
     at = [*EPSILONS[:-1], 50.0]
-    for name, look in looks.items():
-        learnt.plot(at[:-1], curves[name][:-1], label=NAMES[name].replace("`", ""), **look)
-        learnt.plot(at[-1:], curves[name][-1:], **look)
-    learnt.axhline(
+    for name, look in LOOKS.items():
+        axes.plot(at[:-1], curves[name][:-1], label=NAMES[name].replace("`", ""), **look)
+        axes.plot(at[-1:], curves[name][-1:], **look)
+    axes.axhline(
         found["one table"].r2[0],
         color="black",
         linewidth=1,
         linestyle=STYLES[1],
         label="LASSO, one table, no privacy",
     )
-    learnt.axhline(
+    axes.axhline(
         found["alone"].r2[0],
         color="black",
         linewidth=1,
         linestyle=STYLES[0],
         label="LASSO, the best party alone",
     )
-    learnt.set_xscale("log")
-    learnt.set_xticks(at, [*(f"{epsilon:g}" for epsilon in EPSILONS[:-1]), "no noise"])
-    learnt.minorticks_off()
-    learnt.set_ylim(bottom=min(0.0, *(min(line) for line in curves.values())) - 0.05, top=1.0)
+    axes.set_xscale("log")
+    axes.set_xticks(at, [*(f"{epsilon:g}" for epsilon in EPSILONS[:-1]), "no noise"])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=min(0.0, *(min(line) for line in curves.values())) - 0.05, top=1.0)
     label_axes(
-        learnt, f"What is learnt: means of {SECRETS} draws of noise", "epsilon of a patient, over all three"
+        axes, f"What is learnt: means of {SECRETS} draws of noise", "epsilon of a patient, over all three"
     )
-    learnt.set_ylabel("R² of other patients")
-    learnt.legend(frameon=False, fontsize=8)
-    _draw_weights(weights, run)
+    axes.set_ylabel("R² of other patients")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_spent(axes: Any, spent: Mapping[str, list[float]]) -> None:
+    """How the releases of a fit use up the budget."""
     for name, costs in spent.items():
         short = NAMES[name].replace("`", "").partition(",")[0]
-        ledger.step(
+        axes.step(
             np.linspace(0, 1, len(costs)),
             costs,
             where="post",
-            color=looks[name]["color"],
+            color=LOOKS[name]["color"],
             linewidth=2.5,
             label=f"{short}: {len(costs) - 1} releases",
         )
-    ledger.axhline(
+    axes.axhline(
         EPSILON,
         color="black",
         linewidth=1,
         linestyle=STYLES[1],
         label="the budget: then nothing more is released",
     )
-    ledger.set_ylim(0, 1.15 * EPSILON)
-    ledger.set_xticks([0, 1 / 3, 2 / 3, 1], ["0", *COLUMNS])
-    for label, side in zip(ledger.get_xticklabels(), ("center", "right", "right", "right"), strict=True):
+    axes.set_ylim(0, 1.15 * EPSILON)
+    axes.set_xticks([0, 1 / 3, 2 / 3, 1], ["0", *COLUMNS])
+    for label, side in zip(axes.get_xticklabels(), ("center", "right", "right", "right"), strict=True):
         label.set_horizontalalignment(side)
-    label_axes(ledger, "What it costs one patient", "releases of a fit, one party after the other")
-    ledger.set_ylabel("epsilon spent")
-    ledger.legend(frameon=False, fontsize=8, loc="lower right")
-    save_picture(
-        figure,
-        out,
-        "streamfl: three keep their columns, find what matters, and spend epsilon 1 of each patient",
-    )
+    label_axes(axes, "What it costs one patient", "releases of a fit, one party after the other")
+    axes.set_ylabel("epsilon spent")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _draw_weights(axes: Any, run: FitOutcome) -> None:

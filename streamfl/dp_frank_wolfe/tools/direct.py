@@ -80,20 +80,12 @@ def fit(
         windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates
     )
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
-    cost = sum(plan.cost for plan in plans.values())
-    widest = max(len(block.columns) for block in sampling.blocks)
-    done = DirectFit(
-        iterate.x, cost, claim(cost, sum(plan.variation(sketch, widest) for plan in plans.values()), delta)
-    )
+    done = _begun(iterate, sampling, sketch, plans, delta)
     for iteration in range(iterations):
         others = {party: iterate.others(party, sketch.numbers) for party in windows}
         value = objective(windows, iterate.x) if show_objective else np.nan
         wanted = show_objective or until_gap is not None
-        gap = (
-            sum(member.gap(iterate.x[party], others[party]) for party, member in members.items())
-            if wanted
-            else np.nan
-        )
+        gap = _gap(members, iterate, others) if wanted else np.nan
         due = sampling.blocks_of(window, iteration)
         heard = {sampling.blocks[number].party for number in due}
         heard = {party for party in heard if not absent(iteration, party) and not late(iteration, party)}
@@ -117,6 +109,21 @@ def fit(
         done.steps.append(DirectStep(chosen, shown, value, gap))
     done.l1_norm, done.support = iterate.l1_norm, iterate.support
     return done
+
+
+def _begun(
+    iterate: Iterate, sampling: Sampling, sketch: Sketch, plans: Mapping[str, FitPlan], delta: float
+) -> DirectFit:
+    """A fit without steps, with the epsilon that all of it will cost."""
+    cost = sum(plan.cost for plan in plans.values())
+    widest = max(len(block.columns) for block in sampling.blocks)
+    variation = sum(plan.variation(sketch, widest) for plan in plans.values())
+    return DirectFit(iterate.x, cost, claim(cost, variation, delta))
+
+
+def _gap(members: Mapping[str, PartyFit], iterate: Iterate, others: Mapping[str, Floats]) -> float:
+    """The gap of all parties together."""
+    return sum(member.gap(iterate.x[party], others[party]) for party, member in members.items())
 
 
 def objective(windows: Mapping[str, Window], x: Mapping[str, Floats]) -> float:

@@ -3,6 +3,7 @@ outputs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,13 +82,21 @@ def solve_block(
         risk = shares @ loss.value(outputs + size * moved, labels)
         return float(risk + 0.5 * penalty * np.sum(np.square(alphas + size * step)))
 
-    before, promised = objective(0.0), float(gradient @ step)
-    size = 1.0
+    size = _line_search(objective, float(gradient @ step))
+    return size * step if size else np.zeros(len(alphas))
+
+
+def _line_search(objective: Callable[[float], float], slope: float) -> float:
+    """The largest of 1, 1/2, 1/4, … by which a step lowers the objective enough; 0 if none does.
+
+    slope: of the objective at 0, along the step.
+    """
+    before, size = objective(0.0), 1.0
     for _ in range(MOST_HALVINGS):
-        if objective(size) <= before + SUFFICIENT * size * promised:
-            return size * step
+        if objective(size) <= before + SUFFICIENT * size * slope:
+            return size
         size /= 2.0
-    return np.zeros(len(alphas))
+    return 0.0
 
 
 def _rounding(hessian: Floats, dtype: Any) -> float:

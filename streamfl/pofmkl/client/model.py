@@ -90,30 +90,39 @@ class ModelTable:
             raise PeerError(
                 "shard", f"the model has partition {shard}, federation.shards is {len(self.versions)}"
             )
-        signed = self._signed.get(shard)
         if isinstance(message, KernelParameters):
-            if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
-                raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
-            parameters: NDArray[Any] = decode_array(
-                message.parameters, self._dtype, self.parameters.shape[1:], "parameters"
-            )
-            if signed is not None:
-                # The next signed version shows whether the server wrote them.
-                signed.add(message.kernel, message.parameters, parameters)
-                return
-            # An infinite square exceeds the bound as well.
-            with np.errstate(over="ignore"):
-                norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
-            if not norm <= LARGEST_PARAMETERS:
-                text = (
-                    f"parameters of kernel {message.kernel} have a norm of {norm:g}, at most "
-                    f"{LARGEST_PARAMETERS:g} is plausible"
-                )
-                self._implausible[message.kernel] = text
-                raise PeerError("implausible", text)
-            self._implausible.pop(message.kernel, None)
-            self._staged[shard][message.kernel] = parameters
+            self._stage(message, shard)
+        else:
+            self._take_version(message, shard)
+
+    def _stage(self, message: KernelParameters, shard: int) -> None:
+        """Keep a kernel's parameters until the version comes that they belong to."""
+        if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
+            raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
+        parameters: NDArray[Any] = decode_array(
+            message.parameters, self._dtype, self.parameters.shape[1:], "parameters"
+        )
+        signed = self._signed.get(shard)
+        if signed is not None:
+            # The next signed version shows whether the server wrote them.
+            signed.add(message.kernel, message.parameters, parameters)
             return
+        # An infinite square exceeds the bound as well.
+        with np.errstate(over="ignore"):
+            norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
+        if not norm <= LARGEST_PARAMETERS:
+            text = (
+                f"parameters of kernel {message.kernel} have a norm of {norm:g}, at most "
+                f"{LARGEST_PARAMETERS:g} is plausible"
+            )
+            self._implausible[message.kernel] = text
+            raise PeerError("implausible", text)
+        self._implausible.pop(message.kernel, None)
+        self._staged[shard][message.kernel] = parameters
+
+    def _take_version(self, message: ShardVersion | SignedVersion, shard: int) -> None:
+        """Adopt the parameters that came before this version."""
+        signed = self._signed.get(shard)
         # Even if the marker is refused, the kernels before it belong to no later version.
         staged, self._staged[shard] = self._staged[shard], {}
         version, message = message, message.marker if isinstance(message, SignedVersion) else message

@@ -3,8 +3,8 @@ by recent errors.
 
 Each part with state of its own is a module beside this one: the scale of inputs and labels
 (``client_scales``), the experts' weights (``client_mixtures``), the client's own experts and their samples
-(``local_experts``), and the journal of all this (``client_journal``). This module calls them in order. The
-equations without state are in ``views``, ``neighbours``, ``mixture`` and
+(``local_experts``), and the journal of all this (``client_journal``, replayed by ``journal_steps``). This
+module calls them in order. The equations without state are in ``views``, ``neighbours``, ``mixture`` and
 :mod:`streamfl.learning.online_scaling`; the server's side is ``server_steps``.
 """
 
@@ -21,17 +21,16 @@ from scipy.special import logit
 from streamfl.contract.role import PeerError
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.learning.own_models import OwnModel
-from streamfl.pofmkl.learning.changelog_checks import check_entry, check_size, check_snapshot
+from streamfl.pofmkl.learning.changelog_checks import check_entry, check_size
 from streamfl.pofmkl.learning.client_journal import (
-    LATE_LABEL,
-    SAMPLE,
     SNAPSHOT,
     ChangedClientParts,
     ClientJournal,
     Forecast,
 )
-from streamfl.pofmkl.learning.client_mixtures import MIXTURES, RIDGE, ClientMixtures
+from streamfl.pofmkl.learning.client_mixtures import MIXTURES, ClientMixtures
 from streamfl.pofmkl.learning.client_scales import ClientScales, Scale
+from streamfl.pofmkl.learning.journal_steps import JournalSteps
 from streamfl.pofmkl.learning.learner import Batch, Learnt, waves
 from streamfl.pofmkl.learning.local_experts import LOCAL_EXPERTS, LocalExperts
 from streamfl.pofmkl.learning.neighbours import Projection
@@ -115,9 +114,15 @@ class DefaultLearner:
             self.dimension, self._mixtures.experts, self.dtype, logistic, self._changed
         )
         kind: Literal["square", "logistic"] = "logistic" if logistic else "square"
-        other_bytes = self._snapshot_bytes
+        self._journal_steps = JournalSteps(self._scales, self._mixtures, self._journal, logistic)
         self._local = LocalExperts(
-            experts, project.width, other_bytes, river, kind, detector != "none", self._changed
+            experts,
+            project.width,
+            self._journal_steps.snapshot_bytes,
+            river,
+            kind,
+            detector != "none",
+            self._changed,
         )
         self.measure = self._local.measure
         self.own_steps = OwnSteps(features, self._changed)
@@ -141,7 +146,7 @@ class DefaultLearner:
     def predict_and_learn(
         self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]
     ) -> Learnt:
-        self._put_together(batch.rows.tolist())
+        self._journal_steps.put_together(batch.rows.tolist())
         inputs, labels, labelled = np.array(batch.inputs, np.float64), batch.labels, batch.labelled
         parted = list(waves(batch))
         scales: list[Scale] = []
@@ -174,7 +179,7 @@ class DefaultLearner:
                 forecast = self._forecast(rows, inputs[index], own, raw[index])
                 predictions[index], experts[index] = forecast.predictions, forecast.experts
                 losses[index], counts[index] = self._mixtures.kernel_weights(rows)
-                self._count(rows, labels[index], labelled[index], forecast)
+                self._journal_steps.count(rows, labels[index], labelled[index], forecast)
                 self._journal.samples(
                     rows, self._mixtures.entries(rows), labels[index], labelled[index], forecast
                 )
@@ -186,31 +191,23 @@ class DefaultLearner:
                     errors = self._mixtures.errors(some.predictions, learnt, then.deviation)
                     self._local.keep(rows[learning], then, learnt, errors)
                 for row, number in self._journal.due(rows, self._mixtures.entries(rows)):
-                    self._snapshot(row, moments[row, number])
+                    self._journal_steps.snapshot(row, moments[row, number])
                 self._react(rows[learning])
                 losses_after[index], counts_after[index] = self._mixtures.kernel_weights(rows)
         scale = Scale.joined(scales).at(np.argsort(np.concatenate([index for _, index in parted])))
         targets = np.where(labelled & (scale.known >= 2), scale.target(bounded), 0.0)
-        return TargetRows(
-            features=self.features,
-            views=scale.views,
-            targets=targets,
-            predictions=predictions,
-            scores=logit(predictions) if self.loss is LOGISTIC else predictions,
-            kernel_predictions=experts[:, : self.kernels],
-            log_weights=self._mixtures.log_weights(losses, counts),
-            log_weights_after=self._mixtures.log_weights(losses_after, counts_after),
-        )
+        before, after = (losses, counts), (losses_after, counts_after)
+        return self._target_rows(scale, targets, predictions, experts, before, after)
 
     def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> Forecast:
-        self._put_together(rows.tolist())
+        self._journal_steps.put_together(rows.tolist())
         inputs = self._scales.see(rows, np.asarray(inputs, np.float64))
         scale = self._scales.scale(rows, inputs)
         forecast = self._forecast(rows, inputs, scale, self._raw(rows, scale.views, parameters))
         no_labels, unlabelled = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
-        self._count(rows, no_labels, unlabelled, forecast)
+        self._journal_steps.count(rows, no_labels, unlabelled, forecast)
         self._journal.samples(rows, self._mixtures.entries(rows), no_labels, unlabelled, forecast)
-        self._snapshot_due(rows)
+        self._journal_steps.snapshot_due(rows)
         return forecast
 
     def learn(
@@ -226,7 +223,7 @@ class DefaultLearner:
         If no label was known then, their predictions say nothing. If one is known by now, the experts predict
         again, with the labels before the sample as they were then.
         """
-        self._put_together(rows.tolist())
+        self._journal_steps.put_together(rows.tolist())
         layout = self._journal.forecast_layout
         given = Forecast.decoded(np.frombuffer(b"".join(forecasts), layout), layout)
         scale = self._scales.scale(rows, given.inputs, given.lags)
@@ -242,21 +239,36 @@ class DefaultLearner:
             for name in ("experts", "pivot", "known"):
                 getattr(forecast, name)[again] = getattr(asked, name)
         self._take_own_steps(rows, scale, bounded, parameters)
-        losses, counts = self._mixtures.kernel_weights(rows)
-        self._learn_late(rows, forecast, scale, labels, bounded)
+        before = self._mixtures.kernel_weights(rows)
+        self._journal_steps.learn_late(rows, forecast, scale, labels, bounded)
         self._journal.late_labels(rows, self._mixtures.entries(rows), labels, forecast)
         self._local.keep(rows, scale, bounded, errors)
-        self._snapshot_due(rows)
+        self._journal_steps.snapshot_due(rows)
         self._react(rows)
+        targets = np.where(scale.known >= 2, scale.target(bounded), 0.0)
+        after = self._mixtures.kernel_weights(rows)
+        return self._target_rows(scale, targets, given.predictions, forecast.experts, before, after)
+
+    def _target_rows(
+        self,
+        scale: Scale,
+        targets: Floats,
+        predictions: Floats,
+        experts: Floats,
+        before: tuple[Floats, Floats],
+        after: tuple[Floats, Floats],
+    ) -> TargetRows:
+        """Learnt samples for the server. before, after: the kernels' losses and counts, before and after each
+        sample."""
         return TargetRows(
             features=self.features,
             views=scale.views,
-            targets=np.where(scale.known >= 2, scale.target(bounded), 0.0),
-            predictions=given.predictions,
-            scores=logit(given.predictions) if self.loss is LOGISTIC else given.predictions,
-            kernel_predictions=forecast.experts[:, : self.kernels],
-            log_weights=self._mixtures.log_weights(losses, counts),
-            log_weights_after=self._mixtures.log_weights(*self._mixtures.kernel_weights(rows)),
+            targets=targets,
+            predictions=predictions,
+            scores=logit(predictions) if self.loss is LOGISTIC else predictions,
+            kernel_predictions=experts[:, : self.kernels],
+            log_weights=self._mixtures.log_weights(*before),
+            log_weights_after=self._mixtures.log_weights(*after),
         )
 
     @property
@@ -269,13 +281,9 @@ class DefaultLearner:
         check_entry(entry, self.dimension, self.loss is LOGISTIC)
 
     @property
-    def _snapshot_bytes(self) -> int:
-        return self._scales.layout.itemsize + self._mixtures.layout.itemsize
-
-    @property
     def part_bytes(self) -> int:
         parts = (
-            self._snapshot_bytes,
+            self._journal_steps.snapshot_bytes,
             self._local.sample_bytes,
             self._local.state_bytes,
             self._journal.entry_bytes,
@@ -299,9 +307,7 @@ class DefaultLearner:
 
     def restore_part(self, row: int, key: bytes, value: bytes) -> None:
         if key == SNAPSHOT:
-            check_size(value, self._snapshot_bytes)
-            check_snapshot(*self._of_snapshot(value), RIDGE, self.loss is LOGISTIC)
-            self._journal.restore_snapshot(row, value)
+            self._journal_steps.restore_snapshot(row, value)
         elif key == OWN_STEPS:
             self.own_steps.restore(row, value)
         elif not self._journal.restore_entry(row, key, value) and not self._local.restore(row, key, value):
@@ -309,23 +315,17 @@ class DefaultLearner:
                 "malformed", f"a client's state has a part {key!r} that this preset does not know"
             )
 
-    def _of_snapshot(self, content: bytes) -> tuple[Any, Any]:
-        moments, mixture = content[: self._scales.layout.itemsize], content[self._scales.layout.itemsize :]
-        return np.frombuffer(moments, self._scales.layout)[0], np.frombuffer(mixture, self._mixtures.layout)[
-            0
-        ]
-
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        self._put_together(rows)
+        self._journal_steps.put_together(rows)
         return self._mixtures.sums(rows)
 
     def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        self._put_together(rows)
+        self._journal_steps.put_together(rows)
         return self._mixtures.kernel_losses(rows)
 
     def weights(self, row: int) -> NDArray[np.float64]:
         """Normalised weights of a client's kernels and own experts, (experts,)."""
-        self._put_together([row])
+        self._journal_steps.put_together([row])
         return self._mixtures.weights(row)
 
     def snapshot(self, row: int) -> LearnerSnapshot:
@@ -357,26 +357,7 @@ class DefaultLearner:
         experts[np.isnan(experts)] = 0.0
         experts = np.clip(experts, scale.low[:, None], scale.high[:, None])
         # Rounded as in the journal, so that a replay of the journal gives the same result.
-        return self._mixed(rows, inputs, scale, experts.astype(self.dtype).astype(np.float64))
-
-    def _mixed(self, rows: NDArray[np.intp], inputs: Floats, scale: Scale, experts: Floats) -> Forecast:
-        predictions, pivot = self._mixtures.mix(rows, experts, scale)
-        return Forecast(
-            predictions, experts, pivot, scale.known, inputs, scale.lags, self._journal.forecast_layout
-        )
-
-    def _count(
-        self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast
-    ) -> None:
-        self._mixtures.count_samples(rows)
-        self._mixtures.judge(rows, labels, labelled, forecast)
-
-    def _learn_late(
-        self, rows: NDArray[np.intp], forecast: Forecast, scale: Scale, labels: Floats, bounded: Floats
-    ) -> None:
-        self._mixtures.count_late_labels(rows, labels, forecast)
-        self._mixtures.learn(rows, forecast, scale.deviation, bounded)
-        self._scales.learn(rows, bounded, late=True)
+        return self._journal_steps.mixed(rows, inputs, scale, experts.astype(self.dtype).astype(np.float64))
 
     def _react(self, rows: NDArray[np.intp]) -> None:
         """Let clients whose errors have risen forget their earlier samples."""
@@ -391,46 +372,7 @@ class DefaultLearner:
                 changed.append(row)
         self.drifts += len(changed)
         for row in changed:
-            self._snapshot(row, self._scales.content(row))
-
-    def _snapshot(self, row: int, moments: bytes) -> None:
-        self._journal.snapshot(row, moments + self._mixtures.content(row))
-
-    def _snapshot_due(self, rows: NDArray[np.intp]) -> None:
-        for row, _ in self._journal.due(rows, self._mixtures.entries(rows)):
-            self._snapshot(row, self._scales.content(row))
-
-    def _put_together(self, rows: Iterable[int]) -> None:
-        """Finish restoring: load the snapshot, then replay the entries since."""
-        for row, unread in self._journal.unread(rows):
-            if unread.snapshot is not None:
-                moments, mixture = self._of_snapshot(unread.snapshot)
-                self._scales.restore(row, moments)
-                self._mixtures.restore(row, mixture)
-            (done,) = self._mixtures.entries(np.array([row])).tolist()
-            for kind, entry in self._journal.in_order(unread):
-                # A slot of another kind may still hold an entry that the snapshot already contains.
-                if entry["number"][0] > done:
-                    self._replay(kind, np.array([row]), entry)
-
-    def _replay(self, kind: bytes, rows: NDArray[np.intp], entry: NDArray[Any]) -> None:
-        inputs = entry["inputs"]
-        if kind == LATE_LABEL:
-            forecast = Forecast.decoded(entry, self._journal.forecast_layout)
-            scale = self._scales.scale(rows, inputs, forecast.lags)
-            self._learn_late(rows, forecast, scale, entry["label"], scale.bounded(entry["label"]))
-            return
-        inputs = self._scales.see(rows, inputs)
-        if kind == SAMPLE:
-            self._mixtures.count_samples(rows)
-            return
-        labels, labelled = entry["label"], np.ones(1, np.bool_)
-        scale = self._scales.scale(rows, inputs)
-        forecast = self._mixed(rows, inputs, scale, entry["experts"].astype(np.float64))
-        self._count(rows, labels, labelled, forecast)
-        bounded = scale.bounded(labels)
-        self._mixtures.learn(rows, forecast, scale.deviation, bounded)
-        self._scales.learn(rows, bounded)
+            self._journal_steps.snapshot(row, self._scales.content(row))
 
 
 @dataclass(frozen=True)

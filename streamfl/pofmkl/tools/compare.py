@@ -44,20 +44,8 @@ def compare(
     with progress(f"reading {data}"):
         settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
     chosen = chosen_methods(methods, all_methods, delay_labels)
-    contenders: list[Contender] = []
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
-    interrupted = ""
-    with progress("compare") as work:
-
-        def begin(name: str) -> None:
-            work.of = name
-            work(len(contenders), len(chosen))
-
-        try:
-            for contender in run_methods(problem, chosen, begin):
-                contenders.append(contender)
-        except KeyboardInterrupt:
-            interrupted = f"{len(contenders)} of {len(chosen)} methods"
+    contenders, interrupted = _run(problem, chosen)
     if chart is not None and not interrupted:
         try:
             heading = f"{Path(data).name}: {settings.federation.clients} clients"
@@ -87,6 +75,23 @@ def compare(
         )
     if interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _run(problem: Problem, chosen: Sequence[str]) -> tuple[list[Contender], str]:
+    """The results of the methods; and how many there are of how many, if the user has interrupted them."""
+    contenders: list[Contender] = []
+    with progress("compare") as work:
+
+        def begin(name: str) -> None:
+            work.of = name
+            work(len(contenders), len(chosen))
+
+        try:
+            for contender in run_methods(problem, chosen, begin):
+                contenders.append(contender)
+        except KeyboardInterrupt:
+            return contenders, f"{len(contenders)} of {len(chosen)} methods"
+    return contenders, ""
 
 
 def chosen_methods(methods: Sequence[str] | None, all_methods: bool, delay_labels: int) -> tuple[str, ...]:

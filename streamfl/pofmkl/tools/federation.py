@@ -171,16 +171,12 @@ def simulate(
     assert settings.samples is not None
     low, high = settings.samples.label_range
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
-    started, interrupted = time.perf_counter(), ""
+    started = time.perf_counter()
     run = SimulatedFederation(
         settings, names or [f"client-{index}" for index in range(clients)], len(labels), trace
     )
-    for number in range(len(labels)):
-        run.round(number, inputs[number], labels[number])
-        if watch("federation", run.done):
-            interrupted = f"{run.done:,} of {samples_of(labels).sum():,} samples"
-            scaled_labels = scaled_labels[: number + 1]
-            break
+    rounds, interrupted = _rounds(run, inputs, labels, watch)
+    scaled_labels = scaled_labels[:rounds]
     local = None
     if local_only and not interrupted:
         local = _local_errors(settings, inputs / settings.samples.input_norm, scaled_labels, watch)
@@ -208,6 +204,18 @@ def simulate(
     )
     run.close()
     return outcome
+
+
+def _rounds(
+    run: SimulatedFederation, inputs: InputArray, labels: NDArray[Any], watch: Callable[[str, int], bool]
+) -> tuple[int, str]:
+    """Run the rounds, until ``watch`` ends them. Returns how many there were, and the samples until then of
+    how many; "" if all were."""
+    for number in range(len(labels)):
+        run.round(number, inputs[number], labels[number])
+        if watch("federation", run.done):
+            return number + 1, f"{run.done:,} of {samples_of(labels).sum():,} samples"
+    return len(labels), ""
 
 
 def _in_this_process(settings: PofmklSettings, clients: int, dimension: int) -> PofmklSettings:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 
 from streamfl.contract.role import ConfigurationError
+from streamfl.pofmkl.client.client_record import ClientSnapshot
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.local_experts import LOCAL_EXPERTS
@@ -68,33 +69,25 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
             }
         )
         shown = best if client is not None else best[:NAMED]
-        rows.append(
-            (
-                name,
-                str(partition),
-                str(one.samples),
-                str(one.labels),
-                *("" if error is None else in_words(error) for error in errors),
-                str(one.uploads_sent),
-                _when(one.seen_at) + (", silent" if _is_silent(one.silent_from) else ""),
-                ("\n" if client is not None else ", ").join(
-                    f"{expert} {weights[expert]:.2f}" for expert in shown
-                ),
-            )
-        )
+        between = "\n" if client is not None else ", "
+        said = between.join(f"{expert} {weights[expert]:.2f}" for expert in shown)
+        rows.append((name, *_client_row(partition, one, errors), said))
     error = f"RMSE, units of {label}" if square else "log loss, nats"
-    columns = (
-        "client",
-        "partition",
-        "samples",
-        "labels",
-        error,
-        "its best kernel's",
-        "updates",
-        "last seen",
-        "weights",
-    )
+    counts = ("client", "partition", "samples", "labels")
+    columns = (*counts, error, "its best kernel's", "updates", "last seen", "weights")
     return Report("Clients", rows, {"clients": figures}, columns)
+
+
+def _client_row(partition: int, client: ClientSnapshot, errors: Iterable[float | None]) -> tuple[str, ...]:
+    """What a row of the table says of a client, between its name and its weights."""
+    return (
+        str(partition),
+        str(client.samples),
+        str(client.labels),
+        *("" if error is None else in_words(error) for error in errors),
+        str(client.uploads_sent),
+        _when(client.seen_at) + (", silent" if _is_silent(client.silent_from) else ""),
+    )
 
 
 def server_report(role: PofmklServer, settings: PofmklSettings, client: str | None) -> Report:

@@ -68,25 +68,29 @@ def scorecard(
         out.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
-    counted = len(content["coefficients"])
     if format is OutputFormat.JSON:
         print_json(
             {
                 "path": str(out),
                 "model": content["model"],
-                "columns": counted,
+                "columns": len(content["coefficients"]),
                 "points": content["points"] is not None,
             }
         )
-        return
-    say(f"wrote {out}: model {content['model']}, {counted} columns")
+    else:
+        _say_written(out, content, settings)
+
+
+def _say_written(out: Path, content: dict[str, Any], settings: QuasiNewtonSettings) -> None:
+    """Say what the file has, and what its points wait for."""
+    say(f"wrote {out}: model {content['model']}, {len(content['coefficients'])} columns")
     if content["points"] is None:
         say(
             "there are no points yet: "
             + (
                 f"the model is calibrated once {settings.scoring.calibration_entities} held-out entities "
                 "have a score and a label"
-                if kind == GUEST
+                if settings.is_guest
                 else "give --slope, the calibration's slope in the guest's file"
             )
         )

@@ -36,6 +36,9 @@ __all__ = ["VerticalOutcome", "adapted", "run_vertical"]
 # Bound of the entities sent in all passes: the bus keeps each party's messages about them to the end.
 MOST_SHOWN = 50_000_000
 
+# Seconds, party, offset, entity, sequence, an upload's version or whether a reply asks, values.
+_TracedMessage = tuple[float, int, int, int, int, int, NDArray[Any]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerticalOutcome(TableOutcome):
@@ -322,10 +325,35 @@ def _trace(
     Uploads are in the order in which the coordinator took them. label_before: uploads that it had taken when
     the label came. Replies are in each party's order. initial/… and final/…: parameters by party, the head's
     under the coordinator's kind."""
-    settings = federation.settings
-    name, size = settings.federation.name, settings.federation.embedding_size
+    begin, size = federation.begin, federation.settings.federation.embedding_size
+    columns: dict[str, NDArray[Any]] = {
+        "labels": table.labels,
+        "entities": np.array(table.learnt),
+        "orders": orders,
+        "label_entity": np.array([entity for entity, _ in federation.labels_written], dtype=np.int64),
+        "label_before": np.array([before for _, before in federation.labels_written], dtype=np.int64),
+    }
+    uploads, replies = _messages(federation)
+    for kind, said, third in (("upload", uploads, "version"), ("reply", replies, "asks")):
+        columns[f"{kind}_seconds"] = np.array([one[0] - begin for one in said])
+        columns[f"{kind}_party"] = np.array([one[1] for one in said], dtype=np.int64)
+        columns[f"{kind}_entity"] = np.array([one[3] for one in said], dtype=np.int64)
+        columns[f"{kind}_sequence"] = np.array([one[4] for one in said], dtype=np.int64)
+        columns[f"{kind}_{third}"] = np.array([one[5] for one in said])
+        columns[f"{kind}_values"] = np.array([one[6] for one in said]).reshape(len(said), size)
+    for party, own in zip(federation.parties, table.inputs, strict=True):
+        columns[f"inputs/{party.name}"] = own
+    for when, parameters in (("initial", initial), ("final", federation.parameters)):
+        columns.update({f"{when}/{member}": values for member, values in parameters.items()})
+    return columns
+
+
+def _messages(federation: VerticalFederation) -> tuple[list[_TracedMessage], list[_TracedMessage]]:
+    """All uploads, as the coordinator took them, and all replies, party by party."""
+    name, size = federation.settings.federation.name, federation.settings.federation.embedding_size
     dtype = federation.coordinator.settings.dtype
-    uploads, replies = [], []
+    uploads: list[_TracedMessage] = []
+    replies: list[_TracedMessage] = []
     for number, party in enumerate(federation.parties):
         for record in federation.bus.read(f"{name}.{party.name}.embeddings"):
             one = EMBEDDING.decode(record.value)
@@ -352,23 +380,4 @@ def _trace(
             )
     # At the same time the coordinator takes uploads in the parties' order.
     uploads.sort(key=lambda one: one[:3])
-    begin = federation.begin
-    columns: dict[str, NDArray[Any]] = {
-        "labels": table.labels,
-        "entities": np.array(table.learnt),
-        "orders": orders,
-        "label_entity": np.array([entity for entity, _ in federation.labels_written], dtype=np.int64),
-        "label_before": np.array([before for _, before in federation.labels_written], dtype=np.int64),
-    }
-    for kind, said, third in (("upload", uploads, "version"), ("reply", replies, "asks")):
-        columns[f"{kind}_seconds"] = np.array([one[0] - begin for one in said])
-        columns[f"{kind}_party"] = np.array([one[1] for one in said], dtype=np.int64)
-        columns[f"{kind}_entity"] = np.array([one[3] for one in said], dtype=np.int64)
-        columns[f"{kind}_sequence"] = np.array([one[4] for one in said], dtype=np.int64)
-        columns[f"{kind}_{third}"] = np.array([one[5] for one in said])
-        columns[f"{kind}_values"] = np.array([one[6] for one in said]).reshape(len(said), size)
-    for party, own in zip(federation.parties, table.inputs, strict=True):
-        columns[f"inputs/{party.name}"] = own
-    for when, parameters in (("initial", initial), ("final", federation.parameters)):
-        columns.update({f"{when}/{member}": values for member, values in parameters.items()})
-    return columns
+    return uploads, replies
