@@ -102,7 +102,7 @@ class GuestTask(ScoringParty):
                 fragments.clear()
         self._products.clear()
         for host in self.settings.federation.hosts:
-            content = request(self.aligning(host, self.exchange.session(host), self.rows.candidates))
+            content = self.alignments.request(host, self.exchange.session(host), self.rows.candidates)
             self.outbox.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
 
     def _tell_blinded(self, host: str, points: bytes) -> None:
@@ -117,10 +117,9 @@ class GuestTask(ScoringParty):
         answer: FirstAnswer = read_content(self.exchange.unsealed(host, message), FirstAnswer)
         names = self.rows.candidates
         check_answer(answer.own, answer.twice, len(names), self.settings.alignment.limit)
-        content = self.aligning(host, self.exchange.session(host), names, answer.own, answer.twice)
-        self.outbox.ask(
-            matched, request(content), lambda result: self._keep_common(host, answer.least, result)
-        )
+        session = self.exchange.session(host)
+        content = self.alignments.request(host, session, names, answer.own, answer.twice)
+        self.outbox.ask(matched, content, lambda result: self._keep_common(host, answer.least, result))
 
     def _keep_common(self, host: str, least: int, result: bytes) -> None:
         (places,) = read_alignment(result)

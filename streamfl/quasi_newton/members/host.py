@@ -99,11 +99,11 @@ class HostTask(ScoringParty):
         """early: whether the points came in an earlier message than the present one."""
         settings = self.settings
         session = self.exchange.session(settings.required_party())
-        content = request(self.aligning(self._guest, session, self.table.candidates(), points))
+        content = self.alignments.request(self._guest, session, self.table.candidates(), points)
         self.outbox.ask(aligned, content, lambda result: self._tell_answer(result, early))
 
     def _tell_answer(self, result: bytes, early: bool) -> None:
-        found = self.points_of_both(result, "an alignment" if early else "")
+        found = self.alignments.points_of_both(result, "an alignment" if early else "")
         if found is None:
             return
         own, twice, order = found

@@ -14,7 +14,7 @@ from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds
 from streamfl.quasi_newton.encryption.key_file import MOST_KEYS, OTHER_KEY
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey, digest_of
 from streamfl.quasi_newton.learning.iterates import Iterates
-from streamfl.quasi_newton.members.background_tasks import Aligning, read_alignment
+from streamfl.quasi_newton.members.alignment_tasks import AlignmentTasks
 from streamfl.quasi_newton.members.exchange import MessageExchange
 from streamfl.quasi_newton.members.figures import FAR_OUT
 from streamfl.quasi_newton.members.given import PartyGiven
@@ -70,6 +70,7 @@ class PartyTask:
         self.given = given
         self.outbox = outbox
         self.parts = ChangedParts()
+        self.alignments = AlignmentTasks(settings, given, outbox)
         self.exchange = MessageExchange(self.parts, settings, given, outbox)
         self.progress = self.exchange.progress
         self.is_held_out = HeldOut(given.secret, settings.alignment.held_out if settings.is_guest else 0.0)
@@ -218,32 +219,6 @@ class PartyTask:
     def tell_products(self, products: list[int]) -> None:
         """Send the round's inner products with the basis."""
         raise NotImplementedError
-
-    def aligning(
-        self, other: str, session: bytes, names: list[str], theirs: bytes = b"", twice: bytes = b""
-    ) -> Aligning:
-        """The request for a background task of the alignment with another party. theirs, twice: as far as
-        they have come."""
-        settings = self.settings
-        key = self.given.links[other].alignment_key if settings.alignment.hashed else b""
-        return Aligning(self.given.secret, session, names, settings.alignment.limit, theirs, twice, key)
-
-    def points_of_both(self, result: bytes, early: str = "") -> tuple[Any, ...] | None:
-        """The own points, the guest's points blinded by both, and names in the order of the own; None if
-        early points are refused.
-
-        early: what the guest's points are for if they came in an earlier message. Then an error in them must
-        not refuse the present message, whose sender did not send them. Empty: they are from the present
-        message.
-        """
-        try:
-            return read_alignment(result)
-        except PeerError as error:
-            if not early:
-                raise
-            self.outbox.counts.refused_alignments += 1
-            self.outbox.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
-            return None
 
     # ---- rounds
 

@@ -14,7 +14,7 @@ from streamfl.contract.measurement import Measurement, declared
 from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
-from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment, request
+from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.metrics import GuestMetrics, HeldOutMetrics
@@ -216,8 +216,9 @@ class GuestScoring(Scoring):
     def _take_found(self, host: str, found: ScoringAnswer) -> None:
         names = self._names(host)
         check_answer(found.own, found.twice, len(names), self._party.settings.alignment.limit)
-        content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
-        self._party.outbox.ask(matched, request(content), lambda result: self._choose(host, result))
+        session = self._session_name(host)
+        content = self._party.alignments.request(host, session, names, found.own, found.twice)
+        self._party.outbox.ask(matched, content, lambda result: self._choose(host, result))
 
     def _choose(self, host: str, result: bytes) -> None:
         (places,) = read_alignment(result)
@@ -289,7 +290,7 @@ class GuestScoring(Scoring):
         self._remember(host)
         self._sought[host].write(msgspec.msgpack.encode(names))
         self._counts.questions += 1
-        content = request(self._party.aligning(host, self._session_name(host), names))
+        content = self._party.alignments.request(host, self._session_name(host), names)
         self._party.outbox.ask(blinded, content, lambda points: self._tell_question(host, points))
 
     def _tell_question(self, host: str, points: bytes) -> None:

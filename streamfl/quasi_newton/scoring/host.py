@@ -12,7 +12,7 @@ import numpy as np
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count
-from streamfl.quasi_newton.members.background_tasks import aligned, request
+from streamfl.quasi_newton.members.background_tasks import aligned
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.metrics import HostMetrics
@@ -152,13 +152,12 @@ class HostScoring(Scoring):
         names = sorted(
             name for name in self._party.table.with_columns() if self._answered.get(name) != version
         )
-        content = self._party.aligning(self._guest, self._line.session(version, number), names, points)
-        self._party.outbox.ask(
-            aligned, request(content), lambda result: self._offer(version, number, result, early)
-        )
+        session = self._line.session(version, number)
+        content = self._party.alignments.request(self._guest, session, names, points)
+        self._party.outbox.ask(aligned, content, lambda result: self._offer(version, number, result, early))
 
     def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
-        found = self._party.points_of_both(result, "scoring" if early else "")
+        found = self._party.alignments.points_of_both(result, "scoring" if early else "")
         if found is None:
             return
         own, twice, order = found
