@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.rounds import in_rounds
-from streamfl.records.inputs import InputReader, InputSection
+from streamfl.records.input_reader import InputReader
+from streamfl.records.inputs import InputSection
 
 CLIENTS, SAMPLES, VALUES = 12, 300, 30
 Floats = NDArray[np.float64]

@@ -17,7 +17,8 @@ from streamfl.records.fields import (
     shown,
 )
 from streamfl.records.formats import Format, is_textual
-from streamfl.records.inputs import InputReader, InputSection, Numbers
+from streamfl.records.input_reader import InputReader, Numbers
+from streamfl.records.inputs import InputSection
 from streamfl.records.paths import ABSENT, Path, path_of
 
 __all__ = ["SampleFields", "fits_a_struct", "label_in", "name_at"]

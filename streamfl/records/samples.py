@@ -14,14 +14,8 @@ from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, name_in, scaled
 from streamfl.records.formats import Format, format_of, without_value
-from streamfl.records.inputs import (
-    MOST_INPUTS,
-    InputSection,
-    Numbers,
-    check_inputs,
-    input_names,
-    remembered_fields,
-)
+from streamfl.records.input_reader import Numbers
+from streamfl.records.inputs import MOST_INPUTS, InputSection, check_inputs, input_names, remembered_fields
 from streamfl.records.keys import key_reader
 from streamfl.records.paths import FieldPath, path_of
 from streamfl.records.rekey import AssembledTopic

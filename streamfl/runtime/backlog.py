@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from streamfl.contract.role import CatchesUp, Role, Waits
+from streamfl.contract.further_interfaces import CatchesUp, Waits
+from streamfl.contract.role import Role
 from streamfl.runtime.bus import Session
 
 __all__ = ["Backlog"]

@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from streamfl.contract.role import (
     Channels,
     Measurement,
     NotYetReadable,
-    Received,
     Rejection,
     Role,
     Send,
@@ -40,8 +40,10 @@ from streamfl.runtime.lag import Lag, SessionMetrics
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics, WorkerMetrics
 from streamfl.runtime.pending_step import PendingStep
-from streamfl.runtime.pool import Inline, Pool, WorkEnded
+from streamfl.runtime.pool import Inline, Pool
 from streamfl.runtime.progress import ProgressLine
+from streamfl.runtime.role_work import GivenUp, RoleWork
+from streamfl.runtime.step_counts import StepCounts
 from streamfl.runtime.tasks import Tasks
 from streamfl.runtime.ticks import Ticks
 from streamfl.state.state_settings import StateSettings
@@ -49,18 +51,9 @@ from streamfl.state.state_settings import StateSettings
 __all__ = ["Worker"]
 
 RETRY_SECONDS = 1.0
-# Between two polls while the role waits for work: they keep the worker in its group.
-BEAT_SECONDS = 0.1
-# The longest time that a signal to a process group takes to reach all its processes.
-SIGNAL_SECONDS = 0.5
 NO_PARTITION = "this worker has no partition: its group is rebalancing, or other workers have all of them"
 
 log = logger(__name__)
-
-
-class _GivenUp(Exception):
-    """The worker gives up the work that its role waits for: a partition was revoked meanwhile, or the worker
-    has to stop."""
 
 
 class Worker:
@@ -99,6 +92,7 @@ class Worker:
         self.metrics.measure = self.measure
         self.lag = Lag(bus, subscription)
         self._journal = Journal(log.warning, monotonic, refusals=self.metrics.refusals)
+        self._counts = StepCounts(self.metrics, self._journal, self.health)
         self._progress = ProgressLine(progress_seconds, monotonic)
         self._channels, self._bus, self._subscription = channels, bus, subscription
         # By output: its topic, the seal of its records, and what finds their time.
@@ -112,6 +106,7 @@ class Worker:
         self._monotonic = monotonic
         self._sleep = sleep
         self._pool: Pool = pool or Inline()
+        self._work = RoleWork(self._pool, self.health, self.metrics)
         self._tasks = Tasks(
             role,
             channels,
@@ -164,12 +159,12 @@ class Worker:
                 if pending.step:
                     with self.metrics.seconds(WorkerMetrics.commit_seconds).time():
                         session.commit(pending.step)
-            self._count(pending)
+            self._counts.committed(pending)
             self.health.completed()
             return True
-        except _GivenUp:
+        except GivenUp:
             assert pending is not None
-            self._count_tables(pending)
+            self._counts.tables(pending)
             self._after_giving_up(session, polled)
             return True
         except CommitRefused as refusal:
@@ -179,7 +174,7 @@ class Worker:
                 # again.
                 self._after_failure(BusUnavailable(str(refusal)), 0.0)
                 return True
-            self._count_tables(pending)
+            self._counts.tables(pending)
             self._after_refusal(refusal)
             return True
         except (BusUnavailable, NotYetReadable) as failure:
@@ -311,7 +306,7 @@ class Worker:
             self._ticks.passed(now)
         while work := self._answer(replies, pending):
             # Without the lock, so that a scrape of the metrics does not wait for the work.
-            results = self._have_done(session, work)
+            results = self._work.results(work, partial(self._beat, session), self._stop)
             with self.lock:
                 now = self._clock()
                 replies = list(self.role.receive(results, now))
@@ -339,65 +334,17 @@ class Worker:
                 work.append(reply)
         return work
 
-    def _have_done(self, session: Session, work: Sequence[Work]) -> list[Received]:
-        """The results, in the order of the work. Meanwhile the worker reads no records and stays in its
-        group.
-
-        _GivenUp if a partition is revoked, or the worker has to stop.
-        """
-        try:
-            self._pool.start(work)
-            done = 0
-            while not self._pool.wait(BEAT_SECONDS):
-                self._beat(session)
-                if self._pool.done > done:
-                    done = self._pool.done
-                    self.health.begin()
-            for one, seconds in zip(work, self._pool.seconds(), strict=True):
-                self.metrics.seconds(
-                    WorkerMetrics.work_seconds, getattr(one.function, "__name__", "")
-                ).observe(seconds)
-            results = self._pool.results()
-            return [
-                one.received(number, result)
-                for number, (one, result) in enumerate(zip(work, results, strict=True))
-            ]
-        except BaseException as error:
-            self._pool.give_up()
-            # The signal that ended a process of the pool may be meant to stop the worker, and reach the
-            # worker a moment later.
-            if isinstance(error, WorkEnded) and self._stop.wait(SIGNAL_SECONDS):
-                raise _GivenUp from None
-            raise
-
     def _beat(self, session: Session) -> None:
+        """Stay in the group while the role waits for work. GivenUp if a partition is revoked, or the worker
+        has to stop."""
         if self._stop.is_set():
-            raise _GivenUp
+            raise GivenUp
         session.pause(self._inputs.places({*self._tasks, *self._meanwhile.assigned}))
         with suppress(Unreadable):
             self._meanwhile = self._meanwhile.then(session.poll(0.0, 1))
         self.health.went_round()
         if self._meanwhile.revoked:
-            raise _GivenUp
-
-    def _count(self, pending: PendingStep) -> None:
-        self.metrics.taken(pending.records, pending.repeated, pending.passed_over)
-        for record, error in pending.dead_letters:
-            self.metrics.refused(error.reason, of_table=False)
-            self._journal.refused(record, error, dead_letter=True)
-        for moved in pending.moved:
-            self._journal.moved(moved)
-            self.metrics.moved(moved)
-        self._count_tables(pending)
-        if pending.step:
-            self.health.committed()
-            self.metrics.committed(pending.output_bytes, pending.changelog_bytes)
-
-    def _count_tables(self, pending: PendingStep) -> None:
-        # Counted apart: after a refused step its input records are read again, and its table records are not.
-        for record, error in pending.table_rejections:
-            self.metrics.refused(error.reason, of_table=True)
-            self._journal.refused(record, error, dead_letter=False)
+            raise GivenUp
 
     # ---- when a step was not committed
 

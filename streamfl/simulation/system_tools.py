@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import ConfigurationError, Record, Waits
+from streamfl.contract.further_interfaces import Waits
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Bus, Outgoing
 
 if TYPE_CHECKING:

@@ -3,8 +3,12 @@
 In a test module, define how to make the role and what to feed it, and subclass :class:`RoleLaws`::
 
     subject = Subject(
-        make=MyRole, traffic=my_strategy(), anybody=my_records, decode={"numbers": my_decode},
-    bad=[(wrong_message, "malformed")] )
+        make=MyRole,
+        traffic=my_strategy(),
+        anybody=my_records,
+        decode={"numbers": my_decode},
+        bad=[(wrong_message, "malformed")],
+    )
 
     @pytest.mark.parametrize("subject", [subject])
     class TestMyRole(RoleLaws):
@@ -23,10 +27,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamfl.contract.role import Received, Rejection, Send, StateChange
+from streamfl.testing.agreement import assert_same_sends, assert_same_state, rejected
 from streamfl.testing.bound_laws import law_accepted_can_be_written
 from streamfl.testing.clock_laws import law_clock_ahead, law_clock_is_right_again, law_clock_jumps
 from streamfl.testing.extremes import Extreme
-from streamfl.testing.subjects import LONG, Place, RoleRun, Same, State, Subject, Traffic, answers, equal
+from streamfl.testing.subjects import LONG, RoleRun, Same, State, Subject, Traffic, answers, equal
 
 __all__ = [
     "Extreme",
@@ -156,11 +161,11 @@ def law_batch_equals_singles(subject: Subject, traffic: Traffic) -> None:
     alone = RoleRun(subject, traffic)
     for now, batch in traffic.batches:
         alone.feed_all((now, part) for part in [part for part in traffic.parts(batch) if part] or [[]])
-    _assert_same_sends(together.replies, alone.replies, subject.same)
-    assert _rejected(together.replies) == _rejected(alone.replies), (
+    assert_same_sends(together.replies, alone.replies, subject.same)
+    assert rejected(together.replies) == rejected(alone.replies), (
         "a batch refuses what its messages alone do not"
     )
-    _assert_same_state(together.state, alone.state, subject.same)
+    assert_same_state(together.state, alone.state, subject.same)
 
 
 def law_restore(subject: Subject, traffic: Traffic) -> None:
@@ -192,11 +197,9 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
         stayed.feed_all(after)
         moved.feed_all(after)
         try:
-            _assert_same_sends(stayed.replies, moved.replies, subject.same_restored)
-            assert _rejected(stayed.replies) == _rejected(moved.replies), (
-                "one refuses what the other does not"
-            )
-            _assert_same_state(
+            assert_same_sends(stayed.replies, moved.replies, subject.same_restored)
+            assert rejected(stayed.replies) == rejected(moved.replies), "one refuses what the other does not"
+            assert_same_state(
                 subject.canonical(stayed.state), subject.canonical(moved.state), subject.same_restored
             )
         except AssertionError as error:
@@ -238,12 +241,12 @@ def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]
         stayed.feed_some(now, batch)
         stayed.feed(now, [])
         moved.step(now, batch, moving)
-    _assert_same_sends(stayed.replies, moved.log.replies, subject.same_restored)
+    assert_same_sends(stayed.replies, moved.log.replies, subject.same_restored)
     # Each worker refuses bad table records.
-    assert _rejected(stayed.replies, traffic.tables) == _rejected(moved.log.replies, traffic.tables), (
+    assert rejected(stayed.replies, traffic.tables) == rejected(moved.log.replies, traffic.tables), (
         "one refuses, another not"
     )
-    _assert_same_state(
+    assert_same_state(
         subject.canonical(stayed.state), subject.canonical(moved.log.state), subject.same_restored
     )
 
@@ -289,10 +292,8 @@ def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
     ]
     # The order between channels, keys and partitions is free: a byte budget allows pending messages at any
     # call, also at that of a bad message.
-    _assert_same_sends(others, spared.replies, equal)
-    assert _rejected(others) == _rejected(spared.replies), (
-        "a message that was refused had an effect on another"
-    )
+    assert_same_sends(others, spared.replies, equal)
+    assert rejected(others) == rejected(spared.replies), "a message that was refused had an effect on another"
     assert troubled.state == spared.state, "a message that was refused had an effect on the state"
 
 
@@ -324,9 +325,9 @@ def law_duplicates(subject: Subject, traffic: Traffic) -> None:
     if late:
         twice.feed(traffic.batches[-1][0], late)
     # Equal up to rounding, as in the second law: copies change which messages are computed together.
-    _assert_same_sends(once.replies, twice.replies, subject.same)
-    assert _rejected(once.replies) == _rejected(twice.replies), "a copy was refused"
-    _assert_same_state(once.state, twice.state, subject.same)
+    assert_same_sends(once.replies, twice.replies, subject.same)
+    assert rejected(once.replies) == rejected(twice.replies), "a copy was refused"
+    assert_same_state(once.state, twice.state, subject.same)
 
 
 class _Workers:
@@ -381,50 +382,3 @@ class _Workers:
 
 def _copy(received: Received) -> Received:
     return replace(received, record=replace(received.record, offset=received.record.offset + 1_000_000))
-
-
-def _rejected(
-    replies: Sequence[Send | Rejection], but: Collection[str] = ()
-) -> list[tuple[str, str, int, int, str]]:
-    refused = (
-        reply for reply in replies if isinstance(reply, Rejection) and reply.received.channel not in but
-    )
-    records = ((reply.received.channel, reply.received.record, reply.error.reason) for reply in refused)
-    return sorted(
-        (channel, record.topic, record.partition, record.offset, reason)
-        for channel, record, reason in records
-    )
-
-
-def _sends(replies: Sequence[Send | Rejection]) -> dict[Place, list[bytes]]:
-    places: dict[Place, list[bytes]] = {}
-    for reply in replies:
-        if isinstance(reply, Send):
-            places.setdefault((reply.channel, reply.key, reply.partition), []).append(reply.value)
-    return places
-
-
-def _assert_same_sends(
-    one: Sequence[Send | Rejection], other: Sequence[Send | Rejection], same: Same
-) -> None:
-    left, right = _sends(one), _sends(other)
-    counts = {
-        place: (len(left.get(place, [])), len(right.get(place, []))) for place in left.keys() | right.keys()
-    }
-    differing = {place: count for place, count in counts.items() if count[0] != count[1]}
-    assert not differing, f"different numbers of messages: {differing}"
-    for place, values in left.items():
-        for number, (value, counterpart) in enumerate(zip(values, right[place], strict=True)):
-            assert same(place[0], place[1], value, counterpart), (
-                f"message {number} to {place}: {value!r} and {counterpart!r}"
-            )
-
-
-def _assert_same_state(one: State, other: State, same: Same) -> None:
-    assert one.keys() == other.keys(), f"only one of the two remembers {sorted(one.keys() ^ other.keys())}"
-    for (channel, partition, key), value in one.items():
-        counterpart = other[channel, partition, key]
-        slot = f"{channel}, partition {partition}, key {key!r}"
-        assert same(channel, key, value, counterpart), (
-            f"{slot} is remembered as {value!r} and as {counterpart!r}"
-        )

@@ -20,7 +20,8 @@ from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.state_settings import client_state_settings
 from streamfl.records.entities import EntitySamplesSection
-from streamfl.records.inputs import InputReader, InputSection
+from streamfl.records.input_reader import InputReader
+from streamfl.records.inputs import InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 
 Inputs = list[dict[str, Any]]

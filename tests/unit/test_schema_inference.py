@@ -14,7 +14,8 @@ import pytest
 
 from streamfl.contract.role import DataError
 from streamfl.records.format_inference import infer_format
-from streamfl.records.inputs import InputReader, InputSection
+from streamfl.records.input_reader import InputReader
+from streamfl.records.inputs import InputSection
 from streamfl.records.schema_inference import InferredField, infer_fields
 from streamfl.records.topic import TopicSection
 

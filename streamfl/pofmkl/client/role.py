@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -40,34 +39,33 @@ from streamfl.contract.role import (
     Send,
     StateChange,
 )
-from streamfl.encoding.changelog_checks import UNDECODABLE, check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.admission import Admission
 from streamfl.pofmkl.client.bandwidth import Budgets
 from streamfl.pofmkl.client.catch_up import CatchUp
-from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot
+from streamfl.pofmkl.client.client_record import ClientSnapshot
 from streamfl.pofmkl.client.client_registry import ClientKey, ClientRegistry
 from streamfl.pofmkl.client.given import ClientGiven
-from streamfl.pofmkl.client.label_source import LabelSource, Restore
+from streamfl.pofmkl.client.label_source import LabelSource
 from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples, StepTrace
 from streamfl.pofmkl.client.late_labels import LateLabels
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.model_watch import ModelWatch
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
+from streamfl.pofmkl.client.restoring import ClientRestoring
 from streamfl.pofmkl.client.server_silence import ServerSilence
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.metrics import ClientMetrics
-from streamfl.pofmkl.state import CLIENT_PART, CLIENT_RECORD, INPUT_MEANS, SILENCE
+from streamfl.pofmkl.state import INPUT_MEANS
 from streamfl.pofmkl.state_settings import federation_settings, pace_settings
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.state.clock_guard import ClockGuard, time_written_by
-from streamfl.state.table import prefix_of
 
 __all__ = ["PofmklClient", "StepTrace"]
 
@@ -137,6 +135,9 @@ class PofmklClient:
             join = LabelJoin(labels.expiry_seconds, labels.limit, clients)
             self._labels = LateLabels(*parts, budgeted=budgeted, join=join, watch=self.watch)
         self._admission = Admission(self._registry, self._uploads, self._labels, self._means, self.watch)
+        self._restoring = ClientRestoring(
+            self.model, self._registry, self._uploads, self._labels, self.silence, self._means
+        )
 
     @property
     def wake_at(self) -> float | None:
@@ -317,41 +318,8 @@ class PofmklClient:
         for partition, name, value in self._means.changed_state():
             yield StateChange("state", partition, INPUT_MEANS.prefix + name, value)
 
-    @cached_property
-    def _restores(self) -> Mapping[bytes, Restore]:
-        """What restores each row of the table, by prefix."""
-        return {
-            CLIENT_RECORD.prefix: self._restore_client,
-            CLIENT_PART.prefix: self._registry.restore_part,
-            INPUT_MEANS.prefix: self._restore_means,
-            SILENCE.prefix: self.silence.restore,
-            **self._labels.restores,
-        }
-
     def restore(self, change: StateChange) -> None:
-        prefix = prefix_of(change.key)
-        restore = self._restores.get(prefix)
-        if restore is None:
-            raise PeerError("malformed", f"{change.key!r} is nothing that this client remembers")
-        try:
-            restore(change.partition, change.key[len(prefix) :], change.value or b"")
-        except UNDECODABLE as error:
-            raise PeerError("malformed", f"a client's state: {error}") from None
-
-    def _restore_means(self, partition: int, name: bytes, value: bytes) -> None:
-        self._means.restore(self._registry.known((partition, check_name(name))).key, value)
-
-    def _restore_client(self, partition: int, name: bytes, value: bytes) -> None:
-        key, record = (partition, check_name(name)), msgspec.msgpack.decode(value, type=ClientRecord)
-        self._uploads.check_versions(record.learnt_on)
-        if any(shard >= len(self.model.versions) for shard in record.awaited):
-            raise PeerError(
-                "malformed", f"a client waits for the shards {record.awaited} of {len(self.model.versions)}"
-            )
-        upload, record.upload = record.upload, None
-        client = self._registry.restore(key, record)
-        if upload is not None:
-            self._uploads.restore(client, upload)
+        self._restoring.restore(change)
 
     @property
     def trace(self) -> Callable[[StepTrace], None] | None:

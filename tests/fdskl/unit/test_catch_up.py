@@ -10,7 +10,8 @@ import pytest
 from fdskl.makers import make_worker, settings_of
 
 from benchmarks.fdskl.history import PARTIES, KernelHistory, losses, of_history, simulated
-from streamfl.contract.role import CatchesUp, Received, Record, Send, StateChange
+from streamfl.contract.further_interfaces import CatchesUp
+from streamfl.contract.role import Received, Record, Send, StateChange
 from streamfl.fdskl.learning.schedule import ends_of_iterations
 from streamfl.fdskl.messages import Prediction
 from streamfl.fdskl.worker.active import ActivePartition

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from vafl.makers import Steps, make_party
 
-from streamfl.contract.role import CatchesUp, Received, Record, Send, StateChange
+from streamfl.contract.further_interfaces import CatchesUp
+from streamfl.contract.role import Received, Record, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.samples import Sample
 from streamfl.vafl.functions.networks import DenseNetwork

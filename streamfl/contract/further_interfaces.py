@@ -1,0 +1,40 @@
+"""Interfaces that a role may have beyond those of every role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+__all__ = ["CatchesUp", "Waits"]
+
+
+@runtime_checkable
+class Waits(Protocol):
+    """The further interface of a role that may wait before it learns."""
+
+    @property
+    def backlog(self) -> str | None:
+        """A sentence on what the role waits for and how much of it is there; None: nothing. The worker is
+        ready all the same."""
+
+
+@runtime_checkable
+class CatchesUp(Waits, Protocol):
+    """The further interface of a role that learns a backlog in step with its peers, and not all of it at
+    once."""
+
+    @property
+    def most_records(self) -> int | None:
+        """The most records of its inputs that the role takes in one batch now; None: as many as the worker
+        likes."""
+
+    @property
+    def urgent(self) -> bool:
+        """As ``prompt``, at present: accuracy, or the speed of catching up, depends on how soon peers get the
+        messages."""
+
+    def unread(self, records: Mapping[int, int]) -> None:
+        """How many unread records follow those of the next batch, by partition; control records may count.
+
+        A partition where this is not known is left out. The worker calls it before every ``receive``: it is
+        part of the input."""
