@@ -10,8 +10,7 @@ proxy does it on purpose::
         caught.kept.wait(30)                 # an EndTxn was kept back, the client's connection is broken
         caught.answered.wait(30)             # it reached its broker, in the midst of a later transaction
         assert caught.error != 0             # refused, as it should be
-        assert not proxy.doubtful            # no transaction began under an epoch whose EndTxn might still
-        come
+        assert not proxy.doubtful            # no transaction began under an epoch whose EndTxn may come
 
 Clients reach the brokers only through the proxy. Brokers reach each other directly. The proxy runs in a
 thread of its own."""

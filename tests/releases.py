@@ -1,8 +1,7 @@
 """A federation on one SQLite file whose members may run different releases, with the load and the checks of
 its soak.
 
-    python tests/releases.py      # writes tests/<system>/before.tar.xz: the previous release's data when it
-    was killed
+    python tests/releases.py    # writes tests/<system>/before.tar.xz: data of the previous release, killed
 
 A recording allows the test without the previous release's code: its data must still be readable. It is made
 once a release."""

@@ -69,8 +69,7 @@ def dashboards(
 
 
 def _write(out: str, files: Mapping[str, str], force: bool) -> None:
-    """Write the files into a folder. ConfigurationError if one is there with other content and without
-    ``force``."""
+    """Write the files. ConfigurationError if one exists with other content, without ``force``."""
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -147,8 +147,7 @@ def init(
 
 @dataclass(frozen=True)
 class _Sources:
-    """Where the records to look at are. topic, file: the samples, at most one of them. labels: the labels'
-    topic."""
+    """Where the records to look at are. topic, file: at most one, with samples. labels: the labels' topic."""
 
     topic: str | None
     file: Path | None
@@ -156,8 +155,7 @@ class _Sources:
 
 
 def _check_given(config: Path, sources: _Sources, fields: Mapping[str, str | None]) -> None:
-    """ConfigurationError if options miss or exclude one another. fields: by option, the field that it
-    names."""
+    """ConfigurationError if options miss or exclude one another. fields: names of fields, by option."""
     if os.path.exists(config):
         raise ConfigurationError(
             f"{config}: exists, and is not overwritten: give another name, or move it away"
@@ -227,8 +225,7 @@ class _SourceReader:
         self._reached, self._given, self._deadline, self._seconds = reached, given, deadline, seconds
 
     def samples(self, topic: str | None, file: Path | None) -> tuple[str, RecordSample]:
-        """The topic's name and its records; or those of a file, under the name of the topic that it is to
-        become."""
+        """The topic's name and records; or those of a file, with the name of the topic that it becomes."""
         if topic is not None:
             return topic, self.topic(topic)
         assert file is not None
@@ -325,8 +322,7 @@ def _settle(
 
 
 def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:
-    """The settings, as `run` would read them, and their mistakes; drops sections that the role does not
-    read."""
+    """The settings as `run` would read them, and their mistakes; drops sections that no role reads."""
     # Parsed from the file's text, because a key may be in it twice.
     content = GivenSettings(draft.content(kind.settings))
     try:

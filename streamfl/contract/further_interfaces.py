@@ -20,13 +20,11 @@ class Waits(Protocol):
 
 @runtime_checkable
 class CatchesUp(Waits, Protocol):
-    """The further interface of a role that learns a backlog in step with its peers, and not all of it at
-    once."""
+    """The further interface of a role that learns a backlog in step with its peers, not at once."""
 
     @property
     def most_records(self) -> int | None:
-        """The most records of its inputs that the role takes in one batch now; None: as many as the worker
-        likes."""
+        """The most records of its inputs that the role takes in one batch now; None: any number."""
 
     @property
     def urgent(self) -> bool:

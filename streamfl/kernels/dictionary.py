@@ -23,9 +23,8 @@ class Kernel:
     - gaussian: exp(-||r||_2^2 / (2 bandwidth^2));
     - laplacian: exp(-||r||_1 / bandwidth);
     - matern of smoothness nu: 2^(1-nu) / Gamma(nu) s^nu K_nu(s) with s = sqrt(2 nu) ||r||_2 / bandwidth. nu
-      is a
-      multiple of 1/2 up to 50 (1/2 is exp(-||r||_2 / bandwidth)), so that its spectral density, Student's t,
-      can be drawn from normals alone.
+      is a multiple of 1/2 up to 50 (1/2 is exp(-||r||_2 / bandwidth)), so that its spectral density,
+      Student's t, can be drawn from normals alone.
 
     ``bandwidth`` is in the unit of the inputs. ConfigurationError for an unknown family, a bandwidth that is
     not positive, a Matern kernel without a usable smoothness, or another kernel with one.

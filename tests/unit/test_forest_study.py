@@ -51,8 +51,8 @@ def test_an_example_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Gains S_R^2 / n_R + S_L^2 / n_L - S^2 / n, with S = 2 and n = 4, so S^2 / n = 1:
         .2: right .3 .7 .9, sum 2: 4/3 + 0/1 - 1 = 1/3     .5: right .7 .9, sum 2: 4/2 + 0/2 - 1 = 1
-        .8: right .9, sum 1: 1/1 + 1/3 - 1 = 1/3           so the cell splits at .5, and its parts are worth 0
-        and 1.
+        .8: right .9, sum 1: 1/1 + 1/3 - 1 = 1/3
+    So the cell splits at .5, and its parts are worth 0 and 1.
     """
     thresholds = np.full(32, 2.0)
     thresholds[:3] = 0.2, 0.5, 0.8

@@ -11,12 +11,11 @@ Gram matrix for its fit.
 All values are computed from whole numbers. Each feature and label is bounded by 1. Sensitivities, for one
 replaced row:
 
-    a_i'y of N_k columns      each product moves by 2 at most                             2 sqrt(N_k)
-    |a_i|^2 of N_k columns    each square is in 0 .. 1                                    sqrt(N_k)
-    rows of N_k columns       each number of that row moves by 2 at most                  2 sqrt(N_k)
-    A_k'Z, |z| <= B           |(a - a') z'| <= |a - a'| |z|; Z was released, and stays    2 sqrt(N_k) B
-    A_k'A_k, upper triangle   below                                                       sqrt(N_k^2 + N_k /
-    2)
+    a_i'y of N_k columns      each product moves by 2 at most                            2 sqrt(N_k)
+    |a_i|^2 of N_k columns    each square is in 0 .. 1                                   sqrt(N_k)
+    rows of N_k columns       each number of that row moves by 2 at most                 2 sqrt(N_k)
+    A_k'Z, |z| <= B           |(a - a') z'| <= |a - a'| |z|; Z was released, and stays   2 sqrt(N_k) B
+    A_k'A_k, upper triangle   below                                                      sqrt(N_k^2 + N_k/2)
 
 The squares of aa' - bb' sum to |a|^4 + |b|^4 - 2 (a'b)^2 <= 2 N_k^2. The squares of its diagonal sum to at
 most N_k. The upper triangle with the diagonal has half of both sums.

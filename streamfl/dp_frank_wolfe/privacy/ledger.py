@@ -135,8 +135,7 @@ class PartyLedger:
         return self.spend.refusal_of_all(entities, self.fit_cost)
 
     def charge_fit(self, entities: Sequence[str]) -> None:
-        """Charges the entities of a fit. Call it with the window's link, before anything of the window is
-        released."""
+        """Charges the entities of a fit. Call it with the window's link, before the window's releases."""
         if self._terms is None and self._own_terms is not None:
             self._terms = self._own_terms
             self._remember_terms(self._terms)

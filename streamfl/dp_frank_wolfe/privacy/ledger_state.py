@@ -14,8 +14,7 @@ __all__ = ["LatestRelease", "LedgerContent", "PrivacyTerms", "ReleaseChain"]
 
 
 class ReleaseChain(msgspec.Struct, array_like=True, frozen=True):
-    """identity: of the ledger's first anchor. number: releases so far. head, link: the last, empty before the
-    first."""
+    """identity: of the ledger's first anchor. number: of releases. head, link: the last ones, if any."""
 
     identity: Annotated[bytes, msgspec.Meta(min_length=IDENTITY_BYTES, max_length=IDENTITY_BYTES)]
     number: Count = 0
@@ -44,8 +43,7 @@ class PrivacyTerms(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LedgerContent(msgspec.Struct, array_like=True, frozen=True):
-    """entities: how many something was released of. content: digest of all that is remembered, empty if
-    nothing is."""
+    """entities: how many something was released of. content: digest of what is remembered, if anything is."""
 
     entities: Count = 0
     content: Annotated[bytes, msgspec.Meta(max_length=SUM_BYTES)] = b""

@@ -194,8 +194,7 @@ def _outcome(
 
 
 def _done(settings: DPFrankWolfeSettings, received: ReceivedFits) -> float:
-    """How many fits' work is done. In a fit without iterations, reading the rows counts as half of the
-    work."""
+    """How many fits' work is done. In a fit without iterations, reading the rows is half of the work."""
     learning = settings.learning
     if learning.estimator == "frank-wolfe":
         return received.iterations / learning.iterations
@@ -265,8 +264,7 @@ def _drawn(
 def _without_privacy(
     settings: DPFrankWolfeSettings, table: VerticalTable, learnt: NDArray[np.intp], rows: NDArray[np.intp]
 ) -> list[float | None]:
-    """r2 of least squares on all columns, and on each party's. learnt: the rows to fit on. rows: the rows to
-    measure on."""
+    """r2 of least squares on all columns, and on each party's. learnt: rows of the fit. rows: of r2."""
     inputs, parties = {}, settings.federation.parties
     for party, own in zip(parties, table.inputs, strict=True):
         bounds, label_bounds = _bounds(settings, party)

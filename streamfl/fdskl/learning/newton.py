@@ -1,5 +1,4 @@
-"""Block Newton over random features: the coefficients of one block move, with all others fixed in the
-outputs."""
+"""Block Newton over random features: the coefficients of one block move, all others are fixed."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ SUFFICIENT = 1e-4
 
 
 def of_few(regularisation: float, entities: int) -> float:
-    """lambda max(1, 1024 / n) for n entities: the mean loss of few entities says less, so the penalty counts
-    more."""
+    """lambda max(1, 1024 / n) for n entities: the mean loss of few says less, so the penalty counts more."""
     return regularisation * max(1.0, MANY / max(1, entities))
 
 
@@ -100,6 +98,5 @@ def _line_search(objective: Callable[[float], float], slope: float) -> float:
 
 
 def _rounding(hessian: Floats, dtype: Any) -> float:
-    """Bound on the rounding error of the smallest eigenvalue. Below it a positive definite matrix can look
-    indefinite."""
+    """Rounding error of the smallest eigenvalue: below it a positive definite matrix can look indefinite."""
     return float(np.finfo(dtype).eps * np.trace(hessian))

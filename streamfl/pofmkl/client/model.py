@@ -84,8 +84,7 @@ class ModelTable:
         return reasons[0] if reasons else None
 
     def apply(self, message: KernelParameters | ShardVersion | SignedVersion, shard: int) -> None:
-        """Applies a record of the model topic. PeerError if it does not fit this federation or is
-        implausible."""
+        """Applies a record of the model topic. PeerError if it does not fit here or is implausible."""
         if shard not in self._staged:
             raise PeerError(
                 "shard", f"the model has partition {shard}, federation.shards is {len(self.versions)}"

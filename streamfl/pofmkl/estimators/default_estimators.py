@@ -160,9 +160,11 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
         Random frequencies D of each of the 24 kernels; a kernel has 2 D parameters.
     river
         More experts: any that ``[experts] river`` may name, such as ``"linear"`` or
-    ``"package.module:function"``. detector
+        ``"package.module:function"``.
+    detector
         ``"adwin"``: when errors rise, samples from before are no longer neighbours. ``"none"``: they stay
-    neighbours. precision
+        neighbours.
+    precision
         ``"float32"`` or ``"float64"``: number type of the kernels.
     seed
         Seed of the random frequencies.
@@ -201,8 +203,7 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
         return self._origin + predicted[0] * (self._unit or 1.0)
 
     def predict_many(self, X: Any) -> Any:
-        """The prediction for each row: a series of pandas with the frame's index, a series of polars, or an
-        array."""
+        """The prediction for each row: a series of pandas with the index, a series of polars, or an array."""
         return values_like(X, [self.predict_one(x) for x in rows_of(X)], self._label_name, np.float64)
 
     def _targets(self, label: float) -> list[float]:
@@ -241,9 +242,11 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         Random frequencies D of each of the 24 kernels; a kernel has 2 D parameters.
     river
         More experts: any that ``[experts] river`` may name, such as ``"linear"`` or
-    ``"package.module:function"``. detector
+        ``"package.module:function"``.
+    detector
         ``"adwin"``: when errors rise, samples from before are no longer neighbours. ``"none"``: they stay
-    neighbours. precision
+        neighbours.
+    precision
         ``"float32"`` or ``"float64"``: number type of the kernels.
     seed
         Seed of the random frequencies.
@@ -298,8 +301,7 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         return {known: one / sum(likely) for one, known in zip(likely, self._classes, strict=True)}
 
     def predict_proba_many(self, X: Any) -> Any:
-        """The probabilities for each row: a column for each class, in a frame with its index or in an
-        array."""
+        """The probabilities for each row: a column for each class, in a frame or an array."""
         return columns_like(X, [self.predict_proba_one(x) for x in rows_of(X)], self._classes)
 
     def predict_many(self, X: Any) -> Any:
@@ -308,8 +310,7 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         return values_like(X, [self.predict_one(x) for x in rows_of(X)], self._label_name)
 
     def _targets(self, label: Any) -> list[float]:
-        """For each learner, 1 if the label is its class and 0 if not. For False and 0 the reverse, as in the
-        service."""
+        """For each learner, 1 if the label is its class, else 0. False and 0: reversed, as in the service."""
         learnt = self._classes if len(self._classes) > 2 else self._classes[:1]
         return [float((label == one) == bool(one)) for one in learnt]
 

@@ -187,7 +187,8 @@ class POFMKLRegressor(_LocalLearner, base.MiniBatchRegressor):  # type: ignore[m
     ----------
     kernels
         The dictionary, see ``streamfl.kernels.grid``; None: 51 Gaussian kernels with bandwidths from 0.01 to
-    100. features_per_kernel
+        100.
+    features_per_kernel
         Random frequencies D of each kernel; a kernel has 2 D parameters.
     learning_rate
         eta, for the parameters and for the weights. Theory gives 1 / sqrt(T) for T samples; above 1 the
@@ -234,7 +235,8 @@ class POFMKLClassifier(_LocalLearner, base.MiniBatchClassifier):  # type: ignore
     ----------
     kernels
         The dictionary, see ``streamfl.kernels.grid``; None: 51 Gaussian kernels with bandwidths from 0.01 to
-    100. features_per_kernel
+        100.
+    features_per_kernel
         Random frequencies D of each kernel; a kernel has 2 D parameters.
     learning_rate
         eta, for the parameters and for the weights.

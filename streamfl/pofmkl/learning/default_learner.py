@@ -73,7 +73,8 @@ class DefaultLearner:
     seed: of the federation.
     experts: names of ``LOCAL_EXPERTS``.
     river: more experts, made by :func:`streamfl.learning.challengers.challenger`. They learn the same columns
-    as the neighbours. mixtures: names of ``MIXTURES``; "ridge" corrects "all".
+        as the neighbours.
+    mixtures: names of ``MIXTURES``; "ridge" corrects "all".
     detector: "none" never forgets.
     """
 
@@ -258,8 +259,7 @@ class DefaultLearner:
         before: tuple[Floats, Floats],
         after: tuple[Floats, Floats],
     ) -> TargetRows:
-        """Learnt samples for the server. before, after: the kernels' losses and counts, before and after each
-        sample."""
+        """Learnt samples. before, after: the kernels' losses and counts before and after each sample."""
         return TargetRows(
             features=self.features,
             views=scale.views,

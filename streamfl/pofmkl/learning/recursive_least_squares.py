@@ -161,8 +161,7 @@ class RecursiveLeastSquares:
         return self._inverses[:, *self._triangle], self._counts - self._counts % self._block
 
     def begin_at(self, triangles: NDArray[Any], rows: NDArray[np.int64]) -> None:
-        """Restore what :meth:`at_block_begin` gave. It is not checked: it must come from this or a trusted
-        process."""
+        """Restore what :meth:`at_block_begin` gave. It is not checked, so it has to be trusted."""
         self._inverses[:, *self._triangle] = triangles
         self._inverses.transpose(0, 2, 1)[:, *self._triangle] = triangles
         self._counts[:] = rows

@@ -55,8 +55,7 @@ class ServerStep(Protocol):
         """
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """Keys and values that changed since the last call, in the order in which to write them; None deletes
-        the key."""
+        """Keys and values that changed since the last call, in their order; None deletes the key."""
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Restore what ``changed_state`` gave, in any order of the keys; PeerError if it is malformed."""

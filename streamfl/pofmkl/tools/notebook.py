@@ -45,13 +45,16 @@ def compare(
         The column with the label; left out: the one that ``config`` names, or y.
     clients, rounds
         Number of clients, and of samples of each; left out: federation.clients, or all clients in
-    client_column, and all samples. seed
+        client_column, and all samples.
+    seed
         Left out: federation.seed.
     client_column
         The column with the client; left out: the one that ``config`` names, or else rows are dealt to the
-    clients in turn. methods
+        clients in turn.
+    methods
         Names of methods; left out: all but the paper's rivals. "default" is what streamfl runs, "local" the
-    same without a server. all_methods
+        same without a server.
+    all_methods
         With the methods that the paper of this learner compares it with.
     delay_labels
         Samples of a client by which each label comes late.

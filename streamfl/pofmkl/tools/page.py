@@ -1,5 +1,4 @@
-"""The pages of ``streamfl report`` for POF-MKL: error, regret against its bound, kernels, bytes and staleness
-over time."""
+"""The pages of ``streamfl report`` for POF-MKL: error, regret, kernels, bytes and staleness over time."""
 
 from __future__ import annotations
 

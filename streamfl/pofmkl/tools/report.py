@@ -30,8 +30,7 @@ def error_columns(unit: str, record_bytes: int) -> tuple[str, str, str]:
 
 
 def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report:
-    """Every learner's errors and bytes, and what they mean. unit, record_bytes: as in
-    :func:`error_columns`."""
+    """Every learner's errors and bytes. unit, record_bytes: as in :func:`error_columns`."""
     summary = outcome.summary()
     a_sample = summary["uplink_bytes_per_sample"]
     rows = [

@@ -64,16 +64,18 @@ class DescentSettings:
     batch: |S|, rows of a batch.
     memory: M, pairs that are kept. With at least as many as columns H can become exact.
     curvature_every: L, iterations from pair to pair. S_H is the batch of the iteration: other rows would
-    reveal more. regularisation: lambda of lambda |w|^2 / 2, without the intercept. The reported loss does not
-    include it. learning_rate: eta, constant.
+        reveal more.
+    regularisation: lambda of lambda |w|^2 / 2, without the intercept. The reported loss does not include it.
+    learning_rate: eta, constant.
     largest_step: the largest Euclidean length of a step; it keeps a batch with outliers from throwing the
         weights far away. With fewer than ``FEW_BATCHES`` it may become ``FARTHEST`` times as long.
     initial_scale: of the first H, by the newest pair: "long" s's / s'v, or the paper's "short" s'v / v'v, as
         Barzilai and Borwein (1988) call them. With the short one, directions of little curvature wait until a
-        pair has seen them. freeze_below: once two epochs' losses differ by less, no pairs are taken until
-        they differ by more. The steps of an epoch are then the same linear map each time, and the iterates
-        settle. With fewer than ``FEW_BATCHES`` they settle without that, and freezing would leave directions
-        that no pair has seen yet to steps that are far too short.
+        pair has seen them.
+    freeze_below: once two epochs' losses differ by less, no pairs are taken until they differ by more. The
+        steps of an epoch are then the same linear map each time, and the iterates settle. With fewer than
+        ``FEW_BATCHES`` they settle without that, and freezing would leave directions that no pair has seen
+        yet to steps that are far too short.
     tolerance: the training ends when the losses of two epochs in a row differ by less; with so few batches,
         when those of three in a row differ by less than a tenth of it.
     epochs: most epochs.

@@ -27,8 +27,7 @@ class AlignmentTasks:
     def request(
         self, other: str, session: bytes, names: list[str], theirs: bytes = b"", twice: bytes = b""
     ) -> bytes:
-        """The request for a task of the alignment with another party. theirs, twice: as far as they have
-        come."""
+        """The request for a task of an alignment. theirs, twice: the other's points, if they have come."""
         settings = self._settings
         key = self._given.links[other].alignment_key if settings.hashed else b""
         return request(Aligning(self._given.secret, session, names, settings.limit, theirs, twice, key))

@@ -1,5 +1,4 @@
-"""A host: it has columns and no labels. It sends the guest encrypted inner products, and receives encrypted
-residuals."""
+"""A host: it has columns and no labels, sends encrypted inner products, and receives encrypted residuals."""
 
 from __future__ import annotations
 

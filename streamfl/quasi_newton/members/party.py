@@ -234,8 +234,7 @@ class PartyTask:
         self.readiness.look(self._now)
 
     def join(self, alignment: bytes) -> None:
-        """Prepare the rows of the run's batches, report them to the coordinator, and begin the first
-        round."""
+        """Prepare the rows of the run's batches, report to the coordinator, and begin the first round."""
         settings, progress, rows = self.settings, self.progress, self.rows
         preparation = rows.prepare(settings.preprocessing.method)
         columns = len(preparation.kept) + settings.is_guest
@@ -305,12 +304,8 @@ class PartyTask:
 
     def _keep_model(self) -> None:
         """Keep the model of the training, which has succeeded."""
-        settings, progress, found, model = (
-            self.settings,
-            self.progress,
-            self.rows.preparation,
-            self.iterates.model,
-        )
+        settings, progress = self.settings, self.progress
+        found, model = self.rows.preparation, self.iterates.model
         assert found is not None
         assert model is not None
         kind = settings.kinds.inputs

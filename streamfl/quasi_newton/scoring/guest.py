@@ -1,5 +1,4 @@
-"""The guest's side of scoring: it asks hosts for their parts of an output, adds them, calibrates the sum and
-publishes it."""
+"""The guest's side of scoring: it adds the hosts' parts of an output, calibrates the sum and publishes it."""
 
 from __future__ import annotations
 
@@ -321,8 +320,7 @@ class GuestScoring(Scoring):
         return outputs, np.array([self.scores.judged[name] for name in names], dtype=np.float64)
 
     def _publish(self) -> None:
-        """Publish at most ``PUBLISHED_AT_ONCE`` predictions; the rest at the next tick, so that no commit is
-        too large."""
+        """Publish at most ``PUBLISHED_AT_ONCE`` predictions, so that no commit is too large."""
         told, calibration = self._told, self.calibration
         names = sorted(self.scores.pending(told))[:PUBLISHED_AT_ONCE]
         outputs = [self.scores.output(name) for name in names]

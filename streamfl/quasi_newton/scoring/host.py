@@ -1,5 +1,4 @@
-"""A host's side of scoring: it sends its part of the outputs of common entities, once for each version of the
-model."""
+"""A host's side of scoring: for each version of the model, it sends its part of common entities' outputs."""
 
 from __future__ import annotations
 
@@ -204,8 +203,7 @@ class HostScoring(Scoring):
             )
 
     def _points(self, names: list[str]) -> bytes:
-        """round(u_h / quantum) of each entity, as bytes. Notes that the entities are answered for this
-        version."""
+        """round(u_h / quantum) of each entity, as bytes. Notes that these are answered for this version."""
         table, version = self._party.table, self._version
         there = table.with_columns()
         known = [place for place, name in enumerate(names) if name in there]

@@ -97,8 +97,7 @@ def _say_written(out: Path, content: dict[str, Any], settings: QuasiNewtonSettin
 
 
 def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
-    """The model's entries in the party's changelog. ConfigurationError if they were made with other
-    settings."""
+    """The model's entries in the changelog. ConfigurationError if they were made with other settings."""
     topic = f"{settings.member}.state"
     found = bus.describe([topic]).get(topic)
     if found is None:

@@ -1,8 +1,6 @@
-"""Dense networks in NumPy: a party's function of its features, and the coordinator's function of the
-embeddings.
+"""Dense networks in NumPy: a party's function of its features, and the coordinator's of the embeddings.
 
-u_0 = x;  u_l = sigma(u_(l-1) W_l + b_l) for the hidden layers;  h = u_(L-1) W_L + b_L            (VAFL,
-section 4)
+u_0 = x;  u_l = sigma(u_(l-1) W_l + b_l) for the hidden layers;  h = u_(L-1) W_L + b_L    (VAFL, section 4)
 """
 
 from __future__ import annotations

@@ -160,8 +160,7 @@ class _Labels:
         self._count = len(federation.labels)
 
     def run(self, pace: float) -> None:
-        """Let parties show all entities. pace: virtual seconds from some labels to the next once all entities
-        were shown."""
+        """Let parties show all entities. pace: virtual seconds between labels once all were shown."""
         federation, course = self._federation, self._course
         federation.write_labels(range(self._known))
         federation.replay([self._orders.ravel().tolist()] * len(federation.parties))
