@@ -26,7 +26,7 @@ class PartitionLog:
         self._records: list[Record] = []
 
     def append(self, record: Outgoing, now: float) -> None:
-        at = record.written_at(now)
+        at = now if record.timestamp is None else record.written_at(now)
         self._records.append(
             Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, at)
         )
