@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from typing import cast
 
 import msgspec
 
@@ -25,6 +27,7 @@ __all__ = ["Client", "ClientKey", "ClientRegistry"]
 # Steps per expiry in which a client's ``seen_at`` moves. Coarse, since each step writes a record to the
 # changelog.
 STEPS_OF_EXPIRY = 64
+KEY, PARTITION, SEEN_AT = attrgetter("key"), itemgetter(0), attrgetter("record.seen_at")
 
 ClientKey = tuple[int, str]
 """A partition, and the name of a client that has samples in it."""
@@ -42,7 +45,8 @@ class Client:
     uploading: it has an open upload, or began one in this step.
     limited, share, arrived: set by :class:`~streamfl.pofmkl.client.catch_up.CatchUp`.
     in_version: by shard, the expected version with the client's last update.
-    """
+    same_written, same_heard: a labelled sample that was written before the one and comes before the other
+    changes no rhythm."""
 
     record: ClientRecord
     key: ClientKey
@@ -55,6 +59,8 @@ class Client:
     share: float = 0.0
     arrived: int = 0
     in_version: dict[int, int] = field(default_factory=dict)
+    same_written: float = -math.inf
+    same_heard: float = -math.inf
 
 
 class ClientRegistry:
@@ -98,6 +104,11 @@ class ClientRegistry:
     def find(self, key: ClientKey) -> Client | None:
         return self._clients.get(key)
 
+    def find_all(self, keys: Iterable[ClientKey]) -> list[Client] | None:
+        """The clients of these keys; None if one of them is not registered."""
+        found = list(map(self._clients.get, keys))
+        return None if None in found else cast("list[Client]", found)
+
     def named(self, name: str) -> list[Client]:
         """The clients of this name: one for each partition with samples of it."""
         return [client for key, client in self._clients.items() if key[1] == name]
@@ -139,6 +150,10 @@ class ClientRegistry:
         """Note that the client's remembered state has changed."""
         self._touched[client.key] = client
 
+    def touch_all(self, clients: Sequence[Client]) -> None:
+        """:meth:`touch` for each, in order."""
+        self._touched.update(zip(map(KEY, clients), clients, strict=True))
+
     def observe(self, key: ClientKey, written_at: float) -> Client | None:
         """Note that a client's sample was written at ``written_at``; returns the client. None, and no change,
         if unregistered."""
@@ -153,13 +168,50 @@ class ClientRegistry:
     def hear_sample(self, client: Client, written_at: float, now: float) -> None:
         """Add a sample, written at ``written_at``, to the client's rhythm."""
         if client.record.sample_rhythm.came(written_at, now):
-            self._touched[client.key] = client
+            self._rhythm_changed(client)
 
     def hear_label(self, client: Client, written_at: float, now: float) -> None:
         """Add a label to the client's rhythm. Only for a label that found its sample, and only the first
         time."""
         if client.record.label_rhythm.came(written_at, now):
-            self._touched[client.key] = client
+            self._rhythm_changed(client)
+
+    def _rhythm_changed(self, client: Client) -> None:
+        self._touched[client.key] = client
+        client.same_written = client.same_heard = -math.inf
+
+    def hear_samples(
+        self, clients: list[Client], times: list[float], labels: list[float | None], now: float
+    ) -> None:
+        """:meth:`observe`, :meth:`hear_sample` and, with a label, :meth:`hear_label` for each of these
+        samples, in order.
+
+        times: when they were written.
+        """
+        steady = self._stays(clients, max(times))
+        for client, at, label in zip(clients, times, labels, strict=True):
+            if steady and at < client.same_written and now < client.same_heard:
+                continue
+            record = client.record
+            self.observe(client.key, at)
+            self.hear_sample(client, at, now)
+            if label is not None:
+                self.hear_label(client, at, now)
+            (written, heard), (label_written, label_heard) = (
+                record.sample_rhythm.same_until,
+                record.label_rhythm.same_until,
+            )
+            client.same_written, client.same_heard = min(written, label_written), min(heard, label_heard)
+
+    def _stays(self, clients: list[Client], newest: float) -> bool:
+        """Whether samples of these clients, written up to ``newest``, leave all times of :meth:`observe` as
+        they are."""
+        reached = list(map(self._reached.__getitem__, map(PARTITION, map(KEY, clients))))
+        return (
+            list(map(SEEN_AT, clients)) == reached
+            and 0.0 < min(reached)
+            and newest < min(reached) + self._step
+        )
 
     def measure(self) -> Iterable[Measurement]:
         """Counts clients, and those whose samples or labels are overdue by their own rhythm."""
@@ -270,7 +322,7 @@ class ClientRegistry:
                 self._touched[key] = client
             for rhythm in (client.record.sample_rhythm, client.record.label_rhythm):
                 if rhythm.set_back(now):
-                    self._touched[key] = client
+                    self._rhythm_changed(client)
             self.renew_epoch(client, now)
         self._reached.update(
             {partition: now for partition, reached in self._reached.items() if reached > now}
@@ -330,6 +382,7 @@ class ClientRegistry:
         self._reached[key[0]] = max(self._reached[key[0]], record.seen_at)
         self._learner.restore(client.row, record.numbers)
         client.record = record
+        client.same_written = client.same_heard = -math.inf
         if client.bucket is not None:
             client.bucket.tokens, client.bucket.filled_at = (
                 min(record.tokens, client.bucket.depth),

@@ -3,8 +3,9 @@ for the model too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,10 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
 __all__ = ["LabelsWithSamples", "StepTrace"]
+
+ROW, LABEL, FEATURES = attrgetter("row"), attrgetter("label"), attrgetter("features")
+# Of a pending sample.
+MESSAGE = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,10 @@ class LabelsWithSamples:
             raise PeerError("malformed", "a label came on a topic of its own, and there is no [labels]")
         self.pending.put(client, (message, record.key, headers))
 
+    def arrive_together(self, clients: Sequence[Client], samples: Iterable[PendingSample]) -> None:
+        """Take samples of these registered clients, in order."""
+        self.pending.put_together(clients, samples)
+
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         clients: list[Client] = []
         samples: list[PendingSample] = []
@@ -141,14 +150,17 @@ class LabelsWithSamples:
         uploads: dict[int, Upload],
         now: float,
     ) -> list[Send]:
-        given = [sample.label for sample, _, _ in samples]
+        messages = list(map(MESSAGE, samples))
+        given = list(map(LABEL, messages))
         batch = Batch(
-            rows=np.array([client.row for client in clients]),
+            rows=np.array(list(map(ROW, clients))),
             starts=np.array(starts),
             counts=np.diff([*starts, len(samples)]),
-            inputs=np.array([sample.features for sample, _, _ in samples], dtype=self._learner.input_dtype),
-            labels=np.array([0.0 if label is None else label for label in given]),
-            labelled=np.array([label is not None for label in given]),
+            inputs=np.array(list(map(FEATURES, messages)), dtype=self._learner.input_dtype),
+            labels=np.array([0.0 if label is None else label for label in given] if None in given else given),
+            labelled=np.array(
+                [label is not None for label in given] if None in given else [True] * len(given)
+            ),
         )
         learnt = self._learner.predict_and_learn(batch, self._model.parameters, self._model.squared_norms)
         sends = self._predictions.records(samples, learnt.predictions)
@@ -162,8 +174,7 @@ class LabelsWithSamples:
             self._challengers.run(
                 ((upload.client.key, samples[place][0]) for place, upload in uploads.items()), now
             )
-        for client in clients:
-            self._registry.touch(client)
+        self._registry.touch_all(clients)
         if self.trace is not None:
             self._tell(uploads, batch, learnt, orders, self.trace)
         return sends + self._uploads.send_complete(uploads.values(), now)

@@ -3,10 +3,11 @@ label."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Generic, TypeVar
+from operator import attrgetter, itemgetter
+from typing import Annotated, Generic, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -23,6 +24,8 @@ from streamfl.records.samples import Sample
 __all__ = ["ClientQueue", "PendingQueues", "PendingSample", "PendingSamples"]
 
 Item = TypeVar("Item")
+
+KEY, PARTITION = attrgetter("key"), itemgetter(0)
 
 
 PendingSample = tuple[Sample, bytes | None, Headers]
@@ -86,6 +89,18 @@ class PendingQueues(Generic[Item]):
         queue.items.append(item)
         self._counts[key[0]] += 1
         self.ready[key] = queue
+
+    def put_together(self, clients: Sequence[Client], items: Iterable[Item]) -> None:
+        """:meth:`put` for each of these items, in order, with the client of each."""
+        keys = list(map(KEY, clients))
+        queues = cast("list[ClientQueue[Item]]", list(map(self._queues.get, keys)))
+        if None in queues:
+            queues = list(map(self.queue, clients))
+        for queue, item in zip(queues, items, strict=True):
+            queue.items.append(item)
+        for partition, count in Counter(map(PARTITION, keys)).items():
+            self._counts[partition] += count
+        self.ready.update(zip(keys, queues, strict=True))
 
     def left(self, queue: ClientQueue[Item], count: int) -> None:
         """Note that ``count`` items have left a queue."""

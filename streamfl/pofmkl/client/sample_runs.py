@@ -1,0 +1,65 @@
+"""Takes samples in a row together, where each of them would be accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from streamfl.contract.role import Headers, Received, Record
+from streamfl.pofmkl.client.client_registry import ClientRegistry
+from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples
+from streamfl.records.input_watch import InputWatch
+from streamfl.state.clock_guard import times_written_by
+
+__all__ = ["SampleRuns"]
+
+MESSAGE, RECORD = attrgetter("message"), attrgetter("record")
+NAME, LABEL = attrgetter("client"), attrgetter("label")
+PARTITION, TIMESTAMP, KEY = attrgetter("partition"), attrgetter("timestamp"), attrgetter("key")
+# Of the logistic loss.
+CLASSES = {None, 0.0, 1.0}
+
+
+class SampleRuns:
+    """Does with samples in a row what the role does with each of them, but asks each part once for all of
+    them.
+
+    registry, watch, labels: get the samples. carry: from a record to the headers of the prediction. logistic:
+    whether labels are classes.
+    """
+
+    def __init__(
+        self,
+        registry: ClientRegistry,
+        watch: InputWatch,
+        labels: LabelsWithSamples,
+        carry: Callable[[Record], Headers],
+        *,
+        logistic: bool,
+    ) -> None:
+        self._registry = registry
+        self._watch = watch
+        self._labels = labels
+        self._carry = carry
+        self._logistic = logistic
+
+    def take(self, run: Sequence[Received], now: float) -> bool:
+        """Take these samples. False, and no change, if one of them may be refused, or its client is not
+        registered."""
+        samples, records = list(map(MESSAGE, run)), list(map(RECORD, run))
+        partitions, names, labels = (
+            list(map(PARTITION, records)),
+            list(map(NAME, samples)),
+            list(map(LABEL, samples)),
+        )
+        clients = self._registry.find_all(zip(partitions, names, strict=True))
+        if clients is None or (self._logistic and not CLASSES.issuperset(labels)):
+            return False
+        self._watch.samples(partitions, names, labels)
+        self._labels.arrive_together(
+            clients, zip(samples, map(KEY, records), map(self._carry, records), strict=True)
+        )
+        self._registry.hear_samples(
+            clients, times_written_by(now, list(map(TIMESTAMP, records))), labels, now
+        )
+        return True
