@@ -133,6 +133,14 @@ class LabelsWithSamples:
         ones to ``uploads``."""
         items, start = queue.items, len(samples)
         self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
+        if len(items) > 1 and self._uploads.gathers_all:
+            samples += items
+            items.clear()
+            labelled = [place for place in range(start, len(samples)) if samples[place][0].label is not None]
+            if labelled:
+                upload = self._uploads.for_label(queue.client, now)
+                assert upload is not None
+                uploads.update(dict.fromkeys(labelled, upload))
         while items:
             if items[0][0].label is not None:
                 upload = self._uploads.for_label(queue.client, now)

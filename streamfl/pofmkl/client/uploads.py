@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,12 @@ __all__ = ["Upload", "Uploads"]
 
 # Steps computed at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
 BLOCK_STEPS = 1024
+# Of an upload.
+STEP_ROWS, KERNELS, PROBABILITY = (
+    attrgetter("step_rows"),
+    attrgetter("record.kernels"),
+    attrgetter("record.probability"),
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +87,7 @@ class Uploads:
         self._learner = learner
         self._model = model
         self._staleness_policy = staleness_policy
+        self._asynchronous = staleness_policy.samples_per_version is None
         self._catch_up = catch_up
         self._most_kernels = min(settings.kernels_per_upload or learner.kernels, learner.kernels)
         self._exploration = settings.learning.effective_exploration
@@ -106,15 +115,25 @@ class Uploads:
 
     def for_label(self, client: Client, now: float) -> Upload | None:
         """The upload that gathers the client's next label; None: the label has to wait."""
-        if not self.may_learn(client):
+        # Asynchronous, only a client that is behind ever waits. What is always so is not asked for each
+        # label.
+        if (client.limited or not self._asynchronous) and not self.may_learn(client):
             return None
         upload = self._open.get(client.key) or self._begin(client, now)
         if upload is not None:
             upload.record.awaited = client.limited
-            self._staleness_policy.count(client.record, self._model.versions)
-            self._catch_up.count(client)
+            if not self._asynchronous:
+                self._staleness_policy.count(client.record, self._model.versions)
+            if self._catch_up.samples:
+                self._catch_up.count(client)
             client.uploading = client.uploading or upload.kernels_allowed > 0
         return upload
+
+    @property
+    def gathers_all(self) -> bool:
+        """Whether a client's open upload gathers all its labels, however many they are, and nothing counts
+        them."""
+        return self._learner.summed and self._asynchronous and not self._catch_up.samples
 
     def affordable_at(self, client: Client) -> float | None:
         """When a client that waits only for its byte budget can go on; None: it does not wait for its
@@ -189,35 +208,32 @@ class Uploads:
         sizes = np.array([upload.kernels_allowed for upload in beginning.values()])
         uniforms = np.array([upload.uniform for upload in beginning.values()])
         bins, orders = draw_bins(log_weights[at], sizes, uniforms, self._exploration)
+        rows = iter(self._steps.borrow(sum([len(kernels) for _, _, kernels in bins])))
         for upload, (number, probability, kernels) in zip(beginning.values(), bins, strict=True):
             record = upload.record
             record.drawn_bin, record.probability, record.kernels = number, probability, kernels
-            upload.step_rows = self._steps.borrow(len(kernels))
+            upload.step_rows = list(islice(rows, len(kernels)))
         return dict(zip(at, orders, strict=True))
 
     def _add_steps(self, uploads: dict[int, Upload], learnt: Learnt) -> None:
         """Add each sample's steps to its upload, for the kernels of the upload's bin."""
-        sample_of: list[int] = []
-        kernel_of: list[int] = []
-        row_of: list[int] = []
-        probability_of: list[float] = []
-        for place, upload in uploads.items():
-            held = len(upload.step_rows)
-            sample_of += [place] * held
-            kernel_of += upload.record.kernels
-            row_of += upload.step_rows
-            probability_of += [upload.record.probability] * held
-        for start in range(0, len(sample_of), BLOCK_STEPS):
+        if not uploads:
+            return
+        rows_of = list(map(STEP_ROWS, uploads.values()))
+        held = list(map(len, rows_of))
+        row_of = np.array(list(chain.from_iterable(rows_of)), dtype=np.intp)
+        kernel_of = np.array(list(chain.from_iterable(map(KERNELS, uploads.values()))), dtype=np.intp)
+        sample_of = np.repeat(np.array(list(uploads), dtype=np.intp), held)
+        probability_of = np.repeat(np.array(list(map(PROBABILITY, uploads.values()))), held)
+        for start in range(0, len(row_of), BLOCK_STEPS):
             block = slice(start, start + BLOCK_STEPS)
-            rows = np.array(row_of[block])
+            rows = row_of[block]
             with np.errstate(over="ignore", invalid="ignore"):
-                steps = learnt.steps(
-                    np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block])
-                )
+                steps = learnt.steps(sample_of[block], kernel_of[block], probability_of[block])
             if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:
                 # Gathered steps are stored, and numbers that are not finite could not be restored.
                 steps = np.clip(np.nan_to_num(steps), -LARGEST_STEP, LARGEST_STEP)
-            if len(set(row_of[block])) < len(rows):
+            if len(set(rows.tolist())) < len(rows):
                 rows, sum_of = np.unique(rows, return_inverse=True)
                 steps = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ steps
             self._steps.numbers[rows] += steps
@@ -227,6 +243,8 @@ class Uploads:
     def send_complete(self, uploads: Iterable[Upload], now: float) -> list[Send]:
         """Send the uploads that can gather nothing more before the model changes: the model may wait for
         them."""
+        if self.gathers_all:
+            return []
         return self._send([upload for upload in dict.fromkeys(uploads) if self._is_complete(upload)], now)
 
     def send_outdated(self, now: float) -> list[Send]:
@@ -310,8 +328,13 @@ class Uploads:
         kernels."""
         record, made = upload.client.record, upload.record
         name, shards, size = record.name.encode(), len(self._model.versions), self._row_bytes
+        headers, fingerprint, dimension = (
+            AWAITED if made.awaited else (),
+            self._fingerprint,
+            self._learner.dimension,
+        )
         for shard in range(shards):
-            kernels, own = tuple(made.kernels), steps
+            kernels, own = made.kernels, steps
             if shards > 1:
                 chosen = [index for index, kernel in enumerate(kernels) if kernel % shards == shard]
                 kernels = tuple([kernels[index] for index in chosen])
@@ -320,8 +343,8 @@ class Uploads:
                 continue
             update = Update(
                 version=VERSION,
-                fingerprint=self._fingerprint,
-                dimension=self._learner.dimension,
+                fingerprint=fingerprint,
+                dimension=dimension,
                 client=record.name,
                 epoch=record.epoch,
                 sequence=record.sequence,
@@ -332,7 +355,6 @@ class Uploads:
             )
             self._catch_up.sent(upload.client, shard)
             value = UPDATE.encode(update)
-            headers = AWAITED if made.awaited else ()
             self._bytes += encoded_size(name, value, headers) + self._seal_bytes
             sends.append(Send("updates", name, value, shard, headers))
 
