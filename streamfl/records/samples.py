@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import attrgetter, ge, gt
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, LARGEST_LABEL, LARGEST_NUMBER, LabelRange, name_in, scaled
 from streamfl.records.formats import Format, format_of, without_value
@@ -28,6 +29,8 @@ from streamfl.records.rekey import AssembledTopic
 from streamfl.records.sample_fields import SampleFields
 
 __all__ = ["Sample", "SampleReader", "SamplesSection"]
+
+VALUE, KEY, OFFSET, LABEL = attrgetter("value"), attrgetter("key"), attrgetter("offset"), attrgetter("label")
 
 
 class SamplesSection(AssembledTopic):
@@ -186,6 +189,50 @@ class SampleReader:
         else:
             identifier = name_in(identity, id_field)
         return Sample(name, identifier, features, label)
+
+    __call__ = decode
+
+    def run(self, records: Sequence[Record]) -> list[Sample] | None:
+        """The samples in these records of one partition; None if one of them may be refused, or records are
+        decoded whole."""
+        values, keys = list(map(VALUE, records)), list(map(KEY, records))
+        if self._decode is None or None in values:
+            return None
+        key_size = max(map(len, filter(None, keys)), default=0)
+        if key_size > LONGEST_KEY or max(map(len, values)) + key_size > MAXIMUM_BYTES:
+            return None
+        client_field, id_field, low, span = self._client_field, self._id_field, self._low, self._span
+        try:
+            contents = list(map(self._decode, values))
+            names = self._names(keys, contents)
+            if id_field is None:
+                place = f"{records[0].topic}-{records[0].partition}-"
+                identifiers = [f"{place}{offset}" for offset in map(OFFSET, records)]
+            elif id_field == client_field:
+                identifiers = names
+            else:
+                identifiers = [name_in(content.sample_id, id_field) for content in contents]
+        except (msgspec.DecodeError, ValueError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
+            return None
+        features = list(map(self._features, contents))
+        if self._norm != 1.0:
+            features = [tuple([number / self._norm for number in row]) for row in features]
+        labels = [None if label is None else (label - low) / span for label in map(LABEL, contents)]
+        # Comparisons that are False for a NaN.
+        sizes, given = map(sum, map(map, repeat(abs), features)), map(abs, filter(None, labels))
+        if {*map(len, features)} != {self.dimension} or not all(map(gt, repeat(LARGEST_NUMBER), sizes)):
+            return None
+        if not all(map(ge, repeat(LARGEST_LABEL), given)):
+            return None
+        return list(map(Sample, names, identifiers, features, labels))
+
+    def _names(self, keys: Sequence[bytes | None], contents: Sequence[Any]) -> list[str]:
+        field = self._client_field
+        return (
+            list(map(self._key, keys))
+            if field is None
+            else [name_in(content.client, field) for content in contents]
+        )
 
     def name(self, record: Record) -> str:
         """The client's name in ``record``, whatever else is in it; PeerError as in ``decode``."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
+from itertools import groupby, islice, repeat
+from operator import attrgetter, lt
 from typing import Any
 
 from streamfl.contract.role import (
     Channels,
     ConfigurationError,
+    DecodesRuns,
     IgnoredRecord,
     Input,
     NotYetReadable,
@@ -29,7 +30,9 @@ __all__ = ["Inputs"]
 
 # Between two attempts at a record that cannot be read yet.
 AGAIN_SECONDS = 1.0
-PLACE = attrgetter("topic", "partition")
+# Records that are decoded together; if one of them is refused, all are decoded one by one.
+RUN = 128
+PLACE, OFFSET = attrgetter("topic", "partition"), attrgetter("offset")
 
 
 class Inputs:
@@ -125,22 +128,21 @@ class Inputs:
         held: set[TopicPartition] = set()
         positions = self._tasks.positions
         for place, group in groupby(records, PLACE):
-            if place in held:
-                continue
-            run, before = list(group), pending.repeated
-            read[place] = run[-1].offset + 1
-            awaited = self._decode_run(run, positions.get(place, 0), batch, pending)
-            if pending.repeated > before:
-                repeated.add(place)
-            if place in pending.step.positions:
-                positions[place] = pending.step.positions[place]
-                self._held.pop(place, None)
-            if awaited is not None:
-                record, text = awaited
-                held.add(place)
-                self._held[place] = self._monotonic() + AGAIN_SECONDS
-                self._awaited = text
-                session.seek(*place, record.offset)
+            while place not in held and (run := list(islice(group, RUN))):
+                before = pending.repeated
+                read[place] = run[-1].offset + 1
+                awaited = self._decode_run(run, positions.get(place, 0), batch, pending)
+                if pending.repeated > before:
+                    repeated.add(place)
+                if place in pending.step.positions:
+                    positions[place] = pending.step.positions[place]
+                    self._held.pop(place, None)
+                if awaited is not None:
+                    record, text = awaited
+                    held.add(place)
+                    self._held[place] = self._monotonic() + AGAIN_SECONDS
+                    self._awaited = text
+                    session.seek(*place, record.offset)
         if repeated:
             self.join()
             lag = session.lag()
@@ -160,6 +162,13 @@ class Inputs:
         place = PLACE(run[0])
         channel, source = self._sources[place[0]]
         decode, keyed_by, forwards = source.decode, source.keyed_by, bool(self._tasks.dealing.partitioner)
+        if isinstance(decode, DecodesRuns) and keyed_by is None and not forwards and _follow(run, position):
+            messages = decode.run(run)
+            if messages is not None:
+                batch += map(Received, repeat(channel), messages, run)
+                pending.records += len(run)
+                pending.step.positions[place] = run[-1].offset + 1
+                return None
         taken, awaited = 0, None
         for record in run:
             if record.offset < position:
@@ -232,6 +241,13 @@ class Inputs:
             pending.refuse(record, error, self._dead_letter_topic)
         else:
             pending.table_rejections.append((record, error))
+
+
+def _follow(run: Sequence[Record], position: int) -> bool:
+    """Whether the first of these records is at ``position`` or behind it, and each other one behind the one
+    before."""
+    offsets = list(map(OFFSET, run))
+    return offsets[0] >= position and all(map(lt, offsets, offsets[1:]))
 
 
 def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:
