@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, groupby
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Mapping
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 
-__all__ = [
-    "REFUSED_TIME",
-    "TOPIC",
-    "check_records",
-    "may_write_nothing",
-    "most_bytes",
-    "no_partition",
-    "too_large",
-]
+__all__ = ["REFUSED_TIME", "check_records", "may_write_nothing", "most_bytes", "no_partition", "too_large"]
 
 REFUSED_TIME = (
     "a topic refuses the timestamp of a record. With predictions.event_time it is the sample's time: leave "
@@ -28,13 +18,10 @@ REFUSED_TIME = (
 # Most bytes of a batch's header with a record's lengths and deltas, and most bytes of the lengths of one
 # record header.
 LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
-# Most bytes of a character in UTF-8.
-LARGEST_CHARACTER = 4
-TOPIC, KEY, VALUE, PARTITION, HEADERS = map(attrgetter, ("topic", "key", "value", "partition", "headers"))
 
 
 def check_records(
-    records: Sequence[Outgoing],
+    records: Iterable[Outgoing],
     limits: Mapping[str, int],
     counts: Mapping[str, int],
     option: str,
@@ -49,10 +36,6 @@ def check_records(
     exact_bytes: the size of a record, called only if :func:`most_bytes` is above the limit. None: that bound
     decides.
     """
-    # Nearly always the largest key, value and headers of a topic's records fit together: then no record needs
-    # a look of its own.
-    if all(_all_fit(list(group), limits[topic], counts[topic]) for topic, group in groupby(records, TOPIC)):
-        return
     for record in records:
         limit = limits[record.topic]
         size = most_bytes(record)
@@ -66,25 +49,6 @@ def check_records(
             raise ConfigurationError(f"a record for topic {record.topic!r} has neither a key nor a value")
         if record.partition is not None and not 0 <= record.partition < counts[record.topic]:
             raise no_partition(record.topic, record.partition, counts[record.topic])
-
-
-def _all_fit(records: Sequence[Outgoing], limit: int, count: int) -> bool:
-    """Whether records of one topic are certainly right. limit: the largest record. count: the topic's
-    partitions."""
-    keys, values, named = list(map(KEY, records)), list(map(VALUE, records)), list(map(HEADERS, records))
-    headers = list(chain.from_iterable(named))
-    size = (
-        LARGEST_FRAME
-        + max(map(len, filter(None, keys)), default=0)
-        + max(map(len, filter(None, values)), default=0)
-    )
-    if headers:
-        names, contents = zip(*headers, strict=True)
-        largest = LARGEST_HEADER_FRAME + LARGEST_CHARACTER * max(map(len, names)) + max(map(len, contents))
-        size += largest * max(map(len, named))
-    partitions = {*map(PARTITION, records)} - {None}
-    there = not partitions or (min(partitions) >= 0 and max(partitions) < count)
-    return size <= limit and there and not (None in keys and None in values)
 
 
 def most_bytes(record: Outgoing) -> int:

@@ -69,7 +69,7 @@ class InputWatch:
         self, partitions: Sequence[int], clients: Sequence[str], labels: Sequence[float | None]
     ) -> None:
         """As :meth:`sample` for each of several samples, in order."""
-        given = [label for label in labels if label is not None] if None in labels else labels
+        given = [label for label in labels if label is not None]
         if list(map(self._place.get, clients)) != partitions or (
             given and not 0.0 <= min(given) <= max(given) <= 1.0
         ):

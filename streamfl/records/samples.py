@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
-from operator import attrgetter, ge, gt
+from math import hypot
+from operator import attrgetter
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
@@ -29,8 +29,6 @@ from streamfl.records.rekey import AssembledTopic
 from streamfl.records.sample_fields import SampleFields
 
 __all__ = ["Sample", "SampleReader", "SamplesSection"]
-
-VALUE, KEY, OFFSET, LABEL = attrgetter("value"), attrgetter("key"), attrgetter("offset"), attrgetter("label")
 
 
 class SamplesSection(AssembledTopic):
@@ -195,8 +193,11 @@ class SampleReader:
     def run(self, records: Sequence[Record]) -> list[Sample] | None:
         """The samples in these records of one partition; None if one of them may be refused, or records are
         decoded whole."""
-        values, keys = list(map(VALUE, records)), list(map(KEY, records))
-        if self._decode is None or None in values:
+        values, keys = (
+            [record.value for record in records if record.value is not None],
+            [record.key for record in records],
+        )
+        if self._decode is None or len(values) < len(records):
             return None
         key_size = max(map(len, filter(None, keys)), default=0)
         if key_size > LONGEST_KEY or max(map(len, values)) + key_size > MAXIMUM_BYTES:
@@ -207,7 +208,7 @@ class SampleReader:
             names = self._names(keys, contents)
             if id_field is None:
                 place = f"{records[0].topic}-{records[0].partition}-"
-                identifiers = [f"{place}{offset}" for offset in map(OFFSET, records)]
+                identifiers = [f"{place}{record.offset}" for record in records]
             elif id_field == client_field:
                 identifiers = names
             else:
@@ -217,12 +218,14 @@ class SampleReader:
         features = list(map(self._features, contents))
         if self._norm != 1.0:
             features = [tuple([number / self._norm for number in row]) for row in features]
-        labels = [None if label is None else (label - low) / span for label in map(LABEL, contents)]
-        # Comparisons that are False for a NaN.
-        sizes, given = map(sum, map(map, repeat(abs), features)), map(abs, filter(None, labels))
-        if {*map(len, features)} != {self.dimension} or not all(map(gt, repeat(LARGEST_NUMBER), sizes)):
-            return None
-        if not all(map(ge, repeat(LARGEST_LABEL), given)):
+        given = [content.label for content in contents]
+        labels = [None if label is None else (label - low) / span for label in given]
+        # Comparisons that are False for a NaN. No sum of inputs is larger than their number times their norm.
+        largest = LARGEST_NUMBER / (2 * self.dimension)
+        fits = [hypot(*row) < largest for row in features] + [
+            label is None or abs(label) <= LARGEST_LABEL for label in labels
+        ]
+        if {*map(len, features)} != {self.dimension} or False in fits:
             return None
         return list(map(Sample, names, identifiers, features, labels))
 

@@ -32,7 +32,7 @@ __all__ = ["Inputs"]
 AGAIN_SECONDS = 1.0
 # Records that are decoded together; if one of them is refused, all are decoded one by one.
 RUN = 128
-PLACE, OFFSET = attrgetter("topic", "partition"), attrgetter("offset")
+TOPIC, PARTITION = attrgetter("topic"), attrgetter("partition")
 
 
 class Inputs:
@@ -127,7 +127,7 @@ class Inputs:
         repeated: set[TopicPartition] = set()
         held: set[TopicPartition] = set()
         positions = self._tasks.positions
-        for place, group in groupby(records, PLACE):
+        for place, group in _by_place(records):
             while place not in held and (run := list(islice(group, RUN))):
                 before = pending.repeated
                 read[place] = run[-1].offset + 1
@@ -159,7 +159,7 @@ class Inputs:
 
         Returns the first record that cannot be read yet, and what the worker waits for; None: all were read.
         """
-        place = PLACE(run[0])
+        place = (run[0].topic, run[0].partition)
         channel, source = self._sources[place[0]]
         decode, keyed_by, forwards = source.decode, source.keyed_by, bool(self._tasks.dealing.partitioner)
         if isinstance(decode, DecodesRuns) and keyed_by is None and not forwards and _follow(run, position):
@@ -243,10 +243,17 @@ class Inputs:
             pending.table_rejections.append((record, error))
 
 
+def _by_place(records: Iterable[Record]) -> Iterator[tuple[TopicPartition, Iterator[Record]]]:
+    """The records in a row of each place, in order."""
+    for topic, of_topic in groupby(records, TOPIC):
+        for partition, group in groupby(of_topic, PARTITION):
+            yield (topic, partition), group
+
+
 def _follow(run: Sequence[Record], position: int) -> bool:
     """Whether the first of these records is at ``position`` or behind it, and each other one behind the one
     before."""
-    offsets = list(map(OFFSET, run))
+    offsets = [record.offset for record in run]
     return offsets[0] >= position and all(map(lt, offsets, offsets[1:]))
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
-from itertools import groupby, starmap
+from itertools import groupby
 from operator import attrgetter
 
 from streamfl.contract.role import Channels, Send
@@ -13,8 +12,6 @@ from streamfl.runtime.bus import Outgoing
 __all__ = ["Outputs"]
 
 CHANNEL = attrgetter("channel")
-# Of a message, in the order of a record's fields behind the topic.
-CONTENT = attrgetter("key", "value", "partition", "headers")
 
 
 class Outputs:
@@ -33,13 +30,15 @@ class Outputs:
         records: list[Outgoing] = []
         for channel, group in groupby(sends, CHANNEL):
             topic, seal, time_of = self._routes[channel]
-            contents = map(CONTENT, group)
             if seal is None and time_of is None:
-                records += starmap(partial(Outgoing, topic), contents)
+                records += [
+                    Outgoing(topic, send.key, send.value, send.partition, send.headers) for send in group
+                ]
                 continue
-            for key, value, partition, headers in contents:
+            for send in group:
+                headers = send.headers
                 at = None if time_of is None else time_of(headers)
                 if seal is not None:
-                    headers += seal(key, value, partition)
-                records.append(Outgoing(topic, key, value, partition, headers, at))
+                    headers += seal(send.key, send.value, send.partition)
+                records.append(Outgoing(topic, send.key, send.value, send.partition, headers, at))
         return records

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from streamfl.contract.role import Headers, PeerError, Record
 from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size, record_size
@@ -15,7 +14,6 @@ __all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "PendingStep", "dead_letter"]
 
 LARGEST_LETTER = MAXIMUM_BYTES
 LONGEST_TEXT = 1_000
-KEY, VALUE = attrgetter("key"), attrgetter("value")
 # The names of Kafka Connect (KIP-298) and of Kafka Streams (KIP-1034), without those of the stack trace:
 # nothing crashed.
 CONNECT_NAMES = ("topic", "partition", "offset", "exception.class.name", "exception.message")
@@ -106,4 +104,4 @@ def _as_others_name_it(place: Headers, error: PeerError, text: bytes) -> Headers
 
 
 def _size(records: Sequence[Outgoing]) -> int:
-    return sum(sum(map(len, filter(None, map(part, records)))) for part in (KEY, VALUE))
+    return sum([len(record.key or b"") + len(record.value or b"") for record in records])

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
-from itertools import groupby, starmap
+from itertools import groupby
 from operator import attrgetter
 
 from streamfl.contract.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
@@ -26,11 +25,7 @@ from streamfl.state.state_settings import STATE_SETTINGS_KEY, StateSettings
 __all__ = ["POSITION_KEY", "Tasks"]
 
 POSITION_KEY = b"\0position/"
-CHANNEL, PARTITION, CONTENT = (
-    attrgetter("channel"),
-    attrgetter("partition"),
-    attrgetter("partition", "key", "value"),
-)
+CHANNEL = attrgetter("channel")
 
 log = logger(__name__)
 
@@ -159,12 +154,13 @@ class Tasks:
         """The changelog records of a step: the role's changed state, and these positions."""
         changelogs = self._channels.changelogs
         changes = list(self._role.changed_state())
-        touched = {*map(PARTITION, changes)} | {partition for _, partition in positions}
+        touched = {change.partition for change in changes} | {partition for _, partition in positions}
         # The settings come first, so that a reader of the changelog as a table knows what the following state
         # was made with.
         records = [*self._settings.to_write(touched)]
         for channel, group in groupby(changes, CHANNEL):
-            records += starmap(partial(with_checksum, changelogs[channel]), map(CONTENT, group))
+            topic = changelogs[channel]
+            records += [with_checksum(topic, change.partition, change.key, change.value) for change in group]
         return records + self._remembered_positions(positions, touched)
 
     def _remembered_positions(

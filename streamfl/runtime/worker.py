@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
+from typing import cast
 
 from streamfl.contract.role import (
     Channels,
@@ -323,7 +324,7 @@ class Worker:
         work: list[Work] = []
         for kind, group in groupby(replies, type):
             if kind is Send:
-                pending.step.outputs += self._outputs.records(group)
+                pending.step.outputs += self._outputs.records(cast("Iterator[Send]", group))
                 continue
             for reply in group:
                 if isinstance(reply, Rejection):

@@ -16,7 +16,6 @@ from streamfl_connectors.kafka.failures import named
 from streamfl_connectors.kafka.membership import KafkaMembership, library_offsets
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 from streamfl_connectors.kafka.sending import publish
-from streamfl_connectors.outgoing import TOPIC
 from streamfl_connectors.topics import Topics
 
 __all__ = ["KafkaCommits"]
@@ -46,7 +45,7 @@ class KafkaCommits:
 
     def commit(self, step: Step, member: KafkaMembership | None) -> None:
         """Make the step visible. member: fences the step; None if the session has no inputs."""
-        limits = self._topics.limits({*map(TOPIC, step.outputs), *map(TOPIC, step.changelog)})
+        limits = self._topics.limits({record.topic for record in (*step.outputs, *step.changelog)})
         if self._transactional_id is None:
             # The library commits no offsets while a join is under way, and the outputs would already be
             # written.

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as counted
-from itertools import groupby
 from typing import Any
 
 from kafka import TopicPartition as KafkaPartition
@@ -23,7 +22,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from streamfl.runtime.bus import Outgoing
 from streamfl_connectors.kafka.failures import kind_of
-from streamfl_connectors.outgoing import TOPIC, check_records, may_write_nothing, too_large
+from streamfl_connectors.outgoing import check_records, may_write_nothing, too_large
 from streamfl_connectors.partitioner import partition_of
 
 __all__ = ["publish"]
@@ -43,7 +42,7 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
     """
     if not records:
         return
-    counts = {topic: len(producer.partitions_for(topic)) for topic in {*map(TOPIC, records)}}
+    counts = {topic: len(producer.partitions_for(topic)) for topic in {record.topic for record in records}}
     # The library splits a batch with a refused record and retries. Its neighbours in flight then fail out of
     # sequence, and hide which record was refused.
     check_records(records, limits, counts, SIZE_OPTION, _size)
@@ -84,16 +83,14 @@ def _by_place(records: Sequence[Outgoing], counts: Mapping[str, int]) -> dict[Ka
     # Records without a key go to another partition with each call, so that a call fills few batches.
     keyless = next(_TURNS)
     parts: dict[tuple[str, int], list[Outgoing]] = {}
-    for topic, group in groupby(records, TOPIC):
-        count = counts[topic]
-        for record in group:
-            partition = record.partition
-            if partition is None:
-                partition = keyless % count if record.key is None else partition_of(record.key, count)
-            part = parts.get((topic, partition))
-            if part is None:
-                part = parts[topic, partition] = []
-            part.append(record)
+    for record in records:
+        count, partition = counts[record.topic], record.partition
+        if partition is None:
+            partition = keyless % count if record.key is None else partition_of(record.key, count)
+        part = parts.get((record.topic, partition))
+        if part is None:
+            part = parts[record.topic, partition] = []
+        part.append(record)
     return {KafkaPartition(*place): part for place, part in parts.items()}
 
 

@@ -13,7 +13,7 @@ from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import translated
 from streamfl_connectors.librdkafka.membership import LibrdkafkaMembership
 from streamfl_connectors.librdkafka.writer import Writer, ready_writer
-from streamfl_connectors.outgoing import TOPIC, check_records
+from streamfl_connectors.outgoing import check_records
 from streamfl_connectors.topics import Topics
 
 __all__ = ["LibrdkafkaCommits", "checked_limits"]
@@ -24,7 +24,7 @@ SIZE_OPTION = "bus.options 'message.max.bytes'"
 
 def checked_limits(topics: Topics, records: Sequence[Outgoing]) -> dict[str, int]:
     """The largest record of each of the records' topics, in bytes; errors as :func:`check_records`."""
-    names = {*map(TOPIC, records)}
+    names = {record.topic for record in records}
     limits = topics.limits(names)
     check_records(records, limits, topics.require(names), SIZE_OPTION)
     return limits

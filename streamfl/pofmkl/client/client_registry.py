@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
 from typing import cast
 
 import msgspec
@@ -27,7 +26,8 @@ __all__ = ["Client", "ClientKey", "ClientRegistry"]
 # Steps per expiry in which a client's ``seen_at`` moves. Coarse, since each step writes a record to the
 # changelog.
 STEPS_OF_EXPIRY = 64
-KEY, PARTITION, SEEN_AT = attrgetter("key"), itemgetter(0), attrgetter("record.seen_at")
+
+ENCODER = msgspec.msgpack.Encoder()
 
 ClientKey = tuple[int, str]
 """A partition, and the name of a client that has samples in it."""
@@ -152,7 +152,7 @@ class ClientRegistry:
 
     def touch_all(self, clients: Sequence[Client]) -> None:
         """:meth:`touch` for each, in order."""
-        self._touched.update(zip(map(KEY, clients), clients, strict=True))
+        self._touched.update([(client.key, client) for client in clients])
 
     def observe(self, key: ClientKey, written_at: float) -> Client | None:
         """Note that a client's sample was written at ``written_at``; returns the client. None, and no change,
@@ -206,9 +206,9 @@ class ClientRegistry:
     def _stays(self, clients: list[Client], newest: float) -> bool:
         """Whether samples of these clients, written up to ``newest``, leave all times of :meth:`observe` as
         they are."""
-        reached = list(map(self._reached.__getitem__, map(PARTITION, map(KEY, clients))))
+        reached = [self._reached[client.key[0]] for client in clients]
         return (
-            list(map(SEEN_AT, clients)) == reached
+            [client.record.seen_at for client in clients] == reached
             and 0.0 < min(reached)
             and newest < min(reached) + self._step
         )
@@ -352,21 +352,29 @@ class ClientRegistry:
             yield StateChange("state", partition, key, None)
         self._forgotten = {}
 
-    def changed_state(self, upload_of: Callable[[Client], UploadRecord | None]) -> Iterable[StateChange]:
-        """The clients that have changed since the last call. upload_of: gives a client's open upload, with
-        its steps."""
-        encode, part_prefix = msgspec.msgpack.Encoder().encode, CLIENT_PART.prefix
-        remembered = self._learner.remember([client.row for client in self._touched.values()])
-        for (key, client), numbers in zip(self._touched.items(), remembered, strict=True):
-            record = client.record
+    def changed_state(
+        self, uploads_of: Callable[[Sequence[Client]], list[UploadRecord | None]]
+    ) -> Iterable[StateChange]:
+        """The clients that have changed since the last call. uploads_of: gives clients' open uploads, with
+        their steps."""
+        encode, prefix, part_prefix, parts = (
+            ENCODER.encode,
+            CLIENT_RECORD.prefix,
+            CLIENT_PART.prefix,
+            self._learner.parts,
+        )
+        touched = list(self._touched.values())
+        remembered = self._learner.remember([client.row for client in touched])
+        for client, numbers, upload in zip(touched, remembered, uploads_of(touched), strict=True):
+            record, partition = client.record, client.key[0]
             if client.bucket is not None:
                 record.tokens, record.filled_at = client.bucket.tokens, client.bucket.filled_at
-            record.numbers, record.upload = numbers, upload_of(client)
+            record.numbers, record.upload = numbers, upload
             name = record.name.encode()
-            yield StateChange("state", key[0], CLIENT_RECORD.prefix + name, encode(record))
+            yield StateChange("state", partition, prefix + name, encode(record))
             record.numbers, record.upload = b"", None
-            for part, content in self._learner.parts(client.row):
-                yield StateChange("state", key[0], named_key(part_prefix, name, part), content)
+            for part, content in parts(client.row):
+                yield StateChange("state", partition, named_key(part_prefix, name, part), content)
         self._touched = {}
 
     def known(self, key: ClientKey) -> Client:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,6 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
 __all__ = ["LabelsWithSamples", "StepTrace"]
-
-ROW, LABEL, FEATURES = attrgetter("row"), attrgetter("label"), attrgetter("features")
-# Of a pending sample.
-MESSAGE = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -134,13 +129,15 @@ class LabelsWithSamples:
         items, start = queue.items, len(samples)
         self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
         if len(items) > 1 and self._uploads.gathers_all:
+            labelled = [
+                place for place, (sample, _, _) in enumerate(items, start) if sample.label is not None
+            ]
             samples += items
             items.clear()
-            labelled = [place for place in range(start, len(samples)) if samples[place][0].label is not None]
             if labelled:
                 upload = self._uploads.for_label(queue.client, now)
                 assert upload is not None
-                uploads.update(dict.fromkeys(labelled, upload))
+                uploads |= dict.fromkeys(labelled, upload)
         while items:
             if items[0][0].label is not None:
                 upload = self._uploads.for_label(queue.client, now)
@@ -158,13 +155,12 @@ class LabelsWithSamples:
         uploads: dict[int, Upload],
         now: float,
     ) -> list[Send]:
-        messages = list(map(MESSAGE, samples))
-        given = list(map(LABEL, messages))
+        given = [sample.label for sample, _, _ in samples]
         batch = Batch(
-            rows=np.array(list(map(ROW, clients))),
+            rows=np.array([client.row for client in clients]),
             starts=np.array(starts),
             counts=np.diff([*starts, len(samples)]),
-            inputs=np.array(list(map(FEATURES, messages)), dtype=self._learner.input_dtype),
+            inputs=np.array([sample.features for sample, _, _ in samples], dtype=self._learner.input_dtype),
             labels=np.array([0.0 if label is None else label for label in given] if None in given else given),
             labelled=np.array(
                 [label is not None for label in given] if None in given else [True] * len(given)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
 from typing import Annotated, Generic, TypeVar, cast
 
 import msgspec
@@ -24,8 +23,6 @@ from streamfl.records.samples import Sample
 __all__ = ["ClientQueue", "PendingQueues", "PendingSample", "PendingSamples"]
 
 Item = TypeVar("Item")
-
-KEY, PARTITION = attrgetter("key"), itemgetter(0)
 
 
 PendingSample = tuple[Sample, bytes | None, Headers]
@@ -92,13 +89,13 @@ class PendingQueues(Generic[Item]):
 
     def put_together(self, clients: Sequence[Client], items: Iterable[Item]) -> None:
         """:meth:`put` for each of these items, in order, with the client of each."""
-        keys = list(map(KEY, clients))
+        keys = [client.key for client in clients]
         queues = cast("list[ClientQueue[Item]]", list(map(self._queues.get, keys)))
         if None in queues:
             queues = list(map(self.queue, clients))
         for queue, item in zip(queues, items, strict=True):
             queue.items.append(item)
-        for partition, count in Counter(map(PARTITION, keys)).items():
+        for partition, count in Counter([partition for partition, _ in keys]).items():
             self._counts[partition] += count
         self.ready.update(zip(keys, queues, strict=True))
 

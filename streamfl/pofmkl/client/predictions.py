@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import repeat
-from operator import attrgetter
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +13,6 @@ from streamfl.pofmkl.client.pending_samples import PendingSample
 from streamfl.pofmkl.messages import Prediction
 
 __all__ = ["PredictionWriter"]
-
-# Of a sample.
-CLIENT, ID, LABEL = attrgetter("client"), attrgetter("id"), attrgetter("label")
 
 
 class PredictionWriter:
@@ -35,14 +30,25 @@ class PredictionWriter:
         self._original = original
         self._model = model
 
-    def records(self, samples: Sequence[PendingSample], predictions: NDArray[np.float64]) -> list[Send]:
+    def records(self, samples: Iterable[PendingSample], predictions: NDArray[np.float64]) -> list[Send]:
         """A record for each sample, with the key of the sample's record and the headers to carry on.
         predictions: (samples,)."""
-        if not samples:
-            return []
-        original, version = self._original, self._model.name
-        messages, keys, headers = zip(*samples, strict=True)
-        labels = [None if label is None else original(label) for label in map(LABEL, messages)]
-        originals = map(original, predictions.tolist())
-        made = map(Prediction, map(CLIENT, messages), map(ID, messages), originals, repeat(version), labels)
-        return list(map(Send, repeat("predictions"), keys, map(self._encode, made), repeat(None), headers))
+        original, encode, version = self._original, self._encode, self._model.name
+        return [
+            Send(
+                "predictions",
+                key,
+                encode(
+                    Prediction(
+                        sample.client,
+                        sample.id,
+                        original(prediction),
+                        version,
+                        None if sample.label is None else original(sample.label),
+                    )
+                ),
+                None,
+                headers,
+            )
+            for (sample, key, headers), prediction in zip(samples, predictions.tolist(), strict=True)
+        ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 from streamfl.contract.role import Headers, Received, Record
 from streamfl.pofmkl.client.client_registry import ClientRegistry
@@ -13,9 +12,6 @@ from streamfl.state.clock_guard import times_written_by
 
 __all__ = ["SampleRuns"]
 
-MESSAGE, RECORD = attrgetter("message"), attrgetter("record")
-NAME, LABEL = attrgetter("client"), attrgetter("label")
-PARTITION, TIMESTAMP, KEY = attrgetter("partition"), attrgetter("timestamp"), attrgetter("key")
 # Of the logistic loss.
 CLASSES = {None, 0.0, 1.0}
 
@@ -46,20 +42,16 @@ class SampleRuns:
     def take(self, run: Sequence[Received], now: float) -> bool:
         """Take these samples. False, and no change, if one of them may be refused, or its client is not
         registered."""
-        samples, records = list(map(MESSAGE, run)), list(map(RECORD, run))
-        partitions, names, labels = (
-            list(map(PARTITION, records)),
-            list(map(NAME, samples)),
-            list(map(LABEL, samples)),
-        )
+        samples, records = [received.message for received in run], [received.record for received in run]
+        partitions, names = [record.partition for record in records], [sample.client for sample in samples]
+        labels = [sample.label for sample in samples]
         clients = self._registry.find_all(zip(partitions, names, strict=True))
         if clients is None or (self._logistic and not CLASSES.issuperset(labels)):
             return False
         self._watch.samples(partitions, names, labels)
-        self._labels.arrive_together(
-            clients, zip(samples, map(KEY, records), map(self._carry, records), strict=True)
-        )
+        keys, headers = [record.key for record in records], map(self._carry, records)
+        self._labels.arrive_together(clients, zip(samples, keys, headers, strict=True))
         self._registry.hear_samples(
-            clients, times_written_by(now, list(map(TIMESTAMP, records))), labels, now
+            clients, times_written_by(now, [record.timestamp for record in records]), labels, now
         )
         return True

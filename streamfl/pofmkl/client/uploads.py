@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -33,12 +32,6 @@ __all__ = ["Upload", "Uploads"]
 
 # Steps computed at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
 BLOCK_STEPS = 1024
-# Of an upload.
-STEP_ROWS, KERNELS, PROBABILITY = (
-    attrgetter("step_rows"),
-    attrgetter("record.kernels"),
-    attrgetter("record.probability"),
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +81,9 @@ class Uploads:
         self._model = model
         self._staleness_policy = staleness_policy
         self._asynchronous = staleness_policy.samples_per_version is None
+        # Whether a client's open upload gathers all its labels, however many they are, and nothing counts
+        # them.
+        self.gathers_all = learner.summed and self._asynchronous and not catch_up.samples
         self._catch_up = catch_up
         self._most_kernels = min(settings.kernels_per_upload or learner.kernels, learner.kernels)
         self._exploration = settings.learning.effective_exploration
@@ -99,6 +95,7 @@ class Uploads:
         self._due: list[tuple[float, ClientKey]] = []
         self._steps = RowPool(learner.row_length)
         self._row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
+        self._remembered_bytes = learner.row_length * self._steps.numbers.itemsize
         self._bytes = self._skipped = 0.0
         self._sent_from: set[int] = set()
 
@@ -128,12 +125,6 @@ class Uploads:
                 self._catch_up.count(client)
             client.uploading = client.uploading or upload.kernels_allowed > 0
         return upload
-
-    @property
-    def gathers_all(self) -> bool:
-        """Whether a client's open upload gathers all its labels, however many they are, and nothing counts
-        them."""
-        return self._learner.summed and self._asynchronous and not self._catch_up.samples
 
     def affordable_at(self, client: Client) -> float | None:
         """When a client that waits only for its byte budget can go on; None: it does not wait for its
@@ -219,12 +210,15 @@ class Uploads:
         """Add each sample's steps to its upload, for the kernels of the upload's bin."""
         if not uploads:
             return
-        rows_of = list(map(STEP_ROWS, uploads.values()))
+        gathering = list(uploads.values())
+        rows_of = [upload.step_rows for upload in gathering]
         held = list(map(len, rows_of))
         row_of = np.array(list(chain.from_iterable(rows_of)), dtype=np.intp)
-        kernel_of = np.array(list(chain.from_iterable(map(KERNELS, uploads.values()))), dtype=np.intp)
+        kernel_of = np.array(
+            list(chain.from_iterable([upload.record.kernels for upload in gathering])), dtype=np.intp
+        )
         sample_of = np.repeat(np.array(list(uploads), dtype=np.intp), held)
-        probability_of = np.repeat(np.array(list(map(PROBABILITY, uploads.values()))), held)
+        probability_of = np.repeat(np.array([upload.record.probability for upload in gathering]), held)
         for start in range(0, len(row_of), BLOCK_STEPS):
             block = slice(start, start + BLOCK_STEPS)
             rows = row_of[block]
@@ -300,13 +294,13 @@ class Uploads:
         content = encode_array(
             np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self._learner.dtype)
         )
+        self._registry.touch_all([upload.client for upload in uploads])
         sends: list[Send] = []
         start = 0
         for upload in uploads:
             client = upload.client
             self._open.pop(client.key, None)
             client.uploading = False
-            self._registry.touch(client)
             kernels = len(upload.step_rows)
             steps = content[start : start + self._row_bytes * kernels]
             start += len(steps)
@@ -360,13 +354,23 @@ class Uploads:
 
     # ---- state
 
-    def remembered(self, client: Client) -> UploadRecord | None:
-        """The client's open upload with the steps gathered so far."""
-        upload = self._open.get(client.key)
-        if upload is None:
-            return None
-        upload.record.steps = encode_array(self._steps.numbers[upload.step_rows])
-        return upload.record
+    def remembered(self, clients: Sequence[Client]) -> list[UploadRecord | None]:
+        """Each client's open upload with the steps gathered so far; None: it has none."""
+        uploads = [self._open.get(client.key) for client in clients]
+        gathering = [upload for upload in uploads if upload is not None]
+        # A bounded number of rows at a time.
+        together = max(1, BLOCK_STEPS // self._most_kernels)
+        for start in range(0, len(gathering), together):
+            part = gathering[start : start + together]
+            content, begin = (
+                encode_array(self._steps.numbers[[row for upload in part for row in upload.step_rows]]),
+                0,
+            )
+            for upload in part:
+                end = begin + self._remembered_bytes * len(upload.step_rows)
+                upload.record.steps = content[begin:end]
+                begin = end
+        return [None if upload is None else upload.record for upload in uploads]
 
     def restore(self, client: Client, record: UploadRecord) -> None:
         """Restore an open upload. PeerError if it does not fit this federation."""
