@@ -207,10 +207,11 @@ class ClientRegistry:
         """Whether samples of these clients, written up to ``newest``, leave all times of :meth:`observe` as
         they are."""
         reached = [self._reached[client.key[0]] for client in clients]
+        oldest = min(reached)
         return (
             [client.record.seen_at for client in clients] == reached
-            and 0.0 < min(reached)
-            and newest < min(reached) + self._step
+            and oldest > 0.0
+            and newest < oldest + self._step
         )
 
     def measure(self) -> Iterable[Measurement]:
