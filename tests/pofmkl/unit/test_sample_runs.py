@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pofmkl.makers import new_client
 
@@ -30,6 +30,16 @@ SAMPLES = st.tuples(
 STEPS = st.lists(
     st.tuples(st.sampled_from([-20.0, 0.0, 1.0, 6.0, 800.0]), st.lists(SAMPLES, max_size=12)), max_size=6
 )
+# The third sample of the second step moves the time that was reached, and no rhythm.
+TIME_GOES_ON = [(0.0, [(0, 0.5, 0.0)]), (0.0, [(0, 0.5, 4.0)] * 3)]
+# A rhythm is changed by an earlier clock, beside a new client. Then a record comes that was written long
+# before.
+CLOCK_IS_SET_BACK = [
+    (0.0, [(0, 0.5, 0.0)]),
+    (0.0, [(0, 0.5, 0.0)]),
+    (-20.0, [(1, 0.5, 0.0), (0, 0.5, 700.0)]),
+    (10.0, [(0, 0.5, -699.0)]),
+]
 LEARNING: list[dict[str, Any]] = [
     {},
     {"staleness": "lockstep"},
@@ -64,6 +74,8 @@ def told(role: PofmklClient, batch: list[Received], now: float) -> object:
 
 @pytest.mark.parametrize("learning", LEARNING, ids=str)
 @given(steps=STEPS, cut=st.integers(1, 5))
+@example(steps=TIME_GOES_ON, cut=5)
+@example(steps=CLOCK_IS_SET_BACK, cut=5)
 def test_samples_in_a_row_are_taken_as_one_by_one(learning: dict[str, Any], steps: Any, cut: int) -> None:
     """How a poll is cut is chance. Whatever follows from it would not be the same after a crash."""
     together, by_cuts, singly = client(learning), client(learning), client(learning)
