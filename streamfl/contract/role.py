@@ -48,6 +48,7 @@ __all__ = [
     "Channels",
     "ConfigurationError",
     "DataError",
+    "DecodesRuns",
     "Headers",
     "IgnoredRecord",
     "Input",
@@ -202,6 +203,19 @@ class OperatorNotice(msgspec.Struct, frozen=True):
 
 
 Decode = Callable[[Record], Any]
+
+
+@runtime_checkable
+class DecodesRuns(Protocol):
+    """The further interface of a decoder that decodes records in a row in less time than one by one."""
+
+    def __call__(self, record: Record) -> Any:
+        """The message in a record; errors as in :class:`Input`."""
+
+    def run(self, records: Sequence[Record]) -> Sequence[Any] | None:
+        """What ``__call__`` gives for records of one partition; None if it raises an error for one."""
+
+
 Headers = tuple[tuple[str, bytes], ...]
 Seal = Callable[[bytes | None, bytes | None, int | None], Headers]
 """From a record's key, value and partition to the headers that prove who wrote it."""
@@ -229,7 +243,8 @@ class Receiver:
 class Input:
     """A topic that a role reads and how its records become messages.
 
-    ``decode`` raises PeerError, IgnoredRecord or NotYetReadable.
+    ``decode`` raises PeerError, IgnoredRecord or NotYetReadable. It may be one that decodes records in a row
+    together (:class:`DecodesRuns`).
 
     makes_room: whether waiting messages in the role wait for these. Then this input is read even while a
     partition is full. keyed_by: gives a name in a message. The message has to be in the bus's own partition

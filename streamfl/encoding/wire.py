@@ -149,7 +149,7 @@ def decode_array(content: bytes, dtype: type[Number], shape: tuple[int, ...], na
 
 def encoded_size(key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()) -> int:
     """The bytes that a message costs on the wire, with framing; never less than what Kafka writes."""
-    named = sum(len(name.encode()) + len(content) + 4 for name, content in headers)
+    named = sum([len(name.encode()) + len(content) + 4 for name, content in headers]) if headers else 0
     return len(key or b"") + len(value or b"") + named + RECORD_OVERHEAD
 
 

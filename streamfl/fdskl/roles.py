@@ -99,9 +99,7 @@ def _table(settings: FdsklSettings) -> ChannelTable:
         )
 
     rows = [
-        Channel(
-            name="samples", links={(USER, own): samples.topic}, decode=SampleReader(samples.samples).decode
-        ),
+        Channel(name="samples", links={(USER, own): samples.topic}, decode=SampleReader(samples.samples)),
         *([_labels(settings)] if settings.is_active else []),
         between("incarnations", INCARNATION, pairs),
         between("rounds", ROUND, [(writer, reader) for writer, reader in pairs if writer in actives]),

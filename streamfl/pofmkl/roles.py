@@ -293,7 +293,7 @@ def _client_of(message: Sample | Label | Update) -> str:
 def _client_table(settings: PofmklSettings) -> ChannelTable:
     name, samples, labels = settings.federation.name, _samples(settings), settings.labels
     from_user = partial(Channel, client=_client_of)
-    decode = SampleReader(samples, fills_means=True).decode
+    decode = SampleReader(samples, fills_means=True)
     rows = [from_user(name="samples", links={(USER, CLIENT): samples.topic}, decode=decode)]
     if labels is not None:
         decode_label = LabelReader(labels, samples.label_range).decode

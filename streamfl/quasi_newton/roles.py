@@ -194,7 +194,7 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
         one(name="state", links={(own, own): f"{settings.member}.state"}, state=True),
     ]
     if (samples := settings.samples) is not None:
-        decode_sample = SampleReader(samples.samples).decode
+        decode_sample = SampleReader(samples.samples)
         rows.insert(0, one(name="samples", links={(USER, own): samples.topic}, decode=decode_sample))
     if (labels := settings.labels) is not None:
         decode_label = of_two_classes(LabelReader(labels, None).decode)

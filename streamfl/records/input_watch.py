@@ -4,7 +4,7 @@ range."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from streamfl.contract.measurement import counter
 from streamfl.contract.role import Measurement, OperatorNotice
@@ -64,6 +64,20 @@ class InputWatch:
             if not 0.0 <= label <= 1.0:
                 self._outside += 1
                 self._last_outside = label
+
+    def samples(
+        self, partitions: Sequence[int], clients: Sequence[str], labels: Sequence[float | None]
+    ) -> None:
+        """As :meth:`sample` for each of several samples, in order."""
+        given = [label for label in labels if label is not None]
+        if list(map(self._place.get, clients)) != partitions or (
+            given and not 0.0 <= min(given) <= max(given) <= 1.0
+        ):
+            for one in zip(partitions, clients, labels, strict=True):
+                self.sample(*one)
+        else:
+            self._samples += len(labels)
+            self._pairs += len(given)
 
     def label(self, partition: int, client: str, label: float) -> None:
         """A label came on a topic of its own, whether it is accepted or not."""

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import hypot
 from operator import attrgetter
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
-from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, name_in, scaled
+from streamfl.records.fields import LABEL_RANGE, LARGEST_LABEL, LARGEST_NUMBER, LabelRange, name_in, scaled
 from streamfl.records.formats import Format, format_of, without_value
 from streamfl.records.input_reader import Numbers
 from streamfl.records.inputs import MOST_INPUTS, InputSection, check_inputs, input_names, remembered_fields
@@ -128,6 +129,7 @@ class SampleReader:
         low, high = section.label_range
         self._low, self._span = low, high - low
         self._norm = section.input_norm
+        self._client_field, self._id_field = section.client, section.sample_id
         self._key = key_reader(section, "samples")
         decoded = self._fields.struct(format)
         self._decode = None if decoded is None else format.decoder(decoded)
@@ -143,44 +145,91 @@ class SampleReader:
         PeerError with reason oversized, malformed, missing_field, not_numeric, not_finite, not_a_category,
         not_a_time, dimension or label.
         """
-        value = record.value
+        value, key = record.value, record.key
         if value is None:
             raise without_value(self._format, "a sample")
-        key_size = len(record.key or b"")
-        if (size := len(value) + key_size) > MAXIMUM_BYTES:
-            raise PeerError(
-                "oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted"
-            )
-        if key_size > LONGEST_KEY:
-            raise PeerError(
-                "oversized", f"a sample's key of {key_size} bytes, at most {LONGEST_KEY} are accepted"
-            )
-        fields, section = self._fields, self._section
+        key_size = 0 if key is None else len(key)
+        if len(value) + key_size > MAXIMUM_BYTES or key_size > LONGEST_KEY:
+            raise _oversized(len(value), key_size)
         if self._decode is None:
-            client, identity, features, given = fields.read(value)
+            client, identity, features, label = self._fields.read(value)
         else:
             try:
                 content = self._decode(value)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 # Raises PeerError for the first thing that is wrong.
-                fields.read(value)
+                self._fields.read(value)
                 raise PeerError("malformed", str(error)) from None
-            client, identity, given = content.client, content.sample_id, content.label
+            client, identity, label = content.client, content.sample_id, content.label
             features = self._features(content)
             if self._norm != 1.0:
                 features = tuple([number / self._norm for number in features])
             # One comparison for all: it is False for a NaN and for an infinity too.
             if len(features) != self.dimension or not sum(map(abs, features)) < LARGEST_NUMBER:
-                fields.check(features)
-        label = None if given is None else scaled(given, section.label, section.label_range, LABEL_RANGE)
-        name = self._key(record.key) if section.client is None else name_in(client, section.client)
-        if section.sample_id is None:
+                self._fields.check(features)
+        if label is not None:
+            given, label = label, (label - self._low) / self._span
+            if not abs(label) <= LARGEST_LABEL:
+                # Raises PeerError.
+                scaled(given, self._section.label, self._section.label_range, LABEL_RANGE)
+        client_field, id_field = self._client_field, self._id_field
+        name = self._key(key) if client_field is None else name_in(client, client_field)
+        if id_field is None:
             identifier = f"{record.topic}-{record.partition}-{record.offset}"
-        elif section.sample_id == section.client:
+        elif id_field == client_field:
             identifier = name
         else:
-            identifier = name_in(identity, section.sample_id)
+            identifier = name_in(identity, id_field)
         return Sample(name, identifier, features, label)
+
+    __call__ = decode
+
+    def run(self, records: Sequence[Record]) -> list[Sample] | None:
+        """The samples in these records of one partition; None if one of them may be refused, or records are
+        decoded whole."""
+        values, keys = (
+            [record.value for record in records if record.value is not None],
+            [record.key for record in records],
+        )
+        if self._decode is None or len(values) < len(records):
+            return None
+        key_size = max(map(len, filter(None, keys)), default=0)
+        if key_size > LONGEST_KEY or max(map(len, values)) + key_size > MAXIMUM_BYTES:
+            return None
+        client_field, id_field, low, span = self._client_field, self._id_field, self._low, self._span
+        try:
+            contents = list(map(self._decode, values))
+            names = self._names(keys, contents)
+            if id_field is None:
+                place = f"{records[0].topic}-{records[0].partition}-"
+                identifiers = [f"{place}{record.offset}" for record in records]
+            elif id_field == client_field:
+                identifiers = names
+            else:
+                identifiers = [name_in(content.sample_id, id_field) for content in contents]
+        except (msgspec.DecodeError, ValueError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
+            return None
+        features = list(map(self._features, contents))
+        if self._norm != 1.0:
+            features = [tuple([number / self._norm for number in row]) for row in features]
+        given = [content.label for content in contents]
+        labels = [None if label is None else (label - low) / span for label in given]
+        # Comparisons that are False for a NaN. No sum of inputs is larger than their number times their norm.
+        largest = LARGEST_NUMBER / (2 * self.dimension)
+        fits = [hypot(*row) < largest for row in features] + [
+            label is None or abs(label) <= LARGEST_LABEL for label in labels
+        ]
+        if {*map(len, features)} != {self.dimension} or False in fits:
+            return None
+        return list(map(Sample, names, identifiers, features, labels))
+
+    def _names(self, keys: Sequence[bytes | None], contents: Sequence[Any]) -> list[str]:
+        field = self._client_field
+        return (
+            list(map(self._key, keys))
+            if field is None
+            else [name_in(content.client, field) for content in contents]
+        )
 
     def name(self, record: Record) -> str:
         """The client's name in ``record``, whatever else is in it; PeerError as in ``decode``."""
@@ -199,3 +248,11 @@ class SampleReader:
         20.0
         """
         return self._low + prediction * self._span
+
+
+def _oversized(value_size: int, key_size: int) -> PeerError:
+    if (size := value_size + key_size) > MAXIMUM_BYTES:
+        return PeerError(
+            "oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted"
+        )
+    return PeerError("oversized", f"a sample's key of {key_size} bytes, at most {LONGEST_KEY} are accepted")

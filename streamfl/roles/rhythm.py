@@ -7,6 +7,8 @@ length: a day's over weeks, a minute's within half an hour.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from streamfl.encoding.changelog_checks import Amount, Time
@@ -62,6 +64,12 @@ class Rhythm(msgspec.Struct, array_like=True):
             self.written = max(self.written, written_at)
         self.heard = now
         return True
+
+    @property
+    def same_until(self) -> tuple[float, float]:
+        """A record changes nothing if it was written before the first time and comes before the second
+        one."""
+        return (-math.inf, -math.inf) if self.heard is None else (self.written + STEP, self.heard + STEP)
 
     @property
     def overdue_at(self) -> float | None:

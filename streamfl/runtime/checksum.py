@@ -9,7 +9,8 @@ have no checksum and are accepted.
 
 from __future__ import annotations
 
-import zlib
+from functools import lru_cache
+from zlib import crc32
 
 from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
@@ -32,6 +33,11 @@ def is_damaged(record: Record) -> bool:
 
 
 def _checksum(partition: int, key: bytes, value: bytes) -> bytes:
+    return crc32(value, crc32(key, _begun(partition, len(key)))).to_bytes(4, "big")
+
+
+@lru_cache
+def _begun(partition: int, key_length: int) -> int:
     # With the length of the key, because otherwise bytes moved from the end of the key to the value would not
     # show.
-    return zlib.crc32(value, zlib.crc32(key, zlib.crc32(b"%d/%d" % (partition, len(key))))).to_bytes(4, "big")
+    return crc32(b"%d/%d" % (partition, key_length))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice, repeat
+from operator import attrgetter, lt
 from typing import Any
 
 from streamfl.contract.role import (
     Channels,
     ConfigurationError,
+    DecodesRuns,
     IgnoredRecord,
     Input,
     NotYetReadable,
@@ -27,6 +30,9 @@ __all__ = ["Inputs"]
 
 # Between two attempts at a record that cannot be read yet.
 AGAIN_SECONDS = 1.0
+# Records that are decoded together; if one of them is refused, all are decoded one by one.
+RUN = 128
+TOPIC, PARTITION = attrgetter("topic"), attrgetter("partition")
 
 
 class Inputs:
@@ -120,40 +126,23 @@ class Inputs:
         read: dict[TopicPartition, int] = {}
         repeated: set[TopicPartition] = set()
         held: set[TopicPartition] = set()
-        positions, forwards = self._tasks.positions, bool(self._tasks.dealing.partitioner)
-        for record in records:
-            place = (record.topic, record.partition)
-            if place in held:
-                continue
-            read[place] = record.offset + 1
-            if record.offset < positions.get(place, 0):
-                pending.repeated += 1
-                repeated.add(place)
-                continue
-            channel, source = self._sources[record.topic]
-            try:
-                message = source.decode(record)
-                if source.keyed_by is not None:
-                    if isinstance(message, Fragment):
-                        raise PeerError("malformed", "messages on this input are never sent in parts")
-                    self._check_place(record, source.keyed_by(message))
-                if forwards:
-                    self._send_on(source, message, record, pending)
-                batch.append(Received(channel, message, record))
-            except IgnoredRecord as passed:
-                pending.passed_over[passed.reason] += 1
-            except PeerError as error:
-                self.reject(record, error, pending)
-            except NotYetReadable as awaited:
-                held.add(place)
-                self._held[place] = self._monotonic() + AGAIN_SECONDS
-                self._awaited = str(awaited)
-                session.seek(*place, record.offset)
-                continue
-            if self._held:
-                self._held.pop(place, None)
-            pending.records += 1
-            positions[place] = pending.step.positions[place] = record.offset + 1
+        positions = self._tasks.positions
+        for place, group in _by_place(records):
+            while place not in held and (run := list(islice(group, RUN))):
+                before = pending.repeated
+                read[place] = run[-1].offset + 1
+                awaited = self._decode_run(run, positions.get(place, 0), batch, pending)
+                if pending.repeated > before:
+                    repeated.add(place)
+                if place in pending.step.positions:
+                    positions[place] = pending.step.positions[place]
+                    self._held.pop(place, None)
+                if awaited is not None:
+                    record, text = awaited
+                    held.add(place)
+                    self._held[place] = self._monotonic() + AGAIN_SECONDS
+                    self._awaited = text
+                    session.seek(*place, record.offset)
         if repeated:
             self.join()
             lag = session.lag()
@@ -162,6 +151,49 @@ class Inputs:
                     *place, positions[place], read[place] + lag.get(place, positions[place])
                 )
         return batch
+
+    def _decode_run(
+        self, run: Sequence[Record], position: int, batch: list[Received], pending: PendingStep
+    ) -> tuple[Record, str] | None:
+        """Add to ``batch`` the messages in records of one place from ``position`` on.
+
+        Returns the first record that cannot be read yet, and what the worker waits for; None: all were read.
+        """
+        place = (run[0].topic, run[0].partition)
+        channel, source = self._sources[place[0]]
+        decode, keyed_by, forwards = source.decode, source.keyed_by, bool(self._tasks.dealing.partitioner)
+        if isinstance(decode, DecodesRuns) and keyed_by is None and not forwards and _follow(run, position):
+            messages = decode.run(run)
+            if messages is not None:
+                batch += map(Received, repeat(channel), messages, run)
+                pending.records += len(run)
+                pending.step.positions[place] = run[-1].offset + 1
+                return None
+        taken, awaited = 0, None
+        for record in run:
+            if record.offset < position:
+                pending.repeated += 1
+                continue
+            try:
+                message = decode(record)
+                if keyed_by is not None:
+                    self._check_place(record, message, keyed_by)
+                if forwards:
+                    self._send_on(source, message, record, pending)
+                batch.append(Received(channel, message, record))
+            except IgnoredRecord as passed:
+                pending.passed_over[passed.reason] += 1
+            except PeerError as error:
+                self.reject(record, error, pending)
+            except NotYetReadable as later:
+                awaited = record, str(later)
+                break
+            position = record.offset + 1
+            taken += 1
+        if taken:
+            pending.records += taken
+            pending.step.positions[place] = position
+        return awaited
 
     def moved(self, moved: Iterable[Moved], pending: PendingStep) -> None:
         """The records that were to be read next are gone. The step goes on behind them and counts them."""
@@ -188,7 +220,10 @@ class Inputs:
             pending.send_on(record, home)
             raise IgnoredRecord("moved")
 
-    def _check_place(self, record: Record, name: str) -> None:
+    def _check_place(self, record: Record, message: Any, keyed_by: Callable[[Any], str]) -> None:
+        if isinstance(message, Fragment):
+            raise PeerError("malformed", "messages on this input are never sent in parts")
+        name = keyed_by(message)
         expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])
         if record.partition != expected:
             raise PeerError(
@@ -206,6 +241,20 @@ class Inputs:
             pending.refuse(record, error, self._dead_letter_topic)
         else:
             pending.table_rejections.append((record, error))
+
+
+def _by_place(records: Iterable[Record]) -> Iterator[tuple[TopicPartition, Iterator[Record]]]:
+    """The records in a row of each place, in order."""
+    for topic, of_topic in groupby(records, TOPIC):
+        for partition, group in groupby(of_topic, PARTITION):
+            yield (topic, partition), group
+
+
+def _follow(run: Sequence[Record], position: int) -> bool:
+    """Whether the first of these records is at ``position`` or behind it, and each other one behind the one
+    before."""
+    offsets = [record.offset for record in run]
+    return offsets[0] >= position and all(map(lt, offsets, offsets[1:]))
 
 
 def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from streamfl.contract.role import ConfigurationError, Record, TopicSpec
@@ -27,6 +29,8 @@ from streamfl.runtime.bus import (
 from streamfl.runtime.memory_log import MemoryTopic, PartitionLog
 
 __all__ = ["MemoryBus", "MemorySession", "connect"]
+
+TOPIC = attrgetter("topic")
 
 
 def connect(url: str, options: Mapping[str, Any]) -> MemoryBus:
@@ -163,19 +167,15 @@ class MemoryBus:
         return self._topics[name]
 
     def _log(self, name: str, partition: int) -> PartitionLog:
-        logs = self._topic(name).partitions
-        if not 0 <= partition < len(logs):
-            raise ConfigurationError(
-                f"topic {name!r} has {len(logs)} partitions, there is no partition {partition}"
-            )
-        return logs[partition]
+        return self._topic(name).log(partition)
 
     def _append(self, records: Sequence[Outgoing]) -> None:
         # All destinations are looked up before anything is written, so that a wrong one leaves no partial
         # write.
-        logs = [
-            self._log(record.topic, self._topic(record.topic).partition_for(record)) for record in records
-        ]
+        logs: list[PartitionLog] = []
+        for name, group in groupby(records, TOPIC):
+            topic = self._topic(name)
+            logs += map(topic.log, map(topic.partition_for, group))
         now = self.clock()
         for log, record in zip(logs, records, strict=True):
             log.append(record, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.role import ConfigurationError, Record, TopicSpec
 from streamfl.runtime.assignment import partition_of
 from streamfl.runtime.bus import (
     Outgoing,
@@ -30,7 +30,7 @@ class PartitionLog:
         self._records: list[Record] = []
 
     def append(self, record: Outgoing, now: float) -> None:
-        at = record.written_at(now)
+        at = now if record.timestamp is None else record.written_at(now)
         self._records.append(
             Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, at)
         )
@@ -85,6 +85,14 @@ class MemoryTopic:
             self._spec.options,
             identity=self._identity,
         )
+
+    def log(self, partition: int) -> PartitionLog:
+        logs = self.partitions
+        if not 0 <= partition < len(logs):
+            raise ConfigurationError(
+                f"topic {self._spec.name!r} has {len(logs)} partitions, there is no partition {partition}"
+            )
+        return logs[partition]
 
     def partition_for(self, record: Outgoing) -> int:
         if record.partition is not None:

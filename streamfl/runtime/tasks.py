@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 
 from streamfl.contract.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
@@ -23,6 +25,7 @@ from streamfl.state.state_settings import STATE_SETTINGS_KEY, StateSettings
 __all__ = ["POSITION_KEY", "Tasks"]
 
 POSITION_KEY = b"\0position/"
+CHANNEL = attrgetter("channel")
 
 log = logger(__name__)
 
@@ -155,10 +158,9 @@ class Tasks:
         # The settings come first, so that a reader of the changelog as a table knows what the following state
         # was made with.
         records = [*self._settings.to_write(touched)]
-        for change in changes:
-            records.append(
-                with_checksum(changelogs[change.channel], change.partition, change.key, change.value)
-            )
+        for channel, group in groupby(changes, CHANNEL):
+            topic = changelogs[channel]
+            records += [with_checksum(topic, change.partition, change.key, change.value) for change in group]
         return records + self._remembered_positions(positions, touched)
 
     def _remembered_positions(

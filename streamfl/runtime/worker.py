@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
+from typing import cast
 
 from streamfl.contract.role import (
     Channels,
@@ -26,7 +28,6 @@ from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,
     CommitRefused,
-    Outgoing,
     Polled,
     Session,
     Subscription,
@@ -39,6 +40,7 @@ from streamfl.runtime.journal import Journal
 from streamfl.runtime.lag import Lag, SessionMetrics
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics, WorkerMetrics
+from streamfl.runtime.outputs import Outputs
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.pool import Inline, Pool
 from streamfl.runtime.progress import ProgressLine
@@ -95,11 +97,7 @@ class Worker:
         self._counts = StepCounts(self.metrics, self._journal, self.health)
         self._progress = ProgressLine(progress_seconds, monotonic)
         self._channels, self._bus, self._subscription = channels, bus, subscription
-        # By output: its topic, the seal of its records, and what finds their time.
-        seals, times = channels.seals, channels.times
-        self._routes = {
-            name: (topic, seals.get(name), times.get(name)) for name, topic in channels.outputs.items()
-        }
+        self._outputs = Outputs(channels)
         self._clock = clock
         self._commit_interval = commit_interval
         self._restore_seconds = restore_seconds
@@ -319,19 +317,15 @@ class Worker:
     def _answer(self, replies: Sequence[Send | Rejection | Work], pending: PendingStep) -> list[Work]:
         """Put the role's messages and rejections into ``pending``; returns the work that it asks for."""
         work: list[Work] = []
-        routes, outputs = self._routes, pending.step.outputs
-        for reply in replies:
-            if isinstance(reply, Send):
-                topic, seal, time_of = routes[reply.channel]
-                key, value, partition, headers = reply.key, reply.value, reply.partition, reply.headers
-                at = None if time_of is None else time_of(headers)
-                if seal is not None:
-                    headers += seal(key, value, partition)
-                outputs.append(Outgoing(topic, key, value, partition, headers, at))
-            elif isinstance(reply, Rejection):
-                self._inputs.reject(reply.received.record, reply.error, pending)
-            else:
-                work.append(reply)
+        for kind, group in groupby(replies, type):
+            if kind is Send:
+                pending.step.outputs += self._outputs.records(cast("Iterator[Send]", group))
+                continue
+            for reply in group:
+                if isinstance(reply, Rejection):
+                    self._inputs.reject(reply.received.record, reply.error, pending)
+                elif isinstance(reply, Work):
+                    work.append(reply)
         return work
 
     def _beat(self, session: Session) -> None:

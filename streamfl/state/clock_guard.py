@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Protocol, TypeVar
 
-__all__ = ["Aged", "ClockGuard", "overdue", "set_back", "time_written", "time_written_by"]
+__all__ = ["Aged", "ClockGuard", "overdue", "set_back", "time_written", "time_written_by", "times_written_by"]
 
 Key = TypeVar("Key")
 
@@ -94,3 +94,14 @@ def time_written_by(now: float, timestamp: float) -> float:
     (5.0, 7.0)
     """
     return timestamp if 0 < timestamp < now else now
+
+
+def times_written_by(now: float, timestamps: list[float]) -> list[float]:
+    """The same for several records.
+
+    >>> times_written_by(7.0, [5.0, 9.0])
+    [5.0, 7.0]
+    """
+    if timestamps and min(timestamps) > 0 and max(timestamps) < now:
+        return timestamps
+    return [time_written_by(now, timestamp) for timestamp in timestamps]

@@ -179,7 +179,7 @@ def _party_table(settings: VaflSettings) -> ChannelTable:
         Channel(
             name="samples",
             links={(USER, own): samples.topic},
-            decode=SampleReader(samples.samples).decode,
+            decode=SampleReader(samples.samples),
             keyed_by=_entity if checked else None,
         ),
         *_between(settings, "samples"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.encoding.wire import MAXIMUM_BYTES
@@ -160,3 +163,51 @@ def test_the_key_counts_too() -> None:
     with pytest.raises(PeerError) as refused:
         SampleReader(section).decode(record)
     assert refused.value.reason == "oversized"
+
+
+RUN_SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"client": None, "label_range": (10, 30), "input_norm": 2.0},
+    {"sample_id": "id"},
+    {"sample_id": "c"},
+    {"features": "a", "dimension": 2},
+    {"label": None, "features": ["b"]},
+    {"format": "msgpack"},
+]
+NUMBERS = st.one_of(
+    st.floats(-1e3, 1e3), st.sampled_from([0, 1e17, 1e18, 6e17, True, None, "x", math.nan, math.inf])
+)
+CONTENTS = st.fixed_dictionaries(
+    {"a": st.one_of(NUMBERS, st.lists(NUMBERS, max_size=3)), "b": NUMBERS},
+    optional={"c": st.sampled_from(["p", "", 7, None]), "id": st.sampled_from(["s", "", 8]), "y": NUMBERS},
+)
+
+
+@pytest.mark.parametrize("settings", RUN_SETTINGS, ids=str)
+@given(
+    contents=st.lists(CONTENTS, min_size=1, max_size=4),
+    keys=st.lists(st.sampled_from([b"k", None, b""]), min_size=4, max_size=4),
+)
+def test_records_in_a_row_give_the_same_samples_as_one_by_one(
+    settings: dict[str, Any], contents: Any, keys: list[bytes | None]
+) -> None:
+    """A worker decodes together what it can. A sample must not depend on the records beside it."""
+    read, encode = reader(**settings), format_named(settings.get("format", "json")).encode
+    records = [
+        Record("t", 3, 17 + place, keys[place], encode(content)) for place, content in enumerate(contents)
+    ]
+    together = read.run(records)
+    try:
+        singly = [read(record) for record in records]
+    except PeerError:
+        singly = None
+    # Records of which none is refused may be decoded one by one too.
+    assert together == singly if singly is None else together in (singly, None)
+
+
+def test_good_records_are_decoded_together() -> None:
+    """Else each record would cost as much as before, and no other test would notice."""
+    value = b'{"a": 1, "b": 2.5, "c": "x", "y": 0.5}'
+    assert reader().run([record(value), record(value)]) == [reader().decode(record(value))] * 2
+    assert reader().run([record(value), record(b"{")]) is None
+    assert reader().run([record(None)]) is None

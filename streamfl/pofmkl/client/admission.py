@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from streamfl.contract.role import PeerError
-from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.label_source import LabelSource
+from streamfl.pofmkl.client.registered_client import Client, ClientKey
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.state import INPUT_MEANS
 from streamfl.records.imputation import RunningMeans

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 from streamfl.contract.role import Measurement, OperatorNotice
 from streamfl.pofmkl.client.client_record import ClientRecord
-from streamfl.pofmkl.client.client_registry import Client, ClientRegistry
+from streamfl.pofmkl.client.client_registry import ClientRegistry
+from streamfl.pofmkl.client.registered_client import Client
 from streamfl.pofmkl.client.server_silence import ALONE, ServerSilence
 from streamfl.pofmkl.client.staleness import YOUNG_LABELS
 from streamfl.pofmkl.config import PofmklSettings
@@ -100,6 +101,8 @@ class CatchUp:
         self._versions: tuple[int, ...] = ()
         self._shards = [_Shard() for _ in range(settings.federation.shards)]
         self._learnt_on: tuple[int, ...] | None = None
+        # By partition, whether it is behind in this step, as far as it was asked.
+        self._behind_now: dict[int, bool] = {}
         # How many clients were granted labels in this step.
         self._granted = 0
         # The partitions that had enough samples in hand when the model advanced in this step.
@@ -164,6 +167,7 @@ class CatchUp:
 
         waiting: labels in hand, by partition.
         """
+        self._behind_now = {}
         before = self._versions or (0,) * len(versions)
         if versions != self._versions:
             self._versions = versions
@@ -221,16 +225,27 @@ class CatchUp:
         """
         number = client.key[0]
         client.share = in_hand / max(1, in_hand, waiting[number])
-        behind = waited or in_hand > self._grant(client.record) or self._is_behind(number)
+        if not self.samples:
+            client.limited = client.record.behind = False
+            return
+        behind = waited or in_hand > self._grant(client.record) or self._partition_is_behind(number)
         # A client that was behind stays behind until the model holds its last updates.
         behind = behind or (client.record.behind and not self._is_answered(client))
-        client.limited = client.record.behind = (
-            self.samples > 0 and behind and not self._silence.is_alone(number)
-        )
+        client.limited = client.record.behind = behind and not self._silence.is_alone(number)
+
+    def _partition_is_behind(self, number: int) -> bool:
+        """:meth:`_is_behind`, computed once in a step: what it depends on stays the same while clients
+        learn."""
+        behind = self._behind_now.get(number)
+        if behind is None:
+            behind = self._behind_now[number] = self._is_behind(number)
+        return behind
 
     def _grant(self, record: ClientRecord) -> int:
         """The labels that a client may learn on one version."""
-        return min(self.samples, 1 + max(0, record.uploads_drawn - 1) // LABELS_A_GRANT)
+        drawn = record.uploads_drawn
+        granted = 1 + (drawn - 1) // LABELS_A_GRANT if drawn else 1
+        return granted if granted < self.samples else self.samples
 
     def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label."""
@@ -260,11 +275,12 @@ class CatchUp:
         """Note that an update of the client goes to a shard."""
         if not self.samples:
             return
-        if shard not in client.record.awaited:
-            client.record.awaited = (*client.record.awaited, shard)
-        known = self._shards[shard]
+        record = client.record
+        if shard not in record.awaited:
+            record.awaited = (*record.awaited, shard)
+        known, version = self._shards[shard], self._versions[shard]
         known.since = math.inf
-        known.full = client.in_version[shard] = max(known.full, self._versions[shard]) + 1
+        known.full = client.in_version[shard] = (known.full if known.full > version else version) + 1
 
     def is_used_up(self, client: Client) -> bool:
         """Whether the client may learn no more labels before the model advances."""
@@ -276,14 +292,18 @@ class CatchUp:
 
         After a restart the version that holds them is not known: then any other version of the shard counts.
         """
-        learnt_on, awaited = client.record.learnt_on, client.record.awaited
         if client.uploading:
             return False
-        return learnt_on is None or all(
-            self._versions[shard] != learnt_on[shard]
-            and min(client.in_version.get(shard, 0), self._shards[shard].full) <= self._versions[shard]
-            for shard in awaited
-        )
+        learnt_on, versions = client.record.learnt_on, self._versions
+        if learnt_on is not None:
+            for shard in client.record.awaited:
+                version = versions[shard]
+                if (
+                    version == learnt_on[shard]
+                    or min(client.in_version.get(shard, 0), self._shards[shard].full) > version
+                ):
+                    return False
+        return True
 
     # ---- what is reported
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 
 from streamfl.contract.role import Measurement, PeerError, StateChange
 from streamfl.contract.seeding import UniformSequence
-from streamfl.pofmkl.client.bandwidth import Budgets, TokenBucket, UpdateCost
+from streamfl.pofmkl.client.bandwidth import Budgets
 from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot, UploadRecord
+from streamfl.pofmkl.client.registered_client import Client, ClientKey
 from streamfl.pofmkl.config import PofmklFederation
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.metrics import ClientMetrics
@@ -20,41 +21,13 @@ from streamfl.pofmkl.state import CLIENT_PART, CLIENT_RECORD
 from streamfl.roles.received_numbers import epoch_at, is_to_come
 from streamfl.state.table import named_key, split_name
 
-__all__ = ["Client", "ClientKey", "ClientRegistry"]
+__all__ = ["ClientRegistry"]
 
 # Steps per expiry in which a client's ``seen_at`` moves. Coarse, since each step writes a record to the
 # changelog.
 STEPS_OF_EXPIRY = 64
 
-ClientKey = tuple[int, str]
-"""A partition, and the name of a client that has samples in it."""
-
-
-@dataclass(slots=True, eq=False)
-class Client:
-    """A registered client.
-
-    record: its remembered state, without the open upload and the learner's numbers.
-    row: of the client in the learner.
-    draws: its random numbers, one per upload.
-    bucket: its byte budget, if there is one.
-    cost: of its uploads.
-    uploading: it has an open upload, or began one in this step.
-    limited, share, arrived: set by :class:`~streamfl.pofmkl.client.catch_up.CatchUp`.
-    in_version: by shard, the expected version with the client's last update.
-    """
-
-    record: ClientRecord
-    key: ClientKey
-    row: int
-    draws: UniformSequence
-    bucket: TokenBucket | None
-    cost: UpdateCost
-    uploading: bool = False
-    limited: bool = False
-    share: float = 0.0
-    arrived: int = 0
-    in_version: dict[int, int] = field(default_factory=dict)
+ENCODER = msgspec.msgpack.Encoder()
 
 
 class ClientRegistry:
@@ -98,6 +71,11 @@ class ClientRegistry:
     def find(self, key: ClientKey) -> Client | None:
         return self._clients.get(key)
 
+    def find_all(self, keys: Iterable[ClientKey]) -> list[Client] | None:
+        """The clients of these keys; None if one of them is not registered."""
+        found = list(map(self._clients.get, keys))
+        return None if None in found else cast("list[Client]", found)
+
     def named(self, name: str) -> list[Client]:
         """The clients of this name: one for each partition with samples of it."""
         return [client for key, client in self._clients.items() if key[1] == name]
@@ -139,6 +117,10 @@ class ClientRegistry:
         """Note that the client's remembered state has changed."""
         self._touched[client.key] = client
 
+    def touch_all(self, clients: Sequence[Client]) -> None:
+        """:meth:`touch` for each, in order."""
+        self._touched.update([(client.key, client) for client in clients])
+
     def observe(self, key: ClientKey, written_at: float) -> Client | None:
         """Note that a client's sample was written at ``written_at``; returns the client. None, and no change,
         if unregistered."""
@@ -153,13 +135,51 @@ class ClientRegistry:
     def hear_sample(self, client: Client, written_at: float, now: float) -> None:
         """Add a sample, written at ``written_at``, to the client's rhythm."""
         if client.record.sample_rhythm.came(written_at, now):
-            self._touched[client.key] = client
+            self._rhythm_changed(client)
 
     def hear_label(self, client: Client, written_at: float, now: float) -> None:
         """Add a label to the client's rhythm. Only for a label that found its sample, and only the first
         time."""
         if client.record.label_rhythm.came(written_at, now):
-            self._touched[client.key] = client
+            self._rhythm_changed(client)
+
+    def _rhythm_changed(self, client: Client) -> None:
+        self._touched[client.key] = client
+        client.same_written = client.same_heard = -math.inf
+
+    def hear_samples(
+        self, clients: list[Client], times: list[float], labels: list[float | None], now: float
+    ) -> None:
+        """:meth:`observe`, :meth:`hear_sample` and, with a label, :meth:`hear_label` for each of these
+        samples, in order.
+
+        times: when they were written.
+        """
+        steady = self._stays(clients, max(times))
+        for client, at, label in zip(clients, times, labels, strict=True):
+            if steady and at < client.same_written and now < client.same_heard:
+                continue
+            record = client.record
+            self.observe(client.key, at)
+            self.hear_sample(client, at, now)
+            if label is not None:
+                self.hear_label(client, at, now)
+            (written, heard), (label_written, label_heard) = (
+                record.sample_rhythm.same_until,
+                record.label_rhythm.same_until,
+            )
+            client.same_written, client.same_heard = min(written, label_written), min(heard, label_heard)
+
+    def _stays(self, clients: list[Client], newest: float) -> bool:
+        """Whether samples of these clients, written up to ``newest``, leave all times of :meth:`observe` as
+        they are."""
+        reached = [self._reached[client.key[0]] for client in clients]
+        oldest = min(reached)
+        return (
+            [client.record.seen_at for client in clients] == reached
+            and oldest > 0.0
+            and newest < oldest + self._step
+        )
 
     def measure(self) -> Iterable[Measurement]:
         """Counts clients, and those whose samples or labels are overdue by their own rhythm."""
@@ -270,7 +290,7 @@ class ClientRegistry:
                 self._touched[key] = client
             for rhythm in (client.record.sample_rhythm, client.record.label_rhythm):
                 if rhythm.set_back(now):
-                    self._touched[key] = client
+                    self._rhythm_changed(client)
             self.renew_epoch(client, now)
         self._reached.update(
             {partition: now for partition, reached in self._reached.items() if reached > now}
@@ -300,21 +320,29 @@ class ClientRegistry:
             yield StateChange("state", partition, key, None)
         self._forgotten = {}
 
-    def changed_state(self, upload_of: Callable[[Client], UploadRecord | None]) -> Iterable[StateChange]:
-        """The clients that have changed since the last call. upload_of: gives a client's open upload, with
-        its steps."""
-        encode, part_prefix = msgspec.msgpack.Encoder().encode, CLIENT_PART.prefix
-        remembered = self._learner.remember([client.row for client in self._touched.values()])
-        for (key, client), numbers in zip(self._touched.items(), remembered, strict=True):
-            record = client.record
+    def changed_state(
+        self, uploads_of: Callable[[Sequence[Client]], list[UploadRecord | None]]
+    ) -> Iterable[StateChange]:
+        """The clients that have changed since the last call. uploads_of: gives clients' open uploads, with
+        their steps."""
+        encode, prefix, part_prefix, parts = (
+            ENCODER.encode,
+            CLIENT_RECORD.prefix,
+            CLIENT_PART.prefix,
+            self._learner.parts,
+        )
+        touched = list(self._touched.values())
+        remembered = self._learner.remember([client.row for client in touched])
+        for client, numbers, upload in zip(touched, remembered, uploads_of(touched), strict=True):
+            record, partition = client.record, client.key[0]
             if client.bucket is not None:
                 record.tokens, record.filled_at = client.bucket.tokens, client.bucket.filled_at
-            record.numbers, record.upload = numbers, upload_of(client)
+            record.numbers, record.upload = numbers, upload
             name = record.name.encode()
-            yield StateChange("state", key[0], CLIENT_RECORD.prefix + name, encode(record))
+            yield StateChange("state", partition, prefix + name, encode(record))
             record.numbers, record.upload = b"", None
-            for part, content in self._learner.parts(client.row):
-                yield StateChange("state", key[0], named_key(part_prefix, name, part), content)
+            for part, content in parts(client.row):
+                yield StateChange("state", partition, named_key(part_prefix, name, part), content)
         self._touched = {}
 
     def known(self, key: ClientKey) -> Client:
@@ -330,6 +358,7 @@ class ClientRegistry:
         self._reached[key[0]] = max(self._reached[key[0]], record.seen_at)
         self._learner.restore(client.row, record.numbers)
         client.record = record
+        client.same_written = client.same_heard = -math.inf
         if client.bucket is not None:
             client.bucket.tokens, client.bucket.filled_at = (
                 min(record.tokens, client.bucket.depth),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
-from streamfl.pofmkl.client.client_registry import Client, ClientKey
 from streamfl.pofmkl.client.pending_samples import PendingQueues
+from streamfl.pofmkl.client.registered_client import Client, ClientKey
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 

@@ -3,7 +3,7 @@ for the model too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,15 @@ from streamfl.encoding.changelog_checks import check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.challenger_memory import ChallengerMemory
-from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.label_source import Restore
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.pending_samples import ClientQueue, PendingSample, PendingSamples
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
-from streamfl.pofmkl.client.uploads import Upload, Uploads
+from streamfl.pofmkl.client.registered_client import Client, ClientKey, Upload
+from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.learning.learner import Batch, Learner, Learnt
 from streamfl.pofmkl.state import CHALLENGER, WAITING
 from streamfl.records.labels import Label
@@ -97,6 +98,10 @@ class LabelsWithSamples:
             raise PeerError("malformed", "a label came on a topic of its own, and there is no [labels]")
         self.pending.put(client, (message, record.key, headers))
 
+    def arrive_together(self, clients: Sequence[Client], samples: Iterable[PendingSample]) -> None:
+        """Take samples of these registered clients, in order."""
+        self.pending.put_together(clients, samples)
+
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         clients: list[Client] = []
         samples: list[PendingSample] = []
@@ -124,6 +129,16 @@ class LabelsWithSamples:
         ones to ``uploads``."""
         items, start = queue.items, len(samples)
         self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
+        if len(items) > 1 and self._uploads.gathers_all:
+            labelled = [
+                place for place, (sample, _, _) in enumerate(items, start) if sample.label is not None
+            ]
+            samples += items
+            items.clear()
+            if labelled:
+                upload = self._uploads.for_label(queue.client, now)
+                assert upload is not None
+                uploads |= dict.fromkeys(labelled, upload)
         while items:
             if items[0][0].label is not None:
                 upload = self._uploads.for_label(queue.client, now)
@@ -147,8 +162,10 @@ class LabelsWithSamples:
             starts=np.array(starts),
             counts=np.diff([*starts, len(samples)]),
             inputs=np.array([sample.features for sample, _, _ in samples], dtype=self._learner.input_dtype),
-            labels=np.array([0.0 if label is None else label for label in given]),
-            labelled=np.array([label is not None for label in given]),
+            labels=np.array([0.0 if label is None else label for label in given] if None in given else given),
+            labelled=np.array(
+                [label is not None for label in given] if None in given else [True] * len(given)
+            ),
         )
         learnt = self._learner.predict_and_learn(batch, self._model.parameters, self._model.squared_norms)
         sends = self._predictions.records(samples, learnt.predictions)
@@ -162,8 +179,7 @@ class LabelsWithSamples:
             self._challengers.run(
                 ((upload.client.key, samples[place][0]) for place, upload in uploads.items()), now
             )
-        for client in clients:
-            self._registry.touch(client)
+        self._registry.touch_all(clients)
         if self.trace is not None:
             self._tell(uploads, batch, learnt, orders, self.trace)
         return sends + self._uploads.send_complete(uploads.values(), now)

@@ -10,12 +10,13 @@ import numpy as np
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.catch_up import CatchUp
-from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.label_source import Restore
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.pending_samples import PendingQueues, PendingSample
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
+from streamfl.pofmkl.client.registered_client import Client, ClientKey
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.learning.changelog_checks import check_label
 from streamfl.pofmkl.learning.learner import Learner

@@ -3,17 +3,17 @@ label."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar, cast
 
 import msgspec
 import numpy as np
 
 from streamfl.contract.role import Headers, PeerError, StateChange
 from streamfl.encoding.wire import Name
-from streamfl.pofmkl.client.client_registry import Client, ClientKey
+from streamfl.pofmkl.client.registered_client import Client, ClientKey
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.learning.changelog_checks import check_inputs, check_label
 from streamfl.pofmkl.state import WAITING
@@ -86,6 +86,18 @@ class PendingQueues(Generic[Item]):
         queue.items.append(item)
         self._counts[key[0]] += 1
         self.ready[key] = queue
+
+    def put_together(self, clients: Sequence[Client], items: Iterable[Item]) -> None:
+        """:meth:`put` for each of these items, in order, with the client of each."""
+        keys = [client.key for client in clients]
+        queues = cast("list[ClientQueue[Item]]", list(map(self._queues.get, keys)))
+        if None in queues:
+            queues = list(map(self.queue, clients))
+        for queue, item in zip(queues, items, strict=True):
+            queue.items.append(item)
+        for partition, count in Counter([partition for partition, _ in keys]).items():
+            self._counts[partition] += count
+        self.ready.update(zip(keys, queues, strict=True))
 
     def left(self, queue: ClientQueue[Item], count: int) -> None:
         """Note that ``count`` items have left a queue."""

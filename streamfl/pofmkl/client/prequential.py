@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, OperatorNotice
 from streamfl.kernels import LOGISTIC
-from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.live_challengers import classification_measurements, recent_arrays, recent_errors
+from streamfl.pofmkl.client.registered_client import Client, ClientKey
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.metrics import ClassificationMetrics, ClientMetrics, ErrorMetrics
 from streamfl.roles.recent import WINDOW, Recent

@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -44,7 +46,7 @@ from streamfl.pofmkl.client.admission import Admission
 from streamfl.pofmkl.client.bandwidth import Budgets
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_record import ClientSnapshot
-from streamfl.pofmkl.client.client_registry import ClientKey, ClientRegistry
+from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.given import ClientGiven
 from streamfl.pofmkl.client.label_source import LabelSource
 from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples, StepTrace
@@ -53,7 +55,9 @@ from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.model_watch import ModelWatch
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
+from streamfl.pofmkl.client.registered_client import ClientKey
 from streamfl.pofmkl.client.restoring import ClientRestoring
+from streamfl.pofmkl.client.sample_runs import SampleRuns
 from streamfl.pofmkl.client.server_silence import ServerSilence
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.client.staleness import StalenessPolicy
@@ -70,6 +74,9 @@ from streamfl.state.clock_guard import ClockGuard, time_written_by
 __all__ = ["PofmklClient", "StepTrace"]
 
 WAITING_LIMIT = 10_000
+# Samples that are taken together; if one of them is a new client's, they are taken one by one.
+RUN = 128
+CHANNEL, PARTITION = attrgetter("channel"), attrgetter("record.partition")
 
 
 class PofmklClient:
@@ -129,8 +136,15 @@ class PofmklClient:
         parts = (learner, self.model, self._registry, self._uploads, self._scores, predictions, self.catch_up)
         budgeted = settings.uplink.budget_bytes_per_second is not None
         self._labels: LabelSource
+        self._samples: SampleRuns | None = None
         if labels is None:
-            self._labels = LabelsWithSamples(*parts, budgeted=budgeted, challengers=given.challengers)
+            self._labels = with_samples = LabelsWithSamples(
+                *parts, budgeted=budgeted, challengers=given.challengers
+            )
+            if not self._means:
+                self._samples = SampleRuns(
+                    self._registry, self.watch, with_samples, self._carry, learner.loss
+                )
         else:
             join = LabelJoin(labels.expiry_seconds, labels.limit, clients)
             self._labels = LateLabels(*parts, budgeted=budgeted, join=join, watch=self.watch)
@@ -227,11 +241,10 @@ class PofmklClient:
         self._budgets.pass_to(now, len(self._registry))
         before = self.model.versions
         replies: list[Send | Rejection] = []
-        self.catch_up.note_unread(
-            self._unread, Counter(received.partition for received in batch if received.channel != "model")
-        )
+        runs = [(channel, list(group)) for channel, group in groupby(batch, CHANNEL)]
+        self.catch_up.note_unread(self._unread, _counts(runs))
         self._unread = {}
-        self._hear(batch, now, replies)
+        self._hear(runs, now, replies)
         pending = self._labels.pending
         waited_enough = self.catch_up.begin_step(self.model.versions, pending.counts, now)
         self._registry.end_own_steps(self.silence.hear(self.model.versions))
@@ -261,8 +274,18 @@ class PofmklClient:
     def _anybody_waits_for_model(self) -> bool:
         return not all(map(self._uploads.may_learn, self._labels.pending.waiting_clients()))
 
-    def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
-        """Process the messages one by one; add a rejection to ``replies`` for each that is refused."""
+    def _hear(
+        self, runs: Sequence[tuple[str, list[Received]]], now: float, replies: list[Send | Rejection]
+    ) -> None:
+        """Process the messages, by channel in a row; add a rejection to ``replies`` for each refused one."""
+        for channel, run in runs:
+            for start in range(0, len(run), RUN):
+                part = run[start : start + RUN]
+                if channel != "samples" or self._samples is None or not self._samples.take(part, now):
+                    self._hear_each(part, now, replies)
+        self._registry.batch_is_over()
+
+    def _hear_each(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
         logistic, watch, labels, known, carry = (
             self.learner.loss is LOGISTIC,
             self.watch,
@@ -300,7 +323,6 @@ class PofmklClient:
                         known.hear_label(client, written_at, now)
             except PeerError as error:
                 replies.append(Rejection(received, error))
-        known.batch_is_over()
 
     def _set_back(self, now: float) -> None:
         """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
@@ -360,6 +382,15 @@ class PofmklClient:
         yield from self._uploads.measure()
         yield from self.catch_up.measure()
         yield from self.silence.measure()
+
+
+def _counts(runs: Iterable[tuple[str, Sequence[Received]]]) -> Counter[int]:
+    """The records of inputs by partition."""
+    counts: Counter[int] = Counter()
+    for channel, run in runs:
+        if channel != "model":
+            counts.update(map(PARTITION, run))
+    return counts
 
 
 def _check_class(label: float | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from streamfl.encoding.wire import VERSION, decode_array, encode_array, encoded_
 from streamfl.pofmkl.client.bandwidth import Budgets
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_record import UploadRecord
-from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.given import ClientGiven
 from streamfl.pofmkl.client.model import ModelTable
+from streamfl.pofmkl.client.registered_client import Client, ClientKey, Upload
 from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.bins import draw_bins
@@ -27,27 +28,10 @@ from streamfl.pofmkl.learning.rows import RowPool
 from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
 from streamfl.pofmkl.metrics import UplinkMetrics
 
-__all__ = ["Upload", "Uploads"]
+__all__ = ["Uploads"]
 
 # Steps computed at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
 BLOCK_STEPS = 1024
-
-
-@dataclass(slots=True, eq=False)
-class Upload:
-    """An upload that still gathers steps.
-
-    record: its stored state, without the steps.
-    kernels_allowed: M.
-    uniform: the random number that draws its bin.
-    step_rows: the rows that hold the sums of its kernels' steps.
-    """
-
-    client: Client
-    record: UploadRecord
-    kernels_allowed: int = 0
-    uniform: float = 0.0
-    step_rows: list[int] = field(default_factory=list)
 
 
 class Uploads:
@@ -79,6 +63,10 @@ class Uploads:
         self._learner = learner
         self._model = model
         self._staleness_policy = staleness_policy
+        self._asynchronous = staleness_policy.samples_per_version is None
+        # Whether a client's open upload gathers all its labels, however many they are, and nothing counts
+        # them.
+        self.gathers_all = learner.summed and self._asynchronous and not catch_up.samples
         self._catch_up = catch_up
         self._most_kernels = min(settings.kernels_per_upload or learner.kernels, learner.kernels)
         self._exploration = settings.learning.effective_exploration
@@ -90,6 +78,7 @@ class Uploads:
         self._due: list[tuple[float, ClientKey]] = []
         self._steps = RowPool(learner.row_length)
         self._row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
+        self._remembered_bytes = learner.row_length * self._steps.numbers.itemsize
         self._bytes = self._skipped = 0.0
         self._sent_from: set[int] = set()
 
@@ -106,13 +95,17 @@ class Uploads:
 
     def for_label(self, client: Client, now: float) -> Upload | None:
         """The upload that gathers the client's next label; None: the label has to wait."""
-        if not self.may_learn(client):
+        # Asynchronous, only a client that is behind ever waits. What is always so is not asked for each
+        # label.
+        if (client.limited or not self._asynchronous) and not self.may_learn(client):
             return None
         upload = self._open.get(client.key) or self._begin(client, now)
         if upload is not None:
             upload.record.awaited = client.limited
-            self._staleness_policy.count(client.record, self._model.versions)
-            self._catch_up.count(client)
+            if not self._asynchronous:
+                self._staleness_policy.count(client.record, self._model.versions)
+            if self._catch_up.samples:
+                self._catch_up.count(client)
             client.uploading = client.uploading or upload.kernels_allowed > 0
         return upload
 
@@ -189,35 +182,35 @@ class Uploads:
         sizes = np.array([upload.kernels_allowed for upload in beginning.values()])
         uniforms = np.array([upload.uniform for upload in beginning.values()])
         bins, orders = draw_bins(log_weights[at], sizes, uniforms, self._exploration)
+        rows = iter(self._steps.borrow(sum([len(kernels) for _, _, kernels in bins])))
         for upload, (number, probability, kernels) in zip(beginning.values(), bins, strict=True):
             record = upload.record
             record.drawn_bin, record.probability, record.kernels = number, probability, kernels
-            upload.step_rows = self._steps.borrow(len(kernels))
+            upload.step_rows = list(islice(rows, len(kernels)))
         return dict(zip(at, orders, strict=True))
 
     def _add_steps(self, uploads: dict[int, Upload], learnt: Learnt) -> None:
         """Add each sample's steps to its upload, for the kernels of the upload's bin."""
-        sample_of: list[int] = []
-        kernel_of: list[int] = []
-        row_of: list[int] = []
-        probability_of: list[float] = []
-        for place, upload in uploads.items():
-            held = len(upload.step_rows)
-            sample_of += [place] * held
-            kernel_of += upload.record.kernels
-            row_of += upload.step_rows
-            probability_of += [upload.record.probability] * held
-        for start in range(0, len(sample_of), BLOCK_STEPS):
+        if not uploads:
+            return
+        gathering = list(uploads.values())
+        rows_of = [upload.step_rows for upload in gathering]
+        held = list(map(len, rows_of))
+        row_of = np.array(list(chain.from_iterable(rows_of)), dtype=np.intp)
+        kernel_of = np.array(
+            list(chain.from_iterable([upload.record.kernels for upload in gathering])), dtype=np.intp
+        )
+        sample_of = np.repeat(np.array(list(uploads), dtype=np.intp), held)
+        probability_of = np.repeat(np.array([upload.record.probability for upload in gathering]), held)
+        for start in range(0, len(row_of), BLOCK_STEPS):
             block = slice(start, start + BLOCK_STEPS)
-            rows = np.array(row_of[block])
+            rows = row_of[block]
             with np.errstate(over="ignore", invalid="ignore"):
-                steps = learnt.steps(
-                    np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block])
-                )
+                steps = learnt.steps(sample_of[block], kernel_of[block], probability_of[block])
             if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:
                 # Gathered steps are stored, and numbers that are not finite could not be restored.
                 steps = np.clip(np.nan_to_num(steps), -LARGEST_STEP, LARGEST_STEP)
-            if len(set(row_of[block])) < len(rows):
+            if len(set(rows.tolist())) < len(rows):
                 rows, sum_of = np.unique(rows, return_inverse=True)
                 steps = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ steps
             self._steps.numbers[rows] += steps
@@ -227,6 +220,8 @@ class Uploads:
     def send_complete(self, uploads: Iterable[Upload], now: float) -> list[Send]:
         """Send the uploads that can gather nothing more before the model changes: the model may wait for
         them."""
+        if self.gathers_all:
+            return []
         return self._send([upload for upload in dict.fromkeys(uploads) if self._is_complete(upload)], now)
 
     def send_outdated(self, now: float) -> list[Send]:
@@ -282,13 +277,13 @@ class Uploads:
         content = encode_array(
             np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self._learner.dtype)
         )
+        self._registry.touch_all([upload.client for upload in uploads])
         sends: list[Send] = []
         start = 0
         for upload in uploads:
             client = upload.client
             self._open.pop(client.key, None)
             client.uploading = False
-            self._registry.touch(client)
             kernels = len(upload.step_rows)
             steps = content[start : start + self._row_bytes * kernels]
             start += len(steps)
@@ -306,12 +301,16 @@ class Uploads:
         return sends
 
     def _add_updates(self, upload: Upload, steps: bytes, sends: list[Send]) -> None:
-        """Add a message for each shard with kernels in the upload, in lockstep for every shard. steps: of its
-        kernels."""
+        """Add a message for each shard with kernels in the upload, in lockstep for every shard."""
         record, made = upload.client.record, upload.record
         name, shards, size = record.name.encode(), len(self._model.versions), self._row_bytes
+        headers, fingerprint, dimension = (
+            AWAITED if made.awaited else (),
+            self._fingerprint,
+            self._learner.dimension,
+        )
         for shard in range(shards):
-            kernels, own = tuple(made.kernels), steps
+            kernels, own = made.kernels, steps
             if shards > 1:
                 chosen = [index for index, kernel in enumerate(kernels) if kernel % shards == shard]
                 kernels = tuple([kernels[index] for index in chosen])
@@ -320,8 +319,8 @@ class Uploads:
                 continue
             update = Update(
                 version=VERSION,
-                fingerprint=self._fingerprint,
-                dimension=self._learner.dimension,
+                fingerprint=fingerprint,
+                dimension=dimension,
                 client=record.name,
                 epoch=record.epoch,
                 sequence=record.sequence,
@@ -332,19 +331,28 @@ class Uploads:
             )
             self._catch_up.sent(upload.client, shard)
             value = UPDATE.encode(update)
-            headers = AWAITED if made.awaited else ()
             self._bytes += encoded_size(name, value, headers) + self._seal_bytes
             sends.append(Send("updates", name, value, shard, headers))
 
     # ---- state
 
-    def remembered(self, client: Client) -> UploadRecord | None:
-        """The client's open upload with the steps gathered so far."""
-        upload = self._open.get(client.key)
-        if upload is None:
-            return None
-        upload.record.steps = encode_array(self._steps.numbers[upload.step_rows])
-        return upload.record
+    def remembered(self, clients: Sequence[Client]) -> list[UploadRecord | None]:
+        """Each client's open upload with the steps gathered so far; None: it has none."""
+        uploads = [self._open.get(client.key) for client in clients]
+        gathering = [upload for upload in uploads if upload is not None]
+        # A bounded number of rows at a time.
+        together = max(1, BLOCK_STEPS // self._most_kernels)
+        for start in range(0, len(gathering), together):
+            part = gathering[start : start + together]
+            content, begin = (
+                encode_array(self._steps.numbers[[row for upload in part for row in upload.step_rows]]),
+                0,
+            )
+            for upload in part:
+                end = begin + self._remembered_bytes * len(upload.step_rows)
+                upload.record.steps = content[begin:end]
+                begin = end
+        return [None if upload is None else upload.record for upload in uploads]
 
     def restore(self, client: Client, record: UploadRecord) -> None:
         """Restore an open upload. PeerError if it does not fit this federation."""
