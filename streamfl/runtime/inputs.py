@@ -52,6 +52,12 @@ class Inputs:
     ) -> None:
         self._sources = _by_topic(channels.inputs)
         self._tables = _by_topic(channels.tables)
+        # By topic, what decodes records in a row.
+        self._together = {
+            topic: source.decode.run
+            for topic, (_, source) in self._sources.items()
+            if isinstance(source.decode, DecodesRuns)
+        }
         self._bus = bus
         self._tasks = tasks
         self._dead_letter_topic = dead_letter_topic
@@ -162,8 +168,9 @@ class Inputs:
         place = (run[0].topic, run[0].partition)
         channel, source = self._sources[place[0]]
         decode, keyed_by, forwards = source.decode, source.keyed_by, bool(self._tasks.dealing.partitioner)
-        if isinstance(decode, DecodesRuns) and keyed_by is None and not forwards and _follow(run, position):
-            messages = decode.run(run)
+        together = self._together.get(place[0])
+        if together is not None and keyed_by is None and not forwards and _follow(run, position):
+            messages = together(run)
             if messages is not None:
                 batch += map(Received, repeat(channel), messages, run)
                 pending.records += len(run)

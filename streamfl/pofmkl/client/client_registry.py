@@ -323,14 +323,12 @@ class ClientRegistry:
     def changed_state(
         self, uploads_of: Callable[[Sequence[Client]], list[UploadRecord | None]]
     ) -> Iterable[StateChange]:
-        """The clients that have changed since the last call. uploads_of: gives clients' open uploads, with
-        their steps."""
-        encode, prefix, part_prefix, parts = (
-            ENCODER.encode,
-            CLIENT_RECORD.prefix,
-            CLIENT_PART.prefix,
-            self._learner.parts,
-        )
+        """The clients that have changed since the last call.
+
+        uploads_of: gives clients' open uploads, with their steps.
+        """
+        encode, parts = ENCODER.encode, self._learner.parts
+        prefix, part_prefix = CLIENT_RECORD.prefix, CLIENT_PART.prefix
         touched = list(self._touched.values())
         remembered = self._learner.remember([client.row for client in touched])
         for client, numbers, upload in zip(touched, remembered, uploads_of(touched), strict=True):

@@ -95,8 +95,7 @@ class Uploads:
 
     def for_label(self, client: Client, now: float) -> Upload | None:
         """The upload that gathers the client's next label; None: the label has to wait."""
-        # Asynchronous, only a client that is behind ever waits. What is always so is not asked for each
-        # label.
+        # Asynchronous, only a client that is behind ever waits.
         if (client.limited or not self._asynchronous) and not self.may_learn(client):
             return None
         upload = self._open.get(client.key) or self._begin(client, now)
@@ -344,10 +343,8 @@ class Uploads:
         together = max(1, BLOCK_STEPS // self._most_kernels)
         for start in range(0, len(gathering), together):
             part = gathering[start : start + together]
-            content, begin = (
-                encode_array(self._steps.numbers[[row for upload in part for row in upload.step_rows]]),
-                0,
-            )
+            rows = list(chain.from_iterable([upload.step_rows for upload in part]))
+            content, begin = encode_array(self._steps.numbers[rows]), 0
             for upload in part:
                 end = begin + self._remembered_bytes * len(upload.step_rows)
                 upload.record.steps = content[begin:end]
