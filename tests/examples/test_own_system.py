@@ -107,6 +107,11 @@ def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
+    inspect = ["streamfl", "inspect", "client.toml", "--format", "json"]
+    assert [one["records"] for one in json.loads(run(*inspect))["remembered"]] == [5]
+    assert [one["records"] for one in json.loads(run(*inspect, "--client", "client-3"))["remembered"]] == [1]
+    run("streamfl", "forget", "client.toml", "--client", "client-3")
+    assert [one["records"] for one in json.loads(run(*inspect))["remembered"]] == [4]
     # It reads some records of each partition.
     assert re.search(r"(\d+) of \1 records readable", checked)
     assert "prediction" in json.loads(

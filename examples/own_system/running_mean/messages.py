@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from streamfl.encoding.changelog_checks import check_name
 from streamfl.state.table import StateTable
 
 __all__ = ["MEAN", "STATE", "Mean", "Prediction", "encode_prediction"]
@@ -35,4 +36,5 @@ MEAN = STATE.row(
     "How many labels a client had, and their mean.",
     "With each label.",
     "`federation.clients`; others are refused.",
+    client=check_name,
 )
