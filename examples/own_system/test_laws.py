@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from running_mean.proof.fuzz import FEDERATION
+from running_mean.members import MEMBERS
 
-from streamfl.contract.role import Record
-from streamfl.testing.extremes import Extreme
-from streamfl.testing.fuzz.lawful import recorded_subject
+from streamfl.testing.fuzz.lawful import client_subject
 from streamfl.testing.role_laws import RoleLaws
 
 
-def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
-    content = json.dumps({"x": extreme.whole, "y": 1}).encode()
-    return [("samples", Record("samples", 0, 0, extreme.name.encode(), content))]
-
-
-@pytest.mark.parametrize("subject", [recorded_subject(FEDERATION, "worker", anybody)])
+@pytest.mark.parametrize("subject", [client_subject(MEMBERS)])
 class TestRunningMean(RoleLaws):
     """Deterministic, the same in batches and one by one, after a restart, with wrong messages and with a
     clock that is wrong."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.cli.remembered_rows import CountedState
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError, Record, Role
 from streamfl.contract.system import find_system, load
@@ -47,8 +48,11 @@ def inspect(
     configured = read_configuration(config)
     settings = configured.settings
     with closing(configured.connect()) as bus, telling_remedy(configured):
-        role, tasks = taken_back(configured, bus)
+        counted = CountedState(configured.kind.state, client)
+        role, tasks = taken_back(configured, bus, counted)
         report = _reported(configured, role, client)
+        if client is not None and not counted.found and configured.kind.state.of_clients:
+            raise ConfigurationError(f"--client {client!r}: no partition remembers it")
         places = _places(bus, configured, tasks.positions, tasks.topics.unread)
         standings = how_it_stands(configured, bus, tasks.positions, role)
         members = bus.members(settings.group)
@@ -60,11 +64,14 @@ def inspect(
                 "workers": members,
                 "inputs": places,
                 "standing": told,
+                "remembered": counted.figures,
                 **report.figures,
             }
         )
         return
     print_table(report.title, report.columns, report.rows)
+    if counted.rows:
+        print_table("What it remembers", counted.columns, counted.rows)
     columns = ("topic", "partition", "read up to", "end", "behind", "deleted unread")
     rows = [tuple("" if place[name] is None else str(place[name]) for name in columns) for place in places]
     print_table(
@@ -88,10 +95,13 @@ def remembered(
     return _reported(configured, role, client), tasks.positions
 
 
-def taken_back(configured: Configured, bus: Bus) -> tuple[Role, Tasks]:
-    """The role with the restored state of every partition, and its tasks with the positions in its inputs."""
+def taken_back(configured: Configured, bus: Bus, counted: CountedState | None = None) -> tuple[Role, Tasks]:
+    """The role with the restored state of every partition, and its tasks with the positions in its inputs.
+
+    counted: counts what is restored.
+    """
     role = configured.kind.build(configured.settings)
-    return role, _restore(configured, bus, role)
+    return role, _restore(configured, bus, role if counted is None else counted.of(role))
 
 
 def how_it_stands(
@@ -112,7 +122,7 @@ def how_it_stands(
 def _reported(configured: Configured, role: Role, client: str | None) -> Report:
     kind = configured.settings.role.kind
     place = find_system(kind).inspect.get(kind)
-    if place is None and client is not None:
+    if place is None and client is not None and not configured.kind.state.of_clients:
         raise ConfigurationError(f"--client: a {kind} has no clients")
     report: Report = _figures(role) if place is None else load(place)(role, configured.settings, client)
     return report

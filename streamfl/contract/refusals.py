@@ -106,6 +106,9 @@ REFUSALS: Mapping[str, Reason] = {
     "revoked": Reason("its key or its member is revoked", f"give the member a new key, or {WRITERS}"),
     "shape": Reason("an array of another size"),
     "skipped": Reason("an operator skipped it with streamfl skip"),
+    "unknown_client": Reason(
+        "one client of a partition more than federation.clients", "raise federation.clients"
+    ),
     "unknown_schema": Reason("the schema registry does not know the schema that it names"),
     "unreadable": Reason(
         "a batch could not be read and was skipped; the value is the batch as it was in the topic",

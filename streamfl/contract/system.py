@@ -51,13 +51,19 @@ class System:
     summary: what it learns from, in a few words.
     kinds: the names of its roles, as in ``[role] kind``.
     roles: a dictionary from each of these names to its :class:`streamfl.roles.role_kind.RoleKind`.
+    members: who takes part, a :class:`streamfl.simulation.clients.ClientMembers`. ``simulate`` and ``demo``
+    follow from it, unless they are named, and so do scenarios under faults and targets of wrong messages that
+    a registered proof does not name.
     rank: the order in which systems are listed. If a user names none, the first system with a demo is shown.
     simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
     demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
     sources: by role kind, a :class:`streamfl.simulation.system_tools.Source`: a table's rows as that role's
-    records. commands: by name, functions that become commands of ``streamfl``.
-    dashboards: a tuple of :class:`streamfl.monitoring.dashboard.Dashboard`, the overview first.
-    alerts: a tuple of :class:`streamfl.monitoring.alerts.Alert`.
+    records.
+    commands: by name, functions that become commands of ``streamfl``.
+    dashboards: a tuple of :class:`streamfl.monitoring.dashboard.Dashboard`, the overview first. None: one
+    that is made from the declared metrics.
+    alerts: a tuple of :class:`streamfl.monitoring.alerts.Alert`. None: one for each declared headline
+    counter, if it stops.
     report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
     readers: by the last part of a topic's name, such as "updates", a
     :class:`streamfl.simulation.system_tools.Readers`. inspect: by role kind, a
@@ -88,6 +94,7 @@ class System:
     refusals: Mapping[str, Reason] = field(default_factory=dict)
     notices: Mapping[str, Reason] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
+    members: str | None = None
 
     def __post_init__(self) -> None:
         texts = [self.name, self.summary, self.roles]
@@ -97,7 +104,10 @@ class System:
             raise TypeError(f"{self.name}: name, summary and roles are texts, and kinds is a tuple of texts")
         if not isinstance(self.rank, int):
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
-        own = (self.simulate, self.demo, self.dashboards, self.alerts, self.report)
+        if self.members is not None:
+            for part in ("simulate", "demo"):
+                object.__setattr__(self, part, getattr(self, part) or f"{self.members}.{part}")
+        own = (self.members, self.simulate, self.demo, self.dashboards, self.alerts, self.report)
         parts = [part for part in own if part is not None]
         groups = (self.sources, self.commands, self.readers, self.inspect, self.standings, self.exports)
         for group in (*groups, self.refusals, self.notices, self.extras):
@@ -170,12 +180,15 @@ def find_system(kind: str) -> System:
 
 
 def load(place: str) -> Any:
-    """The object at "module:attribute"; ConfigurationError if the module does not have it."""
+    """The object at "module:attribute", or at an attribute of it; ConfigurationError if the module does not
+    have it."""
     module, _, attribute = place.partition(":")
-    found = importlib.import_module(module)
-    if not hasattr(found, attribute):
-        raise ConfigurationError(f"{place}: {module} has no {attribute}; a system's manifest names it")
-    return getattr(found, attribute)
+    found: Any = importlib.import_module(module)
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise ConfigurationError(f"{place}: {module} has no {attribute}; a system's manifest names it")
+        found = getattr(found, name)
+    return found
 
 
 def load_parts(places: Mapping[str, str]) -> dict[str, Any]:

@@ -7,13 +7,14 @@ builders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from streamfl.contract.role import ConfigurationError
-from streamfl.contract.system import System, load
+from streamfl.contract.system import System
 from streamfl.monitoring.alerts import WORKER_ALERTS, Alert, rules, runbook
 from streamfl.monitoring.dashboard import Dashboard
+from streamfl.monitoring.derived import alerts_of, dashboards_of_system
 from streamfl.monitoring.pages import EVERY_WORKER, RUNBOOK, page
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
 
@@ -26,7 +27,7 @@ BUILDERS = "grafana_foundation_sdk"
 def dashboards_of(systems: Iterable[System]) -> list[Dashboard]:
     """The dashboard of service health and those of these systems; ConfigurationError if two have the same
     name or uid."""
-    found = [HEALTH, *(board for system in systems if system.dashboards for board in load(system.dashboards))]
+    found = [HEALTH, *(board for system in systems for board in dashboards_of_system(system))]
     for names in ([board.name for board in found], [board.uid for board in found]):
         if twice := {name for name in names if names.count(name) > 1}:
             raise ConfigurationError(
@@ -72,9 +73,7 @@ def alert_files(
     """
     written: dict[str, str] = {}
     for system in (None, *systems):
-        alerts: tuple[Alert, ...] = (
-            WORKER_ALERTS if system is None else load(system.alerts) if system.alerts else ()
-        )
+        alerts: Sequence[Alert] = WORKER_ALERTS if system is None else alerts_of(system)
         name, suffix = (system.name, f"-{system.name}") if system else (EVERY_WORKER, "")
         if alerts:
             place = pages.replace("{page}", name) if "{page}" in pages else f"{pages}{name}.md"

@@ -14,6 +14,7 @@ SYSTEM = System(
     kinds=("pofmkl-client", "pofmkl-server"),
     roles="streamfl.pofmkl.roles:ROLES",
     rank=0,
+    members="streamfl.pofmkl.tools.members:MEMBERS",
     simulate="streamfl.pofmkl.tools.commands:simulate",
     demo="streamfl.pofmkl.tools.demo:demo",
     sources={"pofmkl-client": "streamfl.simulation.sources:client_samples"},

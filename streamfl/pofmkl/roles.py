@@ -32,7 +32,7 @@ from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning
-from streamfl.pofmkl.state import CLIENT_STATE, SERVER_STATE, client_of
+from streamfl.pofmkl.state import CLIENT_STATE, SERVER_STATE
 from streamfl.pofmkl.state_settings import client_state_settings, server_state_settings
 from streamfl.records.header_propagation import carried, timed
 from streamfl.records.imputation import RunningMeans
@@ -314,7 +314,7 @@ def _client_table(settings: PofmklSettings) -> ChannelTable:
             links={(CLIENT, CLIENT): settings.state_topic},
             state=True,
             like="samples",
-            dealt=Dealt(client_of, key_writer(samples)),
+            dealt=Dealt(CLIENT_STATE.client_of, key_writer(samples)),
         ),
     ]
     return ChannelTable(CLIENT, rows)

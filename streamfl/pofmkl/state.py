@@ -7,7 +7,7 @@ no slash comes behind the name. In ``waiting/…`` the number has eight bytes, a
 from __future__ import annotations
 
 from streamfl.encoding.changelog_checks import check_name
-from streamfl.state.table import StateTable, prefix_of, split_name
+from streamfl.state.table import StateTable, first_name
 
 __all__ = [
     "BOOK",
@@ -25,7 +25,6 @@ __all__ = [
     "SILENCE",
     "STEP",
     "WAITING",
-    "client_of",
 ]
 
 _EACH_CLIENT = "One for each client."
@@ -41,6 +40,7 @@ CLIENT_RECORD = CLIENT_STATE.row(
     "With each of its samples and labels, and when its upload is sent.",
     "`federation.clients` in all partitions of a worker. Beyond it the client that was idle for longest is "
     "forgotten, if that is `federation.client_expiry_seconds` or more. Otherwise the new client is refused.",
+    client=check_name,
 )
 CLIENT_PART = CLIENT_STATE.row(
     "part/CLIENT/PART",
@@ -49,24 +49,28 @@ CLIENT_PART = CLIENT_STATE.row(
     "With each sample and label; a snapshot every 64 of these.",
     "For each client a snapshot, 192 samples and labels since, 256 latest samples, and one for each of "
     "`experts.river`.",
+    client=first_name,
 )
 INPUT_MEANS = CLIENT_STATE.row(
     "means/NAME",
     "The means, or the last values, that fill in a client's missing inputs.",
     'With each of its samples, if an input has missing = "mean" or "last".',
     _EACH_CLIENT,
+    client=check_name,
 )
 WAITING = CLIENT_STATE.row(
     "waiting/NUMBER/CLIENT",
     "A sample that waits for the model or for the byte budget.",
     "When it cannot be learnt in the step that brought it. Deleted when it is learnt.",
     "10,000 and one poll more. Beyond it the worker reads no further.",
+    client=lambda rest: check_name(rest[8:]),
 )
 CHALLENGER = CLIENT_STATE.row(
     "challenger/CLIENT/MODEL",
     "The state of a model of `challengers.models` that can be stored.",
     "After every 64 labels that it has learnt. Deleted when it fails, or is no longer among the challengers.",
     "One for each client and model.",
+    client=first_name,
 )
 JOIN = CLIENT_STATE.row(
     "join/CLIENT/SAMPLE",
@@ -75,6 +79,7 @@ JOIN = CLIENT_STATE.row(
     "`labels.limit` for each client. Beyond it the client's oldest is forgotten. Any is forgotten "
     "`labels.expiry_seconds` after its last change. More may wait for the model: 10,000 and one poll of "
     "samples with their labels.",
+    client=first_name,
 )
 SILENCE = CLIENT_STATE.row(
     "silence",
@@ -91,12 +96,14 @@ MEMBER = SERVER_STATE.row(
     "With each of its updates, and when a round that waited for it is closed.",
     "`federation.clients`. Beyond it one that never sent a kernel is forgotten, or the one that was idle for "
     "longest, if that is `federation.client_expiry_seconds` or more. Otherwise the new client is refused.",
+    client=check_name,
 )
 PENDING = SERVER_STATE.row(
     "pending/NAME",
     "An update of the open round.",
     "When it comes. Deleted when the round is closed.",
     "`federation.clients`.",
+    client=check_name,
 )
 ROUND = SERVER_STATE.row(
     "round",
@@ -121,20 +128,3 @@ COPY = SERVER_STATE.row(
     "With the kernel's first version, and later with every fourth version one kernel in turn.",
     _EACH_KERNEL,
 )
-
-
-def client_of(key: bytes) -> str | None:
-    """The client that a key of the clients' changelog belongs to; None: it belongs to the partition.
-
-    >>> client_of(b"client/press-4"), client_of(b"part/\\0\\7press-4s"), client_of(b"silence")
-    ('press-4', 'press-4', None)
-    """
-    prefix = prefix_of(key)
-    rest = key[len(prefix) :]
-    if prefix in (CLIENT_RECORD.prefix, INPUT_MEANS.prefix):
-        return check_name(rest)
-    if prefix == WAITING.prefix:
-        return check_name(rest[8:])
-    if prefix in (CLIENT_PART.prefix, JOIN.prefix, CHALLENGER.prefix):
-        return split_name(rest)[0]
-    return None

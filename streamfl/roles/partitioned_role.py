@@ -8,7 +8,7 @@ the same step. So a batch equals its messages one by one, and remembered state n
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from streamfl.contract.measurement import Counts, counter
@@ -17,7 +17,6 @@ from streamfl.contract.role import (
     Decode,
     Headers,
     Measurement,
-    OperatorNotice,
     PeerError,
     Received,
     Record,
@@ -27,12 +26,10 @@ from streamfl.contract.role import (
     Work,
 )
 from streamfl.contract.system import System
-from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.roles.message_fragments import FragmentMetrics, Limits, LongMessages
 from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.state.changelog import ChangedParts
-from streamfl.state.clock_guard import ClockGuard
+from streamfl.roles.task_role import RememberedTask, TaskRole
 from streamfl.state.table import StateRow
 
 __all__ = ["FRAGMENTS", "Outbox", "OutboxCounts", "PartitionedRole", "RefusalMetrics", "Task", "metrics_of"]
@@ -116,10 +113,8 @@ class Outbox(Generic[Own]):
         return sends, asked
 
 
-class Task(Protocol):
+class Task(RememberedTask, Protocol):
     """A member's state and protocol on one partition."""
-
-    parts: ChangedParts
 
     @property
     def outbox(self) -> Outbox[OutboxCounts]: ...
@@ -145,15 +140,13 @@ class Task(Protocol):
 
     def set_back(self, now: float) -> None: ...
 
-    def restore(self, key: bytes, value: bytes) -> None: ...
-
     def measure(self) -> Iterator[Measurement]: ...
 
 
 One = TypeVar("One", bound=Task)
 
 
-class PartitionedRole(Generic[One]):
+class PartitionedRole(TaskRole[One]):
     """A role that has one task for each partition.
 
     make: builds a task without state.
@@ -177,16 +170,17 @@ class PartitionedRole(Generic[One]):
         system: System,
         kept_apart: Mapping[str, Callable[[One], Iterable[tuple[bytes, bytes | None]]]] | None = None,
     ) -> None:
+        super().__init__(
+            lambda partition: make(Outbox(partition, counts, self._notices)),
+            "the member's state",
+            system.notices,
+        )
         self.kind = kind
         self._kept_apart = kept_apart or {}
         self._reasons = {*REFUSALS, *system.refusals}
-        self._make: Callable[[int], One] = lambda partition: make(Outbox(partition, counts, self._notices))
-        self._tasks: dict[int, One] = {}
         self._long = LongMessages(
             decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits
         )
-        self._clock_guard = ClockGuard()
-        self._notices = Notices(system.notices)
         self._reply_deadline = ReplyDeadline(patience)
         self._queue: deque[Received] = deque()
         # For each work under way: its partition, the message that asked for it, and the function that takes
@@ -203,10 +197,6 @@ class PartitionedRole(Generic[One]):
             *(task.wake_at for task in self._tasks.values()),
         ]
         return min((at for at in times if at is not None), default=None)
-
-    @property
-    def full(self) -> Collection[int]:
-        return ()
 
     @property
     def waiting(self) -> Mapping[str, int]:
@@ -234,13 +224,12 @@ class PartitionedRole(Generic[One]):
         return self._tasks[partition]
 
     def open(self, partition: int) -> None:
-        self._clock_guard.opened()
         self._long.open(partition)
-        self._tasks[partition] = self._make(partition)
+        super().open(partition)
 
     def close(self, partition: int) -> None:
         self._long.close(partition)
-        del self._tasks[partition]
+        super().close(partition)
         # These messages belong to a step that is not committed: the partition's next owner reads them again.
         self._queue = deque(one for one in self._queue if one.partition != partition)
         self._awaited = deque(one for one in self._awaited if one[0] != partition)
@@ -248,12 +237,8 @@ class PartitionedRole(Generic[One]):
             self._reply_deadline.answered()
 
     def restore(self, change: StateChange) -> None:
-        if change.value is None or self._long.restore(change):
-            return
-        try:
-            self._tasks[change.partition].restore(change.key, change.value)
-        except UNDECODABLE as error:
-            raise PeerError("malformed", f"the member's state: {error}") from None
+        if change.value is not None and not self._long.restore(change):
+            super().restore(change)
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies: list[Send | Rejection | Work] = []
@@ -293,17 +278,11 @@ class PartitionedRole(Generic[One]):
     def changed_state(self) -> Iterable[StateChange]:
         yield from self._long.changed_state()
         for partition, task in self._tasks.items():
-            for key, value in task.parts.changed_state():
+            for key, value in task.changed_state():
                 yield StateChange("state", partition, key, value)
             for channel, changes in self._kept_apart.items():
                 for key, value in changes(task):
                     yield StateChange(channel, partition, key, value)
-
-    def notices(self) -> Iterable[OperatorNotice]:
-        return self._notices.collect()
-
-    def forget(self, name: str) -> bool:
-        return False
 
     def measure(self) -> Iterator[Measurement]:
         yield from self._long.measure()

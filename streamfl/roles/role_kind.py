@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.channel_table import ChannelTable
 from streamfl.contract.role import Channels, Role, TopicSpec
-from streamfl.state.state_settings import StateSettings
+from streamfl.state.changeable import changeable_keys
+from streamfl.state.state_settings import StateSettings, by_key
 from streamfl.state.table import StateTable
 
-if TYPE_CHECKING:
-    from streamfl.configuration.settings import RoleSettings
+__all__ = ["RoleKind", "own_sections"]
 
-__all__ = ["RoleKind"]
+Settings = TypeVar("Settings", bound=RoleSettings)
 
-Settings = TypeVar("Settings", bound="RoleSettings")
+
+def own_sections(settings: RoleSettings) -> StateSettings:
+    """Every key of ``[federation]`` and of the sections that only this system has. Those marked changeable
+    may change."""
+    others = RoleSettings.model_fields.keys() - {"federation"}
+    own = [name for name in type(settings).model_fields if name not in others]
+    return StateSettings.of(by_key(settings, own), changeable_keys(settings, settings.role.kind))
 
 
 @dataclass(frozen=True)
@@ -24,9 +31,10 @@ class RoleKind(Generic[Settings]):
     """A role as ``[role] kind = "<name>"`` names it.
 
     settings: the class of its configuration file. build: makes the role, with no partition open. table: its
-    channels, one row each. state_settings: the settings that are remembered beside its state. begins_anew:
-    whether `streamfl reset` may delete its state while its peers keep theirs, because no promise depends on
-    it. It may be a function of the settings.
+    channels, one row each. state_settings: the settings that are remembered beside its state; left out:
+    :func:`own_sections`.
+    begins_anew: whether `streamfl reset` may delete its state while its peers keep theirs, because no promise
+    depends on it. It may be a function of the settings.
     state: what it remembers, one row a key.
     metrics: classes that declare what it measures.
     """
@@ -35,7 +43,7 @@ class RoleKind(Generic[Settings]):
     settings: type[Settings]
     build: Callable[[Settings], Role]
     table: Callable[[Settings], ChannelTable]
-    state_settings: Callable[[Settings], StateSettings]
+    state_settings: Callable[[Settings], StateSettings] = own_sections
     begins_anew: bool | Callable[[Settings], bool] = False
     state: StateTable = field(default_factory=StateTable)
     metrics: tuple[type, ...] = ()

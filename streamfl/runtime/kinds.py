@@ -52,11 +52,11 @@ def find_kind(name: str) -> RoleKind[Any]:
 
 
 def federation_topics(members: Iterable[RoleSettings], partitions: int) -> list[TopicSpec]:
-    """The topics of members that all need the same number of partitions, each topic once."""
+    """The topics of the members, each once. partitions: of those that may have any number."""
     specs = {
         spec.name: spec for settings in members for spec in find_kind(settings.role.kind).topics(settings)
     }
-    return [dataclasses.replace(spec, partitions=partitions) for spec in specs.values()]
+    return [dataclasses.replace(spec, partitions=spec.partitions or partitions) for spec in specs.values()]
 
 
 def build_channels(settings: RoleSettings) -> Channels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -267,8 +268,7 @@ def _common(label: LabelOption, seed: SeedOption, trace: Annotated[bool, typer.O
 
 
 def _own_options(function: Callable[..., Any], options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    code = function.__code__
-    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    known = [*inspect.signature(function).parameters][1:]
     wrong = [name for name in options if name not in known]
     if wrong:
         raise ConfigurationError(

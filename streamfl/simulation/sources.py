@@ -35,6 +35,7 @@ from streamfl.simulation.tables import (
 )
 
 __all__ = [
+    "ClientSettings",
     "EntityColumnOption",
     "EntityRows",
     "LateByOption",
@@ -64,7 +65,7 @@ class _ClientsSection(Protocol):
     def clients(self) -> int: ...
 
 
-class _ClientSettings(Protocol):
+class ClientSettings(Protocol):
     """Settings of a role that reads samples of clients. It may have labels, which come on their own topic."""
 
     @property
@@ -82,7 +83,7 @@ def client_samples(
 ) -> SampleRows:
     """The rows as samples in the format of the settings, keyed by client; with [labels] their labels under
     the same key."""
-    settings = cast(_ClientSettings, asked.settings)
+    settings = cast(ClientSettings, asked.settings)
     labels: LabelsSection | None = getattr(settings, "labels", None)
     if settings.samples is None:
         raise ConfigurationError(

@@ -27,13 +27,17 @@ class Proof:
     needed.
 
     faults: a :class:`streamfl.testing.faults.FaultSimulation`: scenarios by seed, and what has to hold in
-    each.
+    each. None, where the
+    manifest names ``members``: scenarios of these. Nothing is lost or doubled in them.
+    check: a :data:`streamfl.testing.faults.clients.Check`: what else has to hold in such scenarios.
     fuzz: a function that takes a ``random.Random`` and returns, by name, what makes each target of wrong
-    messages; most come from :func:`streamfl.testing.fuzz.targets.member_targets`.
+    messages; most come from :func:`streamfl.testing.fuzz.targets.member_targets`. None, where the manifest
+    names ``members``: a target for each of these.
     """
 
     faults: str | None = None
     fuzz: str | None = None
+    check: str | None = None
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from command_line import run_command
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import System, installed_systems
-from streamfl.monitoring import files
+from streamfl.monitoring import derived
 from streamfl.monitoring.alerts import WORKER_ALERTS
 from streamfl.monitoring.dashboard import Dashboard
 from streamfl.monitoring.files import alert_files, dashboards_of
@@ -127,7 +127,7 @@ def test_others_dashboards_are_built_and_ours_need_no_builders(
     board = Dashboard("others", "others", "Others", "others", HEALTH.rows)
     system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
     monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
-    monkeypatch.setattr(files, "load", lambda place: (board,))
+    monkeypatch.setattr(derived, "load", lambda place: (board,))
     code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "others")
     assert (code, json.loads(shown)["uid"]) == (0, "others")
     monkeypatch.delitem(sys.modules, "streamfl.monitoring.grafana", raising=False)
@@ -148,7 +148,7 @@ def test_dashboards_of_one_name_are_refused(
     system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
     monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
     monkeypatch.setattr(
-        files, "load", lambda place: (Dashboard("health", "others", "Others", "others", HEALTH.rows),)
+        derived, "load", lambda place: (Dashboard("health", "others", "Others", "others", HEALTH.rows),)
     )
     code, _, told = run_command(monkeypatch, capsys, "dashboards")
     assert code == 2
@@ -157,6 +157,6 @@ def test_dashboards_of_one_name_are_refused(
 
 def test_a_system_has_no_page_of_every_workers_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the page that every worker's alerts link to: a system with its name would write over it."""
-    monkeypatch.setattr(files, "load", lambda place: WORKER_ALERTS)
+    monkeypatch.setattr(derived, "load", lambda place: WORKER_ALERTS)
     with pytest.raises(ConfigurationError, match="two pages have the name worker"):
         alert_files([System("worker", "", ("others",), "a:b", alerts="there:ALERTS")], "")

@@ -107,6 +107,11 @@ def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
+    inspect = ["streamfl", "inspect", "client.toml", "--format", "json"]
+    assert [one["records"] for one in json.loads(run(*inspect))["remembered"]] == [5]
+    assert [one["records"] for one in json.loads(run(*inspect, "--client", "client-3"))["remembered"]] == [1]
+    run("streamfl", "forget", "client.toml", "--client", "client-3")
+    assert [one["records"] for one in json.loads(run(*inspect))["remembered"]] == [4]
     # It reads some records of each partition.
     assert re.search(r"(\d+) of \1 records readable", checked)
     assert "prediction" in json.loads(
@@ -131,10 +136,12 @@ def test_it_is_given_wrong_messages(run: Command) -> None:
 
 
 def test_it_has_a_dashboard_and_a_page(run: Command, tmp_path: Path) -> None:
-    """Protects its operators: the dashboard and the page of settings and metrics are generated from its
+    """Protects its operators: dashboard, alerts, and the page of settings and metrics are generated from its
     code."""
-    assert json.loads(run("streamfl", "dashboards", "running-mean"))["title"] == "Running means"
+    assert json.loads(run("streamfl", "dashboards", "running-mean"))["title"] == "running-mean"
     run("streamfl.reference", "running-mean", "--root", "pages")
+    alerts = (tmp_path / "pages" / "dashboards" / "alerts-running-mean.yaml").read_text()
+    assert "alert: RunningMeanPredictionsStopped" in alerts
     page = (tmp_path / "pages" / "docs" / "reference" / "running-mean.md").read_text()
     assert ("streamfl_rmse" in page, "federation.clients" in page) == (True, True)
 

@@ -19,6 +19,7 @@ from scraped import scraped
 
 from streamfl.cli import inspect, preflight
 from streamfl.cli.preflight import Configured
+from streamfl.cli.remembered_rows import CountedState
 from streamfl.configuration.settings import RoleSettings, load_settings
 from streamfl.contract.role import ConfigurationError, PeerError, Record, Role, TopicSpec
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion, decode_model
@@ -705,8 +706,8 @@ def test_what_a_worker_reads_while_its_state_is_shown_is_not_behind(
     plant.run()
     real = inspect.taken_back
 
-    def taken_back(configured: Configured, bus: Bus) -> tuple[Role, Tasks]:
-        found = real(configured, bus)
+    def taken_back(configured: Configured, bus: Bus, counted: CountedState) -> tuple[Role, Tasks]:
+        found = real(configured, bus, counted)
         for number in range(12, 24):
             plant.sample("a", number)
         plant.start()

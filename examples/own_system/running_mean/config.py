@@ -28,13 +28,3 @@ class RunningMeanSettings(RoleSettings):
     federation: RunningMeanFederation
     samples: SamplesSection
     """The topic with the samples."""
-
-    @property
-    def predictions(self) -> str:
-        """The topic with the predictions."""
-        return f"{self.federation.name}.predictions"
-
-    @property
-    def state(self) -> str:
-        """The topic that partitions are restored from."""
-        return f"{self.federation.name}.{KIND}.state"

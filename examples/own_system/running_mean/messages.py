@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from typing import Annotated
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import check_name
+from streamfl.state.table import StateTable
 
-__all__ = ["Mean", "Prediction", "decode_mean", "encode_mean", "encode_prediction"]
+__all__ = ["MEAN", "STATE", "Mean", "Prediction", "encode_prediction"]
 
 
 class Prediction(msgspec.Struct, gc=False):
@@ -20,29 +21,20 @@ class Prediction(msgspec.Struct, gc=False):
 
 
 class Mean(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Of one client: how many labels it had, and their mean."""
+    """How many labels a client had, and their mean. A changelog is a topic that others may write to: hence
+    the bounds."""
 
-    count: int = 0
-    mean: float = 0.0
-
-    def after(self, label: float) -> Mean:
-        """mean_n = mean_(n-1) + (label - mean_(n-1)) / n"""
-        count = self.count + 1
-        return Mean(count, self.mean + (label - self.mean) / count)
+    count: Annotated[int, msgspec.Meta(ge=1)]
+    mean: Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 
 encode_prediction = msgspec.json.Encoder().encode
-encode_mean = msgspec.msgpack.Encoder().encode
-_decode_mean = msgspec.msgpack.Decoder(Mean).decode
 
-
-def decode_mean(content: bytes) -> Mean:
-    """What :data:`encode_mean` gave. PeerError if it is anything else: a changelog is a topic, and others may
-    write to it."""
-    try:
-        mean = _decode_mean(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError("malformed", f"the mean of a client: {error}") from None
-    if mean.count < 1 or not math.isfinite(mean.mean):
-        raise PeerError("malformed", f"a mean of {mean.mean} of {mean.count} labels")
-    return mean
+STATE = StateTable()
+MEAN = STATE.row(
+    "client/NAME",
+    "How many labels a client had, and their mean.",
+    "With each label.",
+    "`federation.clients`; others are refused.",
+    client=check_name,
+)

@@ -8,7 +8,7 @@ __all__ = ["MeanMetrics"]
 
 
 class MeanMetrics(Counts):
-    """Metrics of the role. A panel or an alert refers to one as ``MeanMetrics.rmse``."""
+    """Metrics of the role. The dashboard and the alerts are made from them."""
 
     predictions = counter("Samples predicted.", headline=True)
     labels = counter("Labels learnt from.")

@@ -3,107 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
-from running_mean.messages import Mean, Prediction, decode_mean, encode_mean, encode_prediction
+from running_mean.config import RunningMeanSettings
+from running_mean.messages import MEAN, Mean, Prediction, encode_prediction
 from running_mean.metrics import MeanMetrics
-from streamfl.contract.role import (
-    Measurement,
-    OperatorNotice,
-    PeerError,
-    Received,
-    Rejection,
-    Send,
-    StateChange,
-)
-from streamfl.records.samples import Sample
+from streamfl.contract.role import Measurement, Send
+from streamfl.records.samples import Sample, SampleReader
+from streamfl.roles.client_role import ClientRole
 
 __all__ = ["RunningMean"]
 
 
-class RunningMean:
-    """Predicts each sample as the mean of its client's labels so far, then takes its label.
+class RunningMean(ClientRole[Sample, Mean]):
+    """Predicts each sample as the mean of its client's labels so far, then takes its label."""
 
-    clients: the most clients of one partition.
-    original: a prediction in the label's own unit.
-    """
-
-    wake_at: float | None = None
-    full: Collection[int] = ()
-    waiting: Mapping[str, int] = {}
-    prompt = False
-    trouble: str | None = None
-
-    def __init__(self, clients: int, original: Callable[[float], float]) -> None:
-        self._most = clients
-        self._original = original
-        self._means: dict[int, dict[str, Mean]] = {}
-        self._changes: dict[tuple[int, str], Mean | None] = {}
+    def __init__(self, settings: RunningMeanSettings) -> None:
         self._metrics = MeanMetrics()
+        super().__init__(MEAN, Mean, settings.federation.clients, self._metrics)
+        self._original = SampleReader(settings.samples).original
         self._squared_errors = 0.0
 
-    def open(self, partition: int) -> None:
-        self._means[partition] = {}
-
-    def restore(self, change: StateChange) -> None:
-        means = self._means[change.partition]
-        try:
-            client = change.key.decode()
-        except UnicodeDecodeError:
-            raise PeerError("malformed", f"a client's name that is no text: {change.key!r}") from None
-        if change.value is None:
-            means.pop(client, None)
-        else:
-            means[client] = decode_mean(change.value)
-
-    def close(self, partition: int) -> None:
-        del self._means[partition]
-        self._changes = {place: mean for place, mean in self._changes.items() if place[0] != partition}
-
-    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        replies: list[Send | Rejection] = []
-        for received in batch:
-            try:
-                replies.append(self._predict(received.partition, received.message))
-            except PeerError as error:
-                replies.append(Rejection(received, error))
-        return replies
-
-    def changed_state(self) -> Iterable[StateChange]:
-        changes, self._changes = self._changes, {}
-        for (partition, client), mean in changes.items():
-            yield StateChange(
-                "state", partition, client.encode(), None if mean is None else encode_mean(mean)
-            )
-
-    def notices(self) -> Iterable[OperatorNotice]:
-        return ()
-
-    def forget(self, name: str) -> bool:
-        known = [partition for partition, means in self._means.items() if means.pop(name, None) is not None]
-        self._changes.update({(partition, name): None for partition in known})
-        return bool(known)
+    def take(self, sample: Sample, value: Mean | None) -> tuple[Send, Mean | None]:
+        count, guess = (0, 0.5) if value is None else (value.count, value.mean)
+        self._metrics.predictions += 1
+        prediction = Prediction(sample.client, sample.id, self._original(guess))
+        send = Send("predictions", sample.client.encode(), encode_prediction(prediction))
+        if sample.label is None:
+            return send, None
+        self._metrics.labels += 1
+        self._squared_errors += (guess - sample.label) ** 2
+        # mean_n = mean_(n-1) + (label - mean_(n-1)) / n; before the first label it does not count.
+        mean = guess + (sample.label - guess) / (count + 1) if count else sample.label
+        return send, Mean(count + 1, mean)
 
     def measure(self) -> Iterable[Measurement]:
-        yield from self._metrics.measure_counts()
-        yield MeanMetrics.clients(sum(map(len, self._means.values())))
+        yield from super().measure()
+        yield MeanMetrics.clients(self.known)
         scaled = math.sqrt(self._squared_errors / self._metrics.labels) if self._metrics.labels else 0.0
         yield MeanMetrics.rmse((self._original(1.0) - self._original(0.0)) * scaled)
-
-    def _predict(self, partition: int, sample: Sample) -> Send:
-        means = self._means[partition]
-        mean = means.get(sample.client)
-        if mean is None and len(means) >= self._most:
-            raise PeerError(
-                "unknown_client", f"{len(means)} clients are known already: raise federation.clients"
-            )
-        guess = 0.5 if mean is None else mean.mean
-        self._metrics.predictions += 1
-        if sample.label is not None:
-            self._metrics.labels += 1
-            self._squared_errors += (guess - sample.label) ** 2
-            means[sample.client] = self._changes[partition, sample.client] = (mean or Mean()).after(
-                sample.label
-            )
-        prediction = Prediction(sample.client, sample.id, self._original(guess))
-        return Send("predictions", sample.client.encode(), encode_prediction(prediction))

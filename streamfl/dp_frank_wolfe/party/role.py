@@ -40,6 +40,7 @@ from streamfl.encoding.wire import VERSION
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
+from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.table import StateRow
 from streamfl.state.value_fragments import ValueFragments
@@ -49,7 +50,7 @@ __all__ = ["PartyTask"]
 ANNOUNCED_BYTES = 60_000
 
 
-class PartyTask:
+class PartyTask(PartsTask):
     """A party's partition."""
 
     def __init__(self, public: Public, given: PartyGiven, outbox: Outbox[MemberCounts]) -> None:

@@ -43,6 +43,7 @@ from streamfl.dp_frank_wolfe.state import MANIFEST, RUN
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.encoding.wire import VERSION, Count, Name
 from streamfl.roles.partitioned_role import Outbox
+from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
@@ -76,7 +77,7 @@ class PublishedModel(msgspec.Struct, frozen=True):
     intercept: float = 0.0
 
 
-class ServerTask:
+class ServerTask(PartsTask):
     """The server's partition."""
 
     def __init__(self, public: Public, outbox: Outbox[MemberCounts]) -> None:

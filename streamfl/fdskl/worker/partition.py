@@ -23,6 +23,7 @@ from streamfl.records.pending_headers import PendingHeaders
 from streamfl.records.samples import Sample
 from streamfl.roles.notices import Notices
 from streamfl.roles.received_numbers import epoch_at, is_to_come
+from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["WorkerPartition"]
@@ -35,7 +36,7 @@ class _SentRevisions(msgspec.Struct, array_like=True):
     sequence: Count = 0
 
 
-class WorkerPartition:
+class WorkerPartition(PartsTask):
     """The owners of a partition's state, and its sums.
 
     settings, given: of the party.

@@ -10,16 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamfl.contract.role import (
-    Measurement,
-    OperatorNotice,
-    PeerError,
-    Received,
-    Rejection,
-    Send,
-    StateChange,
-)
-from streamfl.encoding.changelog_checks import UNDECODABLE
+from streamfl.contract.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.fdskl import SYSTEM
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
@@ -30,9 +21,9 @@ from streamfl.fdskl.worker.given import PartyGiven
 from streamfl.fdskl.worker.partition import WorkerPartition
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.state.clock_guard import ClockGuard, time_written
+from streamfl.roles.task_role import TaskRole
+from streamfl.state.clock_guard import time_written
 
 __all__ = ["FdsklWorker"]
 
@@ -42,7 +33,7 @@ NOBODY_ANSWERS = (
 )
 
 
-class FdsklWorker:
+class FdsklWorker(TaskRole[WorkerPartition]):
     """A party of the federation.
 
     given: read when a partition is opened.
@@ -51,12 +42,11 @@ class FdsklWorker:
     prompt = urgent = True
 
     def __init__(self, settings: FdsklSettings, given: PartyGiven) -> None:
+        super().__init__(self._new_task, "the party's state", SYSTEM.notices)
         self.settings = settings
         self.given = given
         self._fingerprint = settings.fingerprint
         self._tells_revisions = not settings.predicts
-        self._clock_guard = ClockGuard()
-        self._notices = Notices(SYSTEM.notices)
         if settings.is_open:
             self._notices.say("no_keys")
         self._metrics = PartyMetrics()
@@ -66,7 +56,6 @@ class FdsklWorker:
                 settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0)
             )
         self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
-        self._tasks: dict[int, WorkerPartition] = {}
         self._actives: dict[int, ActivePartition] = {}
 
     @property
@@ -120,22 +109,17 @@ class FdsklWorker:
         which = f"; nothing came from {', '.join(missing)}" if missing else ""
         return NOBODY_ANSWERS.format(self._reply_deadline.patience, which, WORKER)
 
-    def notices(self) -> Iterable[OperatorNotice]:
-        return self._notices.collect()
-
-    def forget(self, name: str) -> bool:
-        return False
+    def _new_task(self, partition: int) -> WorkerPartition:
+        return WorkerPartition(self.settings, self.given, partition, self._metrics, self._notices)
 
     def open(self, partition: int) -> None:
-        self._clock_guard.opened()
-        task = self._tasks[partition] = WorkerPartition(
-            self.settings, self.given, partition, self._metrics, self._notices
-        )
+        super().open(partition)
         if self.settings.is_active:
+            task = self._tasks[partition]
             self._actives[partition] = ActivePartition(self.settings, self.given, task, self._active_figures)
 
     def close(self, partition: int) -> None:
-        del self._tasks[partition]
+        super().close(partition)
         self._actives.pop(partition, None)
         if not self._tasks:
             self._reply_deadline.answered()
@@ -192,19 +176,9 @@ class FdsklWorker:
     # ---- state
 
     def changed_state(self) -> Iterable[StateChange]:
-        for partition, task in self._tasks.items():
-            if partition in self._actives:
-                self._actives[partition].labelled.flush()
-            for key, value in task.parts.changed_state():
-                yield StateChange("state", partition, key, value)
-
-    def restore(self, change: StateChange) -> None:
-        if change.value is None:
-            return
-        try:
-            self._tasks[change.partition].parts.restore(change.key, change.value)
-        except UNDECODABLE as error:
-            raise PeerError("malformed", f"the party's state: {error}") from None
+        for active in self._actives.values():
+            active.labelled.flush()
+        return super().changed_state()
 
     def measure(self) -> Iterable[Measurement]:
         tasks, actives = self._tasks.values(), self._actives.values()

@@ -23,6 +23,7 @@ from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
+from streamfl.simulation.clients import PublishedPrediction
 
 __all__ = ["SimulatedFederation"]
 
@@ -185,14 +186,6 @@ class _Clock:
         self.now = max(self.now + 1.0, float(np.ceil(first)))
 
 
-class _Published(msgspec.Struct, gc=False):
-    """The fields of a prediction that the observer reads."""
-
-    client: str
-    sample: str
-    prediction: float | None
-
-
 class _Observer:
     """Reads what the federation publishes, as a user's consumer would."""
 
@@ -204,7 +197,7 @@ class _Observer:
         self.uplink_bytes = 0
         self.model_bytes = 0
 
-    def new_predictions(self) -> list[_Published]:
+    def new_predictions(self) -> list[PublishedPrediction]:
         predictions = []
         while polled := self._session.poll(0.0, 10_000):
             for record in polled.tables:
@@ -213,7 +206,8 @@ class _Observer:
                 else:
                     self.uplink_bytes += record_size(record)
             predictions += [
-                msgspec.json.decode(record.value or b"", type=_Published) for record in polled.records
+                msgspec.json.decode(record.value or b"", type=PublishedPrediction)
+                for record in polled.records
             ]
         return predictions
 

@@ -45,6 +45,7 @@ from streamfl.quasi_newton.messages import (
 from streamfl.quasi_newton.metrics import CoordinatorMetrics, MemberCounts
 from streamfl.quasi_newton.state import DESCENT, RUN
 from streamfl.roles.partitioned_role import Outbox
+from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["CoordinatorTask"]
@@ -80,7 +81,7 @@ class _Run(msgspec.Struct, array_like=True):
     key: bytes = b""
 
 
-class CoordinatorTask:
+class CoordinatorTask(PartsTask):
     """The state machine of the coordinator's partition."""
 
     def __init__(
@@ -140,9 +141,6 @@ class CoordinatorTask:
         """Nothing falls due by time. But after a restart the key may be a different one."""
         self._look_at_key()
         self._begin_if_all_are_ready()
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        self.parts.restore(key, value)
 
     def measure(self) -> Iterator[Measurement]:
         """Metrics of the phase, the loss, the pairs, and the traffic of an iteration."""

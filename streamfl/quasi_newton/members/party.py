@@ -49,6 +49,7 @@ from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
 from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
+from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.clock_guard import time_written_by
 
@@ -60,7 +61,7 @@ IMPLAUSIBLE = (
 )
 
 
-class PartyTask:
+class PartyTask(PartsTask):
     """The state machine of a party's partition. Subclasses have the parts of guest and host."""
 
     def __init__(

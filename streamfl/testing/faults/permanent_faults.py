@@ -15,7 +15,16 @@ import numpy as np
 
 from streamfl.runtime.bus import TopicPartition
 
-__all__ = ["DEAF", "GONE", "MUTE", "PermanentFault", "of_a_process", "with_a_process_left"]
+__all__ = [
+    "DEAF",
+    "GONE",
+    "MUTE",
+    "PermanentFault",
+    "of_a_member",
+    "of_a_partition",
+    "of_a_process",
+    "with_a_process_left",
+]
 
 # A deaf process can send but receives nothing. A mute process receives, but its messages are lost, so it
 # cannot request anything. A gone process has ended.
@@ -54,3 +63,15 @@ def of_a_process(draws: np.random.Generator, at: float, members: Sequence[str]) 
     member = members[int(draws.integers(len(members)))]
     how = (DEAF, MUTE, GONE)[int(draws.integers(3))]
     return PermanentFault(f"{member}-0 {how}", at, {f"{member}-0": how})
+
+
+def of_a_member(member: str, workers: Mapping[str, int], at: float) -> PermanentFault:
+    """No process of this member comes back. workers: by member, its number of processes."""
+    gone = {f"{member}-{number}": GONE for number in range(workers[member])}
+    return PermanentFault(f"{member} never comes back", at, gone)
+
+
+def of_a_partition(topic: str, partition: int, at: float) -> PermanentFault:
+    """A partition of an input cannot be read any more."""
+    what = f"partition {partition} of {topic} cannot be read"
+    return PermanentFault(what, at, {}, frozenset([(topic, partition)]))

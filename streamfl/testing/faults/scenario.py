@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import TopicSpec
@@ -40,6 +41,17 @@ class MembersScenario:
     def of(self, member: str) -> RoleSettings:
         """The settings of a member."""
         raise NotImplementedError
+
+    @property
+    def calm(self) -> Self:
+        """The same federation and data, one process of each member, and no fault."""
+        return replace(
+            self,
+            workers=dict.fromkeys(self.workers, 1),
+            rates=Rates(),
+            faulty_seconds=0.0,
+            readings=tuple(tuple(replace(one, at=0.0) for one in producer) for producer in self.readings),
+        )
 
     @property
     def faults(self) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from streamfl.contract.system import load
+from streamfl.contract.system import load, systems_with
+from streamfl.testing.faults.clients import client_scenarios
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Shape, Verdict, run
 from streamfl.testing.faults.rekeying import simulate
@@ -43,5 +44,11 @@ class FaultSimulation:
 
 def fault_simulations() -> dict[str, FaultSimulation]:
     """Fault simulations by name: those of every installed system, and that of the rekey command."""
-    own = {name: load(proof.faults) for name, proof in installed_proofs().items() if proof.faults}
-    return {**own, "rekey": FaultSimulation(simulate)}
+    members, found = systems_with("members"), dict[str, FaultSimulation]()
+    for name, proof in installed_proofs().items():
+        if proof.faults:
+            found[name] = load(proof.faults)
+        elif name in members:
+            check = load(proof.check) if proof.check else None
+            found[name] = FaultSimulation.of(*client_scenarios(load(members[name].members or ""), check))
+    return {**found, "rekey": FaultSimulation(simulate)}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
 from hypothesis import strategies as st
 
 from streamfl.contract.role import Record
+from streamfl.simulation.clients import ClientMembers, samples_of
 from streamfl.testing.extremes import Extreme
+from streamfl.testing.fuzz.clients import anybodys_samples, client_federation
 from streamfl.testing.fuzz.federations import FuzzedFederation
 from streamfl.testing.fuzz.member import PARTITIONS
 from streamfl.testing.subjects import Subject, Traffic
 
-__all__ = ["recorded_subject"]
+__all__ = ["client_subject", "recorded_subject"]
 
 
 def recorded_subject(
@@ -37,3 +40,11 @@ def recorded_subject(
         name: source.decode for name, source in (*one.channels.inputs.items(), *one.channels.tables.items())
     }
     return Subject(lambda: federation.build(one.settings), traffics(), anybody, decode)
+
+
+def client_subject(members: ClientMembers[Any]) -> Subject:
+    """The member that reads its users' samples."""
+    federation = client_federation(members)
+    return recorded_subject(
+        federation, members.reader, anybodys_samples(samples_of(federation.settings[members.reader]))
+    )

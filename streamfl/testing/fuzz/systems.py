@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
-from streamfl.contract.system import load
+from streamfl.contract.system import load, systems_with
+from streamfl.testing.fuzz.clients import client_targets
 from streamfl.testing.fuzz.targets import Target
 from streamfl.testing.proof import installed_proofs
 
@@ -14,7 +15,13 @@ __all__ = ["targets"]
 
 def targets(random: Random, only: str = "") -> Iterator[Target]:
     """Makes all targets whose names contain ``only``, one at a time."""
-    for proof in installed_proofs().values():
-        for name, make in load(proof.fuzz)(random).items() if proof.fuzz else ():
+    members = systems_with("members")
+    for system, proof in installed_proofs().items():
+        own: Mapping[str, Callable[[str], Target]] = {}
+        if proof.fuzz:
+            own = load(proof.fuzz)(random)
+        elif system in members:
+            own = client_targets(random, system, load(members[system].members or ""))
+        for name, make in own.items():
             if only in name:
                 yield make(name)

@@ -148,6 +148,7 @@ class RoleTarget(Target):
     """
 
     passing: Set[str] = frozenset()
+    _good = 0
 
     def __init__(self, name: str, random: Random, federation: FuzzedFederation, member: str) -> None:
         super().__init__(name, self.chosen(federation.heard(member)), random)
@@ -169,6 +170,11 @@ class RoleTarget(Target):
         """Give the member the recorded messages."""
         for message in self.messages:
             self.feed(message)
+
+    def good_name(self) -> str:
+        """A new name of a client or an entity."""
+        self._good += 1
+        return f"good-{self._good}"
 
     def greet(self) -> None:
         """Make a client known that the wrong messages never imitate."""

@@ -14,7 +14,7 @@ cut where theta_0 takes a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -32,11 +32,9 @@ from streamfl.contract.role import (
     Send,
     StateChange,
 )
-from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.labels import Label
-from streamfl.roles.notices import Notices
-from streamfl.state.clock_guard import ClockGuard
+from streamfl.roles.task_role import TaskRole
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import NOTHING
 from streamfl.vafl.coordinator.figures import CoordinatorFigures
@@ -58,7 +56,7 @@ __all__ = ["CoordinatorSnapshot", "VaflCoordinator"]
 STRETCH = 1000
 
 
-class VaflCoordinator:
+class VaflCoordinator(TaskRole[CoordinatorPartition]):
     """The member that knows the labels. It has one model per partition, for the entities whose key falls
     there.
 
@@ -67,10 +65,12 @@ class VaflCoordinator:
     settings, given: the coordinator's.
     """
 
+    # It works off every message at once, so nothing waits. Requests to parties have a time, which wake_at
+    # returns.
     prompt = True
-    full: Collection[int] = ()
 
     def __init__(self, settings: VaflSettings, given: CoordinatorGiven) -> None:
+        super().__init__(self._new_task, "the coordinator's state")
         self.settings = settings
         self.given = given
         self.parties = tuple(settings.federation.parties)
@@ -80,9 +80,6 @@ class VaflCoordinator:
         self._dtype = settings.dtype
         self._max_staleness = settings.learning.max_staleness
         self._numbers = {f"embeddings/{name}": number for number, name in enumerate(self.parties)}
-        self._clock_guard = ClockGuard()
-        self._tasks: dict[int, CoordinatorPartition] = {}
-        self._notices = Notices()
         self._figures = CoordinatorFigures()
         self._intake = Intake(settings, given, self._numbers)
         self._predictions = Predictions(settings, given, self._figures)
@@ -94,12 +91,6 @@ class VaflCoordinator:
     def wake_at(self) -> float | None:
         times = [self._watch.wake_at, *(task.entities.wake_at for task in self._tasks.values())]
         return min((at for at in times if at is not None), default=None)
-
-    @property
-    def waiting(self) -> Mapping[str, int]:
-        # The coordinator works off every message at once. Requests to parties have a time, which wake_at
-        # returns.
-        return {}
 
     @property
     def backlog(self) -> str | None:
@@ -114,17 +105,11 @@ class VaflCoordinator:
     def notices(self) -> Iterable[OperatorNotice]:
         return [*self._notices.collect(), *self._watch.notices()]
 
-    def forget(self, name: str) -> bool:
-        return False
-
-    def open(self, partition: int) -> None:
-        self._clock_guard.opened()
-        self._tasks[partition] = CoordinatorPartition(
-            self.settings, self.given, partition, self._intake, self._figures
-        )
+    def _new_task(self, partition: int) -> CoordinatorPartition:
+        return CoordinatorPartition(self.settings, self.given, partition, self._intake, self._figures)
 
     def close(self, partition: int) -> None:
-        del self._tasks[partition]
+        super().close(partition)
         if not self._tasks:
             self._watch.reset()
 
@@ -168,24 +153,15 @@ class VaflCoordinator:
 
     # ---- state
 
-    def changed_state(self) -> Iterable[StateChange]:
-        for partition, task in self._tasks.items():
-            for key, value in task.changed_state():
-                yield StateChange("state", partition, key, value)
-
     def restore(self, change: StateChange) -> None:
         if change.value is None:
             return
-        task = self._tasks[change.partition]
         if change.key.startswith(SPENT.prefix) and not self._release.noise:
             self._notices.add(
                 promise_ended("the coordinator", "privacy.reply_noise", self.settings.privacy.without_noise)
             )
-        try:
-            task.restore(change.key, change.value)
-        except UNDECODABLE as error:
-            raise PeerError("malformed", f"the coordinator's state: {error}") from None
-        if self._release.noise and task.head.told_bare:
+        super().restore(change)
+        if self._release.noise and self._tasks[change.partition].head.told_bare:
             raise PeerError("configuration", TOLD_BARE)
 
     def measure(self) -> Iterable[Measurement]:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import OperatorNotice, PeerError
+from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import encode_array
 from streamfl.learning.running_scale import RunningScale
-from streamfl.privacy.ledger import Ledger, promise_ended
+from streamfl.privacy.ledger import Ledger
 from streamfl.roles.received_numbers import is_to_come
 from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
 from streamfl.vafl.config import VaflSettings
@@ -177,15 +177,12 @@ class PartyPartition:
             self._scale_changed = False
             yield from changed_chunks(self._scale.arrays)
 
-    def restore(self, key: bytes, value: bytes) -> OperatorNotice | None:
-        """Restore one changelog key. Returns a notice for the operator, if there is one.
+    def restore(self, key: bytes, value: bytes) -> None:
+        """Restore one changelog key.
 
         Raises PeerError or ValueError for state that this party cannot have written, or must not go on from.
         """
         self._parts.restore(key, value)
-        if self._given.mechanism is None and key.startswith(SPENT.prefix):
-            return promise_ended(self._name, "[privacy]", self._settings.privacy.without_noise)
-        return None
 
     def _restore_scale(self, name: bytes, value: bytes) -> None:
         """The partition keeps its scale, whatever the settings say for new partitions."""

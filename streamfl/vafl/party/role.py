@@ -12,22 +12,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.contract.role import (
-    Headers,
-    Measurement,
-    OperatorNotice,
-    PeerError,
-    Received,
-    Rejection,
-    Send,
-    StateChange,
-)
-from streamfl.encoding.changelog_checks import UNDECODABLE
+from streamfl.contract.role import Headers, Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
+from streamfl.privacy.ledger import promise_ended
 from streamfl.records.samples import Sample
-from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.state.clock_guard import ClockGuard
+from streamfl.roles.task_role import TaskRole
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.given import PartyGiven
 from streamfl.vafl.messages import (
@@ -45,6 +35,7 @@ from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.party.partition import PartyPartition, PartySnapshot
 from streamfl.vafl.party.privacy_figures import measure_privacy
 from streamfl.vafl.privacy import Mechanism
+from streamfl.vafl.state import SPENT
 
 __all__ = ["PartySnapshot", "VaflParty"]
 
@@ -55,7 +46,7 @@ NO_GRADIENT = (
 )
 
 
-class VaflParty:
+class VaflParty(TaskRole[PartyPartition]):
     """One party of a vertical federation. Its features never leave it.
 
     settings, given: the party's.
@@ -67,6 +58,7 @@ class VaflParty:
     more."""
 
     def __init__(self, settings: VaflSettings, given: PartyGiven) -> None:
+        super().__init__(self._new_task, "a party's state")
         self.settings = settings
         self.given = given
         self.name = settings.required_party()
@@ -76,10 +68,7 @@ class VaflParty:
         self.mechanism = given.mechanism
         self._requests = settings.alignment.requests
         self._carry = given.carry
-        self._clock_guard = ClockGuard()
-        self._tasks: dict[int, PartyPartition] = {}
         self._metrics = PartyMetrics()
-        self._notices = Notices()
         self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
 
     @property
@@ -121,20 +110,11 @@ class VaflParty:
     def trouble(self) -> str | None:
         return NO_GRADIENT.format(self._reply_deadline.patience) if self._reply_deadline.overdue else None
 
-    def notices(self) -> Iterable[OperatorNotice]:
-        return self._notices.collect()
-
-    def forget(self, name: str) -> bool:
-        return False
-
-    def open(self, partition: int) -> None:
-        self._clock_guard.opened()
-        self._tasks[partition] = PartyPartition(
-            self.settings, self.given, partition, self._metrics.forgotten_entities
-        )
+    def _new_task(self, partition: int) -> PartyPartition:
+        return PartyPartition(self.settings, self.given, partition, self._metrics.forgotten_entities)
 
     def close(self, partition: int) -> None:
-        del self._tasks[partition]
+        super().close(partition)
         if not self._tasks:
             self._reply_deadline.answered()
 
@@ -201,23 +181,10 @@ class VaflParty:
 
     # ---- state
 
-    def changed_state(self) -> Iterable[StateChange]:
-        for partition, task in self._tasks.items():
-            for key, value in task.changed_state():
-                yield StateChange("state", partition, key, value)
-
     def restore(self, change: StateChange) -> None:
-        try:
-            self._restore(change)
-        except UNDECODABLE as error:
-            raise PeerError("malformed", f"a party's state: {error}") from None
-
-    def _restore(self, change: StateChange) -> None:
-        notice = (
-            None if change.value is None else self._tasks[change.partition].restore(change.key, change.value)
-        )
-        if notice is not None:
-            self._notices.add(notice)
+        super().restore(change)
+        if change.value is not None and self.mechanism is None and change.key.startswith(SPENT.prefix):
+            self._notices.add(promise_ended(self.name, "[privacy]", self.settings.privacy.without_noise))
 
     def measure(self) -> Iterable[Measurement]:
         tasks = self._tasks.values()

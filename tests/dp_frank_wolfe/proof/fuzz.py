@@ -85,7 +85,6 @@ class DPFrankWolfeTarget(ReplayedTarget):
 
     def begin(self) -> None:
         self.codec = codec(self.settings.message_bytes)
-        self._good = 0
         super().begin()
 
     def sent(self, send: Send) -> None:
@@ -102,8 +101,7 @@ class DPFrankWolfeTarget(ReplayedTarget):
             math.isfinite(one.value) for one in self.role.measure() if one.name not in ("epsilon", "rho")
         )
         if self.settings.role.kind == PARTY:
-            self._good += 1
-            assert self.feed(sample(self.settings, f"good-{self._good}", 1)) is None
+            assert self.feed(sample(self.settings, self.good_name(), 1)) is None
         else:
             public = Public(self.settings)
             norm = sum(float(abs(own).sum()) for own in self.task.estimator.weights.values())

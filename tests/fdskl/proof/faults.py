@@ -10,7 +10,7 @@ from fdskl.proof.scenario import LABELS, FdsklScenario, scenario, scenario_of_se
 
 from streamfl.contract.seeding import rng_for
 from streamfl.testing.faults.federation import Verdict, run
-from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
+from streamfl.testing.faults.permanent_faults import of_a_member, of_a_partition, of_a_process
 from streamfl.testing.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness", "simulate_several"]
@@ -74,15 +74,11 @@ def _with_a_fault_that_stays(seed: int) -> FdsklScenario:
     if kind == "party":
         others = [name for name in chosen.parties if name != chosen.active]
         absent = others[int(draws.integers(len(others)))]
-        permanent_fault = PermanentFault(
-            f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])}
-        )
+        permanent_fault = of_a_member(absent, workers, at)
         return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     topics = [*(f"samples-{name}" for name in chosen.parties), LABELS]
     place = topics[int(draws.integers(len(topics)))], int(draws.integers(chosen.partitions))
-    permanent_fault = PermanentFault(
-        f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place])
-    )
+    permanent_fault = of_a_partition(*place, at)
     return replace(chosen, permanent_fault=permanent_fault)
 
 

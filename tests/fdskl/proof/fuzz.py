@@ -152,7 +152,6 @@ class FdsklTarget(RoleTarget):
         # The last round that it knows of: its name, and the identity of its announcement.
         self.last: tuple[int, int, bytes] | None = None
         self._number = 1000
-        self._good = 0
         super().begin()
 
     def take(self, message: FuzzedRecord) -> str | None:
@@ -193,11 +192,6 @@ class FdsklTarget(RoleTarget):
             identity_of(content, self.settings.federation.name, 0),
         )
 
-    def good_entity(self) -> str:
-        """An entity that no party knows."""
-        self._good += 1
-        return f"good-{self._good}"
-
     def let_time_pass(self) -> None:
         """Pass the time after which everything that can expire has expired."""
         self.now += self.settings.alignment.expiry_seconds
@@ -229,7 +223,7 @@ class ActiveTarget(FdsklTarget):
 
     def goes_on(self) -> None:
         self.let_time_pass()
-        entity = self.good_entity()
+        entity = self.good_name()
         assert self.feed(sample(self.settings, entity, 1)) is None
         assert self.feed(entity_label(self.settings, entity, 1.0)) is None
         self.now += self.settings.aggregation.round_seconds
@@ -247,7 +241,7 @@ class OtherTarget(FdsklTarget):
 
     def goes_on(self) -> None:
         self.let_time_pass()
-        entity, partition = self.good_entity(), partition_of("good-1")
+        entity, partition = self.good_name(), partition_of("good-1")
         known = [one for one in self.messages if one.channel == "incarnations" and one.partition == partition]
         for one in known:
             assert self.feed(one) is None

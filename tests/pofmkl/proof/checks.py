@@ -16,7 +16,6 @@ from streamfl.contract.role import Record
 from streamfl.encoding.wire import decode_array, encoded_size
 from streamfl.pofmkl.client.bandwidth import UpdateCost
 from streamfl.pofmkl.client.client_record import ClientRecord
-from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, ShardVersion, Update, decode_model
 from streamfl.pofmkl.roles import learner as learner_of
@@ -26,12 +25,12 @@ from streamfl.pofmkl.state import BOOK, ROUND, SILENCE
 from streamfl.roles.rhythm import Rhythm
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.runtime.worker import Worker
 from streamfl.state.state_settings import STATE_SETTINGS_KEY
+from streamfl.testing.faults.clients import identity
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import require
 
-__all__ = ["check_alike", "check_bounds", "check_outcome", "check_said", "identity"]
+__all__ = ["check_alike", "check_outcome", "check_said"]
 
 # Samples that come together are summed in another order than single ones, in single precision.
 ROUNDING = 5e-5
@@ -49,39 +48,8 @@ class PredictionRecord(msgspec.Struct):
         return self.model_version if isinstance(self.model_version, tuple) else (self.model_version,)
 
 
-def identity(record: Record) -> tuple[str, str]:
-    """Client and sample of a prediction."""
-    prediction = _prediction(record)
-    return prediction.client, prediction.sample
-
-
 def _prediction(record: Record) -> PredictionRecord:
     return msgspec.json.decode(record.value or b"", type=PredictionRecord)
-
-
-def check_bounds(worker: Worker, scenario: Scenario) -> None:
-    """After every step: queues and open rounds are within their limits."""
-    figures = {figure.name: figure.value for figure in worker.measure()}
-    if isinstance(worker.role, PofmklClient):
-        # Counted here, because a wrong metric would check nothing.
-        waiting: Counter[int] = Counter()
-        for (partition, _), client in worker.role.snapshot().items():
-            waiting[partition] += client.waiting
-        room = scenario.waiting_limit + scenario.settings.bus.max_poll_records
-        for partition, count in waiting.items():
-            require(
-                count <= room, f"{count} samples or labels of partition {partition} wait, at most {room} may"
-            )
-    else:
-        most = figures["partitions"] * scenario.clients
-        require(
-            figures["round_waiting"] <= most,
-            f"{figures['round_waiting']:g} updates wait for a round, at most {most:g} may",
-        )
-    require(
-        figures["clients"] <= scenario.clients,
-        f"{figures['clients']:g} clients of {scenario.clients} are remembered",
-    )
 
 
 def check_said(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,8 +19,11 @@ from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.state import BOOK
+from streamfl.pofmkl.tools.members import MEMBERS
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SamplesSection
+from streamfl.simulation.clients import samples_of
+from streamfl.testing.fuzz.clients import CLIENTS, GOOD_CLIENT, ClientTarget, client_sample
 from streamfl.testing.fuzz.federations import FuzzedFederation, some_of_each, users_record
 from streamfl.testing.fuzz.member import PARTITIONS
 from streamfl.testing.fuzz.mutations import FuzzedRecord
@@ -31,8 +33,6 @@ from streamfl.testing.fuzz.targets import Arrays, Decoder, RoleTarget, Samples, 
 __all__ = ["CLIENT", "FEDERATIONS", "SERVER", "run", "targets"]
 
 CLIENT, SERVER = "client", "server"
-GOOD_CLIENT = "the-good-one"
-CLIENTS = ("press-1", "press-2", "pümpe")
 ROUNDS = 12
 
 NAMED = {
@@ -96,31 +96,18 @@ def _federation(content: Mapping[str, Any]) -> FuzzedFederation:
         "samples": {"topic": "readings", **content["samples"]},
         "learning": {"features_per_kernel": 2, "learning_rate": 0.1, **content["learning"]},
     }
-    own = {name: PofmklSettings(**{**given, "role": {"kind": f"pofmkl-{name}"}}) for name in (SERVER, CLIENT)}
+    settings = MEMBERS.of(PofmklSettings(**{**given, "role": {"kind": "pofmkl-client"}}))
+    own = {name: settings[name] for name in (SERVER, CLIENT)}
+    samples = samples_of(own[CLIENT])
 
     def written(number: int) -> Iterator[tuple[str, FuzzedRecord]]:
         for client in CLIENTS:
-            yield CLIENT, sample(own[CLIENT], client, number)
+            yield CLIENT, client_sample(samples, client, number)
             if own[CLIENT].labels is not None and number:
                 yield CLIENT, label(own[CLIENT], client, number - 1)
 
     # A round has fewer clients than the federation: it closes by its timeout.
     return FuzzedFederation(own, written, ROUNDS, moments=3, seconds=50.0)
-
-
-def sample(settings: PofmklSettings, client: str, number: int, label: bool = True) -> FuzzedRecord:
-    """A sample as the federation's users would write it."""
-    section = settings.samples
-    assert section is not None
-    inputs = [math.sin(number), math.cos(number / 3), number % 5 / 5]
-    content: dict[str, Any] = {}
-    if label and section.label is not None:
-        content[section.label] = float(number % 2) if section.label_range[0] == 0 else math.sin(number)
-    if isinstance(section.features, list):
-        content |= {"id": number, **dict(zip(section.features, inputs, strict=True))}
-    else:
-        content |= {"x": inputs}
-    return users_record("samples", section, client, content)
 
 
 def label(settings: PofmklSettings, client: str, number: int) -> FuzzedRecord:
@@ -162,24 +149,11 @@ class PofmklTarget(RoleTarget):
         return np.float64 if self.settings.learning.precision == "float64" else np.float32
 
 
-class ClientTarget(PofmklTarget):
+class PofmklClientTarget(PofmklTarget, ClientTarget):
     """A client's role. It reads its users' samples and the model's topic."""
 
-    _heard = 0
-
-    def greet(self) -> None:
-        assert self.feed(sample(self.settings, GOOD_CLIENT, 0, label=False)) is None
-
-    def take(self, message: FuzzedRecord) -> str | None:
-        if message.channel == "samples" and message.partition % len(PARTITIONS) in self.role.full:
-            return "held back"
-        return super().take(message)
-
     def goes_on(self) -> None:
-        before = self._heard
-        number = self.random.randrange(1000)
-        assert self.feed(sample(self.settings, GOOD_CLIENT, number, label=False)) is None
-        assert self._heard == before + 1, "a good sample was not predicted"
+        super().goes_on()
         waiting = [measured.value for measured in self.role.measure() if measured.name == "waiting_samples"]
         assert waiting[0] <= len(PARTITIONS) * 10_000 + 1
 
@@ -189,10 +163,7 @@ class ClientTarget(PofmklTarget):
             decode_array(
                 update.steps, self.dtype, (len(update.steps) // np.dtype(self.dtype).itemsize,), "steps"
             )
-            return
-        prediction = json.loads(send.value)
-        assert isinstance(prediction["prediction"], float), f"{prediction['prediction']} is no prediction"
-        self._heard += prediction["client"] == GOOD_CLIENT
+        super().sent(send)
 
 
 class ServerTarget(PofmklTarget):
@@ -272,4 +243,4 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
             made[f"samples {format} {fields}"] = partial(
                 Samples, messages=messages, random=random, section=chosen
             )
-    return made | member_targets(random, FEDERATIONS, {CLIENT: ClientTarget, SERVER: ServerTarget})
+    return made | member_targets(random, FEDERATIONS, {CLIENT: PofmklClientTarget, SERVER: ServerTarget})

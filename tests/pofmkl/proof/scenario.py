@@ -4,19 +4,29 @@ meet."""
 from __future__ import annotations
 
 import dataclasses
+import zlib
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from streamfl.contract.seeding import rng_for
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
+from streamfl.pofmkl.tools.members import MEMBERS
+from streamfl.runtime.bus import Bus
+from streamfl.runtime.worker import Worker
+from streamfl.simulation.clients import SAMPLES
+from streamfl.testing.faults.clients import ClientScenario, identity
+from streamfl.testing.faults.fault_rates import drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading
+from streamfl.testing.faults.observed_messages import require
 
 __all__ = ["Scenario", "scenario"]
 
-SAMPLES, LABELS = "samples", "labels"
+LABELS = "labels"
 # Seconds. A round with this timeout waits for every client.
 FOR_EVER = 1e6
 # Samples of each client after the final restart.
@@ -31,46 +41,22 @@ LATE_LABELS = {
 }
 
 
-@dataclass(frozen=True)
-class Scenario:
+@dataclass(frozen=True, kw_only=True)
+class Scenario(ClientScenario):
     """A federation under faults.
 
     exact: by a theorem, its model, its clients' state and its predictions equal those of a run without
-    faults, bit for bit. readings: in the order of each client, by the producer that writes them. last: those
-    after the final restart. faulty_seconds: faults occur only before this time.
+    faults, bit for bit.
+    waiting_limit: samples of a partition that may wait.
     """
 
-    seed: int
     settings: PofmklSettings
     exact: bool
-    client_workers: int
-    server_workers: int
-    partitions: int
     waiting_limit: int
-    readings: tuple[tuple[Reading, ...], ...]
-    last: tuple[Reading, ...]
-    rates: Rates
-    faulty_seconds: float
 
     @property
     def clients(self) -> int:
         return self.settings.federation.clients
-
-    @property
-    def samples(self) -> dict[str, list[Reading]]:
-        """Every sample, by client, in order."""
-        by_client: dict[str, list[Reading]] = {}
-        for reading in (*(one for producer in self.readings for one in producer), *self.last):
-            if reading.topic == SAMPLES:
-                by_client.setdefault(reading.client, []).append(reading)
-        return by_client
-
-    @property
-    def samples_written(self) -> tuple[int, int]:
-        """Samples written before the final restart, and in all."""
-        last = sum(one.topic == SAMPLES for one in self.last)
-        altogether = sum(map(len, self.samples.values()))
-        return altogether - last, altogether
 
     @property
     def patient(self) -> bool:
@@ -88,17 +74,77 @@ class Scenario:
     @property
     def calm(self) -> Scenario:
         """The same federation and data: one process of each kind, one partition, and no fault."""
-        return dataclasses.replace(
-            self,
-            client_workers=1,
-            server_workers=1,
-            partitions=1,
-            rates=Rates(),
-            faulty_seconds=0.0,
-            readings=tuple(
-                tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in self.readings
-            ),
+        return dataclasses.replace(super().calm, partitions=1)
+
+    @property
+    def servers_are_gone(self) -> bool:
+        """Whether the permanent fault stops all servers."""
+        servers = {f"server-{number}" for number in range(self.workers["server"])}
+        return self.permanent_fault is not None and servers <= self.permanent_fault.processes.keys()
+
+    def within_reach(self, bus: Bus) -> Scenario:
+        """The scenario without samples that could not be read: those of clients in unreadable partitions
+        without a prediction."""
+        unreadable = (
+            set()
+            if self.permanent_fault is None
+            else {partition for _, partition in self.permanent_fault.places}
         )
+        if not unreadable:
+            return self
+        hidden = {name for name in self.samples if zlib.crc32(name.encode()) % self.partitions in unreadable}
+        predicted = {identity(record) for record in bus.read(self.predictions)}
+
+        def readable(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
+            return tuple(
+                one
+                for one in readings
+                if one.client not in hidden or (one.client, one.content["id"]) in predicted
+            )
+
+        return dataclasses.replace(
+            self, readings=tuple(readable(own) for own in self.readings), last=readable(self.last)
+        )
+
+    @property
+    def repeatable(self) -> Collection[str]:
+        return {f"{self.settings.federation.name}.updates"}
+
+    @property
+    def tasks(self) -> int:
+        return self.partitions + (0 if self.servers_are_gone else self.settings.federation.shards)
+
+    def prepare(self, worker: Worker) -> None:
+        if isinstance(worker.role, PofmklClient):
+            worker.role.waiting_limit = self.waiting_limit
+            if self.exact:
+                learner = cast(Any, worker.role.learner)
+                learner.features = _RowByRow(learner.features)
+
+    def check_bounds(self, worker: Worker) -> None:
+        """Queues and open rounds are within their limits."""
+        figures = {figure.name: figure.value for figure in worker.measure()}
+        if isinstance(worker.role, PofmklClient):
+            # Counted here, because a wrong metric would check nothing.
+            waiting: Counter[int] = Counter()
+            for (partition, _), client in worker.role.snapshot().items():
+                waiting[partition] += client.waiting
+            room = self.waiting_limit + self.settings.bus.max_poll_records
+            for partition, count in waiting.items():
+                require(
+                    count <= room,
+                    f"{count} samples or labels of partition {partition} wait, at most {room} may",
+                )
+        else:
+            most, waits = figures["partitions"] * self.clients, figures["round_waiting"]
+            require(waits <= most, f"{waits:g} updates wait for a round, at most {most:g} may")
+        require(
+            figures["clients"] <= self.clients,
+            f"{figures['clients']:g} clients of {self.clients} are remembered",
+        )
+
+    def standing(self, bus: Bus, last: bool) -> str:
+        return super(Scenario, self.within_reach(bus)).standing(bus, last)
 
     def __str__(self) -> str:
         learning, uplink = self.settings.learning, self.settings.uplink
@@ -107,18 +153,15 @@ class Scenario:
             if uplink.budget_bytes_per_second
             else f"M = {uplink.kernels_per_upload}"
         )
-        faults = ", ".join(
-            f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value
-        )
         return (
             f"preset {learning.preset}, {learning.staleness}, {self.settings.bus.processing_guarantee}, "
             f"{self.clients} clients, {self.settings.kernel_count} kernels in "
             f"{self.settings.federation.shards} shards, {sent}, {self.partitions} partitions, "
-            f"{self.client_workers} client and {self.server_workers} server processes, "
+            f"{self.workers['client']} client and {self.workers['server']} server processes, "
             f"{self.samples_written[1]} "
             f"samples{', labels on a topic of their own' if self.late_labels else ''}, round timeout "
             f"{learning.round_timeout_seconds:g} s, "
-            f"{'compared bit by bit' if self.exact else 'counted and replayed'}; {faults}"
+            f"{'compared bit by bit' if self.exact else 'counted and replayed'}; {self.faults}"
         )
 
 
@@ -200,13 +243,13 @@ def scenario(seed: int) -> Scenario:
         before, after = readings[:-LAST_SAMPLES], readings[-LAST_SAMPLES:]
         by_client.append(_with_late_labels(draws, before) if late_labels else before)
         last += _with_late_labels(draws, after) if late_labels else after
-    producers = between(1, 3)
+    producers, client_workers, server_workers = between(1, 3), between(1, 3), between(1, 2)
     return Scenario(
         seed=seed,
+        members_of=MEMBERS,
         settings=settings,
         exact=exact,
-        client_workers=between(1, 3),
-        server_workers=between(1, 2),
+        workers={"server": server_workers, "client": client_workers},
         partitions=between(1, 4),
         # In lockstep without timeouts a partition's clients wait for each other: all samples that are ahead
         # have to fit.
@@ -262,3 +305,23 @@ def _with_late_labels(draws: np.random.Generator, samples: list[Reading]) -> lis
                 Reading(LABELS, sample.client, {"id": sample.content["id"], "y": said}, at, labelled=True)
             )
     return result
+
+
+class _RowByRow:
+    """A learner's features, computed one sample at a time: BLAS rounds a row differently in products of
+    different heights."""
+
+    def __init__(self, features: Any) -> None:
+        self._features = features
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._features, name)
+
+    def predict(self, inputs: Any, parameters: Any) -> Any:
+        count = len(inputs[0]) if isinstance(inputs, list) else len(inputs)
+
+        def row(number: int) -> Any:
+            one = slice(number, number + 1)
+            return [view[one] for view in inputs] if isinstance(inputs, list) else inputs[one]
+
+        return np.concatenate([self._features.predict(row(number), parameters) for number in range(count)])

@@ -49,7 +49,7 @@ def test_scenarios_are_of_every_kind() -> None:
     assert {one.settings.bus.processing_guarantee for one in chosen} == {"exactly_once", "at_least_once"}
     assert {one.settings.uplink.budget_bytes_per_second is None for one in chosen} == {True, False}
     assert {one.settings.federation.shards for one in chosen} == {1, 2, 3}
-    assert {(one.client_workers, one.server_workers) for one in chosen} == {
+    assert {(one.workers["client"], one.workers["server"]) for one in chosen} == {
         (c, s) for c in (1, 2, 3) for s in (1, 2)
     }
     assert {one.partitions for one in chosen} == {1, 2, 3, 4}

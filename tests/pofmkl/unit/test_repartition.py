@@ -13,7 +13,7 @@ import pytest
 from streamfl.cli.preflight import read_configuration
 from streamfl.contract.role import ConfigurationError
 from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.pofmkl.state import client_of
+from streamfl.pofmkl.state import CLIENT_STATE
 from streamfl.runtime import repartition
 from streamfl.runtime.bus import Outgoing, Step, Subscription, TopicSpec
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
@@ -154,7 +154,7 @@ class Plant:
     def check_homes(self) -> None:
         """All that is remembered of a client is where its records come, and nothing anywhere else."""
         for partition, key in self.state():
-            client = None if key.startswith(POSITION_KEY) else client_of(key)
+            client = None if key.startswith(POSITION_KEY) else CLIENT_STATE.client_of(key)
             assert client is None or partition == self.bus.partition_of(client.encode(), NOW)
 
     def begin(self) -> None:

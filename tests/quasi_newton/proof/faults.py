@@ -12,7 +12,7 @@ from streamfl.contract.seeding import rng_for
 from streamfl.simulation.vertical.members import LABELS, samples_topic
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Verdict, run
-from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
+from streamfl.testing.faults.permanent_faults import of_a_member, of_a_partition, of_a_process
 from streamfl.testing.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
@@ -66,15 +66,11 @@ def _with_a_fault_that_stays(seed: int) -> QuasiNewtonScenario:
         return replace(chosen, permanent_fault=of_a_process(draws, at, list(workers)))
     if kind == "member":
         absent = [*chosen.parties, C][int(draws.integers(len(chosen.parties) + 1))]
-        permanent_fault = PermanentFault(
-            f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])}
-        )
+        permanent_fault = of_a_member(absent, workers, at)
         return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     topics = [*(samples_topic(party) for party in chosen.parties), LABELS]
     topic = topics[int(draws.integers(len(topics)))]
-    permanent_fault = PermanentFault(
-        f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)])
-    )
+    permanent_fault = of_a_partition(topic, 0, at)
     return replace(chosen, permanent_fault=permanent_fault)
 
 

@@ -108,7 +108,6 @@ class QuasiNewtonTarget(ReplayedTarget):
 
     def begin(self) -> None:
         self.codec = codec(self.settings.message_bytes)
-        self._good = 0
         super().begin()
 
     def let_time_pass(self) -> None:
@@ -151,9 +150,9 @@ class QuasiNewtonTarget(ReplayedTarget):
         # There is no loss before the first epoch.
         assert all(math.isfinite(one.value) for one in self.role.measure() if one.name != "loss")
         if isinstance(self.task, PartyTask):
-            self._good += 1
-            assert self.feed(sample(self.settings, f"good-{self._good}", 1)) is None
-            assert f"good-{self._good}" in self.task.table._entries, "a good sample is not kept"
+            name = self.good_name()
+            assert self.feed(sample(self.settings, name, 1)) is None
+            assert name in self.task.table._entries, "a good sample is not kept"
         super().goes_on()
         task = self.task
         phase, end = (

@@ -12,7 +12,7 @@ from streamfl.contract.seeding import rng_for
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Federation, Verdict, run
 from streamfl.testing.faults.history import History
-from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
+from streamfl.testing.faults.permanent_faults import of_a_member, of_a_partition, of_a_process
 from streamfl.testing.faults.systems import FaultSimulation
 from streamfl.vafl.config import VaflSettings
 
@@ -69,14 +69,10 @@ def _with_a_fault_that_stays(seed: int) -> VaflScenario:
         },
     )
     if kind == "party":
-        permanent_fault = PermanentFault(
-            f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])}
-        )
+        permanent_fault = of_a_member(absent, workers, at)
     else:
         place = f"samples-{absent}", int(draws.integers(chosen.partitions))
-        permanent_fault = PermanentFault(
-            f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place])
-        )
+        permanent_fault = of_a_partition(*place, at)
     return replace(chosen, settings=settings, workers=workers, permanent_fault=permanent_fault, absent=absent)
 
 

@@ -161,13 +161,7 @@ class VaflTarget(RoleTarget):
     def begin(self) -> None:
         self.dtype: Any = np.float64 if self.settings.federation.precision == "float64" else np.float32
         self.answers: list[Send] = []
-        self._good = 0
         super().begin()
-
-    def good_entity(self) -> str:
-        """The name of a new entity."""
-        self._good += 1
-        return f"good-{self._good}"
 
     def measured(self, name: str) -> float:
         return sum(one.value for one in self.role.measure() if one.name == name)
@@ -212,7 +206,7 @@ class PartyTarget(VaflTarget):
             self.let_time_pass()
             assert self.measured("waiting_samples") < before, "samples wait for ever"
         self.let_time_pass()
-        entity = self.good_entity()
+        entity = self.good_name()
         self.answers = []
         assert self.feed(sample(self.settings, entity, 1)) is None
         (shown,) = [EMBEDDING.decode(one.value) for one in self.answers]
@@ -269,7 +263,7 @@ class CoordinatorTarget(VaflTarget):
 
     def goes_on(self) -> None:
         self.let_time_pass()
-        entity, number = self.good_entity(), self._good
+        entity, number = self.good_name(), self._good
         self.answers = []
         for name in GOOD:
             values = encode_array(np.full(self.settings.federation.embedding_size, 0.25, self.dtype))

@@ -15,7 +15,7 @@ from streamfl.contract.seeding import rng_for
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.members import HEAD, LABELS, samples_topic
-from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
+from streamfl.testing.faults.fault_rates import drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.observed_messages import Sent, require, sent
 from streamfl.testing.faults.scenario import MembersScenario
@@ -66,19 +66,6 @@ class VaflScenario(MembersScenario):
             f"{learning.wait_for}{bound}, {alignment.requests} requests, {self.partitions} partitions, "
             f"{dict(self.workers)} processes, {len(self.seen)} entities, {len(self.labels)} labels; "
             f"{self.faults}"
-        )
-
-    @property
-    def calm(self) -> VaflScenario:
-        """The same federation and data, one process of each kind, and no fault."""
-        return dataclasses.replace(
-            self,
-            workers=dict.fromkeys(self.workers, 1),
-            rates=Rates(),
-            faulty_seconds=0.0,
-            readings=tuple(
-                tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in self.readings
-            ),
         )
 
     @property

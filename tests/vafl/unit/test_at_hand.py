@@ -13,6 +13,7 @@ from streamfl.cli.preflight import read_configuration
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.vafl.state import ALIGNED_ENTITY, COORDINATOR_STATE
 
 CONFIGURATION = """
 [federation]
@@ -48,6 +49,13 @@ def test_a_member_can_be_looked_at_and_not_be_reset(
     assert code == 0
     assert {one["name"]: one["value"] for one in found["figures"]}["entities"] == 1
     assert sum(one["behind"] for one in found["inputs"]) == 0
+    remembered = {one["key"]: one["records"] for one in found["remembered"]}
+    assert (remembered.keys(), remembered[ALIGNED_ENTITY.key]) == (
+        {row.key for row in COORDINATOR_STATE.rows},
+        1,
+    )
+    code, _, error = run_command(monkeypatch, capsys, "inspect", config, "--client", "a")
+    assert (code, "has no clients" in error) == (2, True)
     before = list(bus.read("credit.vafl-coordinator.state"))
     code, _, error = run_command(monkeypatch, capsys, "reset", config, "--all")
     assert (code, "cannot be reset" in error) == (2, True)

@@ -1,1 +1,0 @@
-"""What people call: simulation, demo, replay and dashboard. No worker imports it."""
