@@ -1,11 +1,16 @@
-"""Members with keys, in a test's own folder."""
+"""Members with keys, in a test's own folder, and a federation of them on the memory bus."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import Record
 from streamfl.identity import (
     Identity,
@@ -18,9 +23,11 @@ from streamfl.identity import (
     write_members,
 )
 from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 
-__all__ = ["Keys", "again", "figure"]
+__all__ = ["Keys", "SignedFederation", "again", "figure", "kind_of"]
 
 
 @dataclass
@@ -78,3 +85,99 @@ def again(record: Record, topic: str | None = None, partition: int | None = None
         record.partition if partition is None else partition,
         record.headers,
     )
+
+
+def kind_of(record: Record) -> str:
+    """The kind of a message between members of a partitioned role."""
+    return str(msgspec.msgpack.decode(record.value or b"")[5])
+
+
+class SignedFederation:
+    """Members of the federation "f" with keys, on a memory bus whose topics have one partition.
+
+    members: the role of each. speaks_for_nobody: the member that leads. settings: of a member, with these
+    sections in them. keys: False: nobody signs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        members: Mapping[str, str],
+        speaks_for_nobody: str,
+        settings: Callable[[str, dict[str, dict[str, Any]]], RoleSettings],
+        keys: bool = True,
+    ) -> None:
+        self.keys = Keys(folder, "f")
+        for member, kind in members.items():
+            self.keys.add(member, kind, speaks_for=() if member == speaks_for_nobody else (member,))
+        self.now = 1_700_000_000.0
+        self.bus = MemoryBus(clock=lambda: self.now)
+        self.dead_letters: dict[str, str] = {}
+        self.workers: dict[str, Worker] = {}
+        for member in members:
+            sections = self.keys.sections(member) if keys else {}
+            self._start(member, settings(member, {**sections, "bus": {"commit_interval_ms": 0}}))
+
+    def _start(self, member: str, settings: RoleSettings) -> None:
+        self.dead_letters[member] = settings.dead_letters
+        specs = find_kind(settings.role.kind).topics(settings)
+        known = self.bus.describe([spec.name for spec in specs])
+        self.bus.create(
+            [type(spec)(spec.name, 1, spec.compacted) for spec in specs if spec.name not in known]
+        )
+        self.workers[member] = build_worker(
+            settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None
+        )
+
+    def settle(self, *without: str, rounds: int = 80) -> None:
+        """Steps of all members but these."""
+        for _ in range(rounds):
+            self.now += 0.25
+            for name, worker in self.workers.items():
+                if name not in without:
+                    worker.step(0.0)
+
+    def said(self, topic: str) -> list[Record]:
+        return list(self.bus.read(f"f.{topic}"))
+
+    def refused(self, member: str) -> Counter[str]:
+        """What a member refused, by reason."""
+        return Counter(
+            dict(letter.headers)["error"].decode() for letter in self.bus.read(self.dead_letters[member])
+        )
+
+    def check_all_signed(self, *topics: str) -> None:
+        """Whatever lies in these topics is signed, and nobody has refused anything."""
+        for topic in topics:
+            found = self.said(topic)
+            assert found
+            assert all("seal" in dict(record.headers) for record in found), topic
+        assert [self.refused(name) for name in self.workers] == [Counter()] * len(self.workers)
+
+    def check_strangers_are_refused(self, topic: str, hears: str, kind: str, elsewhere: str) -> None:
+        """Run until such a message is on its way, write it changed, unsigned and signed for another place,
+        and run to the end.
+
+        hears: the member that it is for. elsewhere: the topic that the third is from.
+        """
+        for _ in range(400):
+            self.settle(hears, rounds=1)
+            if any(kind_of(record) == kind for record in self.said(topic)):
+                break
+            self.workers[hears].step(0.0)
+        genuine = next(record for record in reversed(self.said(topic)) if kind_of(record) == kind)
+        value = genuine.value or b""
+        changed = value[:-1] + bytes([value[-1] ^ 1])
+        self.settle(hears, rounds=1)
+        self.bus.write(
+            [
+                again(msgspec.structs.replace(genuine, value=changed)),
+                Outgoing(genuine.topic, None, changed, genuine.partition),
+                again(self.said(elsewhere)[0], topic=genuine.topic),
+            ]
+        )
+        self.settle()
+        refused = self.refused(hears)
+        assert refused["unsigned"] == 1
+        assert sum(refused.values()) == 3
+        assert set(refused) <= {"unsigned", "forged", "not_a_member", "not_its_client"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from streamfl.contract.role import ConfigurationError
 
@@ -52,6 +53,7 @@ class Kernel:
             )
 
 
+@cache
 def paper_dictionary() -> tuple[Kernel, ...]:
     """51 Gaussian kernels of bandwidth sigma_i = 10^((2 i - 52) / 25), i = 1 .. 51: from 0.01 to 100.
 

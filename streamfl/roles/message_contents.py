@@ -24,12 +24,17 @@ Header = TypeVar("Header", bound=msgspec.Struct)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
+_codecs: dict[tuple[type[Any], int], Codec[Any]] = {}
 
 
 def message_codec(of: type[Header], content_bytes: int) -> Codec[Header]:
     """The codec of messages with at most ``content_bytes`` of content. Messages longer than a record are sent
     in fragments."""
-    return Codec(of, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
+    place = of, max(LARGEST_VALUE, content_bytes + HEADER_BYTES)
+    # The check of the type takes longer than all else that a small role does at its start.
+    if place not in _codecs:
+        _codecs[place] = Codec(*place)
+    return _codecs[place]
 
 
 def content_limits(content_bytes: int, fragment_bytes: int) -> Limits:

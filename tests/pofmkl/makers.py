@@ -4,6 +4,7 @@ could write."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -36,6 +37,13 @@ def room(mode: str) -> dict[str, Any]:
     return {"budget_bytes_per_second": 400.0} if mode.endswith("budget") else {"kernels_per_upload": 2}
 
 
+@cache
+def _validated(content: bytes) -> PofmklSettings:
+    """The laws make a role thousands of times, and most of that time would be the validation of its
+    settings."""
+    return PofmklSettings.model_validate(msgspec.json.decode(content))
+
+
 def new_client(
     learner: Learner,
     *,
@@ -59,21 +67,20 @@ def new_client(
         "dimension": learner.dimension,
         "sample_id": "id",
     }
-    settings = PofmklSettings.model_validate(
-        {
-            "federation": {"name": "plant", "seed": 1, "clients": clients, **(federation or {})},
-            "role": {"kind": "pofmkl-client"},
-            "samples": samples if labels is not None else {**samples, "label": "y"},
-            **(
-                {}
-                if labels is None
-                else {"labels": {"topic": "labels", "sample_id": "id", "label": "y", **labels}}
-            ),
-            # The preset that sends as many kernels as [uplink] says. The learner may be another's.
-            "learning": {"preset": "paper", "staleness": "async", "catch_up_samples": 0, **(learning or {})},
-            "uplink": uplink or {},
-        }
-    )
+    content = {
+        "federation": {"name": "plant", "seed": 1, "clients": clients, **(federation or {})},
+        "role": {"kind": "pofmkl-client"},
+        "samples": samples if labels is not None else {**samples, "label": "y"},
+        **(
+            {}
+            if labels is None
+            else {"labels": {"topic": "labels", "sample_id": "id", "label": "y", **labels}}
+        ),
+        # The preset that sends as many kernels as [uplink] says. The learner may be another's.
+        "learning": {"preset": "paper", "staleness": "async", "catch_up_samples": 0, **(learning or {})},
+        "uplink": uplink or {},
+    }
+    settings = _validated(msgspec.json.encode(content))
     own = {"encode": msgspec.json.encode, "original": float, **given}
     return PofmklClient(settings, ClientGiven(learner=learner, fingerprint=fingerprint, **own))
 
@@ -94,14 +101,13 @@ def new_server(
     kernels, features: N and D. dimension: of the samples. step: left out, that of equation (10).
     federation, learning: other keys of these sections.
     """
-    settings = PofmklSettings.model_validate(
-        {
-            "federation": {"name": "plant", "clients": clients, "features": dimension, **(federation or {})},
-            "role": {"kind": "pofmkl-server"},
-            "learning": {"features_per_kernel": features, **(learning or {})},
-            "kernels": {"views": ["centred"], "bandwidths": [1.0 + number for number in range(kernels)]},
-        }
-    )
+    content = {
+        "federation": {"name": "plant", "clients": clients, "features": dimension, **(federation or {})},
+        "role": {"kind": "pofmkl-server"},
+        "learning": {"features_per_kernel": features, **(learning or {})},
+        "kernels": {"views": ["centred"], "bandwidths": [1.0 + number for number in range(kernels)]},
+    }
+    settings = _validated(msgspec.json.encode(content))
     return PofmklServer(
         settings, ServerGiven(step=step or (lambda kernels: AveragedStep(clients)), fingerprints=fingerprints)
     )

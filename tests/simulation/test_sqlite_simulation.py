@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from functools import partial
 from typing import Any
 
 import pytest
+from fault_runs import check_seeds_hold, run_once
 from mutations import Mutation, check_caught, instead
 from pofmkl.proof.faults import simulate
 
@@ -35,15 +35,13 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 
     The file works the same for every system; test_systems.py has a few seeds of each.
     """
-    verdicts = [simulate(seed, "sqlite") for seed in range(20)]
-    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-    met = sum((verdict.faults for verdict in verdicts), Counter())
+    met = check_seeds_hold(simulate, range(20), "sqlite")
     assert set(met) == set(FAULTS) - KAFKA_ONLY
 
 
 def test_a_seed_is_one_history() -> None:
     """Protects the reproduction of a failure: it does not depend on the process id or the machine's clock."""
-    here = [simulate(seed, "sqlite").hash for seed in range(3)]
+    here = [run_once(simulate, seed, "sqlite").hash for seed in range(3)]
     program = (
         "from pofmkl.proof.faults import simulate\nprint(*(simulate(seed, 'sqlite').hash for seed in "
         "range(3)))"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from soak.configuration import all_topics
+from soak.configuration import all_topics, load_members, write_configuration
+from soak.subject import Left, Plan, SoakedSystem
 
 from streamfl.configuration.settings import BusSection, RoleSettings
 from streamfl.contract.role import Record
@@ -14,7 +16,7 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
 
-__all__ = ["run_calmly", "written_again"]
+__all__ = ["left_calmly", "run_calmly", "written_again"]
 
 # Seconds. Ticks that are due later are not waited for.
 SOON = 1.0
@@ -45,6 +47,15 @@ def run_calmly(
         while any(worker.step(0.0) for worker in workers):
             pass
     return {name: list(bus.read(name)) for name in topics}
+
+
+def left_calmly(system: SoakedSystem, plan: Plan, folder: Path, samples: int, at_once: int = 40) -> Left:
+    """What the first samples of the system's load leave behind. They are written so many at once. folder: of
+    the settings files."""
+    settings = load_members(write_configuration(system, plan, "kafka://127.0.0.1:1", folder))
+    parts = [range(at, min(at + at_once, samples)) for at in range(0, samples, at_once)]
+    load = [[one for number in part for one in system.records(plan, number)] for part in parts]
+    return Left(plan, settings, run_calmly(settings, [[*system.first(plan)], *load]))
 
 
 def written_again(records: Iterable[Record]) -> list[Outgoing]:

@@ -272,9 +272,11 @@ class Federation:
 
     def _is_out_of_reach(self, figure: Measurement) -> bool:
         """Whether a figure is the lag of a partition that nobody can read."""
-        permanent_fault, labels = self.scenario.permanent_fault, dict(figure.labels)
-        place = labels.get("topic", ""), int(labels.get("partition", 0))
-        return permanent_fault is not None and figure.name == LAG and place in permanent_fault.places
+        permanent_fault = self.scenario.permanent_fault
+        if permanent_fault is None or figure.name != LAG:
+            return False
+        labels = dict(figure.labels)
+        return (labels.get("topic", ""), int(labels.get("partition", 0))) in permanent_fault.places
 
     # ---- processes
 

@@ -45,7 +45,8 @@ class DPFrankWolfeScenario(MembersScenario):
     writing. labels: likewise, by entity. strangers: by topic, number of records that strangers wrote.
     fragment_bytes: of a message in one record; 0: the usual. absent: the party, or the server, that may send
     no more.
-    folder: where the run keeps secrets and ledgers. observed: what roles sent, committed or not.
+    folder: where the run keeps secrets and ledgers. observed: what roles sent, committed or not. _settings:
+    of each member, once made, because checks ask for them at every prediction.
     """
 
     sections: Mapping[str, Mapping[str, Any]]
@@ -58,6 +59,9 @@ class DPFrankWolfeScenario(MembersScenario):
     absent: str | None = None
     folder: Path = Path()
     observed: Observed = field(default_factory=Observed)
+    _settings: dict[str, DPFrankWolfeSettings] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __str__(self) -> str:
         learning, privacy = self.sections["learning"], self.sections["privacy"]
@@ -82,6 +86,11 @@ class DPFrankWolfeScenario(MembersScenario):
         return int(self.sections["window"]["rows"])
 
     def of(self, member: str) -> DPFrankWolfeSettings:
+        if member not in self._settings:
+            self._settings[member] = self._make(member)
+        return self._settings[member]
+
+    def _make(self, member: str) -> DPFrankWolfeSettings:
         own = members(ColumnFederation.model_validate(self.sections["federation"]))[
             HEAD if member == S else member
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from itertools import count
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.proof.faults import simulate
 from dp_frank_wolfe.proof.scenario import scenario
+from fault_runs import check_seeds_hold, check_seeds_repeat
 from msgspec import structs
 from mutations import Mutation, check_caught, instead, without, written
 
@@ -39,9 +39,7 @@ SEEDS = range(16)
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects the equality with the arithmetic alone, and what every release costs, whatever fails in
     between."""
-    verdicts = [simulate(seed) for seed in SEEDS]
-    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-    met = sum((verdict.faults for verdict in verdicts), Counter())
+    met = check_seeds_hold(simulate, SEEDS)
     # Members have to be exactly once: a release is no longer one release otherwise.
     assert set(met) >= set(FAULTS) - {"half a commit"}
     assert "half a commit" not in met
@@ -73,7 +71,7 @@ def test_scenarios_are_of_every_kind() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its noise and
     ledger files."""
-    assert [simulate(seed).hash for seed in (3, 8)] == [simulate(seed).hash for seed in (3, 8)]
+    check_seeds_repeat(simulate, 3, 8)
 
 
 def the_charge_comes_after_the_release(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from dp_frank_wolfe.soak import SOAK
-from soak.calm import run_calmly
-from soak.configuration import load_members, write_configuration
+from soak.calm import left_calmly
 from soak.subject import Left, Plan
 from soak.verdict import judge_topics
 
@@ -20,15 +19,7 @@ SAMPLES = 800
 @pytest.fixture(name="calm", scope="module")
 def _calm(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """What a short load leaves behind."""
-    plan = Plan("two-round", seed=7)
-    settings = load_members(
-        write_configuration(SOAK, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak"))
-    )
-    load = [
-        [one for number in range(at, at + 50) for one in SOAK.records(plan, number)]
-        for at in range(0, SAMPLES, 50)
-    ]
-    return Left(plan, settings, run_calmly(settings, [SOAK.first(plan), *load]))
+    return left_calmly(SOAK, Plan("two-round", seed=7), tmp_path_factory.mktemp("soak"), SAMPLES, at_once=50)
 
 
 def test_a_calm_run_is_right(calm: Left) -> None:

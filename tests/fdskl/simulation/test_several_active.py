@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
+from fault_runs import check_seeds_hold
 from fdskl.proof.faults import simulate_several
 from fdskl.proof.scenario import scenario_of_several
 from mutations import Mutation, after, check_caught, instead
@@ -25,9 +25,7 @@ SEEDS = range(24)
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects the one model of several active parties: aborted and repeated commits, moved partitions,
     workers cut off."""
-    verdicts = [simulate_several(seed) for seed in SEEDS]
-    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-    met = sum((verdict.faults for verdict in verdicts), Counter())
+    met = check_seeds_hold(simulate_several, SEEDS)
     # Half a commit there is with at_least_once alone.
     assert set(met) == set(FAULTS) - {"half a commit"}
     chosen = [scenario_of_several(seed) for seed in SEEDS]

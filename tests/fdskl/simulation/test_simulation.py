@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
+from fault_runs import check_seeds_hold, check_seeds_repeat
 from fdskl.proof.faults import simulate
 from fdskl.proof.scenario import FOR_EVER, scenario
 from mutations import Mutation, after, check_caught, instead, without, written
@@ -37,9 +37,7 @@ SEEDS = range(16)
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects exactly-once, one-time masks, the equations and progress of masked sums under faults at every
     call of the loop."""
-    verdicts = [simulate(seed) for seed in SEEDS]
-    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-    met = sum((verdict.faults for verdict in verdicts), Counter())
+    met = check_seeds_hold(simulate, SEEDS)
     assert set(met) == set(FAULTS)
 
 
@@ -67,7 +65,7 @@ def test_scenarios_are_of_every_kind() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and
     secrets."""
-    assert [simulate(seed).hash for seed in (3, 4)] == [simulate(seed).hash for seed in (3, 4)]
+    check_seeds_repeat(simulate, 3, 4)
 
 
 def one_key_for_all_lives(patch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
+from fault_runs import check_seeds_hold, run_once
 from pofmkl.proof.faults import simulate
 from pofmkl.proof.scenario import scenario
 
@@ -28,11 +28,7 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 
     A kind of fault that no longer came would protect nothing any more.
     """
-    verdicts = [simulate(seed) for seed in SEEDS]
-    assert [
-        f"make simulate SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure
-    ] == []
-    met = sum((verdict.faults for verdict in verdicts), Counter())
+    met = check_seeds_hold(simulate, SEEDS)
     assert set(met) == set(FAULTS)
     assert [kind for kind in FAULTS if met[kind] < 3] == []
 
@@ -62,7 +58,7 @@ def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: a run again, in another process with other hashes of text, is
     the same to the byte."""
     seeds = range(1, 4)
-    here = [simulate(seed) for seed in seeds]
+    here = [run_once(simulate, seed) for seed in seeds]
     assert {one.description.split(",")[0] for one in here} == {"preset paper", "preset default"}
     assert [one.lines for one in here] == [simulate(seed).lines for seed in seeds]
     program = f"from pofmkl.proof.faults import simulate; print(*(simulate(seed).hash for seed in {seeds}))"
@@ -76,7 +72,7 @@ def test_a_seed_is_one_history() -> None:
 
 def test_another_seed_is_another_history() -> None:
     """Protects the search: seeds that all did the same would find what one finds."""
-    assert len({simulate(seed).hash for seed in range(3)}) == 3
+    assert len({run_once(simulate, seed).hash for seed in range(3)}) == 3
 
 
 def test_a_failing_seed_says_how_to_run_it_again(
@@ -99,7 +95,7 @@ def test_a_seed_can_be_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr(sys, "argv", ["simulate", "--seed", "3", "--system", "pofmkl", "--transcript"])
     assert main() == 0
     out = capsys.readouterr().out
-    verdict = simulate(3)
+    verdict = run_once(simulate, 3)
     assert out.startswith("\n".join(verdict.lines))
     times = [float(line.split()[0]) for line in verdict.lines]
     assert times == sorted(times)

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from pofmkl.soak import READINGS, SOAK
-from soak.calm import run_calmly
-from soak.configuration import load_members, write_configuration
+from soak.calm import left_calmly
 from soak.subject import Left, Plan
 from soak.verdict import judge_topics
 
@@ -56,12 +55,7 @@ DAMAGE: dict[str, Callable[[Topics], None]] = {
 @pytest.fixture(name="calm", scope="module")
 def _calm(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """A short lockstep run without faults on the memory bus, which the verdict calls sound."""
-    plan = Plan("lockstep")
-    settings = load_members(
-        write_configuration(SOAK, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak"))
-    )
-    load = [record for number in range(100) for record in SOAK.records(plan, number)]
-    left = Left(plan, settings, run_calmly(settings, [load]))
+    left = left_calmly(SOAK, Plan("lockstep"), tmp_path_factory.mktemp("soak"), samples=100, at_once=100)
     assert judge_topics(SOAK, left).wrong == []
     return left
 

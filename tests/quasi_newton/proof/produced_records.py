@@ -126,8 +126,10 @@ class _Writer:
         """New entities of each party, with columns and labels."""
         found, draws = self._found, self._draws
         shared: list[str] = []
-        while len(shared) - sum(map(self._is_held_out, shared)) < common:
+        usable = 0
+        while usable < common:
             shared.append(f"{prefix}{len(shared)}")
+            usable += not self._is_held_out(shared[-1])
         own = {party: list(shared) for party in self._columns}
         number = 0
         for party, names in own.items():

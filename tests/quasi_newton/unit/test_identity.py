@@ -4,25 +4,19 @@ training goes on."""
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from identities import Keys, again
+from identities import SignedFederation
 from quasi_newton.federations import settings_of
 from quasi_newton.makers import problem
 
-from streamfl.contract.role import Record
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import Worker
 
 MEMBERS = {"g": GUEST, "h1": HOST, "c": COORDINATOR}
 SMALL: dict[str, Any] = {
@@ -31,32 +25,16 @@ SMALL: dict[str, Any] = {
 }
 
 
-class Federation:
-    """One guest, one host and a coordinator."""
+def signed_settings(member: str, sections: dict[str, dict[str, Any]]) -> QuasiNewtonSettings:
+    federation = {"name": "f", "parties": ["g", "h1"], **sections.get("federation", {})}
+    return settings_of(member, 1, columns=1, **{**sections, "federation": federation}, **SMALL)
+
+
+class Federation(SignedFederation):
+    """One guest, one host and a coordinator, and a table."""
 
     def __init__(self, folder: Path, keys: bool = True) -> None:
-        self.keys = Keys(folder, "f")
-        for member, kind in MEMBERS.items():
-            self.keys.add(member, kind, speaks_for=() if kind == COORDINATOR else (member,))
-        self.now = 1_700_000_000.0
-        self.bus = MemoryBus(clock=lambda: self.now)
-        self.dead_letters: dict[str, str] = {}
-        self.workers = {name: self.start(name, keys) for name in MEMBERS}
-
-    def start(self, member: str, keys: bool = True) -> Worker:
-        own = self.keys.sections(member) if keys else {}
-        sections = {"identity": own.get("identity", {}), "bus": {"commit_interval_ms": 0}}
-        federation = {"name": "f", "parties": ["g", "h1"], **own.get("federation", {})}
-        settings = settings_of(member, 1, columns=1, federation=federation, **sections, **SMALL)
-        self.dead_letters[member] = settings.dead_letters
-        specs = find_kind(settings.role.kind).topics(settings)
-        known = self.bus.describe([spec.name for spec in specs])
-        self.bus.create(
-            [type(spec)(spec.name, 1, spec.compacted) for spec in specs if spec.name not in known]
-        )
-        return build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
-
-    def write_table(self) -> None:
+        super().__init__(folder, MEMBERS, "c", signed_settings, keys)
         inputs, labels = problem(90, 2)
         for row in range(len(labels)):
             key = b"customer %d" % row
@@ -65,21 +43,6 @@ class Federation:
                     [Outgoing(f"{party}-samples", key, json.dumps({"x0": inputs[row, number]}).encode(), 0)]
                 )
             self.bus.write([Outgoing("labels", key, json.dumps({"y": int(labels[row] > 0)}).encode(), 0)])
-
-    def settle(self, *without: str, rounds: int = 80) -> None:
-        for _ in range(rounds):
-            self.now += 0.25
-            for name, worker in self.workers.items():
-                if name not in without:
-                    worker.step(0.0)
-
-    def said(self, topic: str) -> list[Record]:
-        return list(self.bus.read(f"f.{topic}"))
-
-    def refused(self, member: str) -> Counter[str]:
-        return Counter(
-            dict(letter.headers)["error"].decode() for letter in self.bus.read(self.dead_letters[member])
-        )
 
     def models(self) -> list[bytes]:
         tasks = [self.workers[name].role.task(0) for name in ("g", "h1")]  # type: ignore[attr-defined]
@@ -96,7 +59,6 @@ class Federation:
 def _usual(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """What is learnt without keys and without strangers."""
     federation = Federation(tmp_path_factory.mktemp("usual"), keys=False)
-    federation.write_table()
     federation.settle()
     return federation.models()
 
@@ -105,14 +67,11 @@ def test_keys_change_nothing_of_what_is_learnt(tmp_path: Path, usual: list[bytes
     """Protects a federation that gives its members keys: each of the three roles signs what it says, and
     hears the others."""
     federation = Federation(tmp_path)
-    federation.write_table()
     federation.settle()
     assert federation.models() == usual
-    for topic in ("g.uploads", "h1.uploads", "g.decisions", "h1.decisions", "h1.outputs", "h1.residuals"):
-        found = federation.said(topic)
-        assert found
-        assert all("seal" in dict(record.headers) for record in found), topic
-    assert [federation.refused(name) for name in MEMBERS] == [Counter()] * 3
+    federation.check_all_signed(
+        "g.uploads", "h1.uploads", "g.decisions", "h1.decisions", "h1.outputs", "h1.residuals"
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,33 +91,7 @@ def test_what_somebody_else_wrote_is_refused_and_the_training_goes_on(
     """Protects each link: whoever may write to the broker cannot begin, change or end a training in a
     member's name."""
     federation = Federation(tmp_path)
-    federation.write_table()
-    for _ in range(400):
-        federation.settle(hears, rounds=1)
-        if any(kind_of(record) == kind for record in federation.said(topic)):
-            break
-        federation.workers[hears].step(0.0)
-    genuine = next(record for record in reversed(federation.said(topic)) if kind_of(record) == kind)
-    value = genuine.value or b""
-    changed = value[:-1] + bytes([value[-1] ^ 1])
-    federation.bus.write(
-        [
-            again(msgspec.structs.replace(genuine, value=changed)),
-            Outgoing(genuine.topic, None, changed, genuine.partition),
-            # Signed by a member, for another place.
-            again(
-                federation.said("h1.uploads" if topic != "h1.uploads" else "g.uploads")[0],
-                topic=genuine.topic,
-            ),
-        ]
+    federation.check_strangers_are_refused(
+        topic, hears, kind, "h1.uploads" if topic != "h1.uploads" else "g.uploads"
     )
-    federation.settle()
-    refused = federation.refused(hears)
-    assert refused["unsigned"] == 1
-    assert sum(refused.values()) == 3
-    assert set(refused) <= {"unsigned", "forged", "not_a_member", "not_its_client"}
     assert federation.models() == usual
-
-
-def kind_of(record: Record) -> str:
-    return str(msgspec.msgpack.decode(record.value or b"")[5])

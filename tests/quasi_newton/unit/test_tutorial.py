@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shlex
 import tomllib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
-from command_line import run_command
 from page_commands import page_text
+from tutorials import CREDIT_FIELDS, Row, Tutorial, check_topics, files_of, simulated
 
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.key_file import make_key_file
@@ -24,20 +21,11 @@ from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import Worker
 
 PAGE = page_text("quasi-newton.md", "Tutorial")
-FILES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-BANK, SHOP, AUDITOR = range(3)
+FILES = files_of(PAGE)
+AUDITOR = 2
 WHO = ("the bank", "the shop", "the auditor")
-FIELDS = {
-    "accounts": ("age", "income", "debts"),
-    "baskets": ("visits", "returns"),
-    "outcomes": ("defaulted",),
-}
 ROWS = 1500
 
 
@@ -61,119 +49,64 @@ def test_its_configurations_are_valid() -> None:
 def test_its_table_of_topics_is_whole() -> None:
     """Protects whoever grants rights by the page: these topics and no others are there, and it says who
     writes and reads which."""
-    rows = re.findall(r"^\| (`credit[^|]*) \| ([^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE)
-    told = {
-        topic: (writer, reader) for names, writer, reader in rows for topic in re.findall(r"`(.*?)`", names)
-    }
-    settings = {name: read(file) for name, file in zip(WHO, FILES, strict=True)}
-    channels = {name: find_kind(item.role.kind).channels(item) for name, item in settings.items()}
-    for topic, (writer, reader) in told.items():
-        if topic.endswith(".state"):
-            continue
-        assert {name for name, one in channels.items() if topic in one.outputs.values()} == {writer}, topic
-        read_by = {
-            name for name, one in channels.items() if topic in [each.topic for each in one.inputs.values()]
-        }
-        assert read_by == {reader} - {"you"}, topic
-    every = {topic.name for item in settings.values() for topic in find_kind(item.role.kind).topics(item)}
-    assert told.keys() == {
-        name for name in every if name.startswith("credit.") and not name.endswith("dead-letters")
-    }
+    check_topics(PAGE, {name: read(file) for name, file in zip(WHO, FILES, strict=True)})
 
 
 @pytest.fixture(name="customers", scope="module")
-def _customers() -> list[dict[str, float]]:
+def _customers() -> list[Row]:
     """Who defaulted follows from the bank's and the shop's columns together."""
     draws = np.random.default_rng(4)
     inputs = draws.normal(size=(ROWS, 5)).round(3)
     defaulted = (inputs @ [0.5, -1.0, 0.5, 1.5, 1.5] + draws.logistic(size=ROWS) > 0.5).astype(float)
     # In the units of the page.
     inputs = inputs * [12, 9000, 700, 3, 2] + [45, 31000, 900, 6, 2]
-    columns = (*FIELDS["accounts"], *FIELDS["baskets"], "defaulted")
+    columns = [name for names in CREDIT_FIELDS.values() for name in names]
     return [
         dict(zip(columns, (*row, label), strict=True))
         for row, label in zip(inputs.tolist(), defaulted.tolist(), strict=True)
     ]
 
 
-class Tutorial:
-    """The three files of the page on a memory bus, the topics between them, and the time.
-
-    The secrets are made as the page says; the key is short and entities are few, so that it takes seconds.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.bus = MemoryBus(clock=lambda: self.now)
-        self.now = 1000.0
-        calls = iter(range(10**9))
-        key = make_key_file(
-            folder / "auditor.keys", 512, lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size)
-        )
-        secrets = {BANK: "own.secret", SHOP: "own.secret"}
-        self.settings: list[QuasiNewtonSettings] = []
-        for number, file in enumerate(FILES):
-            home = folder / str(number)
-            home.mkdir()
-            for name, content in (("own.secret", str(number)), ("link.secret", "both")):
-                (home / name).write_bytes(hashlib.sha256(content.encode()).digest())
-                (home / name).chmod(0o600)
-            own = tomllib.loads(file)
-            encryption = own["encryption"]
-            encryption |= {"key_fingerprint": key.public.fingerprint, "key_bits": 512, "study": True}
+def members_in(folder: Path) -> list[QuasiNewtonSettings]:
+    """The members of the page, with secrets made as it says. The key is short and entities are few, so that
+    it takes seconds."""
+    calls = iter(range(10**9))
+    key = make_key_file(
+        folder / "auditor.keys", 512, lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size)
+    )
+    members = []
+    for number, file in enumerate(FILES):
+        home = folder / str(number)
+        home.mkdir()
+        for name, content in (("own.secret", str(number)), ("link.secret", "both")):
+            (home / name).write_bytes(hashlib.sha256(content.encode()).digest())
+            (home / name).chmod(0o600)
+        own = tomllib.loads(file)
+        encryption = own["encryption"]
+        encryption |= {"key_fingerprint": key.public.fingerprint, "key_bits": 512, "study": True}
+        if number == AUDITOR:
+            encryption["key_file"] = str(folder / encryption["key_file"])
+        else:
             for setting in ("secret_file", "link_secret_file"):
-                if number in secrets:
-                    encryption[setting] = str(home / encryption[setting])
-            if number == AUDITOR:
-                encryption["key_file"] = str(folder / encryption["key_file"])
-            else:
-                own["alignment"]["entities"] = 1000
-            self.settings.append(QuasiNewtonSettings(**own))
-            topics = find_kind(self.settings[-1].role.kind).topics(self.settings[-1])
-            known = self.bus.describe([topic.name for topic in topics])
-            self.bus.create(
-                [
-                    replace(topic, partitions=topic.partitions or 1)
-                    for topic in topics
-                    if topic.name not in known
-                ]
-            )
-
-    def start(self) -> list[Worker]:
-        return [build_worker(own, self.bus, lambda: self.now, lambda: self.now) for own in self.settings]
-
-    def settle(self, workers: Sequence[Worker]) -> None:
-        """Until nothing has happened for longer than anybody is waited for."""
-        idle = 0
-        while idle < 40:
-            idle = 0 if sum(worker.step(0.0) for worker in workers) else idle + 1
-            self.now += idle > 0
-
-    def predictions(self) -> list[dict[str, Any]]:
-        return [json.loads(record.value or b"") for record in self.bus.read("credit.predictions")]
-
-    def write(self, topic: str, numbers: Iterable[int], customers: list[dict[str, float]]) -> None:
-        rows = [
-            (f"customer-{number}", {name: customers[number][name] for name in FIELDS[topic]})
-            for number in numbers
-        ]
-        self.bus.write([Outgoing(topic, name.encode(), json.dumps(row).encode()) for name, row in rows])
+                encryption[setting] = str(home / encryption[setting])
+            own["alignment"]["entities"] = 1000
+        members.append(QuasiNewtonSettings(**own))
+    return members
 
 
-def test_a_history_is_learnt_from_once_all_three_run(
-    tmp_path: Path, customers: list[dict[str, float]]
-) -> None:
+def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: list[Row]) -> None:
     """Protects a newcomer's first try: with the files of the page and secrets made as it says, a training
     begins by itself, of the customers that both know, and each party has weights of its own in the end. Then
     all whom both know are scored, as the page shows it, and so is who comes after a restart.
     """
-    tutorial = Tutorial(tmp_path)
-    workers = tutorial.start()
+    tutorial = Tutorial(members_in(tmp_path), "customer", customers, CREDIT_FIELDS, patience=40)
+    tutorial.start()
     # Each knows some that the other one does not.
-    tutorial.write("baskets", range(150, ROWS), customers)
-    tutorial.write("accounts", range(ROWS - 150), customers)
-    tutorial.write("outcomes", range(ROWS - 150), customers)
-    tutorial.settle(workers)
-    bank, shop, auditor = (cast(PartitionedRole[Any], worker.role).task(0) for worker in workers)
+    tutorial.write("baskets", range(150, ROWS))
+    tutorial.write("accounts", range(ROWS - 150))
+    tutorial.write("outcomes", range(ROWS - 150))
+    tutorial.settle()
+    bank, shop, auditor = (cast(PartitionedRole[Any], worker.role).task(0) for worker in tutorial.workers)
     assert isinstance(bank, PartyTask)
     assert isinstance(shop, PartyTask)
     assert isinstance(auditor, CoordinatorTask)
@@ -183,12 +116,12 @@ def test_a_history_is_learnt_from_once_all_three_run(
     models = [bank.iterates.model, shop.iterates.model]
     assert [len(model) for model in models if model is not None] == [4, 2]
     rows = pd.DataFrame(customers)
-    columns = rows[list(FIELDS["accounts"] + FIELDS["baskets"])]
+    columns = rows[list(CREDIT_FIELDS["accounts"] + CREDIT_FIELDS["baskets"])]
     columns = columns.clip(columns.quantile(0.01), columns.quantile(0.99), axis=1)
     scaled = ((columns - columns.mean()) / columns.std()).to_numpy()
     outputs = scaled[:, :3] @ models[0][:3] + models[0][3] + scaled[:, 3:] @ models[1]
     assert np.mean((outputs > 0) == (rows["defaulted"] > 0.5)) > 0.75
-    scored = tutorial.predictions()
+    scored = tutorial.contents("credit.predictions")
     newest = {one["entity"]: one for one in scored}
     assert newest.keys() == {f"customer-{number}" for number in range(150, ROWS - 150)}
     assert {(one["model"], one["probability"] is None) for one in newest.values()} == {(1, False)}
@@ -201,25 +134,23 @@ def test_a_history_is_learnt_from_once_all_three_run(
     assert np.mean((chances > 0.5) == (rows["defaulted"][numbers] > 0.5)) > 0.75
     (line,) = re.findall(r'^    (\{"entity".*\})$', PAGE, re.MULTILINE)
     assert list(json.loads(line)) == list(scored[-1])
-    for worker in workers:
-        worker.close()
-    workers = tutorial.start()
-    tutorial.settle(workers)
-    tutorial.write("accounts", range(ROWS - 150, ROWS), customers)
-    tutorial.settle(workers)
-    later = {one["entity"] for one in tutorial.predictions()[len(scored) :]}
+    tutorial.stop()
+    tutorial.start()
+    tutorial.settle()
+    tutorial.write("accounts", range(ROWS - 150, ROWS))
+    tutorial.settle()
+    later = {one["entity"] for one in tutorial.contents("credit.predictions")[len(scored) :]}
     assert later == {f"customer-{number}" for number in range(ROWS - 150, ROWS)}
-    again = [cast(PartitionedRole[PartyTask], worker.role).task(0) for worker in workers[:2]]
+    again = [cast(PartitionedRole[PartyTask], worker.role).task(0) for worker in tutorial.workers[:2]]
     for party, model in zip(again, models, strict=True):
         np.testing.assert_array_equal(party.iterates.model, model)
-    for worker in workers:
-        worker.close()
+    tutorial.stop()
 
 
 @pytest.mark.parametrize("name", ["bank", "shop", "auditor"])
 def test_the_command_that_says_whether_it_is_worth_it_runs(
     name: str,
-    customers: list[dict[str, float]],
+    customers: list[Row],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -227,12 +158,7 @@ def test_the_command_that_says_whether_it_is_worth_it_runs(
     """Protects the first thing that is tried: the command of the page takes any member's file as it stands
     there, without a broker, a key or a secret, and says what the shop's columns are worth.
     """
-    pd.DataFrame(customers).to_csv(tmp_path / "history.csv", index=False)
-    (tmp_path / "bank.toml").write_text(FILES[("bank", "shop", "auditor").index(name)])
-    (command,) = re.findall(r"^    streamfl (simulate .*)$", PAGE, re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    code, out, error = run_command(monkeypatch, capsys, *shlex.split(command), "--format", "json")
-    assert code == 0, error
-    found = json.loads(out)
+    file = FILES[("bank", "shop", "auditor").index(name)]
+    found = simulated(PAGE, tmp_path / "bank.toml", file, customers, monkeypatch, capsys)
     assert (found["guest"], found["entities"], found["test_entities"]) == ("bank", 1000, 300)
     assert found["auc"] > found["guest_alone"]["auc"] + 0.1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from fault_runs import check_seeds_hold, check_seeds_repeat
 from msgspec import structs
 from mutations import after, check_caught, instead, without
 from vafl.proof.faults import simulate
@@ -32,9 +32,7 @@ SEEDS = range(36)
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects exactly-once, the equations, quorums and progress of vertical learning under faults at every
     call of the loop."""
-    verdicts = [simulate(seed) for seed in SEEDS]
-    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-    met = sum((verdict.faults for verdict in verdicts), Counter())
+    met = check_seeds_hold(simulate, SEEDS)
     assert set(met) == set(FAULTS)
 
 
@@ -58,7 +56,7 @@ def test_scenarios_are_of_every_kind() -> None:
 
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte."""
-    assert [simulate(seed).hash for seed in (3, 4)] == [simulate(seed).hash for seed in (3, 4)]
+    check_seeds_repeat(simulate, 3, 4)
 
 
 @pytest.mark.parametrize(("seed", "rate"), [(6, 1e37), (22, 1e37)])
