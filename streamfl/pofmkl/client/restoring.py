@@ -36,7 +36,7 @@ class ClientRestoring:
         self._uploads = uploads
         self._means = means
         # What restores each row of the table, by prefix.
-        self._restores: dict[bytes, Restore] = {
+        self.restores: dict[bytes, Restore] = {
             CLIENT_RECORD.prefix: self._restore_client,
             CLIENT_PART.prefix: registry.restore_part,
             INPUT_MEANS.prefix: self._restore_means,
@@ -47,7 +47,7 @@ class ClientRestoring:
     def restore(self, change: StateChange) -> None:
         """Restore a change; PeerError if it is damaged, or of nothing that a client remembers."""
         prefix = prefix_of(change.key)
-        restore = self._restores.get(prefix)
+        restore = self.restores.get(prefix)
         if restore is None:
             raise PeerError("malformed", f"{change.key!r} is nothing that this client remembers")
         try:

@@ -89,12 +89,8 @@ class PofmklClient:
     """
 
     def __init__(self, settings: PofmklSettings, given: ClientGiven) -> None:
-        learner, learning, samples, labels = (
-            given.learner,
-            settings.learning,
-            settings.samples,
-            settings.labels,
-        )
+        learner, learning = given.learner, settings.learning
+        samples, labels = settings.samples, settings.labels
         assert samples is not None
         clients, shards = settings.federation.clients, settings.federation.shards
         self._carry = given.carry

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.kinds import CLIENT, SERVER
 from streamfl.simulation.clients import ClientMembers
 
 __all__ = ["MEMBERS"]

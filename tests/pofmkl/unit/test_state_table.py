@@ -21,7 +21,7 @@ def new_role(federation: str, member: str) -> Any:
 def owned(federation: str, member: str) -> set[bytes]:
     """The prefixes that the role has something for that restores them."""
     role = new_role(federation, member)
-    return {*(role if member == CLIENT else role._shards[0])._restores}
+    return {*(role._restoring.restores if member == CLIENT else role._shards[0]._restores)}
 
 
 def test_roles_restore_what_the_tables_say() -> None:
