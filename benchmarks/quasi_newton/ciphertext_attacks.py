@@ -13,8 +13,8 @@ from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, LINK_SECRET, key_of
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.quasi_newton.encryption.bignum import from_bytes, gcd
-from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import encode_ciphertexts
+from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD, EncryptedLink
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey

@@ -16,7 +16,7 @@ from scipy.stats import kstwobign
 from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, key_of
 from benchmarks.quasi_newton.gradient_attacks import make
-from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds, kinds
 from streamfl.quasi_newton.encryption.masks import Masks
 from streamfl.quasi_newton.encryption.packing import Packing

@@ -21,8 +21,8 @@ import phe
 
 from benchmarks.figures import Figure, size
 from streamfl.quasi_newton.encryption.bignum import long, product
-from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
+from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, generate_key
 from streamfl.quasi_newton.encryption.masks import Masks

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 __all__ = [
     "DEVIATIONS",
+    "DRAW_BITS",
     "DRAW_BYTES",
     "IntegerDistribution",
-    "choice",
+    "decay",
     "discrete_gaussian",
     "gaussian_variation",
 ]
@@ -78,27 +79,6 @@ class IntegerDistribution:
         return np.asarray(self._places[found] + self._first, dtype=np.int64)
 
 
-def choice(scores: Integers, rate: Fraction) -> IntegerDistribution:
-    """The exponential mechanism over whole scores: P(i) in proportion to e^(rate scores_i)   (McSherry and
-    Talwar 2007).
-
-    It is report-noisy-max with independent Gumbel noise of scale 1 / rate on each score. Let a score move by
-    at most D between neighbours. Then the logarithm of the ratio of P(i) lies in an interval of length 2 rate
-    D, the same for all i. The candidate's own weight contributes between -rate D and rate D; the logarithm of
-    the sums' ratio shifts all candidates by the same number.
-
-    scores: (candidates,). rate: above 0.
-    """
-    gaps = np.max(scores).astype(object) - scores.astype(object)
-    # A candidate that is further behind has a weight below 1 in 2^DRAW_BITS.
-    most = math.ceil(Fraction(DRAW_BITS) * Fraction(7, 10) / rate)
-    near = np.flatnonzero(gaps <= most)
-    weights = np.zeros(len(scores), dtype=object)
-    weights[near] = _decay(gaps[near], rate)
-    # Each weight is off by less than 2^-DRAW_BITS of the largest, whether it was left out or rounded.
-    return IntegerDistribution(weights, len(scores) * 2.0**-DRAW_BITS)
-
-
 @functools.lru_cache(maxsize=8)
 def discrete_gaussian(variance: Fraction) -> IntegerDistribution:
     """Whole numbers x with P(x) in proportion to e^(-x^2 / (2 variance))   (Canonne, Kamath and Steinke
@@ -131,7 +111,7 @@ def _furthest(variance: Fraction) -> int:
     return math.ceil(DEVIATIONS * math.sqrt(variance)) + 1
 
 
-def _decay(gaps: NDArray[Any], rate: Fraction) -> NDArray[Any]:
+def decay(gaps: NDArray[Any], rate: Fraction) -> NDArray[Any]:
     """2^WEIGHT_BITS e^(-rate gap) of each gap, a product over its digits."""
     weights = np.full(len(gaps), 1 << WEIGHT_BITS, dtype=object)
     digits = -(-int(max(gaps)).bit_length() // DIGIT_BITS)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from streamfl.dp_frank_wolfe.tools.direct import DirectFit
-from streamfl.privacy.integer_distribution import IntegerDistribution, choice
+from streamfl.privacy.exponential_mechanism import exponential_mechanism
+from streamfl.privacy.integer_distribution import IntegerDistribution
 from streamfl.privacy.integer_noise import IntegerNoise
 
 
@@ -43,7 +44,7 @@ class _Recorded:
         self, transcript: Transcript, scores: np.ndarray, rate: Fraction, forced: Transcript | None
     ) -> None:
         self._transcript, self._scores, self._rate, self._forced = transcript, scores, rate, forced
-        self._real: IntegerDistribution = choice(scores, rate)
+        self._real: IntegerDistribution = exponential_mechanism(scores, rate)
 
     def draw(self, bits: bytes) -> np.ndarray:
         number = len(self._transcript.choices)

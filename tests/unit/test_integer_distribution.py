@@ -13,6 +13,7 @@ import pytest
 from scipy.special import log_softmax
 from scipy.stats import chisquare
 
+from streamfl.privacy.exponential_mechanism import exponential_mechanism
 from streamfl.privacy.integer_distribution import (
     DEVIATIONS,
     DRAW_BYTES,
@@ -22,7 +23,6 @@ from streamfl.privacy.integer_distribution import (
     TABLE_BITS,
     WEIGHT_BITS,
     IntegerDistribution,
-    choice,
     discrete_gaussian,
 )
 from streamfl.privacy.release_bits import Release, release_bits
@@ -59,11 +59,11 @@ def test_a_choice_has_the_probabilities_of_a_softmax_far_into_its_tail() -> None
     """
     rate = Fraction(3, 1_000_003)
     scores = np.array([-(2**40), 5, 0, -(10**6), -(10**7), -2 * 10**7, -20_000_000 - 10**6, 5 - 3 * 10**6])
-    found = probabilities(choice(scores, rate), range(len(scores)))
+    found = probabilities(exponential_mechanism(scores, rate), range(len(scores)))
     wanted = np.exp(log_softmax(scores.astype(float) * float(rate)))
     assert wanted[5] < 1e-25
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-37)
-    assert choice(scores, rate).variation < 1e-35
+    assert exponential_mechanism(scores, rate).variation < 1e-35
 
 
 def test_draws_follow_the_weights() -> None:
@@ -156,7 +156,8 @@ def test_the_range_of_a_choice_is_reached_and_never_exceeded() -> None:
         scores = random.integers(-2000, 2000, 6)
         moved = np.where(np.arange(6) == 0, most, -most) if trial % 2 else random.integers(-most, most + 1, 6)
         first, second = (
-            np.log(probabilities(choice(given, rate), range(6))) for given in (scores, scores + moved)
+            np.log(probabilities(exponential_mechanism(given, rate), range(6)))
+            for given in (scores, scores + moved)
         )
         ratios = first - second
         nearest = max(nearest, float(np.ptp(ratios)))

@@ -37,7 +37,8 @@ from streamfl.dp_frank_wolfe.party.fit import ReleaseContext, column_scores
 from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Window, correlations
 from streamfl.dp_frank_wolfe.privacy.budget import choice_rate
 from streamfl.encoding.wire import Count
-from streamfl.privacy.integer_distribution import DRAW_BITS, choice
+from streamfl.privacy.exponential_mechanism import exponential_mechanism
+from streamfl.privacy.integer_distribution import DRAW_BITS
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import cost_of_choice
@@ -212,7 +213,7 @@ class PartySelection:
                 found = int(np.argmax(signed))
             else:
                 found = int(
-                    choice(signed, self._plan.rate).draw(
+                    exponential_mechanism(signed, self._plan.rate).draw(
                         self._bits(f"choice {number}", 1, (self._plan.rate,))
                     )[0]
                 )

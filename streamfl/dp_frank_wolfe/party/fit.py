@@ -27,7 +27,7 @@ from streamfl.dp_frank_wolfe.party.window import (
 )
 from streamfl.dp_frank_wolfe.privacy.budget import FitPlan
 from streamfl.encoding.wire import Count
-from streamfl.privacy.integer_distribution import choice
+from streamfl.privacy.exponential_mechanism import exponential_mechanism
 from streamfl.privacy.release_bits import Release, release_bits
 
 __all__ = ["BlockAnswer", "FitState", "PartyFit", "ReleaseContext", "column_scores", "predictions"]
@@ -220,7 +220,7 @@ class PartyFit:
             1,
             (self._plan.rate, columns.astype("<i8").tobytes()),
         )
-        return int(choice(scores, self._plan.rate).draw(bits)[0])
+        return int(exponential_mechanism(scores, self._plan.rate).draw(bits)[0])
 
     def _show(self, column: int) -> Integers:
         """The column's sums with noise. They follow from the window alone, so they are the same in any

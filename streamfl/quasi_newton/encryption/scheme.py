@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.bignum import from_bytes
-from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
+from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 from streamfl.quasi_newton.encryption.masks import Masks

@@ -21,7 +21,8 @@ from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.party.fit import column_scores, predictions
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, correlations
 from streamfl.dp_frank_wolfe.privacy.budget import choice_rate
-from streamfl.privacy.integer_distribution import DRAW_BYTES, choice
+from streamfl.privacy.exponential_mechanism import exponential_mechanism
+from streamfl.privacy.integer_distribution import DRAW_BYTES
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.zcdp import epsilon_of, range_of
 
@@ -106,7 +107,7 @@ def neighbouring_scores(columns: int, gap: float) -> tuple[np.ndarray, np.ndarra
 
 
 def drawing(scores: np.ndarray, rate: Fraction) -> Draw:
-    distribution = choice(scores, rate)
+    distribution = exponential_mechanism(scores, rate)
     return lambda count, name: distribution.draw(bits(count, name))
 
 

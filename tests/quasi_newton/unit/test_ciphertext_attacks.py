@@ -15,8 +15,8 @@ from scipy.stats import kstest
 
 from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption import blinding
-from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import encode_ciphertexts
+from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey
 from streamfl.quasi_newton.encryption.masks import Masks

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from quasi_newton.makers import problem, split
 
-from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 from streamfl.quasi_newton.encryption.masks import Masks

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfl.contract.role import PeerError
-from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds, kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey
 from streamfl.quasi_newton.encryption.packing import Packing

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.encryption import products
-from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 from streamfl.quasi_newton.encryption.products import add, add_plain, transposed_product
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
 from streamfl.contract.role import PeerError
-from streamfl.quasi_newton.encryption.blinding import Encryptor, exponent_bits
+from streamfl.quasi_newton.encryption.encryptor import Encryptor, exponent_bits
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey, generate_key
 from streamfl.quasi_newton.encryption.masks import Masks
