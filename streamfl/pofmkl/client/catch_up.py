@@ -167,7 +167,6 @@ class CatchUp:
 
         waiting: labels in hand, by partition.
         """
-        self._behind_now = {}
         before = self._versions or (0,) * len(versions)
         if versions != self._versions:
             self._versions = versions
@@ -207,7 +206,7 @@ class CatchUp:
             # further ahead.
             for partition in self._enough:
                 partition.in_hand = min(MOST_IN_HAND, 2 * partition.in_hand)
-        self._enough, self._granted = [], 0
+        self._enough, self._granted, self._behind_now = [], 0, {}
 
     def full(self, waiting: Mapping[int, int]) -> list[int]:
         """The partitions with enough samples in hand. waiting: samples in hand, by partition."""

@@ -34,7 +34,7 @@ class SampleRuns:
         loss: Loss,
     ) -> None:
         self._registry = registry
-        self._watch = watch
+        self.watch = watch
         self._labels = labels
         self._carry = carry
         self._logistic = loss is LOGISTIC
@@ -48,7 +48,7 @@ class SampleRuns:
         clients = self._registry.find_all(zip(partitions, names, strict=True))
         if clients is None or (self._logistic and not CLASSES.issuperset(labels)):
             return False
-        self._watch.samples(partitions, names, labels)
+        self.watch.samples(partitions, names, labels)
         keys, headers = [record.key for record in records], map(self._carry, records)
         self._labels.arrive_together(clients, zip(samples, keys, headers, strict=True))
         self._registry.hear_samples(
