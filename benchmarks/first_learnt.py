@@ -156,9 +156,9 @@ class Stream:
 
     @property
     def wake_at(self) -> float:
-        return min(
-            (worker.role.wake_at or self.now + LONGEST for worker in self.workers), default=self.now + LONGEST
-        )
+        asked = [worker.role.wake_at for worker in self.workers]
+        # 0.0 is a time, too: a role asks with it for a tick at once.
+        return min((at for at in asked if at is not None), default=self.now + LONGEST)
 
 
 SYSTEMS: dict[str, tuple[Callable[[], dict[str, RoleSettings]], str]] = {

@@ -154,6 +154,11 @@ class Shape(Protocol):
         """
 
 
+def _is_before(wake_at: float | None, soon: float) -> bool:
+    """Whether a role asks for a tick before this time. With 0.0 it asks for one at once."""
+    return wake_at is not None and wake_at < soon
+
+
 def _mended(chosen: Shape, kinds: Kinds) -> set[str]:
     """Changelogs that others may write into. A role repairs a damaged record there instead of refusing it."""
     found: set[str] = set()
@@ -264,7 +269,7 @@ class Federation:
         # The memory of learnt samples, by which late labels are recognised, expires much later. Such ticks do
         # not count.
         soon = self.scheduler.now + PATIENCE
-        ticks = [who for who, worker in workers if (worker.role.wake_at or soon) < soon]
+        ticks = [who for who, worker in workers if _is_before(worker.role.wake_at, soon)]
         standing = self.scenario.standing(self.bus, last)
         if not (standing or waits or ticks or unowned):
             return ""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import Headers
 from streamfl.dp_frank_wolfe import messages
 from streamfl.dp_frank_wolfe.messages import Entities, Manifest, Message, Partial, read_content
+from streamfl.dp_frank_wolfe.party import fit as party_fit
 from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.privacy.budget import score_sensitivity
@@ -241,7 +242,7 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
     def chosen(
         real: Callable[[Integers, Fraction], IntegerDistribution], module: str
     ) -> Callable[[Integers, Fraction], _Choice]:
-        bounded = module == f"{PACKAGE}.party_fit"
+        bounded = module == party_fit.__name__
         return lambda scores, rate: _Choice(real(scores, rate), observed, scores, rate, bounded=bounded)
 
     def froze(real: Callable[..., Window], _module: str) -> Callable[..., Window]:

@@ -24,6 +24,7 @@ from streamfl.dp_frank_wolfe.party import table as party_table
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
 from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.table import PartyTable
+from streamfl.dp_frank_wolfe.privacy import budget
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
 from streamfl.dp_frank_wolfe.server.announced import Announced
 from streamfl.dp_frank_wolfe.state import PARTY_FIT, SPENT
@@ -116,6 +117,12 @@ def a_sketch_is_drawn_anew_with_every_choice(patch: pytest.MonkeyPatch) -> None:
 
     instead(patch, PartyFit, "_bits", change)
     instead(patch, PartyFit, "_open_columns", shown_again)
+
+
+def choices_do_not_pay_for_predictions(patch: pytest.MonkeyPatch) -> None:
+    """A score is said to move by the label alone, so a choice tells more than the plan says."""
+    real = budget.choice_rate
+    patch.setattr(budget, "choice_rate", lambda cost, prediction_bound: real(cost, 0))
 
 
 def some_are_not_charged(patch: pytest.MonkeyPatch) -> None:
@@ -266,6 +273,7 @@ MUTATIONS: dict[str, Mutation] = {
     "noise: drawn anew when work is done again": noise_is_drawn_anew,
     "noise: a column's sketch is drawn anew": a_sketch_is_drawn_anew_with_every_choice,
     "budget: all of it for the first choice": plans_have_one_choice,
+    "budget: choices do not pay for predictions": choices_do_not_pay_for_predictions,
     "budget: epsilon is of each party": epsilon_is_of_each_party,
     "party: another ask is answered": another_ask_is_answered,
     "party: rows of the entity before": rows_of_the_entity_before,
