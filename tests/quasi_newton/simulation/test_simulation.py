@@ -313,7 +313,7 @@ def a_failed_training_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
 def another_party_finds_fewer_in_common(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, host: str, least: int, result: bytes) -> None:
         if self.progress.run == 1:
-            result = msgspec.msgpack.encode([{}])
+            result = msgspec.msgpack.encode(("", {}))
         real(self, host, least, result)
 
     instead(patch, GuestTask, "_keep_common", change)
