@@ -33,6 +33,7 @@ from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.trained_model import LatestModel
 from streamfl.quasi_newton.members.training_progress import FAILED
 from streamfl.quasi_newton.messages import Aligned, content_of, read_content
+from streamfl.quasi_newton.rows.batches import secret_start
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
@@ -320,11 +321,9 @@ def another_party_finds_fewer_in_common(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_failed_trainings_weights_are_kept(patch: pytest.MonkeyPatch) -> None:
-    real = party.secret_start
-
     def change(secret: bytes, context: bytes, columns: int) -> Any:
         name, _, own = msgspec.msgpack.decode(context)
-        return real(secret, msgspec.msgpack.encode((name, 1, own)), columns)
+        return secret_start(secret, msgspec.msgpack.encode((name, 1, own)), columns)
 
     patch.setattr(party, "secret_start", change)
 
