@@ -43,8 +43,8 @@ def check_scores(
     for one in found:
         require(one.entity in common, f"{one.entity} is scored, and not known to all")
         require(
-            0 < one.model <= len(outcomes),
-            f"{one.entity} is scored with model {one.model} of {len(outcomes)}",
+            outcomes[0].run <= one.model <= outcomes[-1].run,
+            f"{one.entity} is scored with model {one.model} of {[model.run for model in outcomes]}",
         )
         text = f"{one.entity}: revision {one.revision} follows {revisions[one.entity]} others"
         require(one.revision == revisions[one.entity], text)
@@ -56,15 +56,16 @@ def check_scores(
     )
     for version, own in sorted(by_version.items()):
         check_once(version, own)
-        check_outputs(chosen, outcomes[version - 1], own)
+        place = version - outcomes[0].run
+        check_outputs(chosen, outcomes[place], own)
         # An entity that joins a batch of the next training before it is scored is not used to judge the
         # model.
         check_probabilities(
-            bus, chosen, version, own, [set(model.names) for model in outcomes[version - 1 : version + 1]]
+            bus, chosen, version, own, [set(model.names) for model in outcomes[place : place + 2]]
         )
-    last = len(outcomes)
+    last = outcomes[-1].run
     unread = chosen.permanent_fault is not None and chosen.permanent_fault.places
-    if not chosen.settled or unread or last > chosen.guest.scoring.versions:
+    if not chosen.settled or unread or len(outcomes) > chosen.guest.scoring.versions:
         return
     missing = common & set(chosen.first) - {one.entity for one in by_version[last]}
     require(not missing, f"{len(missing)} entities are not scored with the last model: {sorted(missing)[:3]}")

@@ -3,6 +3,7 @@ members' secrets."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,20 +67,24 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     filled = len(batches_of(chosen, first)) > 0
     phases = {name: task.progress.phase for name, task in parties.items()}
     if FAILED in phases.values():
+        # The guest knows new entities after the final restart.
+        again = coordinator.run.run > 1 or chosen.permanent_fault is not None
+        require(again, "it failed, and the guest did not try again when more entities came")
         check_failed(chosen, phases, taken_up, may_be_few=not filled or not chosen.settled)
         return
     require(not chosen.fails, f"it should have failed: {chosen.fails}")
     require(set(phases.values()) == {TRAINED}, f"not all are trained: {phases}")
     batches = check_batches(chosen, parties, common)
-    ends = check_ends(bus, chosen, len(batches.names), batches.size)
+    failed = check_too_few(bus, chosen, filled=filled)
+    ends = check_ends(bus, chosen, len(batches.names), batches.size, failed)
     if chosen.settled and set(batches.names[: ends[0]]) <= first:
         require(
             list(batches.names[: ends[0]]) == batches_of(chosen, first),
             "the batches are not of what all parties knew",
         )
     outcomes: list[Expected] = []
-    for rows in ends:
-        outcomes.append(expected(chosen, batches.first(rows), outcomes[-1] if outcomes else None))
+    for run, rows in enumerate(ends, start=failed + 1):
+        outcomes.append(expected(chosen, run, batches.first(rows), outcomes[-1] if outcomes else None))
     for number, (party, task) in enumerate(parties.items()):
         check_party(party, task, outcomes[-1], number)
     check_coordinator(bus, chosen, coordinator, outcomes)
@@ -145,6 +150,7 @@ def check_failed(
     )
     reasons = [chosen.fails] if chosen.fails else []
     reasons += ["too few for a batch"] if may_be_few else []
+    few_common(chosen)
     known = any(reason in text for reason in reasons for text in troubles.values())
     require(known, f"it failed: {troubles}")
 
@@ -182,16 +188,52 @@ def check_batches(chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask],
     return Batches(order, raw, signs, size)
 
 
-def check_ends(bus: FaultyBus, chosen: QuasiNewtonScenario, rows: int, size: int) -> list[int]:
+def check_too_few(bus: FaultyBus, chosen: QuasiNewtonScenario, *, filled: bool) -> int:
+    """Returns how many trainings failed before one succeeded. Checks that too few entities were common each
+    time, and that this could be.
+
+    Parties that do not wait for all entities may begin with too few common ones. The guest then tries again
+    with the entities that have come since. filled: whether the entities of the first wave fill a batch.
+    """
+    uploads = messages_of(bus, f"{NAME}.{G}.uploads", bus.repeated)
+    runs = [one.run for one in uploads if one.kind == "failed"]
+    require(runs == list(range(1, len(runs) + 1)), f"trainings {runs} failed before one succeeded")
+    if chosen.settled:
+        text = "the entities of the first wave fill a batch" if filled else "the first wave fills no batch"
+        require(bool(runs) != filled, f"{text}, and {len(runs)} trainings failed")
+    others = sorted(set(runs) - few_common(chosen).keys())
+    require(not others, f"trainings {others} failed, but not because too few entities were common")
+    return len(runs)
+
+
+def few_common(chosen: QuasiNewtonScenario) -> dict[int, int]:
+    """By training for which the guest reported too few common entities: how many there were, the most if it
+    did the work again. Checks that they were too few."""
+    said = re.compile(r"training (\d+) has ended: (\d+) common entities are too few for a batch")
+    found = [match for match in map(said.match, sorted(chosen.observed.troubles)) if match is not None]
+    counts: dict[int, int] = {}
+    for match in found:
+        run, count = int(match[1]), int(match[2])
+        least = chosen.least_batch
+        require(count < least, f"{count} common entities were too few in training {run}, {least} are enough")
+        counts[run] = max(count, counts.get(run, 0))
+    return counts
+
+
+def check_ends(bus: FaultyBus, chosen: QuasiNewtonScenario, rows: int, size: int, failed: int) -> list[int]:
     """Returns how many rows each training learnt from. Checks that all parties agree, and that the number
-    never falls."""
+    never falls. failed: how many trainings failed before."""
     said = []
     for party in chosen.parties:
         joined = [
             one for one in messages_of(bus, f"{NAME}.{party}.uploads", bus.repeated) if one.kind == "joined"
         ]
         runs = [one.run for one in joined]
-        require(runs == list(range(1, len(runs) + 1)), f"{party} joined trainings {runs}")
+        first = failed + 1
+        require(
+            runs == list(range(first, first + len(runs))),
+            f"{party} joined trainings {runs}, and {failed} failed before",
+        )
         said.append([size * msgspec.msgpack.decode(one.content, type=Joined).batches for one in joined])
     ends = said[0]
     require(all(own == ends for own in said), f"parties joined trainings of so many rows: {said}")
@@ -226,8 +268,8 @@ def check_coordinator(
 ) -> None:
     """Check that every published step is that of the arithmetic, and that the last loss is stored."""
     told = messages_of(bus, f"{NAME}.{chosen.parties[0]}.decisions", bus.repeated)
-    for run, outcome in enumerate(outcomes, start=1):
-        trace = outcome.trace
+    for outcome in outcomes:
+        run, trace = outcome.run, outcome.trace
         steps = [
             msgspec.msgpack.decode(one.content, type=StepDecision)
             for one in told
@@ -253,12 +295,11 @@ def check_coordinator(
 
 def check_transcript(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence[Expected]) -> None:
     """Check that every topic holds its expected messages, in order, each once."""
-    traces = [outcome.trace for outcome in outcomes]
     topics = [*(f"{party}.{kind}" for party in chosen.parties for kind in ("uploads", "decisions"))]
     topics += [topic for topic in chosen.linked if topic.endswith((".outputs", ".residuals"))]
     for topic in topics:
         found = [(one.kind, one.run, one.round) for one in messages_of(bus, f"{NAME}.{topic}", bus.repeated)]
-        written = script(traces, topic)
+        written = script(outcomes, topic)
         pairs = enumerate(zip(found, written, strict=False))
         first = next((at for at, (one, other) in pairs if one != other), min(len(found), len(written)))
         require(

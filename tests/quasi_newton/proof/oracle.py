@@ -58,11 +58,13 @@ class Batches:
 
 @dataclass(frozen=True)
 class Expected:
-    """trace: of the training. names: of the entities that it learnt from. parties: in the order of the trace.
+    """run: the training's number. trace: of the training. names: of the entities that it learnt from.
+    parties: in the order of the trace.
 
     preparations: by party, the preprocessing fitted to its rows in the first training, and the columns that
     it kept then."""
 
+    run: int
     trace: Trace
     names: Sequence[str]
     parties: Sequence[str]
@@ -88,16 +90,15 @@ def size_of(chosen: QuasiNewtonScenario, entities: int) -> int:
     """Rows of a batch if the first training has this number of entities. If these are too few for
     learning.batch rows, but no party needs more, all of them; else learning.batch.
     """
-    learning = chosen.guest.learning
-    least = -(-learning.batch // 2)
-    for party, columns in chosen.columns.items():
-        made = columns * (8 if chosen.methods[party] == "quantile-bins" else 1) + (party == G)
-        least = max(least, learning.min_batch, 20 * made)
-    return entities if least <= entities < learning.batch else learning.batch
+    batch = chosen.guest.learning.batch
+    return entities if chosen.least_batch <= entities < batch else batch
 
 
-def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | None = None) -> Expected:
-    """The result of a training. before: the training before it, whose model it begins with."""
+def expected(
+    chosen: QuasiNewtonScenario, run: int, batches: Batches, before: Expected | None = None
+) -> Expected:
+    """The result of a training. run: its number. before: the training before it, whose model it begins
+    with."""
     settings = chosen.guest
     size = batches.size
     learning = replace(settings.learning.descent, batch=size)
@@ -125,7 +126,7 @@ def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | N
             }
             kept: Sequence[int] = [column for column in range(inputs.shape[1]) if column not in refused]
             secret = made_up_secrets.secret(made_up_secrets.path(party))
-            start = secret_start(secret, msgspec.msgpack.encode((NAME, 1, party)), len(kept) + own)
+            start = secret_start(secret, msgspec.msgpack.encode((NAME, run, party)), len(kept) + own)
         else:
             preprocessing, kept = before.preparations[party]
             start = before.trace.model[number]
@@ -141,7 +142,7 @@ def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | N
         )
         parties.append(Party(np.concatenate(pieces), start, muted))
     trace = train(parties, batches.signs, learning, np.arange(rows).reshape(-1, size), numbers=settings.kinds)
-    return Expected(trace, batches.names, chosen.parties, preparations)
+    return Expected(run, trace, batches.names, chosen.parties, preparations)
 
 
 def _unsupported(chosen: QuasiNewtonScenario, batch: Floats) -> list[int]:
@@ -172,15 +173,18 @@ def rounds_of(trace: Trace) -> list[int]:
     ]
 
 
-def script(traces: Sequence[Trace], topic: str) -> list[Line]:
+def script(outcomes: Sequence[Expected], topic: str) -> list[Line]:
     """The messages that one of the topics between members must have, in order, each once.
 
-    traces: of all trainings. topic: without the federation's name.
+    outcomes: of all trainings that succeeded. In those before them, too few entities were common.
+    topic: without the federation's name.
     """
     member, _, kind = topic.partition(".")
     lines: list[Line] = [("ready", 0, 0)] if kind == "uploads" else []
-    for run, trace in enumerate(traces, start=1):
-        rounds = rounds_of(trace)
+    for run in range(1, outcomes[0].run):
+        lines += _of_too_few(run, member, kind)
+    for number, outcome in enumerate(outcomes, start=1):
+        run, rounds = outcome.run, rounds_of(outcome.trace)
         if kind == "decisions":
             lines += [("begin", run, 0), *((what, run, one) for one in rounds for what in ("opened", "step"))]
         elif kind == "outputs":
@@ -196,5 +200,17 @@ def script(traces: Sequence[Trace], topic: str) -> list[Line]:
             each = ("gradient", "sums") if member == G else ("gradient",)
             lines += [("joined", run, 0), *((what, run, one) for one in rounds for what in each)]
             # A host is ready for another training at once, because the guest decides when there is one.
-            lines += [("ready", run, rounds[-1])] if member != G or run < len(traces) else []
+            lines += [("ready", run, rounds[-1])] if member != G or number < len(outcomes) else []
     return lines
+
+
+def _of_too_few(run: int, member: str, kind: str) -> list[Line]:
+    """The messages of a training for which the guest found too few common entities."""
+    if kind == "decisions":
+        # The guest knows of the failure.
+        return [("begin", run, 0), *([("failed", run, 0)] if member != G else [])]
+    if kind == "outputs":
+        return [("answer", run, 0)]
+    if kind == "residuals":
+        return [("blinded", run, 0)]
+    return [*([("failed", run, 0)] if member == G else []), ("ready", run, 0)]

@@ -40,6 +40,8 @@ SELDOM = 1_000.0
 ENTITIES_A_COLUMN = 20
 # Share of the seeds without failure that have another training.
 TRAINED_AGAIN = 0.4
+# Most columns that "quantile-bins" makes of one.
+MOST_BINS = 8
 METHODS = ("standardise", "clip", "rank", "signed-log", "none")
 
 
@@ -52,8 +54,8 @@ class QuasiNewtonScenario(MembersScenario):
     that it will know of the first wave, so that the rows of the first training are known.
     waits: by party, how many entities it waits for. known: by party and entity, all columns that ever count,
     in order. labels: by entity, likewise. first: entities of the first wave; there is a second one if there
-    is another training. fails: part of the text for the operator on why the training fails; empty: it does
-    not fail.
+    is another training. fails: part of the text for the operator on why every training fails; empty: the
+    last one does not have to.
     strangers: by topic, how many records strangers have written.
     fragment_bytes: bytes of a message in one record; 0: the usual.
     absent: the member that sends nothing after the fault, if any.
@@ -98,6 +100,11 @@ class QuasiNewtonScenario(MembersScenario):
     @property
     def masked(self) -> bool:
         return bool(self.sections["encryption"]["mask_gradients"])
+
+    @property
+    def least_batch(self) -> int:
+        """Fewest common entities that are enough for the first training."""
+        return _least_batch(self.sections["learning"], self.columns, self.methods)
 
     @property
     def again(self) -> bool:
@@ -171,8 +178,8 @@ class QuasiNewtonScenario(MembersScenario):
         return f"training is not over at {missing}" if missing else ""
 
     def _is_over(self, bus: Bus, party: str) -> bool:
-        """Whether the coordinator told a party that the training is over or failed, or the party told it of a
-        failure."""
+        """Whether the coordinator told a party that the latest training is over or failed, or the party told
+        it of the failure."""
         told = messages_of(bus, f"{NAME}.{party}.decisions")
         latest = max((one.run for one in told), default=0)
         ends = (one for one in reversed(told) if one.run == latest)
@@ -181,12 +188,24 @@ class QuasiNewtonScenario(MembersScenario):
             for one in ends
         ):
             return True
-        return any(one.kind == "failed" for one in messages_of(bus, f"{NAME}.{party}.uploads"))
+        said = messages_of(bus, f"{NAME}.{party}.uploads")
+        return any(one.kind == "failed" and one.run == latest for one in said)
 
 
 def _held_out(share: float) -> tuple[bytes, float]:
     """The guest's secret, and ``share``."""
     return made_up_secrets.secret(made_up_secrets.path(G)), share
+
+
+def _least_batch(learning: Mapping[str, Any], columns: Mapping[str, int], methods: Mapping[str, str]) -> int:
+    """Fewest common entities that fill the first batch: half of a whole batch, or more if a party has many
+    columns, but never more than a whole batch."""
+    whole = int(learning["batch"])
+    least = max(-(-whole // 2), int(learning["min_batch"]))
+    for party, count in columns.items():
+        made = count * (MOST_BINS if methods[party] == "quantile-bins" else 1) + (party == G)
+        least = max(least, ENTITIES_A_COLUMN * made)
+    return min(whole, least)
 
 
 def scenario(seed: int) -> QuasiNewtonScenario:
@@ -258,9 +277,12 @@ def scenario(seed: int) -> QuasiNewtonScenario:
             "key_bits": made_up_secrets.KEY_BITS,
             "key_fingerprint": made_up_secrets.fingerprint(),
         }
+    fails = {"few": "too few for a batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(failing, "")
     if failing == "few":
-        # Too few even with the entities that come last.
         common = between(batch // 2, batch - 1 - LAST_ENTITIES)
+        if common + LAST_ENTITIES >= _least_batch(sections["learning"], columns, methods):
+            # The first training fails. With the entities that come last, another one may succeed.
+            fails = ""
     else:
         common = batch * between(1, 1 if encrypted else 3) + between(0, 4)
     again = None
@@ -312,9 +334,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         first=data.first,
         rates=drawn_rates(draws, seed, True),
         faulty_seconds=faulty_seconds,
-        fails={"few": "too few for a batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(
-            failing, ""
-        ),
+        fails=fails,
         strangers=strangers,
         # Vectors are longer than this, so they are sent in fragments.
         fragment_bytes=between(200, 2_000) if chance(0.3) else 0,

@@ -29,9 +29,11 @@ from streamfl.quasi_newton.members.exchange import MessageExchange
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.readiness import HeldOut
+from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.trained_model import LatestModel
+from streamfl.quasi_newton.members.training_progress import FAILED
 from streamfl.quasi_newton.messages import Aligned, content_of, read_content
+from streamfl.quasi_newton.rows.batches import secret_start
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
@@ -75,6 +77,25 @@ def test_every_check_holds_and_every_fault_is_met(monkeypatch: pytest.MonkeyPatc
     assert set(met) >= set(FAULTS) - {"half a commit"}
     assert "half a commit" not in met
     assert second == {(2, True), (1, True)}
+
+
+@pytest.mark.parametrize("seed", [7007, 7022, 7147])
+def test_a_training_may_follow_one_with_too_few_entities(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects whoever begins early: a training that finds too few common entities fails, and the next one
+    learns from those that came since, with all that the checks ask.
+
+    7007 and 7022: every party waits for its whole first wave, and the last entities make it enough.
+    7147: parties begin before they know of the same entities.
+    """
+    began: list[int] = []
+
+    def noted(real: Any, bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence[Expected]) -> None:
+        began.append(outcomes[0].run)
+        real(bus, chosen, outcomes)
+
+    monkeypatch.setattr(checks, "check_transcript", partial(noted, checks.check_transcript))
+    assert simulate(seed).failure is None
+    assert began == [2]
 
 
 def test_scenarios_are_of_every_kind() -> None:
@@ -279,6 +300,34 @@ def what_was_published_is_not_remembered(patch: pytest.MonkeyPatch) -> None:
     instead(patch, Scores, "_restore", change)
 
 
+def entities_of_less_than_a_whole_batch_are_refused(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LearntBatches, "size_with", lambda self, entities, least=1: self.size or self._largest)
+
+
+def a_failed_training_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, now: float, written: float, *, fresh: bool = False) -> None:
+        real(self, now, written, fresh=fresh and self._progress.phase != FAILED)
+
+    instead(patch, Readiness, "came", change)
+
+
+def another_party_finds_fewer_in_common(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, host: str, least: int, result: bytes) -> None:
+        if self.progress.run == 1:
+            result = msgspec.msgpack.encode(("", {}))
+        real(self, host, least, result)
+
+    instead(patch, GuestTask, "_keep_common", change)
+
+
+def a_failed_trainings_weights_are_kept(patch: pytest.MonkeyPatch) -> None:
+    def change(secret: bytes, context: bytes, columns: int) -> Any:
+        name, _, own = msgspec.msgpack.decode(context)
+        return secret_start(secret, msgspec.msgpack.encode((name, 1, own)), columns)
+
+    patch.setattr(party, "secret_start", change)
+
+
 def probabilities_are_not_published(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GuestScoring, "_may_calibrate", lambda self: False)
 
@@ -319,6 +368,10 @@ MUTATIONS: dict[str, Mutation] = {
     "held out: the model is judged by what it has learnt": the_model_is_judged_by_what_it_has_learnt_from,
     "scores: what was published is not remembered": what_was_published_is_not_remembered,
     "scores: probabilities are not published": probabilities_are_not_published,
+    "too few: less than a whole batch is refused": entities_of_less_than_a_whole_batch_are_refused,
+    "too few: a failed training is not tried again": a_failed_training_is_not_tried_again,
+    "too few: enough are common, and not found": another_party_finds_fewer_in_common,
+    "too few: the next training begins with the failed one's weights": a_failed_trainings_weights_are_kept,
     "written: a label that there is not": written(
         b"entity/", lambda entity: structs.replace(entity, label=2)
     ),
@@ -347,6 +400,10 @@ TRIED_FIRST = {
     "held out: the model is judged by what it has learnt from": 3,
     "scores: what was published is not remembered": 3,
     "scores: probabilities are not published": 3,
+    "too few: less than a whole batch is refused": 7007,
+    "too few: a failed training is not tried again": 7022,
+    "too few: enough are common, and not found": SMALL,
+    "too few: the next training begins with the failed one's weights": 7147,
     "restored: without scores": 7,
     "restored: without sessions": 3,
     "restored: without the model": 7,
