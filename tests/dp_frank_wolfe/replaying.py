@@ -68,7 +68,7 @@ def transcript(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            f"streamfl.dp_frank_wolfe.{module}.choice",
+            f"streamfl.dp_frank_wolfe.{module}.exponential_mechanism",
             lambda scores, rate: _Recorded(found, scores, rate, forced),
         )
         patch.setattr(IntegerNoise, "add", told)

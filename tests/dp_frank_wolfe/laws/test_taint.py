@@ -70,7 +70,7 @@ def same_releases() -> Iterator[None]:
     else."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (party_fit, selection):
-            patch.setattr(module, "choice", lambda scores, rate: SameRelease(len(scores)))
+            patch.setattr(module, "exponential_mechanism", lambda scores, rate: SameRelease(len(scores)))
         patch.setattr(IntegerNoise, "add", lambda self, values, bits: np.arange(len(values), dtype=np.int64))
         yield
 

@@ -255,7 +255,7 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
 
     places: list[tuple[Any, str, Any]] = [(Outbox, "send", noted), (IntegerNoise, "add", added)]
     places.append((messages, "FRAGMENT_BYTES", fragment_bytes or messages.FRAGMENT_BYTES))
-    for name, change in (("release_bits", given), ("choice", chosen), ("assemble", froze)):
+    for name, change in (("release_bits", given), ("exponential_mechanism", chosen), ("assemble", froze)):
         # A module holds what it imports under its own name, so each importing module is patched.
         modules = [
             module

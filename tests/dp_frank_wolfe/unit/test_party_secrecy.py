@@ -57,7 +57,9 @@ def life(
     with monkeypatch.context() as patch:
         patch.setattr(IntegerNoise, "add", lambda noise, values, bits: np.arange(len(values), dtype=np.int64))
         for module in ("party.fit", "learning.selection"):
-            patch.setattr(f"streamfl.dp_frank_wolfe.{module}.choice", lambda scores, rate: _Fixed())
+            patch.setattr(
+                f"streamfl.dp_frank_wolfe.{module}.exponential_mechanism", lambda scores, rate: _Fixed()
+            )
         own = settings(folder, learning={"estimator": estimator})
         # The same ledger, from its beginning: of a head that others see nothing follows from what was noted
         # before.

@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import kstest
 
 from streamfl.contract.role import PeerError
-from streamfl.quasi_newton.encryption import blinding
+from streamfl.quasi_newton.encryption import encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import encode_ciphertexts
 from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import kinds
@@ -109,8 +109,8 @@ def test_no_h_comes_from_anybody(private: PaillierPrivateKey, monkeypatch: pytes
     ours = Encryptor(public, HOST).encrypt([41, -42], AT_HOST)
     assert [bare_plaintext(public, ciphertext) for ciphertext in ours] == [None, None]
 
-    table = blinding._fixed_base_table
-    monkeypatch.setattr(blinding, "_fixed_base_table", lambda base, bits, modulus: table(1, bits, modulus))
+    table = encryptor._fixed_base_table
+    monkeypatch.setattr(encryptor, "_fixed_base_table", lambda base, bits, modulus: table(1, bits, modulus))
     naive = Encryptor(public, HOST).encrypt([41, -42], AT_HOST)
     assert [bare_plaintext(public, ciphertext) for ciphertext in naive] == [41, -42]
 
