@@ -232,10 +232,8 @@ def main() -> None:
     )
     parser.add_argument("--rate", action="append", type=float, help=f"entities a second; left out: {RATES}")
     given = parser.parse_args()
-    systems, measured = (
-        given.system or list(SYSTEMS),
-        seconds_on_a_broker if given.broker else seconds_to_learn,
-    )
+    systems = given.system or list(SYSTEMS)
+    measured = seconds_on_a_broker if given.broker else seconds_to_learn
     print("| entities a second | " + " | ".join(systems) + " |")
     print("| --- |" + " --- |" * len(systems))
     for rate in given.rate or RATES:

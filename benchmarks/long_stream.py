@@ -46,10 +46,8 @@ def main() -> None:
     step = server_step(settings)(learner.kernels)
     theta = np.zeros((learner.kernels, learner.row_length), learner.dtype)
     rows = np.array([learner.borrow() for _ in range(CLIENTS)])
-    sent, sender = (
-        np.tile(np.arange(learner.kernels), CLIENTS),
-        np.repeat(np.arange(CLIENTS), learner.kernels),
-    )
+    sent = np.tile(np.arange(learner.kernels), CLIENTS)
+    sender = np.repeat(np.arange(CLIENTS), learner.kernels)
     generator = np.random.default_rng(0)
     errors = squares = total = 0.0
     largest_theta = largest_eigenvalue = 0.0

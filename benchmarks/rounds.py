@@ -60,10 +60,8 @@ def in_rounds(inputs: Floats, labels: Floats, present: NDArray[np.bool_], seed: 
             np.sort(order[place * sent : (place + 1) * sent])
             for order, place in zip(orders, bins, strict=True)
         ]
-        samples, held = (
-            np.repeat(np.arange(len(here)), [len(one) for one in kernels]),
-            np.concatenate(kernels),
-        )
+        samples = np.repeat(np.arange(len(here)), [len(one) for one in kernels])
+        held = np.concatenate(kernels)
         steps = taken.steps(samples, held, np.ones(len(held)))
         parameters = step.apply(parameters, held, steps).astype(learner.dtype)
     return predictions

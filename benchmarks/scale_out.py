@@ -36,12 +36,10 @@ __all__ = ["measure"]
 CONNECTORS, PARTITIONS = size(("kafka", "kafka+librdkafka"), ("kafka+librdkafka",)), 6
 # A record every 20 ms in each partition; quiet, then with one process more, then with one less, so many
 # seconds each.
-BEAT_SECONDS, QUIET_SECONDS, JOINED_SECONDS, LEFT_SECONDS = (
-    0.02,
-    size(5.0, 1.0),
-    size(20.0, 4.0),
-    size(15.0, 2.0),
-)
+BEAT_SECONDS = 0.02
+QUIET_SECONDS = size(5.0, 1.0)
+JOINED_SECONDS = size(20.0, 4.0)
+LEFT_SECONDS = size(15.0, 2.0)
 RESTORED_CLIENTS, RESTORED_SAMPLES = size(10_000, 50), size(4, 1)
 CLIENTS, SAMPLES, MOST_PROCESSES = size(1_000, 20), size(90_000, 400), size(3, 1)
 WAIT_SECONDS = 240.0

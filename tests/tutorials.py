@@ -56,13 +56,11 @@ class Tutorial:
         self.now = 1000.0
         self.bus = MemoryBus(clock=lambda: self.now)
         self.workers: list[Worker] = []
-        self._members, self._entity, self._rows, self._fields, self._patience = (
-            members,
-            entity,
-            rows,
-            fields,
-            patience,
-        )
+        self._members = members
+        self._entity = entity
+        self._rows = rows
+        self._fields = fields
+        self._patience = patience
         for settings in members:
             topics = find_kind(settings.role.kind).topics(settings)
             known = self.bus.describe([topic.name for topic in topics])

@@ -88,10 +88,8 @@ def scaled(
 
 def bike(folder: Path) -> Table:
     """Bicycles hired in an hour, by season, time and weather."""
-    low, high = (
-        np.array([1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]),
-        np.array([4, 1, 12, 23, 1, 6, 1, 4, 1, 1, 1, 1]),
-    )
+    low = np.array([1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0])
+    high = np.array([4, 1, 12, 23, 1, 6, 1, 4, 1, 1, 1, 1])
     return scaled("bike_hour", *_read(folder, "bike_hour"), low, high, (0, 1000))
 
 
@@ -197,10 +195,8 @@ def worth(folder: Path, draws: int) -> str:
         for rows in (FEW_ROWS, len(whole.labels)):
             table = replace(whole, features=whole.features[:rows], labels=whole.labels[:rows])
             windows = table.windows()
-            alone, pooled = (
-                max(map(table.least_squares, table.parts())),
-                table.least_squares(np.arange(table.features.shape[1])),
-            )
+            alone = max(map(table.least_squares, table.parts()))
+            pooled = table.least_squares(np.arange(table.features.shape[1]))
             for epsilon in WORTH_EPSILONS:
                 values = [
                     private(table, windows, LEARNING.estimator, epsilon, seed, True) for seed in range(draws)
@@ -232,10 +228,8 @@ def measured(folder: Path, draws: int) -> str:
     for make in TABLES:
         table = make(folder)
         windows = table.windows()
-        alone, pooled = (
-            max(map(table.least_squares, table.parts())),
-            table.least_squares(np.arange(table.features.shape[1])),
-        )
+        alone = max(map(table.least_squares, table.parts()))
+        pooled = table.least_squares(np.arange(table.features.shape[1]))
         for epsilon in EPSILONS:
             for estimator in ESTIMATORS:
                 found = []
@@ -268,11 +262,9 @@ def main() -> None:
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:
         sys.exit("STREAMFL_DATA has to name the folder of the sets")
-    given, page, document = (
-        parser.parse_args(),
-        DOCS / "dp-frank-wolfe.md",
-        DOCS / "dp-frank-wolfe-privacy.md",
-    )
+    given = parser.parse_args()
+    page = DOCS / "dp-frank-wolfe.md"
+    document = DOCS / "dp-frank-wolfe-privacy.md"
     sections = {page: {"worth": worth(Path(folder), given.draws)}}
     if not given.only_worth:
         sections[document] = {"intercept": measured(Path(folder), given.draws)}

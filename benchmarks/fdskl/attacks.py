@@ -219,10 +219,8 @@ def affine_map(folder: Path) -> Iterator[Attack]:
         bandwidth = float(np.median(pdist(seen)))
         told = Federation(seen, SPLIT, bandwidth, private).told(FEATURES)
         places = up_to_an_affine_map(from_circle(told), bandwidth, columns)
-        best, rest = (
-            from_known_rows(places, hidden, len(hidden)),
-            from_known_rows(places, hidden, known)[known:],
-        )
+        best = from_known_rows(places, hidden, len(hidden))
+        rest = from_known_rows(places, hidden, known)[known:]
         return float(np.median(explained(best, hidden))), float(np.median(explained(rest, hidden[known:])))
 
     shared = found(False, inputs)

@@ -131,11 +131,9 @@ class Clients:
     def _follow(self, rows: Ints, clients: Ints, slots: Ints) -> None:
         """Samples go down the structure that their client knows. One that comes into another block is to be
         sent again."""
-        before, until, sample = (
-            self.block[rows, clients, slots],
-            self.until[clients],
-            self.ring[clients, slots],
-        )
+        before = self.block[rows, clients, slots]
+        until = self.until[clients]
+        sample = self.ring[clients, slots]
         block, cell, going = before.copy(), self.blocks["cell"][before], np.arange(len(rows))
         while len(going):
             at = cell[going]

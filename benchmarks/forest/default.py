@@ -147,10 +147,8 @@ class _Scales(ClientScales):
                 # No client has two samples: the spread of all is that of one.
                 within = (n[:, None] * (means - grand) ** 2).sum(0) / max(clients - 1, 1)
             own = moments[count].astype(float)[:, None]
-            own_mean, own_squares = (
-                moments[mean].reshape(len(own), -1),
-                moments[squares].reshape(len(own), -1),
-            )
+            own_mean = moments[mean].reshape(len(own), -1)
+            own_squares = moments[squares].reshape(len(own), -1)
             found[mean] = ((own * own_mean + worth * grand) / (own + worth)).reshape(found[mean].shape)
             variance = (own_squares + VARIANCE_PRIOR * within) / (np.maximum(own - 1, 0) + VARIANCE_PRIOR)
             scaled = variance * (own if count == "samples" else np.maximum(own - 1, 1))
@@ -227,10 +225,8 @@ def with_forest(
     by_kernels_prior[kernels:] = -np.log(2 * count)
     size = clients
     losses, counts = np.zeros((size, experts_in_all)), np.zeros(size)
-    weights, covariances = (
-        np.zeros((size, experts_in_all)),
-        np.tile(np.eye(experts_in_all) / RIDGE, (size, 1, 1)),
-    )
+    weights = np.zeros((size, experts_in_all))
+    covariances = np.tile(np.eye(experts_in_all) / RIDGE, (size, 1, 1))
     predictions = np.full((rounds, clients), np.nan)
     said: deque[tuple[Floats, Floats]] = deque()
     evidence = deque([np.zeros(experts_in_all)] * (lag + 1))

@@ -316,10 +316,8 @@ class Forest(Clients):
         self.stored = [held[~inside] for held in self.stored]
         order = np.argsort(of, kind="stable")
         of, starts = np.unique(of[order], return_index=True)
-        every, some = (
-            np.bitwise_and.reduceat(masks[order], starts),
-            np.bitwise_or.reduceat(masks[order], starts),
-        )
+        every = np.bitwise_and.reduceat(masks[order], starts)
+        some = np.bitwise_or.reduceat(masks[order], starts)
         if not self.rules.tight:
             every, some = every & cells["path"][of], some | ~cells["path"][of]
         old = cells["block"][of]
@@ -328,10 +326,8 @@ class Forest(Clients):
         line = np.broadcast_to(np.arange(len(of))[:, None], feature.shape)
         # A candidate with all items on one side cuts the cell: its parent's splits, and with `tight` all
         # others too.
-        above, below = (
-            (every[:, None] >> BITS & 1) == 1,
-            ((some[:, None] >> BITS & 1) == 0) & (self.rules.candidates > BITS),
-        )
+        above = (every[:, None] >> BITS & 1) == 1
+        below = ((some[:, None] >> BITS & 1) == 0) & (self.rules.candidates > BITS)
         np.maximum.at(low, (line[above], feature[above]), threshold[above])
         np.minimum.at(high, (line[below], feature[below]), threshold[below])
         cells["base"][of], cells["base_total"][of] = self._worth(of)

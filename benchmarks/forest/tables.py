@@ -130,10 +130,8 @@ class Tables:
         if self.enough(LABEL):
             grand, spread = self._fenced(LABEL)
             reach = self.rules.reach * spread[0]
-            self.label_low, self.label_high = (
-                float(_published(grand[0] - reach)),
-                float(_published(grand[0] + reach + 1e-9)),
-            )
+            self.label_low = float(_published(grand[0] - reach))
+            self.label_high = float(_published(grand[0] + reach + 1e-9))
             self.ranges.append((t, self.label_low, self.label_high))
         if self.gains.any():
             self.important = _published(shares(self.gains, self.rules.cap))

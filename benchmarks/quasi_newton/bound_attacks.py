@@ -84,11 +84,9 @@ def others_in_the_place_of_sums(folder: Path) -> Iterator[Attack]:
                 )
             )
         )
-    by, figure, protection = (
-        "a guest that cheats",
-        "share of 2 outputs read in a round",
-        "the loss is told to nobody",
-    )
+    by = "a guest that cheats"
+    figure = "share of 2 outputs read in a round"
+    protection = "the loss is told to nobody"
     yield Attack("outputs in the place of the loss", by, figure, read[0], protection, read[1], chance=0.0)
     # In the place of |g|^2, a bit above 1: the step's coefficient is largest_step / |g|.
     products = PRODUCTS.decode(np.array([2**56 + one, 2**56], dtype=object))

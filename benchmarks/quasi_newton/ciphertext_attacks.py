@@ -36,10 +36,8 @@ __all__ = [
 
 ROWS, SEED = 1000, 4
 NUMBERS = kinds(2, 300, 300)
-AT_HOST, AT_GUEST = (
-    RandomnessContext("credit", "1", "host", 0, "outputs"),
-    RandomnessContext("credit", "1", "guest", 0, "residuals"),
-)
+AT_HOST = RandomnessContext("credit", "1", "host", 0, "outputs")
+AT_GUEST = RandomnessContext("credit", "1", "guest", 0, "residuals")
 UPLOAD = RandomnessContext("credit", "1", "guest", 0, "gradient")
 TOPIC = "credit.host.residuals"
 

@@ -25,13 +25,7 @@ from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
-__all__ = [
-    "Heard",
-    "alike",
-    "distance_from_uniform",
-    "followed",
-    "slots_of",
-]
+__all__ = ["Heard", "alike", "distance_from_uniform", "followed", "slots_of"]
 
 Floats = NDArray[np.float64]
 LEARNING = DescentSettings(batch=300, memory=6, epochs=20, tolerance=0.0)
@@ -169,10 +163,8 @@ def _model(masked: bool, known_start: bool, run: str = "1") -> Floats:
             read = [slots_of(one, columns, kind, packing, int(key.n)) for one in residues]
             return [kind.decode(np.array(one, dtype=object)) / (4 * LEARNING.batch) for one in read]
 
-        gradients, curvatures = (
-            vectors(heard.gradients, numbers.gradients),
-            vectors(heard.curvatures, numbers.curvature),
-        )
+        gradients = vectors(heard.gradients, numbers.gradients)
+        curvatures = vectors(heard.curvatures, numbers.curvature)
         start = trace.weights[party][0] if known_start else np.zeros(columns)
         found.append(followed(start, gradients, curvatures, trace.coefficients, trace.pairs, LEARNING))
     return np.concatenate(found)
@@ -268,11 +260,9 @@ def uploads_of_residuals(folder: Path) -> Iterator[Attack]:
         read = slots_of(private.decrypt(packed), count, numbers.gradients, packing, int(key.n))
         return float(np.sum(np.sign(-np.array(read, float)) == labels[:count]) / ORACLE_BATCH)
 
-    name, by, figure = (
-        "residuals uploaded as a gradient",
-        "a host that cheats",
-        f"share of {ORACLE_BATCH} labels read in a round",
-    )
+    name = "residuals uploaded as a gradient"
+    by = "a host that cheats"
+    figure = f"share of {ORACLE_BATCH} labels read in a round"
     yield Attack(
         name, by, figure, found(None), "one decryption a party and round", found(allowed), chance=0.0
     )

@@ -163,11 +163,9 @@ def pooled_network(inputs: Floats, labels: Floats, square: bool, late: int, seed
         draws.uniform(-1, 1, shape) * np.sqrt(6 / sum(shape)) if len(shape) == 2 else np.zeros(shape)
         for shape in shapes
     ]
-    sums, predicted, rows = (
-        [np.zeros(shape) for shape in shapes],
-        np.empty(len(labels)),
-        _standardised(inputs),
-    )
+    sums = [np.zeros(shape) for shape in shapes]
+    predicted = np.empty(len(labels))
+    rows = _standardised(inputs)
     for begin in range(0, len(rows), late):
         layers, own = [rows[begin : begin + late]], labels[begin : begin + late]
         for layer in range(4):

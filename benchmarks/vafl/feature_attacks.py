@@ -54,10 +54,8 @@ def inverted_embeddings(folder: Path) -> Iterator[Attack]:
     """
     own = settings(NETWORK, 8)
     seeded, secret = (_inverted(own, run(own, own_start=own_start)) for own_start in (False, True))
-    figure, protection = (
-        "share of records with all 4 features found",
-        "first parameters from a secret of the party's own",
-    )
+    figure = "share of records with all 4 features found"
+    protection = "first parameters from a secret of the party's own"
     for name, attacker, count in (
         ("first embeddings inverted", "coordinator, or who reads embeddings", BATCH),
         (f"a party's {ENTITIES // BATCH} steps followed", "coordinator", ENTITIES),

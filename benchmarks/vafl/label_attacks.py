@@ -148,11 +148,9 @@ def two_federations(folder: Path) -> Iterator[Attack]:
 
     draws = np.random.default_rng(0).normal(0.0, np.sqrt(2), (2, 1_000_000))
     bound = float((np.abs(draws[0] + 1) > np.abs(draws[1])).mean())
-    name, by, protection = (
-        "two federations with one secret",
-        "all parties together",
-        "another federation.name, another noise",
-    )
+    name = "two federations with one secret"
+    by = "all parties together"
+    protection = "another federation.name, another noise"
     yield Attack(
         name,
         by,

@@ -204,8 +204,7 @@ def _end_to_end(kind: str) -> Iterator[Figure]:
     federations = [Federation(kind, ROUNDS) for _ in range(REPEATS // 4 + 1)]
     loops = [_Bare(ROUNDS) for _ in federations]
     bare, own = best_seconds(
-        [lambda number: loops[number].run(), lambda number: federations[number].run()],
-        len(federations) - 1,
+        [lambda number: loops[number].run(), lambda number: federations[number].run()], len(federations) - 1
     )
     embeddings = len(PARTIES) * ENTITIES * ROUNDS
     if any(federation.learnt() != embeddings for federation in federations):

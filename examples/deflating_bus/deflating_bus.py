@@ -70,10 +70,8 @@ class DeflatingSession:
 
     def poll(self, timeout: float, max_records: int) -> Polled:
         polled = self._inner.poll(timeout, max_records)
-        tables, records = (
-            [inflated(record) for record in polled.tables],
-            [inflated(record) for record in polled.records],
-        )
+        tables = [inflated(record) for record in polled.tables]
+        records = [inflated(record) for record in polled.records]
         return replace(polled, tables=tables, records=records)
 
     def restore(self, topic: str, partition: int) -> Iterator[Record]:

@@ -79,10 +79,8 @@ def _given(settings: DPFrankWolfeSettings) -> PartyGiven:
 
 
 def _public_of_party(settings: DPFrankWolfeSettings) -> Public:
-    own, dimension = (
-        settings.required_party(),
-        SampleReader(settings.required_samples("a party").samples).dimension,
-    )
+    own = settings.required_party()
+    dimension = SampleReader(settings.required_samples("a party").samples).dimension
     if dimension != settings.own_columns:
         raise ConfigurationError(
             f"samples.features: {dimension} columns, federation.columns says that {own!r} has "

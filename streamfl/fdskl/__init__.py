@@ -28,7 +28,7 @@ SYSTEM = System(
             "a sum from a party that sends to another one, or over other parties than the sender and those "
             "below it",
             f"give all members the same aggregation.topology, and {WRITERS}",
-        ),
+        )
     },
     notices={
         "first_entities": Reason("learning begins once enough samples were seen to standardise columns by"),

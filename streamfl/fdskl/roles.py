@@ -72,11 +72,9 @@ def _derived(secret: bytes, settings: FdsklSettings) -> bytes:
 def _table(settings: FdsklSettings) -> ChannelTable:
     """The channels of FDSKL. A topic between parties belongs to its reader: FEDERATION.READER.NAME."""
     own, samples = settings.required_party(), settings.required_samples(f"a {WORKER}")
-    federation, parties, actives = (
-        settings.federation.name,
-        settings.federation.parties,
-        settings.federation.active_parties,
-    )
+    federation = settings.federation.name
+    parties = settings.federation.parties
+    actives = settings.federation.active_parties
     predicts = settings.federation.active_party
     pairs = [(writer, reader) for writer in parties for reader in parties if writer != reader]
     sums = {

@@ -16,10 +16,8 @@ SETTINGS, STATE, METRICS, REASONS, RUNBOOK = "Settings", "State", "Metrics", "Re
 def page(system: System | None, note: str, sections: Mapping[str, str]) -> str:
     """The text of a system's page, or, for None, of every worker's. note: who writes it. sections: their text
     by heading."""
-    title, about = (
-        "every worker",
-        "Every worker has what this page lists, whatever its system. Each system has its own page.",
-    )
+    title = "every worker"
+    about = "Every worker has what this page lists, whatever its system. Each system has its own page."
     if system:
         title, about = system.name, f"This page is about the system `{system.name}`: {system.summary}. "
         about += f"What every worker has, whatever its system, is on [another page]({EVERY_WORKER}.md)."

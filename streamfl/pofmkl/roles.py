@@ -203,11 +203,9 @@ def _signing(settings: PofmklSettings) -> ModelSigning | None:
 
 def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -> None:
     """Raises ConfigurationError if a record of the client's state could exceed the largest record."""
-    kernels, features, shards = (
-        settings.kernel_count,
-        settings.learning.features_per_kernel,
-        settings.federation.shards,
-    )
+    kernels = settings.kernel_count
+    features = settings.learning.features_per_kernel
+    shards = settings.federation.shards
     most = settings.kernels_per_upload or kernels
     # An upload is gathered and stored in double precision, with its kernels' numbers and twice the versions
     # of all shards.
@@ -333,10 +331,8 @@ _SHARDS = "as federation.shards says"
 
 
 def _shared_channels(settings: PofmklSettings) -> list[Channel]:
-    name, one = (
-        settings.federation.name,
-        partial(Channel, partitions=settings.federation.shards, reason=_SHARDS),
-    )
+    name = settings.federation.name
+    one = partial(Channel, partitions=settings.federation.shards, reason=_SHARDS)
     return [
         one(
             name="updates",

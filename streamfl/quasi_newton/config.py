@@ -190,10 +190,8 @@ class QuasiNewtonSettings(VerticalSettings):
 
         At most half of the entities are held out, so as many entities as a whole batch has are enough.
         """
-        columns, whole = (
-            most_columns(self.preprocessing.method, self.columns) + self.is_guest,
-            self.learning.batch,
-        )
+        columns = most_columns(self.preprocessing.method, self.columns) + self.is_guest
+        whole = self.learning.batch
         return min(whole, max((whole + 1) // 2, least_batch(columns, self.learning.min_batch)))
 
     @property

@@ -155,10 +155,8 @@ def _layout(name: str, values: Sequence[bytes], given: TopicSection) -> dict[str
     if not lines:
         return {"columns": given.columns or ["column_1"]}
     found = guess_layout(lines)
-    delimiter, decimal = (
-        (None if found.delimiter == "," else found.delimiter),
-        (None if found.decimal == "." else found.decimal),
-    )
+    delimiter = None if found.delimiter == "," else found.delimiter
+    decimal = None if found.decimal == "." else found.decimal
     layout = {"columns": found.columns, "delimiter": delimiter, "decimal": decimal}
     return {key: value for key, value in layout.items() if getattr(given, key) is None}
 

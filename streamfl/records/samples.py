@@ -187,10 +187,8 @@ class SampleReader:
     def run(self, records: Sequence[Record]) -> list[Sample] | None:
         """The samples in these records of one partition; None if one of them may be refused, or records are
         decoded whole."""
-        values, keys = (
-            [record.value for record in records if record.value is not None],
-            [record.key for record in records],
-        )
+        values = [record.value for record in records if record.value is not None]
+        keys = [record.key for record in records]
         if self._decode is None or len(values) < len(records):
             return None
         key_size = max(map(len, filter(None, keys)), default=0)

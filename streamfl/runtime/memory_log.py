@@ -6,10 +6,7 @@ from bisect import bisect_left
 
 from streamfl.contract.role import ConfigurationError, Record, TopicSpec
 from streamfl.runtime.assignment import partition_of
-from streamfl.runtime.bus import (
-    Outgoing,
-    TopicState,
-)
+from streamfl.runtime.bus import Outgoing, TopicState
 
 __all__ = ["MemoryTopic", "PartitionLog"]
 

@@ -25,11 +25,7 @@ __all__ = ["SqliteBus", "connect"]
 
 SCHEME = "sqlite://"
 
-OPTIONS = {
-    "connect_timeout_seconds": 30.0,
-    "retention_hours": 168.0,
-    "session_timeout_seconds": 10.0,
-}
+OPTIONS = {"connect_timeout_seconds": 30.0, "retention_hours": 168.0, "session_timeout_seconds": 10.0}
 
 
 def connect(url: str, options: Mapping[str, Any]) -> SqliteBus:

@@ -14,15 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import cast
 
-from streamfl.contract.role import (
-    Channels,
-    Measurement,
-    NotYetReadable,
-    Rejection,
-    Role,
-    Send,
-    Work,
-)
+from streamfl.contract.role import Channels, Measurement, NotYetReadable, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,

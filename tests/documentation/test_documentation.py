@@ -101,10 +101,8 @@ def test_commands_in_the_documents_exist() -> None:
 def test_targets_of_make_in_the_documents_exist() -> None:
     """Protects users who copy a make command and its variables."""
     rules = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets, variables = (
-        set(re.findall(r"^([a-z-]+):", rules, re.MULTILINE)),
-        set(re.findall(r"\$\(([A-Z]+)\)", rules)),
-    )
+    targets = set(re.findall(r"^([a-z-]+):", rules, re.MULTILINE))
+    variables = set(re.findall(r"\$\(([A-Z]+)\)", rules))
     shown = [
         found
         for path in DOCUMENTS

@@ -222,10 +222,8 @@ class Hand:
             return "answers", Answers(answers, gap), message.iteration
         if message.kind == "choose":
             columns = np.array(self.selection.choose(), "<u4").tobytes()
-            values, two = (
-                encode_array(self.selection.values()),
-                public.settings.learning.estimator == "two-round",
-            )
+            values = encode_array(self.selection.values())
+            two = public.settings.learning.estimator == "two-round"
             norms = b"" if two else encode_array(self.selection.norms())
             return (
                 "chosen",

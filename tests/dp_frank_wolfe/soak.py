@@ -124,10 +124,8 @@ def members(plan: Plan) -> dict[str, Member]:
         if party:
             ledger = f'ledger = "ledger-{party}"\nledger_file = "{folder(plan) / party}.ledger"\n'
             ledger += f'secret_file = "{folder(plan) / party}.secret"'
-        kind, given = (
-            "party" if party else "server",
-            {"rows": ROWS, "iterations": ITERATIONS, "ledger": ledger},
-        )
+        kind = "party" if party else "server"
+        given = {"rows": ROWS, "iterations": ITERATIONS, "ledger": ledger}
         text = SECTIONS.format(name=FEDERATION, seed=plan.seed, kind=kind, estimator=plan.mode, **given)
         found[party or SERVER] = Member(
             text + (PARTY.format(party=party) if party else ""), 2 if party == PARTIES[0] else 1

@@ -76,10 +76,8 @@ def test_only_what_is_missing_or_of_other_code_is_run(tmp_path: Path, cache: Cac
 def test_a_hash_is_of_what_code_does(tmp_path: Path) -> None:
     """Protects against a changed constant with old figures, and against a comment that costs an hour."""
     source = tmp_path / "part.py"
-    method, stepped = (
-        Method("direct", ("*.py",)),
-        Method("direct", ("*.py",), {"learning": {"exploration": 0.0}}),
-    )
+    method = Method("direct", ("*.py",))
+    stepped = Method("direct", ("*.py",), {"learning": {"exploration": 0.0}})
     source.write_text("RATE = 1\n", encoding="utf-8")
     first = source_hash(method, tmp_path)
     source.write_text("# Half would do.\nRATE  =  1\n", encoding="utf-8")
@@ -188,11 +186,9 @@ def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
 
 def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:
     """Protects the reader from unmarked figures of two versions of the code side by side."""
-    one, two, other = (
-        Run("default", "air", 40, 300),
-        Run("default", "air", 40, 300, 1),
-        Run("knn", "air", 40, 300),
-    )
+    one = Run("default", "air", 40, 300)
+    two = Run("default", "air", 40, 300, 1)
+    other = Run("knn", "air", 40, 300)
     kept(cache, "default", "air", [1.0])
     found = state([one, two, other], cache)
     assert (

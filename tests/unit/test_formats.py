@@ -132,10 +132,8 @@ def test_broken_avro_is_one_kind_of_error(tmp_path: Path) -> None:
     """Protects the stream from any byte string: fastavro raises many types, but a reader only expects
     ValueError."""
     format = avro(tmp_path, SENSOR)
-    decode, good = (
-        anything(format),
-        format.encode({"site": "north", "temp": 1.5, "at": 3, "price": None, "tags": ["a"]}),
-    )
+    decode = anything(format)
+    good = format.encode({"site": "north", "temp": 1.5, "at": 3, "price": None, "tags": ["a"]})
     chance = random.Random(7)
     for _ in range(5_000):
         value = bytearray(good)

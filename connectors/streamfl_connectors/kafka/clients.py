@@ -126,11 +126,9 @@ def mend_joins(coordinator: Any) -> None:
     longest = LONGEST_REBALANCE_SECONDS * 1000
     # Between polls the heartbeat counts, which has its own configuration.
     coordinator.config["max_poll_interval_ms"] = min(coordinator.config["max_poll_interval_ms"], longest)
-    join, complete, reset = (
-        coordinator._do_join_and_sync_async,
-        coordinator._on_join_complete_async,
-        coordinator.reset_generation,
-    )
+    join = coordinator._do_join_and_sync_async
+    complete = coordinator._on_join_complete_async
+    reset = coordinator.reset_generation
     answers: list[bytes] = []
 
     async def join_once() -> bytes:

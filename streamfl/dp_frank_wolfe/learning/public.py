@@ -200,18 +200,14 @@ class Public:
     def _variation(self) -> float:
         """Total variation of all releases of an entity in its life. Raises ValueError for noise that cannot
         be drawn."""
-        rows, columns, learning = (
-            self.settings.window.rows,
-            self.settings.federation.columns,
-            self.settings.learning,
-        )
+        rows = self.settings.window.rows
+        columns = self.settings.federation.columns
+        learning = self.settings.learning
         total = 0.0
         for party in self.parties:
             if learning.estimator == "frank-wolfe":
-                sketch, own = (
-                    self.sketch(1),
-                    [len(block.columns) for block in self.blocks if block.party == party],
-                )
+                sketch = self.sketch(1)
+                own = [len(block.columns) for block in self.blocks if block.party == party]
                 # The most choices of any schedule: the schedule depends on the window.
                 most, prediction = learning.iterations * len(own), self.settings.bounds.prediction
                 plan = plan_fit(

@@ -179,10 +179,8 @@ class PartyAnswers:
         settings, public = self._settings, self._public
         if self._fit is None or self._sketch is None:
             self._sketch = public.sketch(self._window)
-            plan, place = (
-                public.fit_plan(self._own, self._window, self._centred),
-                self._given.place(settings, self._window),
-            )
+            plan = public.fit_plan(self._own, self._window, self._centred)
+            place = self._given.place(settings, self._window)
             candidates, seed = settings.learning.candidates, settings.federation.seed
             self._fit = PartyFit(
                 self._frozen.window, self._blocks, plan, self._sketch, place, candidates, seed
@@ -228,10 +226,8 @@ class PartyAnswers:
 
     def _selection(self) -> PartySelection:
         """A new object on each call: its state is kept only once the release is in the ledger."""
-        plan, place = (
-            self._public.selection_plan(self._own, self._centred),
-            self._given.place(self._settings, self._window),
-        )
+        plan = self._public.selection_plan(self._own, self._centred)
+        place = self._given.place(self._settings, self._window)
         selection = PartySelection(self._frozen.window, plan, place)
         if isinstance(self._state, SelectionState):
             selection.state = self._state

@@ -146,10 +146,8 @@ class Selection:
             plans = {party: self._public.selection_plan(party) for party in self._public.parties}
             least = LEAST_EIGENVALUE + doubt(plans, self._rows)
         else:
-            gram, least = (
-                np.diag(np.concatenate([_floats(one.norms) for one in given.values()])),
-                LEAST_EIGENVALUE,
-            )
+            gram = np.diag(np.concatenate([_floats(one.norms) for one in given.values()]))
+            least = LEAST_EIGENVALUE
         request = Refit(
             encode_array(gram), encode_array(values), self._public.settings.learning.radius, least
         )

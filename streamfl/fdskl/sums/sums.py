@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError, Send
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.messages import (
-    KNOWN,
-    OUTPUTS,
-    PARTIAL_SUM,
-    PartialSum,
-    Round,
-    identity_of,
-)
+from streamfl.fdskl.messages import KNOWN, OUTPUTS, PARTIAL_SUM, PartialSum, Round, identity_of
 from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.sums.contributions import LARGEST_PART
 from streamfl.fdskl.sums.issued_rounds import asked_by

@@ -70,10 +70,8 @@ class _Overheard:
             sent = PARTIAL_SUM.decode(record.value)
             asked = self._rounds.pop((sent.incarnation, sent.number))
             if asked.purpose == PHASES and asked.ranges:
-                self.asked, self.numbers = (
-                    asked,
-                    np.frombuffer(sent.values, number_type(32).newbyteorder("<")),
-                )
+                self.asked = asked
+                self.numbers = np.frombuffer(sent.values, number_type(32).newbyteorder("<"))
 
     def first_feature(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The numbers of the round's entities, and what was sent for its first feature, in radians:

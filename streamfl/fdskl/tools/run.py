@@ -148,11 +148,9 @@ def _outcome(
     trace: dict[str, NDArray[Any]],
 ) -> KernelOutcome:
     settings, model = federation.settings, federation.held.model
-    names, actives, loss = (
-        settings.federation.parties,
-        settings.federation.active_parties,
-        settings.learning.loss,
-    )
+    names = settings.federation.parties
+    actives = settings.federation.active_parties
+    loss = settings.learning.loss
     inputs, labels = table.learning
 
     def figure(metric: Metric) -> int:

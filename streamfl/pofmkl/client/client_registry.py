@@ -260,10 +260,8 @@ class ClientRegistry:
 
     def begin_own_steps(self, unanswered: Callable[[int], bool]) -> None:
         """Let clients of partitions without an answer from the server take steps of their own."""
-        own_steps, partitions = (
-            self._learner.own_steps,
-            {partition for partition in self._reached if unanswered(partition)},
-        )
+        own_steps = self._learner.own_steps
+        partitions = {partition for partition in self._reached if unanswered(partition)}
         if own_steps is not None and partitions:
             for client in self._clients.values():
                 if client.key[0] in partitions:

@@ -282,13 +282,11 @@ class PofmklClient:
         self._registry.batch_is_over()
 
     def _hear_each(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
-        logistic, watch, labels, known, carry = (
-            self.learner.loss is LOGISTIC,
-            self.watch,
-            self._labels,
-            self._registry,
-            self._carry,
-        )
+        logistic = self.learner.loss is LOGISTIC
+        watch = self.watch
+        labels = self._labels
+        known = self._registry
+        carry = self._carry
         for received in batch:
             channel, message = received.channel, received.message
             try:

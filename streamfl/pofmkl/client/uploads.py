@@ -303,11 +303,9 @@ class Uploads:
         """Add a message for each shard with kernels in the upload, in lockstep for every shard."""
         record, made = upload.client.record, upload.record
         name, shards, size = record.name.encode(), len(self._model.versions), self._row_bytes
-        headers, fingerprint, dimension = (
-            AWAITED if made.awaited else (),
-            self._fingerprint,
-            self._learner.dimension,
-        )
+        headers = AWAITED if made.awaited else ()
+        fingerprint = self._fingerprint
+        dimension = self._learner.dimension
         for shard in range(shards):
             kernels, own = made.kernels, steps
             if shards > 1:

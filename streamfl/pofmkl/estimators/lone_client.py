@@ -191,10 +191,8 @@ class _LookedAt:
     def __init__(
         self, content: bytes, moments: Any, scale: Scale, rows: NDArray[Any], forecast: Forecast
     ) -> None:
-        self.content, self.moments, self.scale, self.rows, self.forecast = (
-            content,
-            moments,
-            scale,
-            rows,
-            forecast,
-        )
+        self.content = content
+        self.moments = moments
+        self.scale = scale
+        self.rows = rows
+        self.forecast = forecast

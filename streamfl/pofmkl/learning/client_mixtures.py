@@ -106,12 +106,10 @@ class ClientMixtures:
         if not len(able):
             return
         if len(able) < len(rows):
-            rows, forecast, deviation, labels = (
-                rows[able],
-                forecast.where(able),
-                deviation[able],
-                labels[able],
-            )
+            rows = rows[able]
+            forecast = forecast.where(able)
+            deviation = deviation[able]
+            labels = labels[able]
         numbers = self._numbers
         numbers["losses"][rows] = MEMORY * numbers["losses"][rows] + self.losses(
             forecast.experts, labels[:, None]

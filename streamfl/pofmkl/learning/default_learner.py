@@ -22,12 +22,7 @@ from streamfl.contract.role import PeerError
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.learning.own_models import OwnModel
 from streamfl.pofmkl.learning.changelog_checks import check_entry, check_size
-from streamfl.pofmkl.learning.client_journal import (
-    SNAPSHOT,
-    ChangedClientParts,
-    ClientJournal,
-    Forecast,
-)
+from streamfl.pofmkl.learning.client_journal import SNAPSHOT, ChangedClientParts, ClientJournal, Forecast
 from streamfl.pofmkl.learning.client_mixtures import MIXTURES, ClientMixtures
 from streamfl.pofmkl.learning.client_scales import ClientScales, Scale
 from streamfl.pofmkl.learning.journal_steps import JournalSteps

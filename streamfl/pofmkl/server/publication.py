@@ -200,14 +200,12 @@ class Publication:
         if self._other_marker is not None:
             # Deleted, or every later reader would find and refuse it.
             self._foreign.append(SIGNED_KEY if self._signed is None else MARKER_KEY)
-        self._book, self._copies, self._found, self._own, self._marker, self._spoilt = (
-            None,
-            {},
-            {},
-            {},
-            None,
-            set(),
-        )
+        self._book = None
+        self._copies = {}
+        self._found = {}
+        self._own = {}
+        self._marker = None
+        self._spoilt = set()
         self._other_marker = None
         return settled
 

@@ -27,10 +27,8 @@ REGRET = f"sum({series(ErrorMetrics.regret)}) / (sum({LIFETIME_LABELS}) > 0)"
 
 def challengers_error(**model: str) -> str:
     """The query for each challenger's RMSE over the latest interval. model: only this one."""
-    sums, counts = (
-        rate(ChallengerMetrics.challenger_squared_error_sum, **model),
-        rate(ChallengerMetrics.challenger_labels, **model),
-    )
+    sums = rate(ChallengerMetrics.challenger_squared_error_sum, **model)
+    counts = rate(ChallengerMetrics.challenger_labels, **model)
     return f"sqrt(sum by (model) ({sums}) / (sum by (model) ({counts}) > 0))"
 
 

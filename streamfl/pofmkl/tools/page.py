@@ -275,11 +275,9 @@ def _errors_of_topics(predictions: Iterable[ReadRecord]) -> tuple[tuple[Chart, d
     left_out = 0
     for one in predictions:
         said = one.says
-        label, prediction, client = (
-            as_number(said.get("label")),
-            as_number(said.get("prediction")),
-            str(said.get("client")),
-        )
+        label = as_number(said.get("label"))
+        prediction = as_number(said.get("prediction"))
+        client = str(said.get("client"))
         if label is None or prediction is None:
             left_out += said.get("label") is not None
             continue

@@ -53,11 +53,9 @@ def paper_alone(
         parameters, log_weights = np.zeros((len(chosen), *shape)), np.zeros((len(chosen), shape[0]))
         for number in range(int(counts[chosen].max())):
             clients = chosen[: int((counts[chosen] > number).sum())]
-            theta, weights, label = (
-                parameters[: len(clients)],
-                log_weights[: len(clients)],
-                labels[number, clients, None],
-            )
+            theta = parameters[: len(clients)]
+            weights = log_weights[: len(clients)]
+            label = labels[number, clients, None]
             features = random_features(inputs[number, clients][:, order], drawn)
             combined = np.einsum("knd,knd->kn", features, theta.astype(dtype)).astype(np.float64)
             score = (combined * normalised(weights)).sum(axis=1)

@@ -7,13 +7,7 @@ import msgspec
 from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
-from streamfl.quasi_newton.members.background_tasks import (
-    Encrypting,
-    Kind,
-    aligned,
-    encrypted,
-    request,
-)
+from streamfl.quasi_newton.members.background_tasks import Encrypting, Kind, aligned, encrypted, request
 from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.members.training_progress import ALIGNING, DECIDING, FAILED, OUTPUTS

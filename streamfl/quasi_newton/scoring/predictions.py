@@ -43,9 +43,7 @@ def predictions_of(
     chances: list[float] | list[None] = [None] * len(names)
     points: list[float] | list[None] = [None] * len(names)
     if calibration is not None:
-        chances, points = (
-            calibration.probabilities(numbers).tolist(),
-            score(numbers, calibration, scale).tolist(),
-        )
+        chances = calibration.probabilities(numbers).tolist()
+        points = score(numbers, calibration, scale).tolist()
     for name, output, revision, chance, point in zip(names, outputs, revisions, chances, points, strict=True):
         yield Prediction(name, chance, point, output, version, revision)

@@ -140,11 +140,7 @@ def points_of_party(
             value = unit * float(own[number]) / float(preprocessing.deviation[number])
             constant -= value * float(preprocessing.mean[number])
             columns.append({"column": name, "points_per_unit": value})
-    return {
-        "constant": round(constant, decimals),
-        "transform": preprocessing.method,
-        "columns": columns,
-    }
+    return {"constant": round(constant, decimals), "transform": preprocessing.method, "columns": columns}
 
 
 def _bins(edges: Floats, points: Floats, decimals: int) -> list[dict[str, Any]]:

@@ -83,11 +83,9 @@ class VirtualFederation(Generic[Settings, OneBus]):
 
     def write_columns(self, party: str, entities: Sequence[int]) -> None:
         """Write a party's columns of these entities."""
-        topic, columns, rows = (
-            samples_topic(party),
-            self.columns[party],
-            self.inputs[party][list(entities)].tolist(),
-        )
+        topic = samples_topic(party)
+        columns = self.columns[party]
+        rows = self.inputs[party][list(entities)].tolist()
         self.bus.write(
             [
                 self._record(topic, entity, columns_content(columns, row))

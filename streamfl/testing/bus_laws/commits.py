@@ -95,11 +95,9 @@ class CommitLaws:
     def test_who_fell_silent_cannot_commit(self, bus: Bus) -> None:
         """Protects against two owners: a stalled worker's step on moved partitions is refused whole, and the
         worker starts again."""
-        samples, outputs, state = (
-            new_topic(bus, partitions=2),
-            new_topic(bus),
-            new_topic(bus, partitions=2, compacted=True),
-        )
+        samples = new_topic(bus, partitions=2)
+        outputs = new_topic(bus)
+        state = new_topic(bus, partitions=2, compacted=True)
         bus.write([Outgoing(samples, None, b"x", partition) for partition in range(2)])
         with joined(bus, samples) as (silent, group):
             owned = Owned(silent)

@@ -164,10 +164,8 @@ def _answers(bus: Bus, chosen: ClientScenario) -> dict[str, list[Answer]]:
         found[prediction.client].append(prediction)
     answers = {}
     for client, readings in chosen.samples.items():
-        expected, names = (
-            [reading.content["id"] for reading in readings],
-            [one.sample for one in found[client]],
-        )
+        expected = [reading.content["id"] for reading in readings]
+        names = [one.sample for one in found[client]]
         require(names == expected, f"{client}: predicted {names}, written {expected}")
         both = zip(readings, found[client], strict=True)
         answers[client] = [Answer(one.sample, reading.content["y"], one.prediction) for reading, one in both]

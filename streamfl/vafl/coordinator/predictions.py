@@ -80,10 +80,8 @@ class Predictions:
         if not len(outputs):
             return
         likeliest = outputs.argmax(axis=1) if self._loss.name == "softmax" else outputs[:, 0] > 0
-        losses, right = (
-            self._loss.values(outputs, labels).tolist(),
-            (likeliest == labels).astype(float).tolist(),
-        )
+        losses = self._loss.values(outputs, labels).tolist()
+        right = (likeliest == labels).astype(float).tolist()
         self._scored += len(losses)
         self._loss_sum += sum(losses)
         self._right += int(sum(right))

@@ -44,11 +44,9 @@ def _try(function: Differentiable, inputs: int, settings: VaflSettings) -> None:
         if found.shape != expected:
             raise ConfigurationError(f"{name} of the shape {found.shape}, {expected} is expected")
 
-    size, dtype, units = (
-        settings.federation.embedding_size,
-        np.dtype(settings.federation.precision),
-        function.noise_units,
-    )
+    size = settings.federation.embedding_size
+    dtype = np.dtype(settings.federation.precision)
+    units = function.noise_units
     parameters = function.initial(0)
     if parameters.shape != (function.size,) or parameters.dtype != dtype:
         raise ConfigurationError(

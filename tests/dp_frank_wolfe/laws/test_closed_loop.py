@@ -133,10 +133,8 @@ def test_who_reads_and_writes_what() -> None:
             for name in ("party-0", "party-1", SERVER_MEMBER)
         }
         kind = {name: ROLES[given.role.kind] for name, given in own.items()}
-        server, party = (
-            kind[SERVER_MEMBER].channels(own[SERVER_MEMBER]),
-            kind["party-1"].channels(own["party-1"]),
-        )
+        server = kind[SERVER_MEMBER].channels(own[SERVER_MEMBER])
+        party = kind["party-1"].channels(own["party-1"])
         assert {one.topic for one in server.inputs.values()} == {"f.party-0.releases", "f.party-1.releases"}
         served = {"f.predictions"} if mode != "off" else set()
         assert set(server.outputs.values()) == {"f.party-0.asks", "f.party-1.asks", "f.model", *served}

@@ -44,10 +44,8 @@ def lower_bound(
     best = -math.inf
     for one, two, name in ((first, second, "forth"), (second, first, "back")):
         event = events(one(FIRST, bits(1, name, 1)), two(FIRST, bits(1, name, 2)))
-        hits, others = (
-            int(event(one(FRESH, bits(1, name, 3))).sum()),
-            int(event(two(FRESH, bits(1, name, 4))).sum()),
-        )
+        hits = int(event(one(FRESH, bits(1, name, 3))).sum())
+        others = int(event(two(FRESH, bits(1, name, 4))).sum())
         low = float(beta.ppf(0.0005, hits, FRESH - hits + 1)) if hits else 0.0
         high = float(beta.ppf(0.9995, others + 1, FRESH - others)) if others < FRESH else 1.0
         if low > delta:

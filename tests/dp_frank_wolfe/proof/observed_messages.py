@@ -190,13 +190,11 @@ class _Choice:
         *,
         bounded: bool,
     ) -> None:
-        self._real, self._said, self._scores, self._rate, self._bounded = (
-            real,
-            observed,
-            scores,
-            rate,
-            bounded,
-        )
+        self._real = real
+        self._said = observed
+        self._scores = scores
+        self._rate = rate
+        self._bounded = bounded
 
     def draw(self, bits: bytes) -> Integers:
         self._said.draws(bits, self._scores, f"choice {self._rate}", self._cost)

@@ -221,10 +221,8 @@ def _with_noise(
     assert plan.noise is not None
     content = row.columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes()
     digest = hashlib.sha256(b"streamfl partial/1" + content).digest()
-    place, given = (
-        place_of(chosen, party, version),
-        (plan.noise.variance, plan.noise.unit, plan.bits, row.entity),
-    )
+    place = place_of(chosen, party, version)
+    given = (plan.noise.variance, plan.noise.unit, plan.bits, row.entity)
     release = Release(place.ledger, place.federation, party, version, 0, "prediction", given, digest)
     # Not by the noise's own method: the observer notes what that draws.
     drawn = int(discrete_gaussian(plan.noise.variance).draw(release_bits(place.secret, release, 1))[0])

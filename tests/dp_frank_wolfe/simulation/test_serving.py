@@ -37,11 +37,7 @@ def test_scenarios_serve_and_lose_parties() -> None:
     assert {one.learning.tolerance > 0 for one in settings} == {True, False}
     assert {
         one.learning.estimator for one, whole in zip(settings, chosen, strict=True) if not whole.patient
-    } == {
-        "frank-wolfe",
-        "marginal",
-        "two-round",
-    }
+    } == {"frank-wolfe", "marginal", "two-round"}
 
 
 def parts_are_not_charged(patch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,8 @@ def exact(window: Window) -> np.ndarray:
 
 def table(seed: int = 0, rows: int = 50, columns: int = 3, centre: float = 0.0) -> Window:
     random = np.random.default_rng(seed)
-    features, labels = (
-        np.clip(centre + 0.2 * random.normal(size=(rows, columns)), -1, 1),
-        random.uniform(-1, 1, rows),
-    )
+    features = np.clip(centre + 0.2 * random.normal(size=(rows, columns)), -1, 1)
+    labels = random.uniform(-1, 1, rows)
     return divided(features, labels, 1)["party-0"]
 
 

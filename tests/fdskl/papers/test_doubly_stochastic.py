@@ -65,11 +65,9 @@ def test_blocks_of_one_are_algorithm_1(loss: MarginLoss, rule: StepRule) -> None
 def test_a_block_is_the_mean_of_its_instances_and_shares_the_step_among_its_features() -> None:
     """Protects step sizes: one that was found with one size of the blocks has to serve with another."""
     random = np.random.default_rng(4)
-    features, outputs, labels = (
-        random.normal(size=(6, 3)),
-        random.normal(size=6),
-        np.sign(random.normal(size=6)),
-    )
+    features = random.normal(size=(6, 3))
+    outputs = random.normal(size=6)
+    labels = np.sign(random.normal(size=6))
     loss = LOSSES["logistic"]
     whole = step_alphas(features, outputs, labels, 0.5, loss)
     singles = [

@@ -85,10 +85,8 @@ def test_the_papers_masks_leave_the_answer_alone_on_trees_and_reversed_rings(kin
     """Protects the comparison with the paper: whoever owns the feature, for up to 16 parties and any root."""
     for parties in PARTIES:
         for root, owner in itertools.permutations(range(parties), 2):
-            first, second = (
-                aggregation(kind, parties, root),
-                aggregation(kind, parties, root, owner, second=True),
-            )
+            first = aggregation(kind, parties, root)
+            second = aggregation(kind, parties, root, owner, second=True)
             found = [
                 unmasked_combinations(worker, "paper", first, second, owner) for worker in range(parties)
             ]

@@ -162,10 +162,8 @@ def _check_labels_of(bus: FaultyBus, chosen: FdsklScenario, party: str, entities
 def check_features(chosen: FdsklScenario, model: RememberedModel) -> None:
     """As many features were drawn, kept and dropped as the iterations say."""
     learning = chosen.settings.learning
-    block, limit = (
-        learning.block_features,
-        learning.features_limit // learning.block_features * learning.block_features,
-    )
+    block = learning.block_features
+    limit = learning.features_limit // learning.block_features * learning.block_features
     kept = dropped = 0
     for version in range(model.version):
         if learning.solver == "sgd":

@@ -47,11 +47,9 @@ class FdsklScenario(MembersScenario):
     observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
-        learning, alignment, aggregation = (
-            self.settings.learning,
-            self.settings.alignment,
-            self.settings.aggregation,
-        )
+        learning = self.settings.learning
+        alignment = self.settings.alignment
+        aggregation = self.settings.aggregation
         forgets = f", forgotten after {alignment.expiry_seconds:.3g} s" if self.forgets else ""
         sweeps = "" if learning.sweeps is None else f", {learning.sweeps} sweeps"
         return (

@@ -160,10 +160,8 @@ def test_the_release_before_takes_what_is_remembered() -> None:
     }
     told = msgspec.msgpack.decode(state[b"told"], type=ToldBefore)
     assert told.number == asked.role.partition(0).peers.incarnation.number
-    kept, before = (
-        Asked(state=state, life=1),
-        Asked(state={**state, b"told": msgspec.msgpack.encode(told)}, life=1),
-    )
+    kept = Asked(state=state, life=1)
+    before = Asked(state={**state, b"told": msgspec.msgpack.encode(told)}, life=1)
     answers = [one.role.partition(0).peers.answers for one in (kept, before)]
     assert [(one.bandwidth, one.distances) for one in answers] == [(1.0, 1), (0.0, 0)]
     (first, offsets), (anew, other) = before.frequencies(1.5), kept.frequencies(1.5)

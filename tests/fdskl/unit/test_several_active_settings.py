@@ -80,10 +80,8 @@ def test_a_party_that_is_not_active_may_leave_the_solver_out() -> None:
 def test_a_list_of_one_is_one() -> None:
     """Protects a federation that goes on: how its only active party is written changes neither messages nor
     topics."""
-    one, listed = (
-        settings_of("p0", 3, federation={"active": "p0"}),
-        settings_of("p0", 3, federation={"active": ["p0"]}),
-    )
+    one = settings_of("p0", 3, federation={"active": "p0"})
+    listed = settings_of("p0", 3, federation={"active": ["p0"]})
     assert KIND.build(one).settings.fingerprint == KIND.build(listed).settings.fingerprint
     assert set(KIND.channels(one).outputs) == set(KIND.channels(listed).outputs)
     prints = [

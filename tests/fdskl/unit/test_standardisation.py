@@ -87,10 +87,8 @@ def test_moments_do_not_depend_on_how_entities_came() -> None:
     for sizes in ([1] * 300 + [200, 2000], [700, 1, 1799], [0, 2500]):
         found, at = no_moments(TABLE.shape[1]), 0
         for size in sizes:
-            found, at = (
-                combined(found, moments_of(TABLE[at : at + size]) if size else no_moments(TABLE.shape[1])),
-                at + size,
-            )
+            found = combined(found, moments_of(TABLE[at : at + size]) if size else no_moments(TABLE.shape[1]))
+            at = at + size
         deviation = np.sqrt(whole[2] / ROWS)
         assert found[0].tolist() == whole[0].tolist()
         for power, (one, other) in enumerate(zip(found[1:], whole[1:], strict=True), 1):

@@ -106,10 +106,8 @@ def numbers_to_come(loop: ClosedLoop) -> None:
 
 def tellings_to_come(loop: ClosedLoop) -> None:
     """The true life of a party is told of in its name, a thousand times, and then one of nobody."""
-    life, own = (
-        loop.members[1].role.partition(0).peers.incarnation,
-        loop.active.partition(0).peers.incarnation.number,
-    )
+    life = loop.members[1].role.partition(0).peers.incarnation
+    own = loop.active.partition(0).peers.incarnation.number
     for number in range(1000):
         message = Incarnation(
             VERSION, loop.active.settings.fingerprint, "p1", life.number, life.public, number, own

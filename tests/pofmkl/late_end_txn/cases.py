@@ -191,11 +191,9 @@ def run(case: Case, proxy: EndTxnProxy, address: str, folder: Path, samples: int
         topics = {one: list(bus.read(f"{name}.{one}")) for one in names}
     if code != 0:
         outcome.wrong.append(f"the worker ended with {code}")
-    outcome.error, outcome.sent_again, outcome.doubtful = (
-        caught.error,
-        caught.sent_again,
-        len(proxy.doubtful) - doubtful,
-    )
+    outcome.error = caught.error
+    outcome.sent_again = caught.sent_again
+    outcome.doubtful = len(proxy.doubtful) - doubtful
     _judge(outcome, name, settings, topics)
     if outcome.lost or outcome.wrong:
         stuck = log.read_text(errors="replace").count("ends before the group")

@@ -48,11 +48,9 @@ def client(preset: str, size: str, late: bool = False) -> Case:
         )
 
     def anybody(made: Any, fingerprint: int, extreme: Extreme) -> Sequence[tuple[str, Record]]:
-        dimension, kernels, features = (
-            made.samples.dimension,
-            made.kernel_count,
-            made.learning.features_per_kernel,
-        )
+        dimension = made.samples.dimension
+        kernels = made.kernel_count
+        features = made.learning.features_per_kernel
         inputs = [extreme.number] + [0] * (dimension - 1)
         samples = [
             written(
@@ -142,7 +140,7 @@ def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(
             "pofmkl-server",
             {"learning": {"features_per_kernel": 600}},
             "features_per_kernel = 600 takes 2,882,400 bytes.*adagrad",
-        ),
+        )
     ],
 )
 def test_what_would_not_fit_is_refused_at_the_start(kind: str, sections: dict[str, Any], text: str) -> None:

@@ -86,11 +86,9 @@ def traffic(draw: st.DrawFn, shards: int, loss: Loss) -> Traffic:
             batch += model_version(version, shards, KERNELS)
         for _ in range(draw(st.integers(0, 8))):
             client_number = draw(st.sampled_from([0, 0, 0, 1, 2]))
-            name, partition, identity = (
-                f"client-{client_number}",
-                client_number % 2,
-                f"{draw(st.integers(0, 6))}",
-            )
+            name = f"client-{client_number}"
+            partition = client_number % 2
+            identity = f"{draw(st.integers(0, 6))}"
             if draw(st.booleans()):
                 features = (draw(st.floats(-5, 5)), draw(st.floats(-5, 5)))
                 batch.append(

@@ -173,10 +173,8 @@ def test_prediction_comes_before_its_label(method: str) -> None:
     inputs, labels = streams()
     changed = labels.copy()
     changed[10, 1] += 0.5
-    before, after = (
-        METHODS[method](inputs, labels, 1.0).predictions,
-        METHODS[method](inputs, changed, 1.0).predictions,
-    )
+    before = METHODS[method](inputs, labels, 1.0).predictions
+    after = METHODS[method](inputs, changed, 1.0).predictions
     np.testing.assert_array_equal(after[:11], before[:11])
     assert (after[11:] != before[11:]).any(axis=0).all()
 

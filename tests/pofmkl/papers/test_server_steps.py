@@ -155,11 +155,9 @@ def test_the_gradient_steps_are_their_loops(sizes: Sequence[int]) -> None:
     left."""
     kernels, units, labels = samples(200)
     rows = labels[:, None] * units
-    sgd, adagrad, squares = (
-        np.zeros((KERNELS, LENGTH)),
-        np.zeros((KERNELS, LENGTH)),
-        np.zeros((KERNELS, LENGTH)),
-    )
+    sgd = np.zeros((KERNELS, LENGTH))
+    adagrad = np.zeros((KERNELS, LENGTH))
+    squares = np.zeros((KERNELS, LENGTH))
     for i, z, y in zip(kernels.tolist(), units, labels.tolist(), strict=True):
         sgd[i] -= 0.5 * (z @ sgd[i] - y) * z
         gradient = (z @ adagrad[i] - y) * z
@@ -239,10 +237,8 @@ def test_a_zero_row_says_nothing(name: str) -> None:
     features they were."""
     kernels, units, labels = samples(60)
     rows = labels[:, None] * units
-    with_zeros, of_kernel = (
-        np.insert(rows, [5, 5, 30, 60], 0.0, axis=0),
-        np.insert(kernels, [5, 5, 30, 60], 1),
-    )
+    with_zeros = np.insert(rows, [5, 5, 30, 60], 0.0, axis=0)
+    of_kernel = np.insert(kernels, [5, 5, 30, 60], 1)
     with_zeros[6] = 1e-14
     np.testing.assert_array_equal(
         learnt(STEPS[name](), of_kernel, with_zeros), learnt(STEPS[name](), kernels, rows)

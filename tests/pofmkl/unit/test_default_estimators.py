@@ -55,10 +55,8 @@ def test_it_predicts_what_a_lone_client_of_the_service_predicts(estimator: Any, 
     rounding."""
     rows = list(getattr(datasets, data)().take(150))
     names = sorted(rows[0][0], key=repr)
-    inputs, labels = (
-        np.array([[x[name] for name in names] for x, _ in rows]),
-        np.array([float(y) for _, y in rows]),
-    )
+    inputs = np.array([[x[name] for name in names] for x, _ in rows])
+    labels = np.array([float(y) for _, y in rows])
     settings = PofmklSettings(
         federation={"name": "alone", "clients": 1, "features": names},
         role={"kind": "pofmkl-client"},

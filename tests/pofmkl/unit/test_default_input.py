@@ -166,11 +166,9 @@ def test_a_long_stream_with_a_drift_recovers() -> None:
     predictions = federated(settings, inputs, labels, ["a", "b"])
     assert np.isfinite(predictions).all()
     errors = np.square(predictions - labels)
-    before, drifting, after = (
-        errors[drift - 1000 : drift].mean(),
-        errors[drift : drift + 50].mean(),
-        errors[-2000:].mean(),
-    )
+    before = errors[drift - 1000 : drift].mean()
+    drifting = errors[drift : drift + 50].mean()
+    after = errors[-2000:].mean()
     assert before < 0.1 * labels.var()
     assert drifting > 2 * before
     assert after < 1.5 * before

@@ -264,11 +264,9 @@ def test_regret_with_the_regularisation_counts_the_penalties_by_the_weights_that
     """Protects the line with the regularisation: the mixture pays for each kernel by its weight before the
     label was learnt."""
     rate, label = 0.5, 1.0
-    kernels, penalties, mixed = (
-        np.array([[0.0, 2.5], [0.5, 3.0]]),
-        np.array([[0.1, 0.4], [0.2, 0.9]]),
-        np.array([1.2, 0.7]),
-    )
+    kernels = np.array([[0.0, 2.5], [0.5, 3.0]])
+    penalties = np.array([[0.1, 0.4], [0.2, 0.9]])
+    mixed = np.array([1.2, 0.7])
     lost = (kernels - label) ** 2 + penalties
     after = -rate * np.cumsum(lost, axis=0)
     first, second = math.exp(-rate * lost[0, 0]), math.exp(-rate * lost[0, 1])

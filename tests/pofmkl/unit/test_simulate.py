@@ -212,10 +212,7 @@ def test_clients_keep_their_names_in_a_simulation(line: Line) -> None:
 @pytest.mark.parametrize("command", ["simulate", "replay"])
 @pytest.mark.parametrize(
     ("devices", "expected"),
-    [
-        (["a" * 257, "b"], "a name of 257 characters, at most 256"),
-        ([["a"], ["b"]], "does not hold names"),
-    ],
+    [(["a" * 257, "b"], "a name of 257 characters, at most 256"), ([["a"], ["b"]], "does not hold names")],
 )
 def test_clients_that_cannot_be_told_apart_are_refused(
     line: Line, command: str, devices: list[Any], expected: str

@@ -115,10 +115,7 @@ def test_rows_that_would_be_dead_letters_are_left_out_and_told(
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [
-        ({"at": "yesterday"}, "refuses every row; the first: "),
-        ({"temp": None}, "no column temp"),
-    ],
+    [({"at": "yesterday"}, "refuses every row; the first: "), ({"temp": None}, "no column temp")],
 )
 def test_tables_of_another_shape_are_refused_with_the_reason(
     tmp_path: Path,

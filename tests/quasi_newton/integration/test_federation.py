@@ -149,10 +149,8 @@ class Federation:
         goes on."""
         self._processes[member].send_signal(signal.SIGSTOP)
         for _ in range(10):
-            asked, decided = (
-                self.said(bus, "shop.outputs", "outputs"),
-                self.said(bus, "bank.decisions", "step"),
-            )
+            asked = self.said(bus, "shop.outputs", "outputs")
+            decided = self.said(bus, "bank.decisions", "step")
             if asked and asked[-1] > 0 and asked[-1] not in decided:
                 return True
             time.sleep(0.2)

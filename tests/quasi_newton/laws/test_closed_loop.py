@@ -88,11 +88,9 @@ def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precisio
     What it had sent before it was killed is sent again with the same bytes.
     """
     # Long enough that pairs are kept, used after a restart, and give way to newer ones.
-    hosts, own, learning = (
-        2,
-        secrets if precision == "paillier" else None,
-        {"epochs": 4, "memory": 1, "curvature_every": 3},
-    )
+    hosts = 2
+    own = secrets if precision == "paillier" else None
+    learning = {"epochs": 4, "memory": 1, "curvature_every": 3}
     usual = trained(hosts, own, learning=learning)
     assert sum(kept for _, kept in usual.direct().pairs) > 1
     loop = federation(hosts, own, learning=learning)

@@ -32,15 +32,7 @@ from streamfl.quasi_newton.members import host as host_module
 from streamfl.quasi_newton.members.background_tasks import Product
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
-from streamfl.quasi_newton.messages import (
-    Blinded,
-    Message,
-    Opened,
-    codec,
-    place_of,
-    read_content,
-    records_of,
-)
+from streamfl.quasi_newton.messages import Blinded, Message, Opened, codec, place_of, read_content, records_of
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES
 
 ROWS = 220

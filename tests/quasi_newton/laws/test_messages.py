@@ -125,10 +125,8 @@ def resealed(member: Place, message: Message, unit: int) -> Iterator[tuple[str, 
     task = member.role.task(0)
     assert isinstance(task, PartyTask)
     other = message.sender
-    link, topic = (
-        task.given.links[other],
-        task.settings.linked(other, "outputs" if task.settings.is_guest else "residuals"),
-    )
+    link = task.given.links[other]
+    topic = task.settings.linked(other, "outputs" if task.settings.is_guest else "residuals")
 
     def sealed(content: bytes) -> Message:
         return msgspec.structs.replace(message, content=link.seal(content, topic, place_of(message)))

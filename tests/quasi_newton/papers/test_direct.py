@@ -272,9 +272,7 @@ def _table(name: str) -> tuple[Floats, Floats]:
         inputs, labels = load_breast_cancer(return_X_y=True)
     else:
         taken = list(getattr(datasets, name)())
-        inputs, labels = (
-            np.array([list(x.values()) for x, _ in taken], float),
-            np.array([bool(y) for _, y in taken]),
-        )
+        inputs = np.array([list(x.values()) for x, _ in taken], float)
+        labels = np.array([bool(y) for _, y in taken])
     order = np.random.default_rng(0).permutation(len(labels))
     return inputs[order], np.where(labels[order] > 0, 1.0, -1.0)

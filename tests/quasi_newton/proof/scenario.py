@@ -134,10 +134,7 @@ class QuasiNewtonScenario(MembersScenario):
         links = {host: made_up_secrets.path("link", host) for host in self.hosts}
         encryption["link_secret_file"] = links if member == G else links[member]
         alignment = {**self.sections["alignment"], "entities": self.waits[member]}
-        content |= {
-            "alignment": alignment,
-            "preprocessing": {"method": self.methods[member]},
-        }
+        content |= {"alignment": alignment, "preprocessing": {"method": self.methods[member]}}
         return QuasiNewtonSettings.model_validate(content)
 
     @property

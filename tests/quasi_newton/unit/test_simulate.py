@@ -260,10 +260,7 @@ def test_mistakes_are_told(line: Line, arguments: tuple[object, ...], told: str)
 
 @pytest.mark.parametrize(
     ("learning", "code", "told"),
-    [
-        ("output_bound = 0.01", 5, "lower learning.learning_rate"),
-        ("epochs = 0", 2, "learning.epochs"),
-    ],
+    [("output_bound = 0.01", 5, "lower learning.learning_rate"), ("epochs = 0", 2, "learning.epochs")],
 )
 def test_settings_that_cannot_work_are_told(line: Line, learning: str, code: int, told: str) -> None:
     """Protects a user from an empty table: a training that comes to nothing, and a wrong file, end with the

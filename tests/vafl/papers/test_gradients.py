@@ -96,10 +96,8 @@ def test_what_the_coordinator_sends_is_the_gradient(head: str, loss: OutputLoss)
             else NetworkHead(DenseNetwork([3, 4, 1], "tanh", dtype=np.float64))
         )
     parameters = GENERATOR.normal(size=function.size)
-    embeddings, labels = (
-        GENERATOR.normal(size=(5, 3, loss.outputs)),
-        GENERATOR.integers(0, 2, 5).astype(float),
-    )
+    embeddings = GENERATOR.normal(size=(5, 3, loss.outputs))
+    labels = GENERATOR.integers(0, 2, 5).astype(float)
 
     def value(parameters: NDArray[Any], embeddings: NDArray[Any]) -> float:
         outputs = function.forward(parameters, embeddings)[0]

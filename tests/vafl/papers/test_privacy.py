@@ -516,10 +516,8 @@ def restarted(party: Party, mechanism: Mechanism | None, rate: float = 0.1, batc
 def test_what_was_released_with_less_noise_keeps_its_price() -> None:
     """Protects the budget from restarts: after little noise, more of it makes later releases cheaper, not
     earlier ones."""
-    records, before = (
-        np.ones(INPUTS),
-        Party(function("linear"), Mechanism(1.0, 1.0, 1.0, 1.0, 4.0, SECRET), Steps("sgd")),
-    )
+    records = np.ones(INPUTS)
+    before = Party(function("linear"), Mechanism(1.0, 1.0, 1.0, 1.0, 4.0, SECRET), Steps("sgd"))
     for _ in range(3):
         before.sees("e", records)
     after = restarted(before, Mechanism(1.0, 10.0, 1.0, 1.0, 4.0, SECRET))

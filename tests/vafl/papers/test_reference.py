@@ -131,10 +131,8 @@ class Stream:
         # Some parties show less than others.
         self.weights = draws.dirichlet(np.full(settings.parties, draws.choice([0.7, 10.0])))
         # The shares of labels, and of embeddings that a request is answered with.
-        self.labels, self.answers = (
-            float(draws.choice([0.15, 0.25, 0.5])),
-            float(draws.choice([0.03, 0.2, 0.5])),
-        )
+        self.labels = float(draws.choice([0.15, 0.25, 0.5]))
+        self.answers = float(draws.choice([0.03, 0.2, 0.5]))
         self.sent: list[Shown] = []
         self.asked: list[tuple[int, str]] = []
 
@@ -143,10 +141,8 @@ class Stream:
         bursts = draws.random() < 0.5
         for place in range(int(draws.integers(1, self.longest))):
             if not place or not bursts or draws.random() < 0.2:
-                party, labels = (
-                    int(draws.choice(len(self.lives), p=self.weights)),
-                    bool(draws.random() < self.labels),
-                )
+                party = int(draws.choice(len(self.lives), p=self.weights))
+                labels = bool(draws.random() < self.labels)
             name = f"e{draws.integers(self.names)}"
             if labels:
                 classes = CLASSES if self.settings.loss.name == "softmax" else 2

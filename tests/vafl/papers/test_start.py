@@ -88,12 +88,10 @@ def inverted(
     """
     count, size = embeddings.shape
     parts = np.split(parameters.astype(float), np.cumsum([inputs * hidden, hidden, hidden * size]))
-    below, first, above, second = (
-        parts[0].reshape(inputs, hidden),
-        parts[1],
-        parts[2].reshape(hidden, size),
-        parts[3],
-    )
+    below = parts[0].reshape(inputs, hidden)
+    first = parts[1]
+    above = parts[2].reshape(hidden, size)
+    second = parts[3]
     generator, best, least = np.random.default_rng(5), np.zeros((count, inputs)), np.full(count, np.inf)
 
     def of(guess: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

@@ -91,10 +91,8 @@ def test_the_built_in_network_is_that_of_pytorch(activation: Activation) -> None
 def test_a_module_is_the_same_function(activation: Activation) -> None:
     """Protects users of a module: flat parameters mean what they say, and private steps are clipped record by
     record."""
-    network, model = (
-        DenseNetwork(SIZES, activation, dtype=np.float64),
-        TorchModel(lambda: sequential(activation), "float64"),
-    )
+    network = DenseNetwork(SIZES, activation, dtype=np.float64)
+    model = TorchModel(lambda: sequential(activation), "float64")
     assert model.size == network.size
     parameters = GENERATOR.normal(0, 0.7, network.size)
     inputs, cotangents = GENERATOR.normal(size=(7, 4)), GENERATOR.normal(size=(7, 2))
@@ -104,10 +102,8 @@ def test_a_module_is_the_same_function(activation: Activation) -> None:
     np.testing.assert_allclose(done.outputs, expected.outputs, rtol=0, atol=1e-10)
     for norm in (None, 0.5, 2.0, 100.0):
         if norm is None:
-            one, other = (
-                model.backward(turned(parameters), done, cotangents),
-                network.backward(parameters, expected, cotangents),
-            )
+            one = model.backward(turned(parameters), done, cotangents)
+            other = network.backward(parameters, expected, cotangents)
         else:
             one = model.backward_each(turned(parameters), done, cotangents, norm)
             other = network.backward_each(parameters, expected, cotangents, norm)

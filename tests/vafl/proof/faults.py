@@ -43,10 +43,8 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
 def _with_a_fault_that_stays(seed: int) -> VaflScenario:
     draws = rng_for(seed, "simulation", "what stays, vertically")
     chosen = scenario(seed)
-    parties, workers = (
-        chosen.settings.federation.parties,
-        {name: max(2, count) for name, count in chosen.workers.items()},
-    )
+    parties = chosen.settings.federation.parties
+    workers = {name: max(2, count) for name, count in chosen.workers.items()}
     at = float(draws.uniform(0.0, chosen.faulty_seconds))
     patience = {"expiry_seconds": FOR_EVER, "reply_seconds": 2.0}
     kind = "process" if chosen.synchronous else ("process", "party", "partition")[int(draws.integers(3))]

@@ -124,11 +124,9 @@ CONTENT: dict[str, dict[str, Any]] = {
 
 
 def _federation(content: Mapping[str, Any]) -> FuzzedFederation:
-    size, columns, changed = (
-        content["size"],
-        content.get("columns", 3),
-        {key: content[key] for key in ("samples", "labels")},
-    )
+    size = content["size"]
+    columns = content.get("columns", 3)
+    changed = {key: content[key] for key in ("samples", "labels")}
     precision = content.get("precision", "float32")
     given = {"name": "plant", "seed": 3, "parties": PARTIES, "embedding_size": size, "precision": precision}
     learning = {"batch_size": 2, "learning_rate": 0.1, "seeded_start": True, **content.get("learning", {})}

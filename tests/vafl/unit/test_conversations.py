@@ -321,12 +321,7 @@ def test_what_never_comes_is_forgotten_and_counted() -> None:
     assert {
         name: found[f"forgotten_entities/{name}"]
         for name in ("no_quorum", "no_label", "no_embedding", "displaced")
-    } == {
-        "no_quorum": 1,
-        "no_label": 1,
-        "no_embedding": 1,
-        "displaced": 0,
-    }
+    } == {"no_quorum": 1, "no_label": 1, "no_embedding": 1, "displaced": 0}
 
 
 def test_an_entity_expires_by_its_last_message() -> None:
@@ -369,10 +364,7 @@ def test_the_first_label_counts() -> None:
 def test_a_classifier_says_probabilities_and_counts_what_it_got_right() -> None:
     """Protects the figure that users look at: accuracy of predictions made before the label."""
     role = make_coordinator(
-        parties=PARTIES,
-        embedding_size=3,
-        loss=softmax_loss(3),
-        alignment=Alignment(quorum=1, keep=True),
+        parties=PARTIES, embedding_size=3, loss=softmax_loss(3), alignment=Alignment(quorum=1, keep=True)
     )
     role.open(0)
     for number, (values, label) in enumerate(
@@ -815,10 +807,8 @@ def test_waiting_is_earned() -> None:
     assert len(coordinator.tick(15.0)) == 2
     assert len(coordinator.hears("phone", "e", 0.0, now=21.0)) == 1
     changes = list(coordinator.role.changed_state())
-    sequences, coordinator = (
-        coordinator.sequences,
-        Coordinator(quorum=1, learning_quorum=None, reply_seconds=10.0, revise=False),
-    )
+    sequences = coordinator.sequences
+    coordinator = Coordinator(quorum=1, learning_quorum=None, reply_seconds=10.0, revise=False)
     coordinator.sequences = sequences
     for change in changes:
         coordinator.role.restore(change)

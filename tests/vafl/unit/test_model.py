@@ -43,16 +43,12 @@ def settings(model: str, privacy: dict[str, Any] | None = None, **embedding: Any
 def test_the_pages_example_is_the_built_in_linear_map() -> None:
     """Protects whoever follows the page: it loads, and does what the built-in network without a constant
     does."""
-    own, built_in = (
-        embedding_function(settings("clinic_models:embedding"), 3),
-        DenseNetwork([3, 2], bias=False, dtype=np.float64),
-    )
+    own = embedding_function(settings("clinic_models:embedding"), 3)
+    built_in = DenseNetwork([3, 2], bias=False, dtype=np.float64)
     generator = np.random.default_rng(1)
-    inputs, cotangents, parameters = (
-        generator.normal(size=(5, 3)),
-        generator.normal(size=(5, 2)),
-        generator.normal(size=6),
-    )
+    inputs = generator.normal(size=(5, 3))
+    cotangents = generator.normal(size=(5, 2))
+    parameters = generator.normal(size=6)
     one, other = (function.forward(parameters, inputs) for function in (own, built_in))
     np.testing.assert_allclose(one.outputs, other.outputs)
     np.testing.assert_allclose(
