@@ -152,7 +152,7 @@ class SampleReader:
         if len(value) + key_size > MAXIMUM_BYTES or key_size > LONGEST_KEY:
             raise _oversized(len(value), key_size)
         if self._decode is None:
-            client, identity, features, label = self._fields.read(value)
+            client, identity, features, given = self._fields.read(value)
         else:
             try:
                 content = self._decode(value)
@@ -160,18 +160,15 @@ class SampleReader:
                 # Raises PeerError for the first thing that is wrong.
                 self._fields.read(value)
                 raise PeerError("malformed", str(error)) from None
-            client, identity, label = content.client, content.sample_id, content.label
+            client, identity, given = content.client, content.sample_id, content.label
             features = self._features(content)
             if self._norm != 1.0:
                 features = tuple([number / self._norm for number in features])
             # One comparison for all: it is False for a NaN and for an infinity too.
             if len(features) != self.dimension or not sum(map(abs, features)) < LARGEST_NUMBER:
                 self._fields.check(features)
-        if label is not None:
-            given, label = label, (label - self._low) / self._span
-            if not abs(label) <= LARGEST_LABEL:
-                # Raises PeerError.
-                scaled(given, self._section.label, self._section.label_range, LABEL_RANGE)
+        section = self._section
+        label = None if given is None else scaled(given, section.label, section.label_range, LABEL_RANGE)
         client_field, id_field = self._client_field, self._id_field
         name = self._key(key) if client_field is None else name_in(client, client_field)
         if id_field is None:
