@@ -69,11 +69,10 @@ def test_what_is_recorded_is_always_the_same(system: str) -> None:
     for name, make in SYSTEMS[system](Random(0)).items():
         target = make(name)
         if isinstance(target, RoleTarget):
-            again = replace(target.federation)
-            assert all(again.heard(member) == target.federation.heard(member) for member in again.settings)
-            assert all(
-                again.remembered(member) == target.federation.remembered(member) for member in again.settings
-            )
+            once, again = target.federation, replace(target.federation)
+            for member in again.settings:
+                assert again.heard(member) == once.heard(member)
+                assert again.remembered(member) == once.remembered(member)
 
 
 def test_the_same_seed_makes_the_same_messages() -> None:
