@@ -209,10 +209,15 @@ class Uploads:
             if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:
                 # Gathered steps are stored, and numbers that are not finite could not be restored.
                 steps = np.clip(np.nan_to_num(steps), -LARGEST_STEP, LARGEST_STEP)
-            if len(set(rows.tolist())) < len(rows):
-                rows, sum_of = np.unique(rows, return_inverse=True)
-                steps = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ steps
-            self._steps.numbers[rows] += steps
+            if len(set(rows.tolist())) == len(rows):
+                self._steps.numbers[rows] += steps
+                continue
+            # A product adds in the order of its columns: to what was there, the samples one after another.
+            rows, sum_of = np.unique(rows, return_inverse=True)
+            terms = np.concatenate([self._steps.numbers[rows], steps])
+            sums_of = np.concatenate([np.arange(len(rows)), sum_of])
+            adds = csr_array((np.ones(len(terms)), (sums_of, np.arange(len(terms)))))
+            self._steps.numbers[rows] = adds @ terms
 
     # ---- send
 

@@ -83,7 +83,7 @@ class PaperLearner:
     def predict_and_learn(
         self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]
     ) -> _Learnt:
-        kernels, starts, labelled = self.kernels, batch.starts, batch.labelled
+        kernels, labelled = self.kernels, batch.labelled
         labels = np.clip(batch.labels, LOWEST, HIGHEST)
         kernel_predictions = self._kernel_predictions(batch.inputs, parameters)
         # l_i = L(f_i, y) + lambda ||theta_i||^2
@@ -93,21 +93,16 @@ class PaperLearner:
         # the losses before it.
         changes = -self.learning_rate * losses
         personal = self._personal.numbers[batch.rows]
-        log_weights = np.empty_like(changes)
-        log_weights[starts] = personal[:, :kernels]
-        _add_running(log_weights, changes, starts, batch.counts)
+        log_weights, personal[:, :kernels] = _running_sums(personal[:, :kernels], changes, batch)
         # (6): f = sum_i w_bar_i f_i
         scores = np.einsum("bn,bn->b", normalised(log_weights), kernel_predictions, dtype=np.float64)
         predictions = self._published(scores)
         self._count_bounded(scores)
 
-        last = starts + batch.counts - 1
         errors = np.where(labelled, np.square(predictions - batch.labels), 0.0)
         own_losses = self.loss.value(scores, labels) * labelled
-        sums = np.stack([np.ones(len(labels)), labelled, errors, own_losses], axis=1)
-        personal[:, :kernels] = log_weights[last] + changes[last]
-        personal[:, kernels:-4] += np.add.reduceat(plain_losses, starts, axis=0)
-        personal[:, -4:] += np.add.reduceat(sums, starts, axis=0)
+        sums = np.column_stack([plain_losses, np.ones(len(labels)), labelled, errors, own_losses])
+        _, personal[:, kernels:] = _running_sums(personal[:, kernels:], sums, batch)
         self._personal.numbers[batch.rows] = personal
         batch = replace(batch, labels=labels)
         return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
@@ -230,35 +225,31 @@ class PaperLearner:
         return self._personal.numbers[rows, self.kernels : -4]
 
 
-def _add_running(
-    log_weights: NDArray[np.float64],
-    changes: NDArray[np.float64],
-    starts: NDArray[np.intp],
-    counts: NDArray[np.intp],
-) -> None:
-    """Fill in the log-weights before each client's second sample and those behind it: w, w + c_1, w + (c_1 +
-    c_2), …
+def _running_sums(
+    first: NDArray[np.float64], terms: NDArray[np.float64], batch: Batch
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sums before each sample, (samples, numbers), and behind each client's last, (clients, numbers).
 
-    starts: the place of each client's first sample. counts: of its samples.
+    They are added one after another, w, w + c_1, (w + c_1) + c_2, …, so it does not matter how a client's
+    samples are cut into batches.
+    first (clients, numbers): the sums before the batch. terms (samples, numbers): what each sample adds.
     """
+    starts, counts = batch.starts, batch.counts
+    before = np.empty_like(terms)
+    before[starts] = first
     several = np.flatnonzero(counts > 1)
     longest = int(counts.max(initial=0))
     if longest > len(several):
         for client in several.tolist():
-            start, end = starts[client], starts[client] + counts[client]
-            log_weights[start + 1 : end] = log_weights[start] + np.cumsum(changes[start : end - 1], axis=0)
-        return
-    # The second samples of all clients, then the third ones: the same additions in the same order, in fewer
-    # calls.
-    firsts, lengths = starts[several], counts[several]
-    before, running = log_weights[firsts], changes[firsts]
-    for number in range(1, longest):
-        left = lengths > number
-        if not left.all():
-            firsts, lengths, before, running = firsts[left], lengths[left], before[left], running[left]
-        if number > 1:
-            running += changes[firsts + number - 1]
-        log_weights[firsts + number] = before + running
+            own = slice(starts[client], starts[client] + counts[client])
+            before[own] = np.cumsum(np.vstack([first[client], terms[own][:-1]]), axis=0)
+    else:
+        # The second samples of all clients, then the third ones: the same additions in fewer calls.
+        for number in range(1, longest):
+            places = starts[counts > number] + number
+            before[places] = before[places - 1] + terms[places - 1]
+    last = starts + counts - 1
+    return before, before[last] + terms[last]
 
 
 @dataclass(frozen=True)
