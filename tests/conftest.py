@@ -31,14 +31,16 @@ with warnings.catch_warnings():
 ROOT = Path(__file__).parents[1]
 # Test brokers live for seconds. Compiling and collecting garbage for long runs would take most of that time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-# The fast profile tries fewer examples than `make test`. Every run draws others.
-FAST = os.environ.get("HYPOTHESIS_PROFILE") == "fast"
-FEWER = 4
+# How many examples a test tries, and by what the numbers of tests that set their own are divided. Every run
+# draws others. ``HYPOTHESIS_PROFILE=thorough`` is for a search that may take long.
+EXAMPLES = {"fast": 10, "whole": 25, "thorough": 50}
+DIVISORS = {"fast": 4, "whole": 2, "thorough": 1}
 LEAST_EXAMPLES = 3
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "whole")
 
-settings.register_profile("fast", max_examples=10, deadline=None)
-settings.register_profile("whole", max_examples=50, deadline=None)
-settings.load_profile("fast" if FAST else "whole")
+for name, examples in EXAMPLES.items():
+    settings.register_profile(name, max_examples=examples, deadline=None)
+settings.load_profile(PROFILE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,8 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that do not belong to the named system, if one is named. A name without any test is
     an error."""
-    if FAST:
-        try_fewer_examples(items)
+    try_fewer_examples(items)
     if config.getoption("--backwards"):
         items.reverse()
     name = config.getoption("--system")
@@ -83,8 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def try_fewer_examples(items: list[pytest.Item]) -> None:
-    """Run a quarter of the examples for tests that set their own number, because a profile does not affect
-    those."""
+    """Divide the numbers of tests that set their own, because a profile does not affect those."""
     functions = {
         getattr(function, "__func__", function)
         for item in items
@@ -93,7 +93,7 @@ def try_fewer_examples(items: list[pytest.Item]) -> None:
     for function in functions:
         own: settings | None = getattr(function, "_hypothesis_internal_use_settings", None)
         if own is not None and own.max_examples != settings.default.max_examples:
-            fewer = max(LEAST_EXAMPLES, own.max_examples // FEWER)
+            fewer = max(LEAST_EXAMPLES, own.max_examples // DIVISORS[PROFILE])
             function._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
 
 
