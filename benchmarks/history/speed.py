@@ -69,7 +69,9 @@ def measure() -> Iterator[Figure]:
     for clients, (samples, wanted) in HISTORIES.items():
         one = measure_cell(Cell("friedman", clients, samples), "kafka+librdkafka", PROGRAM)
         yield Figure(f"history: {clients:,} clients, kafka+librdkafka: samples/s", one.rate, "", wanted)
-    capped = Cell("friedman", 40, size(100, 20), settings=(f"uplink.budget_bytes_per_second={BUDGET}",))
+    capped = Cell(
+        "friedman", size(40, 5), size(100, 10), settings=(f"uplink.budget_bytes_per_second={BUDGET}",)
+    )
     one = measure_cell(capped, BUSES[-1], PROGRAM)
     name = f"history: friedman, {BUDGET:,} bytes a second and client"
     yield Figure(f"{name}: samples/s", one.rate, "")
