@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
+from streamfl.contract.role import (
+    Channels,
+    ConfigurationError,
+    DecodesRuns,
+    Input,
+    PeerError,
+    Record,
+    Sender,
+)
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
 from streamfl.identity.signed_records import signatures
@@ -44,17 +53,43 @@ def _check_party(party: str, member: Member) -> None:
 def _checked(source: Input, identity: Identity) -> Input:
     if source.sender is not None:
         return _opened(source, source.sender, identity)
-    decode, client_of = source.decode, source.client
-    if client_of is None:
+    if source.client is None:
         return source
+    checked = _OwnRuns if isinstance(source.decode, DecodesRuns) else _OwnMessages
+    return replace(source, decode=checked(source.decode, source.client, identity))
 
-    def decode_own(record: Record) -> Any:
-        message = decode(record)
-        # The receiver would refuse what comes of this message, and nobody would notice it here.
-        _check_name(identity.member, message.sender if isinstance(message, Fragment) else client_of(message))
+
+class _OwnMessages:
+    """Decodes messages of users. PeerError for one that is about a client of another member: the receiver
+    would refuse what comes of it, and nobody would notice it here."""
+
+    def __init__(
+        self, decode: Callable[[Record], Any], client_of: Callable[[Any], str], identity: Identity
+    ) -> None:
+        self._decode = decode
+        self._client_of = client_of
+        self._identity = identity
+
+    def __call__(self, record: Record) -> Any:
+        message = self._decode(record)
+        _check_name(self._identity.member, self._name(message))
         return message
 
-    return replace(source, decode=decode_own)
+    def _name(self, message: Any) -> str:
+        return message.sender if isinstance(message, Fragment) else self._client_of(message)
+
+
+class _OwnRuns(_OwnMessages):
+    """The same for records in a row. Each name is looked up once."""
+
+    _decode: DecodesRuns
+
+    def run(self, records: Sequence[Record]) -> Sequence[Any] | None:
+        messages = self._decode.run(records)
+        member = self._identity.member
+        if messages is None or not all(map(member.speaks_in_the_name_of, set(map(self._name, messages)))):
+            return None
+        return messages
 
 
 def _opened(source: Input, sender: Sender, identity: Identity) -> Input:

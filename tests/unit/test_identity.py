@@ -6,6 +6,7 @@ import base64
 import hashlib
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,16 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.contract.role import Channels, ConfigurationError, Headers, Input, PeerError, Record, Sender
+from streamfl.contract.role import (
+    Channels,
+    ConfigurationError,
+    DecodesRuns,
+    Headers,
+    Input,
+    PeerError,
+    Record,
+    Sender,
+)
 from streamfl.encoding.wire import encoded_size
 from streamfl.identity import (
     SEAL_BYTES,
@@ -80,7 +90,7 @@ def record(
 
 
 def sealed(
-    sender: Identity | None = None, key: bytes | None = b"press-1", value: bytes | None = b"steps"
+    sender: Identity | None = None, key: bytes | None = b"press-77", value: bytes | None = b"steps"
 ) -> Record:
     return record(key, value, (sender or site()).seal(TOPIC, "server")(key, value, 3))
 
@@ -250,7 +260,7 @@ def test_a_members_file_is_read_as_it_was_written(tmp_path: Path, name: str) -> 
 
 def test_what_a_member_sealed_is_opened() -> None:
     """Protects honest members: their messages are accepted with any key and value, also missing ones."""
-    for key, value in ((b"press-1", b"steps"), (None, b""), (b"", None)):
+    for key, value in ((b"press-77", b"steps"), (None, b""), (b"", None)):
         assert server().open(TOPIC, "client")(sealed(key=key, value=value)).name == "site"
 
 
@@ -282,7 +292,7 @@ def test_a_seal_is_what_the_document_says() -> None:
         struct.pack(">I", len(TOPIC))
         + TOPIC.encode()
         + struct.pack(">IBqq", 3, 0, 7, 5)
-        + b"press-1"
+        + b"press-77"
         + b"steps"
     )
     code = hashlib.blake2b(
@@ -355,9 +365,9 @@ def test_a_seal_of_another_federation_or_another_way_is_refused() -> None:
         ),
     )
     back = record(
-        b"press-1",
+        b"press-77",
         b"steps",
-        Identity((SERVER,), both, "client").seal(TOPIC, "server")(b"press-1", b"steps", 3),
+        Identity((SERVER,), both, "client").seal(TOPIC, "server")(b"press-77", b"steps", 3),
     )
     code = back.headers[0][1][17:]
     turned = b"\x01" + SITE.public.identifier + SERVER.public.identifier + code
@@ -372,7 +382,7 @@ def test_a_seal_of_another_federation_or_another_way_is_refused() -> None:
 def test_strangers_are_refused() -> None:
     """Protects against anybody who may write to the topic: no seal, a seal of an unknown key, two seals, or
     garbage."""
-    plain = record(b"press-1", b"steps", ())
+    plain = record(b"press-77", b"steps", ())
     assert refusal(plain) == "unsigned"
     unknown = Members(
         "plant", (*members().members[1:], Member("ghost", ("client",), (SITE.public.text,), ("*",)))
@@ -412,6 +422,38 @@ def test_a_member_speaks_only_for_its_own_clients() -> None:
     assert refused.value.reason == "not_its_client"
 
 
+class Names:
+    """A decoder that decodes names in a row."""
+
+    def __call__(self, record: Record) -> str:
+        return (record.value or b"").decode()
+
+    def run(self, records: Sequence[Record]) -> list[str] | None:
+        return [self(record) for record in records]
+
+
+def test_users_records_in_a_row_stay_in_a_row_with_keys() -> None:
+    """Protects the speed of members with keys, and others' clients: a record about one of theirs is not taken
+    among others."""
+    source = Input("samples", Names(), client=str)
+    own = Identity((SITE,), members(), "client")
+    decode = sealed_channels(Channels({"samples": source}, {}, {}), own).inputs["samples"].decode
+    assert isinstance(decode, DecodesRuns)
+    good, foreign = (
+        [Record("samples", 0, offset, None, name.encode(), (), 0.0) for offset, name in enumerate(names)]
+        for names in (["press-1", "press-77", "press-1"], ["press-1", "mill"])
+    )
+    assert decode.run(good) == [decode(record) for record in good] == ["press-1", "press-77", "press-1"]
+    assert decode.run(foreign) is None
+    with pytest.raises(PeerError) as refused:
+        decode(foreign[1])
+    assert refused.value.reason == "not_its_client"
+    one_by_one = Input("samples", lambda record: (record.value or b"").decode(), client=str)
+    assert not isinstance(
+        sealed_channels(Channels({"samples": one_by_one}, {}, {}), own).inputs["samples"].decode, DecodesRuns
+    )
+
+
 def test_parts_of_a_message_name_a_sender_that_their_writer_speaks_for() -> None:
     """Protects one site's clients when messages come in parts: each part contains its sender, and that name
     is checked."""
@@ -436,7 +478,7 @@ def test_the_seal_is_looked_at_before_the_message() -> None:
 
     channels = Channels({"updates": Input(TOPIC, decode, sender=Sender("client", str))}, {}, {})
     with pytest.raises(PeerError):
-        sealed_channels(channels, server()).inputs["updates"].decode(record(b"press-1", b"steps", ()))
+        sealed_channels(channels, server()).inputs["updates"].decode(record(b"press-77", b"steps", ()))
 
 
 @given(
@@ -454,7 +496,7 @@ def test_no_header_makes_more_than_a_refusal(
     honest = sealed().headers[0][1]
     begun = [(name, honest[:like] + content) for name, content in headers]
     for one in (tuple(headers), tuple(begun)):
-        received = record(b"press-1", value, one)
+        received = record(b"press-77", value, one)
         if received != sealed():
             refusal(received)
 
@@ -558,14 +600,14 @@ def test_keys_change_under_those_who_use_them() -> None:
     files."""
     sender, receiver = site(), server()
     seal, check = sender.seal(TOPIC, "server"), receiver.open(TOPIC, "client")
-    first = record(b"press-1", b"steps", seal(b"press-1", b"steps", 3))
+    first = record(b"press-77", b"steps", seal(b"press-77", b"steps", 3))
     assert check(first).name == "site"
     both = members(site=(NEW, SITE))
     renewed(receiver, both, (SERVER,))
     assert receiver.renewed((SERVER,), both) is None
     assert check(first).name == "site"
     renewed(sender, both, (NEW, SITE))
-    second = record(b"press-1", b"steps", seal(b"press-1", b"steps", 3))
+    second = record(b"press-77", b"steps", seal(b"press-77", b"steps", 3))
     assert second.headers != first.headers
     assert check(second).name == "site"
     signature = sender.sign(b"statement")
@@ -595,10 +637,10 @@ def test_files_that_a_member_could_not_begin_with_change_nothing(known: Members)
     """Protects a running worker from a wrong file: it goes on with the earlier keys."""
     sender = site()
     seal = sender.seal(TOPIC, "server")
-    before = seal(b"press-1", b"steps", 3)
+    before = seal(b"press-77", b"steps", 3)
     with pytest.raises(ConfigurationError):
         sender.renewed((SITE,), known)
-    assert seal(b"press-1", b"steps", 3) == before
+    assert seal(b"press-77", b"steps", 3) == before
     channels = Channels({}, {}, {}, party="press-7")
     sealed_channels(channels, sender)
     with pytest.raises(ConfigurationError, match="may not speak"):
