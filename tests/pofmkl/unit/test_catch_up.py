@@ -23,7 +23,8 @@ from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.backlog import Backlog
+from streamfl.runtime.bus import Outgoing, Session
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
@@ -132,6 +133,39 @@ def test_labels_that_were_read_before_their_samples_count_as_backlog() -> None:
     assert (snapshot.labels, snapshot.waiting) == (1, 9)
     made.receive([model(1)], 3.0)
     assert made.snapshot()[0, "a"].labels == 2
+
+
+class Known:
+    """A session, of which only ``unread`` is asked: records by input whose end is known."""
+
+    def __init__(self, **records: int) -> None:
+        self._records = records
+
+    def unread(self) -> dict[tuple[str, int], int]:
+        return {(topic, 0): count for topic, count in self._records.items()}
+
+
+def test_an_input_whose_end_is_known_later_has_no_new_records() -> None:
+    """Protects a history with labels on a topic of their own. Client libraries know a topic's end once they
+    fetched from it. The records of the second topic looked as if they had just come, and a client may learn
+    what came since at once: that was its whole history, on version 0."""
+    made, inputs = role(labels={}), {("samples", 0), ("labels", 0)}
+    backlog = Backlog(made, 500)
+    samples = readings("a", 40)
+    labels = [
+        Received("labels", Label("a", one.message.id, 1.0), Record("labels", 0, number, b"a", b""))
+        for number, one in enumerate(samples)
+    ]
+    backlog.tell(cast(Session, Known(samples=0)), inputs)
+    made.receive(samples, 1.0)
+    backlog.tell(cast(Session, Known(samples=0, labels=20)), inputs)
+    made.receive(labels[:20], 2.0)
+    backlog.tell(cast(Session, Known(samples=0, labels=0)), inputs)
+    made.receive(labels[20:], 3.0)
+    for version in range(1, 4):
+        made.receive([model(version)], 3.0 + version)
+    assert made.snapshot()[0, "a"].labels == 4
+    assert not figure(made, "catch_up_extra_labels")
 
 
 def test_what_a_client_may_learn_on_a_version_grows_up_to_the_setting() -> None:
