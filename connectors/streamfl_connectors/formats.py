@@ -34,7 +34,12 @@ def _anything(value: bytes) -> Any:
     if (told := told_of_frame(value)) is not None:
         raise ValueError(told)
     # Many writers put NaN into JSON, and a caller that reads Any wants to see the NaN.
-    return json.loads(value)
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        raise ValueError("a whole number has thousands of digits") from None
 
 
 _decode_json = msgspec.json.Decoder(Any).decode

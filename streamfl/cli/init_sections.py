@@ -18,7 +18,7 @@ from streamfl.records.fields import shown
 from streamfl.records.formats import is_textual
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
-from streamfl.records.schema_inference import InferredField, field_values, infer_fields
+from streamfl.records.schema_inference import InferredField, field_values, infer_fields, numbers_among
 from streamfl.records.shared_names import names_in
 
 __all__ = [
@@ -256,8 +256,12 @@ def ask_for_label(seen: RecordSample, besides: Collection[str]) -> Configuration
 
 def _labels(seen: RecordSample, besides: Collection[str] = ()) -> str:
     found = [guess for guess in guesses_of(seen, besides, True) if guess.keys is not None]
+    values = field_values(seen.format.read, seen.format.keys.get("columns"))
     numbers = [
-        guess.path for guess in found if (guess.keys or {}).get("as", "number") in ("number", "boolean")
+        guess.path
+        for guess in found
+        if (guess.keys or {}).get("as", "number") in ("number", "boolean")
+        and numbers_among(values[guess.path])
     ]
     return f"fields with numbers are {_listed(numbers)}"
 

@@ -156,6 +156,11 @@ class LabelJoin:
                 "or let `streamfl rekey CONFIG` rekey one of them ([labels.rekey])",
             )
 
+    def has_label(self, key: JoinKey) -> bool:
+        """Whether a label waits for this sample."""
+        entry = self._partitions[key.partition].waiting.get(key)
+        return entry is not None and entry.stage is _Stage.LABEL
+
     def label(self, key: JoinKey, label: float, now: float) -> Pair | None:
         """Take a label; returns the pair if its sample was predicted before."""
         held = self._partitions[key.partition]

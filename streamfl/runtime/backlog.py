@@ -4,10 +4,11 @@ takes at a time."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from streamfl.contract.further_interfaces import CatchesUp, Waits
 from streamfl.contract.role import Role
-from streamfl.runtime.bus import Session
+from streamfl.runtime.bus import Session, TopicPartition
 
 __all__ = ["Backlog"]
 
@@ -39,10 +40,16 @@ class Backlog:
         """A sentence on what the role waits for or works off; None: nothing."""
         return None if self._waits is None else self._waits.backlog
 
-    def tell(self, session: Session) -> None:
-        """Tell the role how many unread records follow the polled ones, by partition, all inputs together."""
+    def tell(self, session: Session, inputs: Collection[TopicPartition]) -> None:
+        """Tell the role how many unread records follow the polled ones, by partition, all inputs together.
+
+        inputs: of all tasks. A client library knows the end of one only after it fetched from it. If a
+        partition were told without it, its records would look later as if they had come just then."""
         if self._role is not None:
+            known = session.unread()
+            unknown = {place[1] for place in inputs if place not in known}
             unread: Counter[int] = Counter()
-            for (_, partition), count in session.unread().items():
-                unread[partition] += count
+            for (_, partition), count in known.items():
+                if partition not in unknown:
+                    unread[partition] += count
             self._role.unread(unread)

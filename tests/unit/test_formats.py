@@ -347,6 +347,12 @@ def test_json_behind_a_number_is_told_of_and_read_as_json_schema() -> None:
         assert reader.decode(Record("t", 0, 0, b"k", record)).features == (1.0,)
 
 
+def test_a_number_of_thousands_of_digits_is_refused_in_words_about_the_record() -> None:
+    """The text goes to the dead letters. Python's advises to raise a limit of its interpreter."""
+    with pytest.raises(ValueError, match="a whole number has thousands"):
+        format_named("json").decoder(Any)(b'{"a": ' + b"9" * 5_000 + b"}")
+
+
 def test_plain_json_stays_as_it_was() -> None:
     """Protects JSON's special cases: NaN is read, so that it can be named, and whole numbers keep all
     digits."""

@@ -114,14 +114,18 @@ class LateLabels:
     def _limit(
         self, arrived: Iterable[tuple[ClientKey, Sequence[tuple[Sample | Label, Record, Headers]]]]
     ) -> None:
-        """Note which clients are behind with their labels."""
-        labels = {key: sum(isinstance(message, Label) for message, _, _ in own) for key, own in arrived}
+        """Note which clients are behind with their labels: those that came, and those whose samples came only
+        now."""
+        labels = {key: sum(self._has_label(key, message) for message, _, _ in own) for key, own in arrived}
         for key in {*labels, *self.pending.ready}:
             client = self._registry.find(key)
             if client is not None:
                 queue = self.pending.queue(client)
                 in_hand = len(queue.items) + labels.get(key, 0)
                 self._catch_up.limit(client, in_hand, self.pending.counts, waited=queue.held)
+
+    def _has_label(self, key: ClientKey, message: Sample | Label) -> bool:
+        return isinstance(message, Label) or self._join.has_label(JoinKey(*key, message.id))
 
     def _predict(
         self, samples: list[tuple[ClientKey, PendingSample]], sends: list[Send], now: float

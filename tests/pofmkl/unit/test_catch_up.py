@@ -21,8 +21,10 @@ from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
+from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.backlog import Backlog
+from streamfl.runtime.bus import Outgoing, Session
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
@@ -31,7 +33,11 @@ N, PATIENCE = 3, 20.0
 
 
 def role(
-    samples: int = N, bytes_per_second: float | None = None, shards: int = 1, kernels: int | None = 2
+    samples: int = N,
+    bytes_per_second: float | None = None,
+    shards: int = 1,
+    kernels: int | None = 2,
+    labels: dict[str, Any] | None = None,
 ) -> PofmklClient:
     features = ViewedFeatures(("standardised", "centred"), (0.7, 2.8), 4, 2, seed=3)
     made = new_client(
@@ -41,6 +47,7 @@ def role(
         uplink={"budget_bytes_per_second": bytes_per_second}
         if bytes_per_second
         else {"kernels_per_upload": kernels},
+        labels=labels,
     )
     made.open(0)
     return made
@@ -109,6 +116,56 @@ def test_a_backlog_in_hand_is_learnt_in_step_and_in_order() -> None:
         [4],
         [5],
     ]
+
+
+def test_labels_that_were_read_before_their_samples_count_as_backlog() -> None:
+    """Kafka gives no order between topics: all labels may be read first. Their samples then bring as many
+    pairs, which must not be learnt on one version."""
+    made = role(labels={})
+    samples = readings("a", 10)
+    labels = [
+        Received("labels", Label("a", one.message.id, 1.0), Record("labels", 0, number, b"a", b""))
+        for number, one in enumerate(samples)
+    ]
+    assert not made.receive(labels, 1.0)
+    assert predicted(made.receive(samples, 2.0)) == list(range(10))
+    snapshot = made.snapshot()[0, "a"]
+    assert (snapshot.labels, snapshot.waiting) == (1, 9)
+    made.receive([model(1)], 3.0)
+    assert made.snapshot()[0, "a"].labels == 2
+
+
+class Known:
+    """A session, of which only ``unread`` is asked: records by input whose end is known."""
+
+    def __init__(self, **records: int) -> None:
+        self._records = records
+
+    def unread(self) -> dict[tuple[str, int], int]:
+        return {(topic, 0): count for topic, count in self._records.items()}
+
+
+def test_an_input_whose_end_is_known_later_has_no_new_records() -> None:
+    """Protects a history with labels on a topic of their own. Client libraries know a topic's end once they
+    fetched from it. The records of the second topic looked as if they had just come, and a client may learn
+    what came since at once: that was its whole history, on version 0."""
+    made, inputs = role(labels={}), {("samples", 0), ("labels", 0)}
+    backlog = Backlog(made, 500)
+    samples = readings("a", 40)
+    labels = [
+        Received("labels", Label("a", one.message.id, 1.0), Record("labels", 0, number, b"a", b""))
+        for number, one in enumerate(samples)
+    ]
+    backlog.tell(cast(Session, Known(samples=0)), inputs)
+    made.receive(samples, 1.0)
+    backlog.tell(cast(Session, Known(samples=0, labels=20)), inputs)
+    made.receive(labels[:20], 2.0)
+    backlog.tell(cast(Session, Known(samples=0, labels=0)), inputs)
+    made.receive(labels[20:], 3.0)
+    for version in range(1, 4):
+        made.receive([model(version)], 3.0 + version)
+    assert made.snapshot()[0, "a"].labels == 4
+    assert not figure(made, "catch_up_extra_labels")
 
 
 def test_what_a_client_may_learn_on_a_version_grows_up_to_the_setting() -> None:

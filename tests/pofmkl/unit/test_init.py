@@ -252,6 +252,18 @@ def test_a_file_will_do(site: Site) -> None:
     assert site("init", site.folder / "no.toml", "--from-file", site.folder / "nowhere")[0] == 5
 
 
+def test_words_are_no_numbers_to_predict(site: Site) -> None:
+    """A label of yes and no was refused, and listed among the fields that could be one."""
+    table = site.folder / "doors.csv"
+    table.write_text(
+        "site,temp,open\n"
+        + "".join(f"s{n % 3},{n / 7:.2f},{'yes' if n % 2 else 'no'}\n" for n in range(ROWS))
+    )
+    code, _, error = site.init("new.toml", "--from-file", table, "--client", "site", "--label", "open")
+    assert code == 2
+    assert "numbers are expected; fields with numbers are temp\n" in error
+
+
 def test_rows_of_csv_get_into_the_topic(site: Site) -> None:
     """Protects the way on from a table: what was written for its lines reads the rows that `replay`
     writes."""
