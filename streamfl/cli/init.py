@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import time
 import tomllib
 from collections.abc import Mapping
@@ -37,6 +38,12 @@ __all__ = ["init"]
 # The default bus, which no other process can reach, and the URL that is written in its place.
 NOWHERE = "memory://"
 ELSEWHERE = "kafka://localhost:9092"
+# By section, the options that write it.
+SECTIONS = {
+    "samples": "--from-topic TOPIC",
+    "labels": "--labels-topic TOPIC --label FIELD",
+    "party": "--party NAME",
+}
 
 
 FromFileOption = Annotated[
@@ -299,7 +306,7 @@ def _settle(
     # A mistake that is there without --set is left for the user to correct in the file; others come from
     # --set.
     if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
-        raise ConfigurationError("\n".join(own))
+        raise ConfigurationError("\n".join(map(_with_option, own)))
     if draft.to_fill_in(kind.settings):
         return None
     draft.head += [f"{BEFORE} {line}" for line in wrong]
@@ -319,6 +326,13 @@ def _settle(
             pass
         count += 1
     return count
+
+
+def _with_option(mistake: str) -> str:
+    """The mistake, with the options that write the section if one is missing."""
+    missing = re.search(r"\b(\w+) is missing: ", mistake)
+    option = SECTIONS.get(missing[1]) if missing else None
+    return mistake if option is None else f"{mistake}; say {option}"
 
 
 def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:

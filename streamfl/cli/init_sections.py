@@ -139,7 +139,11 @@ def put_inputs(draft: ConfigDraft, guesses: Sequence[InferredField]) -> int:
     if not taken:
         raise DataError(
             "no field can be an input: "
-            + "; ".join(f"{guess.path}: {guess.why}" for guess in guesses[:CHOICES])
+            + (
+                "; ".join(f"{guess.path}: {guess.why}" for guess in guesses[:CHOICES])
+                or "the records have no field beside those with the name, the id and the label. A topic with "
+                "labels alone is named by --labels-topic"
+            )
         )
     notes = draft.notes.setdefault("samples", [])
     if all(not guess.keys for guess in taken):

@@ -220,4 +220,4 @@ def _figures(role: Role) -> Report:
     labels = [", ".join(f"{name}={value}" for name, value in one.labels) for one in figures]
     rows = [(one.name, label, f"{one.value:g}") for one, label in zip(figures, labels, strict=True)]
     content = [{"name": one.name, "labels": dict(one.labels), "value": one.value} for one in figures]
-    return Report("State", rows, {"figures": content}, ("figure", "labels", "value"))
+    return Report("Figures that are not 0", rows, {"figures": content}, ("figure", "labels", "value"))

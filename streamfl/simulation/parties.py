@@ -30,12 +30,14 @@ __all__ = [
     "TestFractionOption",
     "check_delay",
     "delays_of",
+    "has_ranges",
     "split_columns",
 ]
 
 SHORTEST_DELAY, LONGEST_DELAY = 1e-6, 1_000_000
 # Share of a table's rows that is kept for testing. These are the last rows; they are not learnt from.
 TEST_FRACTION = 0.2
+RANGE = re.compile(r"(\d+):(\d+)")
 
 
 class DelayDistribution(StrEnum):
@@ -98,7 +100,7 @@ def split_columns(
     for party, value in _pairs("--split", text, parties):
         names: list[str] = []
         for part in value.split("+"):
-            found = re.fullmatch(r"(\d+):(\d+)", part)
+            found = RANGE.fullmatch(part)
             if found is None:
                 if part not in columns:
                     raise ConfigurationError(
@@ -123,6 +125,12 @@ def split_columns(
             "too"
         )
     return [own[party] for party in parties]
+
+
+def has_ranges(split: str, parties: Sequence[str]) -> bool:
+    """Whether a party's columns are given by a range. If not, every column was chosen by name."""
+    given = (part for _, value in _pairs("--split", split, parties) for part in value.split("+"))
+    return any(RANGE.fullmatch(part) for part in given)
 
 
 def delays_of(text: str | None, distribution: DelayDistribution, parties: Sequence[str]) -> list[Delay]:

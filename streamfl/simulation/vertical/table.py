@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.contract.seeding import rng_for
-from streamfl.simulation.parties import TEST_FRACTION, split_columns
+from streamfl.simulation.parties import TEST_FRACTION, has_ranges, split_columns
 from streamfl.simulation.tables import DataSource, input_names, numbers, read_data, unread_columns
 from streamfl.terminal.console import say
 
@@ -116,7 +116,8 @@ def deal_table(
     table = read_data(location)
     offered = input_names(table, None, (label,), location)
     own = split_columns(split, parties, offered, list(table.columns), label)
-    unread_columns(table, offered, (label,))
+    if has_ranges(split, parties):
+        unread_columns(table, offered, (label,))
     used = list(dict.fromkeys(name for names in own for name in names))
     if label not in table.columns:
         raise DataError(f"{location}: no column {label} (there are: {', '.join(table.columns)})")

@@ -40,9 +40,10 @@ from streamfl.vafl.state import SPENT
 __all__ = ["PartySnapshot", "VaflParty"]
 
 NO_GRADIENT = (
-    "no coordinator answers: embeddings are sent, but no gradient has come for {:g} s. Start the "
-    "vafl-coordinator, or check what its log says about this party's embeddings; if labels come later than "
-    "that, raise alignment.patience_seconds"
+    "no gradient has come for {:g} s, although embeddings are sent: the coordinator gets no labels of these "
+    "entities, or no coordinator answers. Check that labels come, that the vafl-coordinator runs, and what "
+    "its log says about this party's embeddings; if labels come later than that, raise "
+    "alignment.patience_seconds"
 )
 
 

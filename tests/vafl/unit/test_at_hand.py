@@ -40,6 +40,8 @@ def test_a_member_can_be_looked_at_and_not_be_reset(
     config.write_text(CONFIGURATION.format(name=tmp_path.name))
     bus = MemoryBus.at(f"memory://{tmp_path.name}")
     run_command(monkeypatch, capsys, "topics", config, "--create-inputs", "--partitions", 2)
+    _, out, _ = run_command(monkeypatch, capsys, "inspect", config)
+    assert out.startswith("Figures that are not 0: none"), "nothing is remembered yet, and nothing denied"
     bus.write([Outgoing("defaults", b"a", b'{"customer": "a", "defaulted": 1}')])
     with closing(build_worker(read_configuration(config).settings, bus)) as worker:
         while worker.step(0.0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import run_command
+from page_commands import page_text
 
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import read_configuration
@@ -273,6 +275,20 @@ def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest
     assert (code, "cannot be written" in error) == (2, True)
     code, _, error = line("demo", "other")
     assert (code, "vafl" in error) == (2, True)
+
+
+@pytest.mark.long
+def test_the_page_shows_what_the_demo_prints(line: Line) -> None:
+    """Protects the reader's trust: whoever runs the demo of the page sees the page's table."""
+    code, out, error = line("demo", "vafl", "--out", line.folder / "vafl.svg", "--format", "json")
+    assert code == 0, error
+    for name, run in json.loads(out)["runs"].items():
+        title = re.escape(demo_vertical.TITLES.get(name, name))
+        ((accuracy, seconds),) = re.findall(
+            rf"^\| {title} \| ([0-9.]+) \| ([0-9,]+) s \|", page_text("vertical.md"), re.MULTILINE
+        )
+        assert float(accuracy) == pytest.approx(run["accuracy"], abs=0.006), "the page is not of this demo"
+        assert float(seconds.replace(",", "")) == run["virtual_seconds"]
 
 
 @pytest.mark.parametrize("command", ["compare", "features"])

@@ -34,6 +34,21 @@ def test_a_party_without_a_coordinator_turns_red() -> None:
     assert "vafl-coordinator" in (party.health.trouble or "")
 
 
+def test_a_party_whose_labels_stop_is_told_of_labels() -> None:
+    """Protects an operator's night: the coordinator runs and predicts, so whoever is told to start it looks
+    in the wrong place."""
+    federation = Peers(vafl("vafl-coordinator"), vafl("vafl-party"), vafl("vafl-party", "shop"))
+    party = federation.workers[1]
+    for number in range(14):
+        federation.clock.now += 5.0
+        federation.send("bank-rows", f"ann-{number}", {"age": 0.5})
+        federation.send("shop-rows", f"ann-{number}", {"age": 0.1})
+    assert "the coordinator gets no labels" in (party.health.trouble or "")
+    federation.send("outcomes", "ann-13", {"defaulted": 1})
+    federation.step()
+    assert party.health.trouble is None
+
+
 def test_a_silent_party_is_named_by_the_coordinator_and_hears_of_its_return() -> None:
     """Protects predictions that lack a party: the coordinator says which one shows nothing, until it does."""
     federation = Peers(vafl("vafl-coordinator"), vafl("vafl-party"))

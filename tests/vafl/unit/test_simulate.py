@@ -350,6 +350,18 @@ def test_names_and_ranges_mean_the_same_columns(line: Line) -> None:
     assert line.json("--split", "bank=income+age,shop=2:5")["accuracy"] == ranges["accuracy"]
 
 
+def test_columns_that_are_no_numbers_are_told_of_ranges_alone(line: Line) -> None:
+    """Protects the message's worth: whoever names each column has chosen, and is not told of the column with
+    the entity's name."""
+    file = line.folder / "customers.csv"
+    named = line.frame[["age", "income", "debts", "visits", "returns", "y"]]
+    named.assign(customer=[f"c{n}" for n in range(ROWS)]).to_csv(file, index=False)
+    code, _, error = line("--data", file, "--split", "bank=age+income,shop=debts+3:5", "--format", "json")
+    assert (code, "not numbers: customer" in error) == (0, True)
+    code, _, error = line("--data", file, "--split", "bank=age+income,shop=debts+visits", "--format", "json")
+    assert (code, "customer" in error) == (0, False)
+
+
 def test_numbers_and_classes_are_learnt_too(line: Line) -> None:
     """Protects regression and classes: errors in the label's own unit, and labels as the loss needs them."""
     data = ("--data", line.folder / "data.csv")
