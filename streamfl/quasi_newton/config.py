@@ -271,7 +271,11 @@ class QuasiNewtonSettings(VerticalSettings):
                 if given is None:
                     raise ValueError(f"{section} is missing: a {kind} needs this section")
             if (kind == GUEST) != (self.own_party == federation.guest_party):
-                raise ValueError(f"party.name = {self.own_party!r}: the guest is {federation.guest_party!r}")
+                raise ValueError(
+                    f'party.name = {self.own_party!r} with role.kind = "{kind}": the guest is '
+                    f"{federation.guest_party!r} (federation.guest; left out: the first of "
+                    "federation.parties), and every other party is a host"
+                )
             if kind == HOST and self.preprocessing.method == EVIDENCE:
                 raise ValueError(
                     f'preprocessing.method = "{EVIDENCE}" needs labels, which a {HOST} does not have: it is '

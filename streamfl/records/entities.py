@@ -9,7 +9,14 @@ from pydantic import AfterValidator, Field, model_validator
 from streamfl.configuration.settings import FederationSection, Section
 from streamfl.contract.role import ConfigurationError
 from streamfl.records.fields import LabelRange, TopicName
-from streamfl.records.inputs import MOST_INPUTS, InputSection, check_inputs, input_names, remembered_fields
+from streamfl.records.inputs import (
+    MOST_INPUTS,
+    InputFields,
+    InputSection,
+    check_inputs,
+    input_names,
+    remembered_fields,
+)
 from streamfl.records.labels import remembered_label
 from streamfl.records.paths import FieldPath
 from streamfl.records.rekey import AssembledTopic, RekeyedTopic
@@ -55,7 +62,7 @@ class EntitySamplesSection(AssembledTopic):
     """Your own topic; its name does not begin with the federation's."""
     entity: FieldPath | None = None
     """The field that names the entity; left out: the record's key."""
-    features: list[FieldPath] | FieldPath | None = None
+    features: InputFields | None = None
     """The fields with the inputs, or the one field that holds them as a list."""
     inputs: Annotated[list[InputSection], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
     """Tables `[[samples.inputs]]`, one for each field, in place of features. Use them if values are text,

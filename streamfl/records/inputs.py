@@ -5,15 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from streamfl.configuration.settings import Section
 from streamfl.records.fields import shown
 from streamfl.records.keys import remembered_key
-from streamfl.records.paths import FieldPath
+from streamfl.records.paths import FieldPath, path_of
 from streamfl.records.times import TimeUnit, zone_named
 
-__all__ = ["MOST_INPUTS", "InputSection", "check_inputs", "input_names", "remembered_fields"]
+__all__ = [
+    "MOST_INPUTS",
+    "InputFields",
+    "InputSection",
+    "check_inputs",
+    "input_names",
+    "remembered_fields",
+]
 
 Kind = Literal["number", "boolean", "category", "hour-of-day", "day-of-week", "elapsed-seconds"]
 TIME_KINDS = ("hour-of-day", "day-of-week", "elapsed-seconds")
@@ -23,6 +30,16 @@ MOST_VALUES = 10_000
 MOST_INPUTS = 10_000
 MOST_MISSING = 100
 LARGEST_DIMENSION = 100_000
+
+
+def _are_distinct(fields: list[str] | str) -> list[str] | str:
+    if isinstance(fields, list) and (not fields or len({path_of(name) for name in fields}) < len(fields)):
+        raise ValueError("at least one field is expected, and none twice")
+    return fields
+
+
+InputFields = Annotated[list[FieldPath] | FieldPath, AfterValidator(_are_distinct)]
+"""A setting that names the fields with the inputs, or the one field that holds them as a list."""
 
 
 class InputSection(Section):

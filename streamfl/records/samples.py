@@ -9,16 +9,23 @@ from operator import attrgetter
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, LARGEST_LABEL, LARGEST_NUMBER, LabelRange, name_in, scaled
 from streamfl.records.formats import Format, format_of, without_value
 from streamfl.records.input_reader import Numbers
-from streamfl.records.inputs import MOST_INPUTS, InputSection, check_inputs, input_names, remembered_fields
+from streamfl.records.inputs import (
+    MOST_INPUTS,
+    InputFields,
+    InputSection,
+    check_inputs,
+    input_names,
+    remembered_fields,
+)
 from streamfl.records.keys import key_reader
-from streamfl.records.paths import FieldPath, path_of
+from streamfl.records.paths import FieldPath
 from streamfl.records.rekey import AssembledTopic
 from streamfl.records.sample_fields import SampleFields
 
@@ -32,7 +39,7 @@ class SamplesSection(AssembledTopic):
     """The field that names the client; left out: the record's key."""
     sample_id: FieldPath | None = None
     """The field that names the sample; left out: `<topic>-<partition>-<offset>`."""
-    features: list[FieldPath] | FieldPath | None = None
+    features: InputFields | None = None
     """The fields with the inputs, or the one field that holds them as a list. Left out: the names in
     federation.features. The same names in another order are refused."""
     inputs: Annotated[list[InputSection], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
@@ -51,13 +58,6 @@ class SamplesSection(AssembledTopic):
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Divisor of every number, so that a sample's norm is about one. Categories, truth values, and sines of
     times are not divided."""
-
-    @field_validator("features")
-    @classmethod
-    def _are_distinct(cls, value: list[str] | str | None) -> list[str] | str | None:
-        if isinstance(value, list) and (not value or len({path_of(name) for name in value}) < len(value)):
-            raise ValueError("at least one field is expected, and none twice")
-        return value
 
     @model_validator(mode="after")
     def _inputs_are_named_once(self) -> Self:

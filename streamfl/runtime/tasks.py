@@ -353,8 +353,11 @@ class Tasks:
     ) -> None:
         """Warn if the group's offsets are behind the state: an operator may have reset them and expect
         records to be read again."""
-        for topic, position in remembered.items():
-            offset = committed[topic]
+        behind = {topic: at for topic, at in remembered.items() if (committed[topic] or 0) < at}
+        # An onlooker asked for the offsets before it read the changelog of a worker that reads on.
+        offsets = self._bus.committed(self._subscription.group) if behind else {}
+        for topic, position in behind.items():
+            offset = offsets.get((topic, partition))
             if offset is None or offset < position:
                 log.warning(
                     "ignoring the committed offset: the changelog is ahead of it. To read again from there, "

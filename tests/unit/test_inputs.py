@@ -365,6 +365,15 @@ def test_what_is_to_be_predicted_is_no_input() -> None:
         reader([{"field": "a"}], features=["b"])
 
 
+@pytest.mark.parametrize("features", [[], ["a", "b", "a"]])
+def test_fields_that_are_missing_or_named_twice_are_a_mistake_of_every_section(features: list[str]) -> None:
+    """Protects a party from a traceback at the start: the mistake was found only where a reader was built,
+    not with the settings."""
+    for section in (SamplesSection, EntitySamplesSection):
+        with pytest.raises(ValidationError, match="none twice"):
+            section(topic="t", features=features)
+
+
 @pytest.mark.parametrize("missing", ["mean", "last"])
 def test_a_party_and_a_role_without_means_refuse_them(missing: str) -> None:
     """Protects a party's ledger: with a mean over entities, each entity would change what is released about

@@ -6,7 +6,7 @@ import json
 import re
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -719,6 +719,25 @@ def test_what_a_worker_reads_while_its_state_is_shown_is_not_behind(
     inputs = json.loads(out)["inputs"]
     assert sum(one["end"] for one in inputs) >= 24
     assert [one["behind"] for one in inputs] == [0] * len(inputs)
+
+
+def test_a_worker_that_reads_on_while_it_is_inspected_is_no_mistake(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, caplog: Logs
+) -> None:
+    """Protects from a false alarm that tells people to begin anew: `inspect` asks for the group's offsets
+    before it reads the changelog, and a worker under load has committed both meanwhile."""
+    plant.run()
+    real = inspect._Onlooker.restore
+
+    def restore(self: Any, topic: str, partition: int) -> Iterator[Record]:
+        plant.run()
+        return real(self, topic, partition)
+
+    monkeypatch.setattr(inspect._Onlooker, "restore", restore)
+    code, out, _ = plant.command("inspect", plant.folder / "pofmkl-client.toml", "--format", "json")
+    assert code == 0
+    assert [one["behind"] for one in json.loads(out)["inputs"]] == [0] * len(json.loads(out)["inputs"])
+    assert "ignoring the committed offset" not in caplog.text
 
 
 def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:

@@ -47,9 +47,9 @@ class KafkaMembership:
         self.reported: set[int] = set()
         self._lost: set[int] = set()
         self._expelled = False
-        # Numbers that the next poll begins; and those of them in which the caller has sought.
+        # Numbers that the next poll begins; and the partitions of them that the caller has sought.
         self._opening: set[int] = set()
-        self._sought: set[int] = set()
+        self._sought: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
         # Partitions where the next record was gone, and its offset.
         self._gone: dict[TopicPartition, int] = {}
@@ -86,12 +86,16 @@ class KafkaMembership:
         deadline = time.monotonic() + 1
         owned = self.consumer.assignment()
         for number in sorted(self._opening):
-            parts = [] if number in self._sought else [one for one in owned if one.partition == number]
+            parts = [
+                one
+                for one in owned
+                if one.partition == number and (one.topic, one.partition) not in self._sought
+            ]
             if all(self._begin_partition(partition) for partition in parts):
                 self._opening.discard(number)
             if time.monotonic() > deadline:
                 break
-        self._sought &= self._opening
+        self._sought = {place for place in self._sought if place[1] in self._opening}
         self.beginnings.check(self._opening)
 
     def poll(self, polled: Polled, timeout: float, most: int) -> None:
@@ -192,7 +196,7 @@ class KafkaMembership:
     def seek(self, place: TopicPartition, offset: int) -> None:
         """Go on reading an assigned partition at ``offset``."""
         self.consumer.seek(KafkaPartition(*place), offset)
-        self._sought.add(place[1])
+        self._sought.add(place)
         self.positions.move(place, offset)
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
@@ -319,7 +323,7 @@ class KafkaMembership:
             polled.records = [record for record in polled.records if record.partition in self.reported - gone]
             self.reported = owned
             self._opening = (self._opening & owned) | added
-            self._sought -= added | gone
+            self._sought = {place for place in self._sought if place[1] not in added | gone}
             self.positions.keep(owned - added)
             self._apply_pauses()
 

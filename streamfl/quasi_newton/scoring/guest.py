@@ -105,6 +105,14 @@ class GuestScoring(Scoring):
     def owed(self) -> bool:
         return any(session.phase in (ASKED, CHOSEN) for session in self._sessions.values())
 
+    @property
+    def awaited(self) -> str | None:
+        asked = [host for host in self._hosts if self._sessions[host].phase in (ASKED, CHOSEN)]
+        if not asked or not self._ready():
+            return None
+        most = max(len(self.scores.open(self._hosts.index(host))) for host in asked)
+        return f"waits for {', '.join(asked)} to answer a question: {most:,} entities have no points yet"
+
     def set_back(self, now: float) -> None:
         for host, session in self._sessions.items():
             if session.since > now:

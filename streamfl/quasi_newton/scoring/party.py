@@ -33,6 +33,11 @@ class Scoring:
         raise NotImplementedError
 
     @property
+    def awaited(self) -> str | None:
+        """What scores wait for, in words; None: nothing."""
+        return None
+
+    @property
     def trouble(self) -> str | None:
         return None
 
@@ -84,6 +89,10 @@ class ScoringParty(PartyTask):
     @property
     def owed(self) -> bool:
         return super().owed or (self._scores and self.scoring.owed)
+
+    @property
+    def awaited(self) -> str | None:
+        return super().awaited or (self.scoring.awaited if self._scores else None)
 
     @property
     def trouble(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Status of a quasi-Newton member: what the first training waits for, and whether it would be refused."""
+"""Status of a quasi-Newton member: what it waits for, and whether a training would be refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def party_standing(
     role: PartitionedRole[PartyTask] | None,
 ) -> list[Standing]:
     """The status of a guest or host. role: with its state restored; None: without state."""
-    return [*_batch(settings), *_first_training(role)]
+    return [*_batch(settings), *_waiting(role)]
 
 
 def coordinator_standing(
@@ -34,7 +34,7 @@ def coordinator_standing(
     role: PartitionedRole[CoordinatorTask] | None,
 ) -> list[Standing]:
     """The status of the coordinator. Arguments as for :func:`party_standing`."""
-    return _first_training(role)
+    return _waiting(role)
 
 
 def _batch(settings: QuasiNewtonSettings) -> list[Standing]:
@@ -59,8 +59,8 @@ def _batch(settings: QuasiNewtonSettings) -> list[Standing]:
     ]
 
 
-def _first_training(
+def _waiting(
     role: PartitionedRole[PartyTask] | PartitionedRole[CoordinatorTask] | None,
 ) -> list[Standing]:
     waits = None if role is None else role.backlog
-    return [] if waits is None else [Standing("first training", waits)]
+    return [] if waits is None else [Standing("waiting", waits)]

@@ -81,6 +81,21 @@ class PollLaws:
             assert values(records_from(session, samples, 4, 2)) == [b"4", b"5"]
             assert values(records_from(session, samples, 1, 5)) == [b"1", b"2", b"3", b"4", b"5"]
 
+    def test_an_input_that_was_not_sought_begins_as_the_group_does(self, bus: Bus) -> None:
+        """Protects a worker that restarts before one of its inputs had a record: it seeks only the others.
+        Ticks wait for the end of every input, so the lag of that one must be known; and 'latest' stays
+        latest."""
+        samples, answers = new_topic(bus), new_topic(bus)
+        bus.write([Outgoing(samples, None, f"{i}".encode(), 0) for i in range(3)])
+        bus.write([Outgoing(answers, None, b"old", 0)])
+        latest = Subscription(new_name("group"), (samples, answers), auto_offset_reset="latest")
+        with opened(bus, latest) as session:
+            until(session, lambda seen: seen.assigned == [0])
+            assert values(records_from(session, samples, 1, 2)) == [b"1", b"2"]
+            poll_until(session, lambda: session.lag() == {(samples, 0): 0, (answers, 0): 0})
+            bus.write([Outgoing(answers, None, b"new", 0)])
+            assert values(records_of(session, 1)) == [b"new"]
+
     def test_paused_partitions_bring_nothing(self, bus: Bus) -> None:
         """Protects a role with a full waiting room: a pause holds back one partition only, and loses
         nothing."""

@@ -117,7 +117,7 @@ def test_what_is_waited_for_is_said() -> None:
     for name, standing in (("g", party_standing), ("h1", party_standing), ("c", coordinator_standing)):
         place: Any = loop.members[name]
         told = standing(place.settings, None, {}, place.role)  # type: ignore[arg-type, operator]
-        assert [one.text for one in told if one.respect == "first training"] == [place.role.backlog]
+        assert [one.text for one in told if one.respect == "waiting"] == [place.role.backlog]
     # The host has all, the guest lacks labels.
     loop.write_table(ROWS, 3, 1, 0, 40)
     loop.members["g"].unread.clear()

@@ -311,7 +311,10 @@ def test_an_answer_that_never_comes_is_asked_for_anew() -> None:
     lost = [host.unread.pop() for _ in range(len(host.unread)) if host.unread[-1][0] == "f.h1.questions"]
     assert len(lost) == 1
     assert guest.role.waiting == {"rounds": 1}
+    # A host that is away is named, with how much waits for it.
+    assert guest.role.backlog == "waits for h1 to answer a question: 343 entities have no points yet"
     loop.settle()
+    assert guest.role.backlog is None
     assert guest.role.counts.abandoned_questions == 1
     assert [one.value for one in guest.role.measure() if one.name == "timed_out_rounds"] == [1]
     assert len(predictions(loop)) == 336

@@ -27,3 +27,11 @@ def test_a_host_cannot_weigh_evidence() -> None:
         ValidationError, match=r'"weight-of-evidence" needs labels.*guest alone.*"quantile-bins"'
     ):
         QuasiNewtonSettings.model_validate(content)
+
+
+def test_a_host_with_the_guests_name_is_told_which_of_both_is_wrong() -> None:
+    """Protects whoever copies the guest's file to make the host's: the message said only that the guest is
+    the guest."""
+    content = settings_of("h1", 1).model_dump() | {"party": {"name": "g"}}
+    with pytest.raises(ValidationError, match=r"'g' with role.kind = .quasi-newton-host.*federation.guest"):
+        QuasiNewtonSettings.model_validate(content)
