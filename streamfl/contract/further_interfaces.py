@@ -34,5 +34,5 @@ class CatchesUp(Waits, Protocol):
     def unread(self, records: Mapping[int, int]) -> None:
         """How many unread records follow those of the next batch, by partition; control records may count.
 
-        A partition where this is not known is left out. The worker calls it before every ``receive``: it is
-        part of the input."""
+        A partition where this is not known yet is left out: any number of records may lie there. The worker
+        calls it before every ``receive``: it is part of the input."""

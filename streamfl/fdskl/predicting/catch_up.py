@@ -51,10 +51,12 @@ class CatchUp:
         self._samples = settings.learning.catch_up_samples
         self._patience = settings.learning.catch_up_patience_seconds
         self._most, self._largest = min(MOST_AWAITED, limit), max(min(MOST_AWAITED, limit), limit // 2)
-        # None: it is not reported, so nothing waits.
+        # Without reports nothing waits.
+        self._is_reported = False
+        # None: not known yet.
         self._unread: int | None = None
-        # Whether records that were there when the partition was opened may be unread: no tick comes before
-        # they are read.
+        # Whether records that were there when the partition was opened may be unread. A tick says that they
+        # are read, unless it comes before their number is known, as in a partition without state.
         self._is_new = self._is_behind = True
         self._has_begun = False
         # The version of the model at which the patience ran out.
@@ -68,7 +70,7 @@ class CatchUp:
     @property
     def holds_back(self) -> bool:
         """Whether an entity that comes now is of a backlog and waits."""
-        return self._is_behind and self._unread is not None and self._samples > 0 and not self._is_alone
+        return self._is_behind and self._is_reported and self._samples > 0 and not self._is_alone
 
     @property
     def is_full(self) -> bool:
@@ -86,12 +88,15 @@ class CatchUp:
 
     @property
     def wake_at(self) -> float | None:
-        """When waiting for the model ends."""
+        """When waiting for the model ends. A new partition wants a tick at once, to hear that it is read."""
+        if self._is_new and self._is_reported and not (self._is_unknown or self.is_full):
+            return self._moved_at
         return self._moved_at + self._patience if self._forecasts.held else None
 
-    def unread(self, records: int) -> None:
-        """Note how many records lie behind the next batch."""
-        self._unread = records
+    def unread(self, records: int | None) -> None:
+        """Note how many records lie behind the next batch. None: not known yet."""
+        self._is_reported = True
+        self._unread = self._unread if records is None else records
 
     def begin(self, now: float) -> None:
         """Messages follow. The first time, restored entities are held back."""
@@ -144,7 +149,7 @@ class CatchUp:
     def pass_time(self, now: float) -> None:
         """A tick."""
         # Ticks also come while it is full.
-        self._is_new = self._is_new and self.is_full
+        self._is_new = self._is_new and (self.is_full or self._is_unknown)
         at = self.wake_at
         if at is not None and at <= now:
             self._alone_at = self._model.version
@@ -152,6 +157,10 @@ class CatchUp:
     def set_back(self, now: float) -> None:
         """The clock was ahead: set later times back to ``now``."""
         self._moved_at = min(self._moved_at, now)
+
+    @property
+    def _is_unknown(self) -> bool:
+        return self._is_reported and self._unread is None
 
     @property
     def _is_alone(self) -> bool:

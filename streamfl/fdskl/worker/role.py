@@ -81,9 +81,8 @@ class FdsklWorker(TaskRole[WorkerPartition]):
         return None
 
     def unread(self, records: Mapping[int, int]) -> None:
-        for partition, count in records.items():
-            if partition in self._actives:
-                self._actives[partition].catch_up.unread(count)
+        for partition, active in self._actives.items():
+            active.catch_up.unread(records.get(partition))
 
     @property
     def waiting(self) -> Mapping[str, int]:

@@ -76,8 +76,8 @@ class Alone:
         self.has_ticked = True
         return self.take([], unread, now)
 
-    def take(self, batch: list[Received], unread: int, now: float) -> list[tuple[str, int]]:
-        self.role.unread({0: unread})
+    def take(self, batch: list[Received], unread: int | None, now: float) -> list[tuple[str, int]]:
+        self.role.unread({} if unread is None else {0: unread})
         sends = list(self.role.receive(batch, now))
         if self.has_ticked and batch and (at := self.role.wake_at) is not None and at <= now:
             sends += self.role.receive([], now)
@@ -97,6 +97,34 @@ def test_a_history_is_predicted_as_its_labels_are_learnt() -> None:
     assert party.sees(HISTORY, unread=12) == []
     predicted = party.hears(HISTORY)
     assert predicted == [*by(0, HISTORY[:3]), *by(1, HISTORY[3:6]), *by(2, HISTORY[6:9]), *by(3, HISTORY[9:])]
+
+
+def test_nothing_is_taken_for_read_before_it_is_known_how_much_there_is() -> None:
+    """Protects a history from a worker that starts: a partition without state gets its first tick before a
+    cluster has reported how many records lie there, and a whole history was predicted by no model."""
+    party = Alone(parties=2)
+    for _ in range(2):
+        assert party.take([], None, 1000.0) == []
+    assert party.sees(HISTORY, unread=12) == []
+    assert party.ticks(unread=12) == []
+    assert party.hears(HISTORY) == by(0, HISTORY[:3])
+    assert party.ticks() == []
+    # Once it is known, it asks for the tick that says that all is read: what comes then is live.
+    party = Alone(parties=2)
+    party.take([], None, 1000.0)
+    party.has_ticked = True
+    assert party.sees(HISTORY[:1], unread=0) == by(0, HISTORY[:1])
+    assert party.sees(HISTORY[1:2], unread=0) == by(0, HISTORY[1:2])
+
+
+def test_what_waited_before_a_restart_waits_until_it_is_known_how_much_there_is() -> None:
+    """Protects a backlog from a restart in its midst: the first call of another life comes before the first
+    report."""
+    party = Alone()
+    assert party.sees(HISTORY, unread=12) == []
+    party.restart()
+    assert party.take([], None, 1000.0) == []
+    assert party.hears(HISTORY[:3], unread=9) == by(0, HISTORY[:3])
 
 
 def test_labels_that_came_first_are_learnt_in_step_too() -> None:
@@ -192,6 +220,7 @@ def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
         "entities wait until the labels before them are learnt"
     )
     assert party.role.waiting == {"predictions": 6}
+    assert party.ticks(unread=100) == []
     assert party.role.wake_at == 1030.0
     assert len(party.take([], 100, 1030.0)) == 6
     assert party.role.backlog == (

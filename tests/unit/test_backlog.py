@@ -1,0 +1,50 @@
+"""What a role that learns a backlog in step with its peers is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from streamfl.contract.role import Role
+from streamfl.runtime.backlog import Backlog
+from streamfl.runtime.bus import Session, TopicPartition
+
+
+class Listening:
+    """A role that notes what it is told."""
+
+    prompt = urgent = False
+    most_records = backlog = None
+
+    def __init__(self) -> None:
+        self.told: list[Mapping[int, int]] = []
+
+    def unread(self, records: Mapping[int, int]) -> None:
+        self.told.append(dict(records))
+
+
+class Fetching:
+    """A session whose first fetches have not brought the end of every input."""
+
+    def __init__(self) -> None:
+        self.reported: dict[TopicPartition, int] = {}
+
+    def unread(self) -> Mapping[TopicPartition, int]:
+        return self.reported
+
+
+def test_a_partition_is_told_of_once_the_end_of_each_of_its_inputs_is_known() -> None:
+    """Protects a backlog from a worker that starts: if labels that nobody has seen yet counted as none, the
+    samples would be predicted before them, without anything learnt."""
+    role, session = Listening(), Fetching()
+    backlog = Backlog(cast("Role", role), 500)
+    inputs = [(topic, partition) for topic in ("samples", "labels") for partition in (0, 1)]
+    for reported in (
+        {},
+        {("samples", 0): 0, ("labels", 1): 7},
+        {("samples", 0): 0, ("labels", 1): 7, ("samples", 1): 2},
+        {("samples", 0): 0, ("labels", 1): 7, ("samples", 1): 2, ("labels", 0): 3000, ("old", 0): 5},
+    ):
+        session.reported = reported
+        backlog.tell(cast("Session", session), inputs)
+    assert role.told == [{}, {}, {1: 9}, {0: 3000, 1: 9}]
