@@ -79,7 +79,9 @@ class ActiveMetrics(ActiveCounts):
     loss_windowed = gauge(
         f"Mean loss of the last {WINDOW} scored predictions since the worker's start", headline=True
     )
-    lifetime_labels = gauge(f"Labels of entities that had been predicted, {LIFE}")
+    lifetime_labels = gauge(
+        f"Labels of entities that had been predicted by a model, not by version 0, {LIFE}"
+    )
     lifetime_loss = gauge(f"Sum of the loss of these predictions, {LIFE}")
     lifetime_best_constant_loss = gauge(
         f"Sum of the loss of each partition's best constant in hindsight, for the same labels, {LIFE}"

@@ -101,7 +101,7 @@ class LabelledEntities:
         return self._counts.totals
 
     def score(self, loss: float, label: float) -> None:
-        """Count the loss of a prediction. A call of :meth:`add` with its label follows."""
+        """Count the loss of a model's prediction. A call of :meth:`add` with its label follows."""
         self._counts.totals.score(loss, label)
         self._remember_counts(self._counts)
 

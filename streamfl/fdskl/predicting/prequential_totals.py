@@ -1,5 +1,5 @@
-"""How good a partition's predictions have been over its whole life: sums that are remembered, so that they
-survive restarts."""
+"""How good the predictions of a partition's model have been over its whole life: sums that are remembered, so
+that they survive restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Positive = Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)]
 
 
 class PrequentialTotals(msgspec.Struct, array_like=True):
-    """Sums over predictions whose label came, each made before its label was learnt from.
+    """Sums over predictions of a model whose label came, each made before its label was learnt from.
 
     labels: how many. loss: sum of the losses. total, squares: sums of the labels and of their squares.
     """

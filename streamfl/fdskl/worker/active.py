@@ -254,7 +254,10 @@ class ActivePartition:
         """An entity that was predicted has its label: score the prediction, and learn from the entity."""
         found = self.forecasts.get(entity)
         assert found is not None
-        self.labelled.score(self._figures.score(found.output, label), label)
+        loss = self._figures.score(found.output, label)
+        # Version 0 has learnt nothing: its loss says nothing of the model.
+        if found.version:
+            self.labelled.score(loss, label)
         current = found.version == self.model.version
         self.labelled.add(entity, label, found.output if current else float("nan"), found.parties)
         self.cache.label(entity)

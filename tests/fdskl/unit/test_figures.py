@@ -162,6 +162,21 @@ def test_the_active_party_says_that_its_model_is_of_no_use() -> None:
     ] == [True]
 
 
+def test_the_predictions_of_version_0_are_not_held_against_the_model() -> None:
+    """Protects whoever has predictions long before the first label from the warning that the model is worse
+    than none: these predictions were made by none."""
+    loop = ClosedLoop([settings_of(f"p{number}", 2) for number in range(2)])
+    for number in range(5):
+        if number == 3:
+            assert loop.active.active_partition(0).model.version == 1
+        loop.write_sample(f"e{number}", float(number))
+        loop.settle()
+        loop.write_label(f"e{number}", float(number % 2))
+        loop.settle()
+    found = {one.name: one.value for one in loop.active.measure()}
+    assert (found["scored"], found["lifetime_labels"]) == (5, 2)
+
+
 @pytest.mark.parametrize("metric", ["missing_entities", "imputed_total", "spent_entities_total"])
 def test_a_board_shows_what_entities_lack(metric: str) -> None:
     """Protects an operator whose first model never comes, or whose entities are unknown at a party: a board
