@@ -87,8 +87,8 @@ class ActiveMetrics(ActiveCounts):
         f"Sum of the loss of each partition's best constant in hindsight, for the same labels, {LIFE}"
     )
     regret = gauge(
-        f"Loss of the predictions minus that of each partition's best constant, {LIFE}; below 0 the model is "
-        "better than a constant"
+        f"Loss of these predictions minus that of each partition's best constant, {LIFE}; below 0 the model "
+        "is better than a constant"
     )
     right_predictions = counter("Scored predictions that were correct")
     awaited_predictions = gauge("Predictions that have to be made", headline=True)

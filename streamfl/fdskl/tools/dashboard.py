@@ -23,8 +23,8 @@ TILES = (
     ),
     Panel(
         "Regret per sample now",
-        "Loss of the predictions minus that of each partition's best constant in hindsight, per label, over "
-        "the whole lifetime.",
+        "Loss of the model's predictions minus that of each partition's best constant in hindsight, per "
+        "label, over the whole lifetime. Predictions of version 0, which has learnt nothing, do not count.",
         "short",
         (
             Query(
@@ -93,9 +93,9 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Regret per sample",
-                "Loss of the predictions minus that of each partition's best constant in hindsight, per "
-                "label, over the federation's lifetime. Below 0 the model is better than a constant; it "
-                "should fall.",
+                "Loss of the model's predictions minus that of each partition's best constant in hindsight, "
+                "per label, over the federation's lifetime. Below 0 the model is better than a constant; it "
+                "should fall. Predictions of version 0, which has learnt nothing, do not count.",
                 "short",
                 (
                     Query(
