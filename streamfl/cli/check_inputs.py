@@ -15,6 +15,7 @@ from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.contract.role import (
     Channels,
     ConfigurationError,
+    Decode,
     IgnoredRecord,
     Input,
     NotYetReadable,
@@ -105,7 +106,9 @@ def _decoded(
             wrong.append((record, error))
     if not wrong and not awaited and (errors := _never_readable(source, records)):
         wrong = errors
-        remedy = "a worker silently treats such values as missing: correct them or the settings"
+        remedy = (
+            "a worker takes such records in silence and learns nothing of them: correct them or the settings"
+        )
     if awaited:
         remedy = "see the section [registry], and the registry's own log" + (f"; {remedy}" if wrong else "")
     fine = (
@@ -120,14 +123,18 @@ def _decoded(
 
 
 def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
-    """For inputs whose unreadable values the role accepts silently: the errors, if every record has one;
-    otherwise none."""
-    if source.strict is None:
-        return []
+    """For inputs of which the role silently accepts what it cannot use: the errors of each strict decoder
+    that refuses every record."""
+    found = (_all_refused(decode, records) for decode in source.strict)
+    return [error for errors in found for error in errors]
+
+
+def _all_refused(decode: Decode, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
+    """The errors, if every record has one; otherwise none."""
     errors = []
     for record in records:
         try:
-            source.strict(record)
+            decode(record)
         except IgnoredRecord:
             return []
         except PeerError as error:

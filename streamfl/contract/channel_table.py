@@ -34,10 +34,10 @@ class Channel:
     is full. keyed_by: gives a name in a message, which has to be in the bus's own partition for this name as
     key.
     client: gives the client in whose name the role speaks because of a message.
-    strict: a decoder that refuses unreadable values, where the role accepts them silently. `streamfl check`
-    reports if all are. signed: everybody may read a message and act on it: where members have keys, the house
-    signs each record for all. signed_within: as ``signed``, but the system signs its messages itself, and its
-    decoder checks them.
+    strict: decoders that each refuse what the role accepts silently, such as unreadable values. `streamfl
+    check` reports each of them that refuses all records. signed: everybody may read a message and act on it:
+    where members have keys, the house signs each record for all. signed_within: as ``signed``, but the system
+    signs its messages itself, and its decoder checks them.
     time_of: finds the time that a message's record gets in its headers, in seconds. None: the time of
     writing. partitions: how many, and ``reason`` why. None: any number. like: the channel whose topic has as
     many partitions. compacted: whether only the last record of a key is kept. whole: every reader reads all
@@ -57,7 +57,7 @@ class Channel:
     makes_room: bool = False
     keyed_by: Callable[[Any], str] | None = None
     client: Callable[[Any], str] | None = None
-    strict: Decode | None = None
+    strict: Sequence[Decode] = ()
     signed: bool = False
     signed_within: bool = False
     time_of: Callable[[Headers], float | None] | None = None

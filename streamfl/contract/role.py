@@ -251,8 +251,8 @@ class Input:
     for this name as key. None: in any. sender: the peers that write the topic; None: the user writes it.
     client: gives the client in whose name the role speaks because of a message.
     signed: where members have keys, each record, or the message it is a part of, has a signature that the
-    system itself checks. strict: a decoder that refuses unreadable values, where the role accepts them
-    silently. `streamfl check` reports if all are."""
+    system itself checks. strict: decoders that each refuse what the role accepts silently, such as unreadable
+    values. `streamfl check` reports each of them that refuses all records."""
 
     topic: str
     decode: Decode
@@ -260,7 +260,7 @@ class Input:
     keyed_by: Callable[[Any], str] | None = None
     sender: Sender | None = None
     client: Callable[[Any], str] | None = None
-    strict: Decode | None = None
+    strict: Sequence[Decode] = ()
     signed: bool = False
 
 

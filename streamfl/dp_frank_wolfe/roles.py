@@ -16,7 +16,12 @@ from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics, ServerMetrics
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
-from streamfl.dp_frank_wolfe.party.readable import readable_label, readable_sample
+from streamfl.dp_frank_wolfe.party.readable import (
+    label_within,
+    readable_label,
+    readable_sample,
+    samples_within,
+)
 from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.window import Bounds
 from streamfl.dp_frank_wolfe.server.role import ServerTask
@@ -66,16 +71,24 @@ def _build_party(settings: DPFrankWolfeSettings) -> PartitionedRole[PartyTask]:
 
 
 def _given(settings: DPFrankWolfeSettings) -> PartyGiven:
-    privacy, bounds = settings.privacy, settings.bounds
+    privacy = settings.privacy
     anchor = None
     if privacy.ledger_file is not None:
         anchor = Anchor.open(privacy.ledger_file, settings.ledger_name, settings.required_party())
     return PartyGiven(
         secret=_secret(settings),
         anchor=anchor,
-        bounds=Bounds.of(bounds.centre, bounds.bound, settings.own_columns),
-        label_bounds=Bounds.of(bounds.label_centre, bounds.label_bound, 1),
+        bounds=_bounds(settings),
+        label_bounds=_label_bounds(settings),
     )
+
+
+def _bounds(settings: DPFrankWolfeSettings) -> Bounds:
+    return Bounds.of(settings.bounds.centre, settings.bounds.bound, settings.own_columns)
+
+
+def _label_bounds(settings: DPFrankWolfeSettings) -> Bounds:
+    return Bounds.of(settings.bounds.label_centre, settings.bounds.label_bound, 1)
 
 
 def _public_of_party(settings: DPFrankWolfeSettings) -> Public:
@@ -181,19 +194,20 @@ def _users_channels(settings: DPFrankWolfeSettings, own: str) -> list[Channel]:
     """The channels from the users of a party."""
     samples, labels = settings.required_samples("a party"), settings.required_labels("a party")
     reader, label_reader = SampleReader(samples.samples), LabelReader(labels, None)
+    bounds, label_bounds = _bounds(settings), _label_bounds(settings)
     from_user = partial(_of_one_table, caution=_OWN)
     return [
         from_user(
             name="samples",
             links={(USER, own): samples.topic},
             decode=readable_sample(reader),
-            strict=reader.decode,
+            strict=[reader.decode, *samples_within(reader, samples.samples.input_names, bounds)],
         ),
         from_user(
             name="labels",
             links={(USER, own): labels.topic},
             decode=readable_label(label_reader),
-            strict=label_reader.decode,
+            strict=[label_reader.decode, label_within(label_reader, labels.label, label_bounds)],
         ),
     ]
 

@@ -103,6 +103,26 @@ def test_a_check_releases_and_notes_nothing(place: Place) -> None:
     assert rows == "20 of 20 records readable"
 
 
+def test_a_column_whose_values_are_all_clipped_is_told_before_the_budget_is_spent(place: Place) -> None:
+    """Protects budgets of a life from settings that forgot the bounds: every value of x and every label would
+    count as 1, and nothing else would tell, because no worker may. One value of y within is enough."""
+    place("init")
+    told(place, "topics", "--create-inputs")
+    bus = connect(load_settings(place.config(), DPFrankWolfeSettings).bus.url)
+    for row in range(20):
+        values = {"x": 40 + row, "y": 0.5 if row == 7 else 40}
+        bus.write([Outgoing("s", b"p%d" % row, msgspec.json.encode(values))])
+        bus.write([Outgoing("t", b"p%d" % row, b'{"z": 12}')])
+    bus.close()
+    checks = {one["check"]: one for one in told(place, "check", code=4)["checks"]}
+    rows, labels = checks["records of s"], checks["records of t"]
+    assert not rows["passed"]
+    assert not labels["passed"]
+    assert "20 times, the first s-0-0 out_of_bounds: 'x' = 40" in rows["detail"]
+    assert "'y'" not in rows["detail"]
+    assert "bounds.label_bound" in labels["detail"]
+
+
 def test_a_ledger_of_another_federation_is_taken_over(place: Place) -> None:
     """Protects a second federation on the same data: what the first one spent is its own too, and no reason
     to delete anything."""
