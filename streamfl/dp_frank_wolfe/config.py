@@ -26,6 +26,7 @@ MOST_NUMBERS = 2**28
 MOST_WEIGHTS, MOST_SOLVED = 20_000, 4_096
 
 Amount = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+Centre = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
 
 class ColumnFederation(VerticalMembers):
@@ -61,11 +62,11 @@ class DataBoundsSection(Section):
     """Bounds that scale values. They come from public knowledge, never from the data. Values beyond a bound
     are clipped to it."""
 
-    centre: float | list[float] = 0.0
+    centre: Centre | list[Centre] = 0.0
     """Subtracted from this party's columns: one number, or one for each column."""
     bound: Amount | list[Amount] = 1.0
     """Scale of this party's columns: (value - centre) / bound lies within -1 and 1."""
-    label_centre: float = Field(default=0.0, ge=-1e12, le=1e12, allow_inf_nan=False)
+    label_centre: Centre = 0.0
     """Subtracted from the label. The same at every member."""
     label_bound: Amount = 1.0
     """Scale of the label. The same at every member."""
