@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from streamfl.configuration.asked_for import is_asked_for
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError
 from streamfl.terminal.printable import printable
@@ -48,17 +49,18 @@ class ConfigDraft:
             self.inputs = []
 
     def text(self, settings: type[RoleSettings]) -> str:
-        """The text of the file. Required keys that are missing are in it as comments, with their meaning."""
+        """The text of the file. Keys that are asked for and missing are in it as comments, with their
+        meaning."""
         lines = [*_commented(self.head), ""]
-        for name, section in _required_sections(settings):
-            if name not in self.sections and _lacking(section, {}):
+        for name, section in self._asked_sections(settings):
+            if name not in self.sections and self._lacking(section, {}):
                 self.sections[name] = {}
         for name, keys in self.sections.items():
             lines.append(f"[{name}]")
             for key, (value, why) in keys.items():
                 lines += _line(key, value, why)
             if "." not in name:
-                for key, meaning in _lacking(section_class(settings, name), keys):
+                for key, meaning in self._lacking(section_class(settings, name), keys):
                     lines += [*_commented([f"To fill in: {meaning}"]), f"# {key} ="]
             lines += _commented(self.notes.get(name, []))
             lines.append("")
@@ -79,40 +81,58 @@ class ConfigDraft:
             ) from None
 
     def to_fill_in(self, settings: type[RoleSettings]) -> list[str]:
-        """The required keys that are missing."""
+        """The keys that are asked for and missing."""
         found = []
-        for name, section in _required_sections(settings):
-            found += [f"{name}.{key}" for key, _ in _lacking(section, self.sections.get(name, {}))]
+        for name, section in self._asked_sections(settings):
+            found += [f"{name}.{key}" for key, _ in self._lacking(section, self.sections.get(name, {}))]
         for name, keys in self.sections.items():
             if "." not in name:
-                found += [f"{name}.{key}" for key, _ in _lacking(section_class(settings, name), keys)]
+                found += [f"{name}.{key}" for key, _ in self._lacking(section_class(settings, name), keys)]
         return list(dict.fromkeys(found))
+
+    def _asked_sections(self, settings: type[RoleSettings]) -> Iterator[tuple[str, type[BaseModel]]]:
+        """Sections that the file has to have, or with a key that it is asked for."""
+        for name, field_ in settings.model_fields.items():
+            section = _section_of(settings, name)
+            if section is not None and (field_.is_required() or self._marked(section)):
+                yield name, section
+
+    def _marked(self, section: type[BaseModel]) -> bool:
+        """Whether the file is asked for a key of the section that has a default."""
+        return any(
+            not known.is_required() and is_asked_for(known, self._kind)
+            for known in section.model_fields.values()
+        )
+
+    @property
+    def _kind(self) -> str:
+        return str(self.sections["role"]["kind"][0])
+
+    def _lacking(self, section: type[BaseModel], keys: Mapping[str, Any]) -> list[tuple[str, str]]:
+        return [
+            (key, " ".join((known.description or "").split()))
+            for key, known in section.model_fields.items()
+            if is_asked_for(known, self._kind) and key not in keys
+        ]
 
 
 def section_class(settings: type[RoleSettings], name: str) -> type[BaseModel]:
     """The class of a section of these settings; ConfigurationError if there is no such section."""
+    section = _section_of(settings, name)
+    if section is None:
+        raise ConfigurationError(
+            f"[{name}]: there is no such section; there are {', '.join(settings.model_fields)}"
+        )
+    return section
+
+
+def _section_of(settings: type[RoleSettings], name: str) -> type[BaseModel] | None:
     found = settings.model_fields.get(name)
     members = () if found is None else (found.annotation, *get_args(found.annotation))
     for member in members:
         if isinstance(member, type) and issubclass(member, BaseModel):
             return member
-    raise ConfigurationError(
-        f"[{name}]: there is no such section; there are {', '.join(settings.model_fields)}"
-    )
-
-
-def _required_sections(settings: type[RoleSettings]) -> Iterator[tuple[str, type[BaseModel]]]:
-    for name, field_ in settings.model_fields.items():
-        if field_.is_required():
-            yield name, section_class(settings, name)
-
-
-def _lacking(section: type[BaseModel], keys: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (key, " ".join((known.description or "").split()))
-        for key, known in section.model_fields.items()
-        if known.is_required() and key not in keys
-    ]
+    return None
 
 
 def _line(key: str, value: Any, why: str) -> list[str]:

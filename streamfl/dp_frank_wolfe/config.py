@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from streamfl.configuration.asked_for import AskedFor
 from streamfl.configuration.settings import Section
 from streamfl.dp_frank_wolfe.learning.blocks import SamplingName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
@@ -62,13 +63,13 @@ class DataBoundsSection(Section):
     """Bounds that scale values. They come from public knowledge, never from the data. Values beyond a bound
     are clipped to it."""
 
-    centre: Centre | list[Centre] = 0.0
+    centre: Annotated[Centre | list[Centre], AskedFor()] = 0.0
     """Subtracted from this party's columns: one number, or one for each column."""
-    bound: Amount | list[Amount] = 1.0
+    bound: Annotated[Amount | list[Amount], AskedFor()] = 1.0
     """Scale of this party's columns: (value - centre) / bound lies within -1 and 1."""
-    label_centre: Centre = 0.0
+    label_centre: Annotated[Centre, AskedFor()] = 0.0
     """Subtracted from the label. The same at every member."""
-    label_bound: Amount = 1.0
+    label_bound: Annotated[Amount, AskedFor()] = 1.0
     """Scale of the label. The same at every member."""
     prediction: float = Field(default=1.0, gt=0, le=500, allow_inf_nan=False)
     """R: within a fit, predictions are clipped to label_centre ± R label_bound. The same at every member."""
@@ -92,13 +93,15 @@ class BudgetSection(Section):
     """For tests. `true`: noise comes from federation.seed, which others know, so that a run can be repeated.
     No promise holds."""
     # The file may be moved to another place. Its content is compared.
-    secret_file: Annotated[str | None, CHANGEABLE] = None
+    secret_file: Annotated[str | None, CHANGEABLE, AskedFor(PARTY)] = None
     """Party only: a file with at least 32 bytes that nobody else knows. Noise is drawn from them."""
-    ledger: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+$", max_length=64)
+    ledger: Annotated[str | None, AskedFor(PARTY)] = Field(
+        default=None, pattern=r"^[A-Za-z0-9_-]+$", max_length=64
+    )
     """Party only: the name of the ledger of its source data. Use the same name in every federation that
     learns from them."""
     # The file may be moved to another place. Its content is compared.
-    ledger_file: Annotated[str | None, CHANGEABLE] = None
+    ledger_file: Annotated[str | None, CHANGEABLE, AskedFor(PARTY)] = None
     """Party only: the file that `streamfl ledger init` makes. The party notes each release there before it
     sends it."""
     ledger_limit: Annotated[int, CHANGEABLE] = Field(default=1_000_000, ge=1, le=100_000_000)

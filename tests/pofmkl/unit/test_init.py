@@ -385,7 +385,9 @@ MEMBERS = [
     (
         "dp-frank-wolfe-party",
         ("--from-topic", "accounts", "--party", "bank", *LABELS),
-        ["federation.columns", "window.rows", "privacy.epsilon", "privacy.delta"],
+        ["federation.columns", "window.rows"]
+        + [f"bounds.{key}" for key in ("centre", "bound", "label_centre", "label_bound")]
+        + [f"privacy.{key}" for key in ("epsilon", "delta", "secret_file", "ledger", "ledger_file")],
     ),
     ("quasi-newton-guest", ("--from-topic", "accounts", "--party", "bank", *LABELS), []),
 ]
