@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from streamfl.runtime.kinds import find_kind, installed_systems
+from streamfl.contract.system import installed_systems
+from streamfl.runtime.kinds import find_kind
 
 # Infinity means something here: no noise.
 INFINITE = {"privacy.epsilon"}
