@@ -375,7 +375,7 @@ class Role(Protocol):
 
     def forget(self, name: str) -> bool:
         """Remove a client from every open partition, as if it had never been there. False if the role does
-        not know it."""
+        not know it; ConfigurationError if it forgets no single client."""
 
     def measure(self) -> Iterable[Measurement]:
         """The role's figures, computed at the call."""

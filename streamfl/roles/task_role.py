@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from streamfl.contract.refusals import NOTICES, Reason
-from streamfl.contract.role import OperatorNotice, PeerError, StateChange
+from streamfl.contract.role import ConfigurationError, OperatorNotice, PeerError, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.roles.notices import Notices
 from streamfl.state.changelog import ChangedParts
@@ -96,4 +96,8 @@ class TaskRole(Generic[Task]):
         return self._notices.collect()
 
     def forget(self, name: str) -> bool:
-        return False
+        raise ConfigurationError(
+            f"{name!r} cannot be forgotten: this role forgets no single client or entity, because peers rely "
+            "on what it remembers of one, or a privacy promise does (docs/changing.md). Leave its records out "
+            "from now on"
+        )

@@ -123,6 +123,17 @@ def test_a_column_whose_values_are_all_clipped_is_told_before_the_budget_is_spen
     assert "bounds.label_bound" in labels["detail"]
 
 
+def test_an_entity_that_cannot_be_forgotten_is_not_said_to_be_unknown(place: Place) -> None:
+    """Protects whoever has to delete a patient: the row may lie in the state, so no answer may say that
+    nothing is remembered."""
+    place("init")
+    told(place, "topics", "--create-inputs")
+    code, _, said = place.line("forget", place.config(), "--client", "p00")
+    assert code == 2
+    assert "cannot be forgotten" in said
+    assert "remembers it" not in said
+
+
 def test_a_ledger_of_another_federation_is_taken_over(place: Place) -> None:
     """Protects a second federation on the same data: what the first one spent is its own too, and no reason
     to delete anything."""
