@@ -97,7 +97,7 @@ class TaskRole(Generic[Task]):
 
     def forget(self, name: str) -> bool:
         raise ConfigurationError(
-            f"{name!r} cannot be forgotten: this role forgets no single client or entity, because peers rely "
-            "on what it remembers of one, or a privacy promise does (docs/changing.md). Leave its records out "
-            "from now on"
+            f"{name!r} cannot be forgotten: this role forgets no single client or entity: peers rely "
+            "on what it remembers of one, or a privacy promise does (docs/changing.md). Leave its records "
+            "out from now on"
         )
