@@ -122,11 +122,11 @@ class _Lines:
             ) from None
         key = self._named_key(content)
         try:
-            # With the strict decoder, if there is one, so that the user also gets errors that the role would
-            # not report.
-            message = (self._source.strict or self._source.decode)(
-                Record(self._source.topic, 0, 0, key, value)
-            )
+            record = Record(self._source.topic, 0, 0, key, value)
+            message = self._source.decode(record)
+            # The user also gets errors that the role would not report.
+            for decode in self._source.strict:
+                decode(record)
         except PeerError as error:
             if self._as_they_are:
                 return Outgoing(self._source.topic, key, value)

@@ -44,12 +44,13 @@ class Backlog:
         """Tell the role how many unread records follow the polled ones, by partition, all inputs together.
 
         inputs: of all tasks. A client library knows the end of one only after it fetched from it. If a
-        partition were told without it, its records would look later as if they had come just then."""
+        partition were told without it, its records would look later as if they had come just then.
+        """
         if self._role is not None:
             known = session.unread()
             unknown = {place[1] for place in inputs if place not in known}
             unread: Counter[int] = Counter()
-            for (_, partition), count in known.items():
-                if partition not in unknown:
-                    unread[partition] += count
+            for place in inputs:
+                if place[1] not in unknown:
+                    unread[place[1]] += known[place]
             self._role.unread(unread)
