@@ -90,7 +90,7 @@ def record(
 
 
 def sealed(
-    sender: Identity | None = None, key: bytes | None = b"press-77", value: bytes | None = b"steps"
+    sender: Identity | None = None, key: bytes | None = b"press-1", value: bytes | None = b"steps"
 ) -> Record:
     return record(key, value, (sender or site()).seal(TOPIC, "server")(key, value, 3))
 
@@ -260,7 +260,7 @@ def test_a_members_file_is_read_as_it_was_written(tmp_path: Path, name: str) -> 
 
 def test_what_a_member_sealed_is_opened() -> None:
     """Protects honest members: their messages are accepted with any key and value, also missing ones."""
-    for key, value in ((b"press-77", b"steps"), (None, b""), (b"", None)):
+    for key, value in ((b"press-1", b"steps"), (None, b""), (b"", None)):
         assert server().open(TOPIC, "client")(sealed(key=key, value=value)).name == "site"
 
 
@@ -292,7 +292,7 @@ def test_a_seal_is_what_the_document_says() -> None:
         struct.pack(">I", len(TOPIC))
         + TOPIC.encode()
         + struct.pack(">IBqq", 3, 0, 7, 5)
-        + b"press-77"
+        + b"press-1"
         + b"steps"
     )
     code = hashlib.blake2b(
@@ -365,9 +365,9 @@ def test_a_seal_of_another_federation_or_another_way_is_refused() -> None:
         ),
     )
     back = record(
-        b"press-77",
+        b"press-1",
         b"steps",
-        Identity((SERVER,), both, "client").seal(TOPIC, "server")(b"press-77", b"steps", 3),
+        Identity((SERVER,), both, "client").seal(TOPIC, "server")(b"press-1", b"steps", 3),
     )
     code = back.headers[0][1][17:]
     turned = b"\x01" + SITE.public.identifier + SERVER.public.identifier + code
@@ -382,7 +382,7 @@ def test_a_seal_of_another_federation_or_another_way_is_refused() -> None:
 def test_strangers_are_refused() -> None:
     """Protects against anybody who may write to the topic: no seal, a seal of an unknown key, two seals, or
     garbage."""
-    plain = record(b"press-77", b"steps", ())
+    plain = record(b"press-1", b"steps", ())
     assert refusal(plain) == "unsigned"
     unknown = Members(
         "plant", (*members().members[1:], Member("ghost", ("client",), (SITE.public.text,), ("*",)))
@@ -478,7 +478,7 @@ def test_the_seal_is_looked_at_before_the_message() -> None:
 
     channels = Channels({"updates": Input(TOPIC, decode, sender=Sender("client", str))}, {}, {})
     with pytest.raises(PeerError):
-        sealed_channels(channels, server()).inputs["updates"].decode(record(b"press-77", b"steps", ()))
+        sealed_channels(channels, server()).inputs["updates"].decode(record(b"press-1", b"steps", ()))
 
 
 @given(
@@ -496,7 +496,7 @@ def test_no_header_makes_more_than_a_refusal(
     honest = sealed().headers[0][1]
     begun = [(name, honest[:like] + content) for name, content in headers]
     for one in (tuple(headers), tuple(begun)):
-        received = record(b"press-77", value, one)
+        received = record(b"press-1", value, one)
         if received != sealed():
             refusal(received)
 
@@ -600,14 +600,14 @@ def test_keys_change_under_those_who_use_them() -> None:
     files."""
     sender, receiver = site(), server()
     seal, check = sender.seal(TOPIC, "server"), receiver.open(TOPIC, "client")
-    first = record(b"press-77", b"steps", seal(b"press-77", b"steps", 3))
+    first = record(b"press-1", b"steps", seal(b"press-1", b"steps", 3))
     assert check(first).name == "site"
     both = members(site=(NEW, SITE))
     renewed(receiver, both, (SERVER,))
     assert receiver.renewed((SERVER,), both) is None
     assert check(first).name == "site"
     renewed(sender, both, (NEW, SITE))
-    second = record(b"press-77", b"steps", seal(b"press-77", b"steps", 3))
+    second = record(b"press-1", b"steps", seal(b"press-1", b"steps", 3))
     assert second.headers != first.headers
     assert check(second).name == "site"
     signature = sender.sign(b"statement")
@@ -637,10 +637,10 @@ def test_files_that_a_member_could_not_begin_with_change_nothing(known: Members)
     """Protects a running worker from a wrong file: it goes on with the earlier keys."""
     sender = site()
     seal = sender.seal(TOPIC, "server")
-    before = seal(b"press-77", b"steps", 3)
+    before = seal(b"press-1", b"steps", 3)
     with pytest.raises(ConfigurationError):
         sender.renewed((SITE,), known)
-    assert seal(b"press-77", b"steps", 3) == before
+    assert seal(b"press-1", b"steps", 3) == before
     channels = Channels({}, {}, {}, party="press-7")
     sealed_channels(channels, sender)
     with pytest.raises(ConfigurationError, match="may not speak"):
