@@ -336,27 +336,18 @@ def _with_option(mistake: str) -> str:
 
 
 def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:
-    """The settings as `run` would read them, and their mistakes; drops sections that the role does not
-    read."""
-    for section, kinds in kind.settings.needed_by.items():
-        if kind.name not in kinds:
-            _drop(draft, section)
+    """The settings as `run` would read them, and their mistakes; drops sections that no role reads."""
     # Parsed from the file's text, because a key may be in it twice.
     content = GivenSettings(draft.content(kind.settings))
     try:
         settings = load_settings(content, kind.settings)
         read = users_channels(Configured(config, kind, settings))
         for section in {"samples", "labels"} & draft.sections.keys() - read.keys():
-            _drop(draft, section)
+            for name in [one for one in draft.sections if one.split(".")[0] == section]:
+                draft.drop(name)
         kind.build(settings)
         for name in streams_of(settings):
             rekey_kind(name).build(settings)
     except ConfigurationError as error:
         return None, str(error).splitlines()
     return settings, []
-
-
-def _drop(draft: ConfigDraft, section: str) -> None:
-    """Leave out a section and those within it."""
-    for name in [one for one in draft.sections if one.split(".")[0] == section]:
-        draft.drop(name)

@@ -11,7 +11,7 @@ import copy
 import json
 import os
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
@@ -214,9 +214,6 @@ class RoleSettings(_Copied, BaseSettings):
         hide_input_in_errors=True,
     )
 
-    # By section that not every kind of role has, the kinds that need it. It has no meaning at the others.
-    needed_by: ClassVar[Mapping[str, Collection[str]]] = {}
-
     federation: FederationSection
     role: RoleSection
     identity: IdentitySection = Field(default_factory=IdentitySection)
@@ -257,18 +254,6 @@ class RoleSettings(_Copied, BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         # A simulation builds its own settings, and an operator's environment must not change them.
         return (init_settings,)
-
-    @model_validator(mode="after")
-    def _has_the_sections_of_its_kind(self) -> RoleSettings:
-        kind = self.role.kind
-        for section, kinds in self.needed_by.items():
-            if (getattr(self, section) is None) != (kind not in kinds):
-                raise ValueError(
-                    f"{section} is missing: a {kind} needs this section"
-                    if kind in kinds
-                    else f"{section} has no meaning at a {kind}"
-                )
-        return self
 
     @model_validator(mode="after")
     def _keys_have_members(self) -> RoleSettings:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -172,10 +171,6 @@ class ServingSection(Section):
 class DPFrankWolfeSettings(VerticalSettings):
     """Settings of party and server."""
 
-    needed_by: ClassVar[Mapping[str, Collection[str]]] = dict.fromkeys(
-        ("party", "samples", "labels"), (PARTY,)
-    )
-
     federation: ColumnFederation
     window: RowWindowSection
     bounds: DataBoundsSection = Field(default_factory=DataBoundsSection)
@@ -213,6 +208,12 @@ class DPFrankWolfeSettings(VerticalSettings):
     @model_validator(mode="after")
     def _fits_its_kind(self) -> DPFrankWolfeSettings:
         kind, privacy = self.role.kind, self.privacy
+        sections = (("party", self.party), ("samples", self.samples), ("labels", self.labels))
+        for section, given in sections:
+            if kind == SERVER and given is not None:
+                raise ValueError(f"{section} has no meaning at a {SERVER}")
+            if kind == PARTY and given is None:
+                raise ValueError(f"{section} is missing: a {PARTY} needs this section")
         if kind == PARTY and not self.bus.url.startswith("memory:"):
             needed = ["ledger", "ledger_file", *([] if privacy.insecure_test_noise else ["secret_file"])]
             for key in needed:

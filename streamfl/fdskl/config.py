@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -165,8 +165,6 @@ class InputPrivacySection(Section):
 class FdsklSettings(VerticalSettings):
     """Settings of fdskl-worker."""
 
-    needed_by: ClassVar[Mapping[str, Collection[str]]] = dict.fromkeys(("party", "samples"), (WORKER,))
-
     federation: FdsklFederation
     learning: KernelLearningSection = Field(default_factory=KernelLearningSection)
     aggregation: AggregationSection = Field(default_factory=AggregationSection)
@@ -263,6 +261,9 @@ class FdsklSettings(VerticalSettings):
 
     @model_validator(mode="after")
     def _is_a_whole_member(self) -> FdsklSettings:
+        for section, given in (("party", self.party), ("samples", self.samples)):
+            if given is None:
+                raise ValueError(f"{section} is missing: a {WORKER} needs this section")
         if self.is_active and self.labels is None:
             raise ValueError("labels is missing: the active party needs this section")
         if not self.is_active and self.labels is not None:
