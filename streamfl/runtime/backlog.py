@@ -3,12 +3,11 @@ takes at a time."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from streamfl.contract.further_interfaces import CatchesUp, Waits
 from streamfl.contract.role import Role
-from streamfl.runtime.bus import Session, TopicPartition
+from streamfl.runtime.bus import Session
 
 __all__ = ["Backlog"]
 
@@ -40,17 +39,17 @@ class Backlog:
         """A sentence on what the role waits for or works off; None: nothing."""
         return None if self._waits is None else self._waits.backlog
 
-    def tell(self, session: Session, inputs: Collection[TopicPartition]) -> None:
+    def tell(self, session: Session, topics: Iterable[str], partitions: Iterable[int]) -> None:
         """Tell the role how many unread records follow the polled ones, by partition, all inputs together.
 
-        inputs: of all tasks. A client library knows the end of one only after it fetched from it. If a
-        partition were told without it, its records would look later as if they had come just then.
+        topics: of the inputs. partitions: of all tasks. A client library knows the end of an input only after
+        it fetched from it. If a partition were told without it, its records would look later as if they had
+        come just then.
         """
         if self._role is not None:
-            known = session.unread()
-            unknown = {place[1] for place in inputs if place not in known}
-            unread: Counter[int] = Counter()
-            for place in inputs:
-                if place[1] not in unknown:
-                    unread[place[1]] += known[place]
+            known, unread = session.unread(), dict[int, int]()
+            for partition in partitions:
+                places = [(topic, partition) for topic in topics]
+                if all(place in known for place in places):
+                    unread[partition] = sum(known[place] for place in places)
             self._role.unread(unread)

@@ -286,7 +286,7 @@ class Worker:
             self._tasks.topics.written_by(polled.epochs)
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
-            self._backlog.tell(session, self._inputs.places(self._tasks))
+            self._backlog.tell(session, self._inputs, self._tasks)
             with self.metrics.seconds(WorkerMetrics.batch_seconds).time():
                 if batch:
                     replies += self.role.receive(batch, now)

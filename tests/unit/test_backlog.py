@@ -38,7 +38,6 @@ def test_a_partition_is_told_of_once_the_end_of_each_of_its_inputs_is_known() ->
     samples would be predicted before them, without anything learnt."""
     role, session = Listening(), Fetching()
     backlog = Backlog(cast("Role", role), 500)
-    inputs = [(topic, partition) for topic in ("samples", "labels") for partition in (0, 1)]
     for reported in (
         {},
         {("samples", 0): 0, ("labels", 1): 7},
@@ -46,5 +45,5 @@ def test_a_partition_is_told_of_once_the_end_of_each_of_its_inputs_is_known() ->
         {("samples", 0): 0, ("labels", 1): 7, ("samples", 1): 2, ("labels", 0): 3000, ("old", 0): 5},
     ):
         session.reported = reported
-        backlog.tell(cast("Session", session), inputs)
+        backlog.tell(cast("Session", session), ("samples", "labels"), (0, 1))
     assert role.told == [{}, {}, {1: 9}, {0: 3000, 1: 9}]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from streamfl.contract.role import Decode, PeerError, Record
 from streamfl.dp_frank_wolfe.party.window import Bounds
@@ -51,7 +51,8 @@ def samples_within(reader: SampleReader, names: Sequence[str] | None, bounds: Bo
 
     names: of the columns. Values that cannot be read are not refused here.
     """
-    decode = readable_sample(reader)
+    # Every column's decoder gets the same record, one after the other.
+    decode = lru_cache(1)(readable_sample(reader))
 
     def decode_one(column: int, record: Record) -> Sample:
         sample = decode(record)

@@ -103,11 +103,16 @@ class GuestScoring(Scoring):
 
     @property
     def owed(self) -> bool:
-        return any(session.phase in (ASKED, CHOSEN) for session in self._sessions.values())
+        return bool(self._asked)
+
+    @property
+    def _asked(self) -> list[str]:
+        """The hosts that have not answered a question yet."""
+        return [host for host in self._hosts if self._sessions[host].phase in (ASKED, CHOSEN)]
 
     @property
     def awaited(self) -> str | None:
-        asked = [host for host in self._hosts if self._sessions[host].phase in (ASKED, CHOSEN)]
+        asked = self._asked
         if not asked or not self._ready():
             return None
         most = max(len(self.scores.open(self._hosts.index(host))) for host in asked)

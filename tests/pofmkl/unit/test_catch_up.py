@@ -149,18 +149,18 @@ def test_an_input_whose_end_is_known_later_has_no_new_records() -> None:
     """Protects a history with labels on a topic of their own. Client libraries know a topic's end once they
     fetched from it. The records of the second topic looked as if they had just come, and a client may learn
     what came since at once: that was its whole history, on version 0."""
-    made, inputs = role(labels={}), {("samples", 0), ("labels", 0)}
+    made, topics = role(labels={}), ("samples", "labels")
     backlog = Backlog(made, 500)
     samples = readings("a", 40)
     labels = [
         Received("labels", Label("a", one.message.id, 1.0), Record("labels", 0, number, b"a", b""))
         for number, one in enumerate(samples)
     ]
-    backlog.tell(cast(Session, Known(samples=0)), inputs)
+    backlog.tell(cast(Session, Known(samples=0)), topics, [0])
     made.receive(samples, 1.0)
-    backlog.tell(cast(Session, Known(samples=0, labels=20)), inputs)
+    backlog.tell(cast(Session, Known(samples=0, labels=20)), topics, [0])
     made.receive(labels[:20], 2.0)
-    backlog.tell(cast(Session, Known(samples=0, labels=0)), inputs)
+    backlog.tell(cast(Session, Known(samples=0, labels=0)), topics, [0])
     made.receive(labels[20:], 3.0)
     for version in range(1, 4):
         made.receive([model(version)], 3.0 + version)
