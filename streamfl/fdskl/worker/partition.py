@@ -150,12 +150,12 @@ class WorkerPartition(PartsTask):
         )
         self._send(f"revisions/{settings.federation.active_party}", REVISION.encode(message))
 
-    def take_incarnation(self, message: Incarnation) -> None:
+    def take_incarnation(self, message: Incarnation, now: float) -> None:
         """Take a party's announcement of its life. Rounds that name another life of it are given up.
 
-        This party answers if the life is new, or if the other party knows another life of this one. So a
-        party that has lost its state learns the lives of all others, and a false announcement, in anybody's
-        name, is corrected.
+        This party answers a new life at once, and announces its own again soon if the other party knows
+        another one. So a party that has lost its state learns the lives of all others, and a false
+        announcement, in anybody's name, is corrected.
         """
         party = self.sums.party_of(message.sender)
         if self.peers.was_heard(party, message):
@@ -167,13 +167,15 @@ class WorkerPartition(PartsTask):
         # any known life.
         if began and (not known or self._settings.is_active):
             self.sums.party_began(party, message.number)
-        if began or message.known != self.peers.incarnation.number:
+        if began:
             self._tell(party)
+        elif message.known != self.peers.incarnation.number:
+            self.peers.is_mistaken(now)
 
     def pass_time(self, now: float) -> None:
         """A tick."""
-        if self.peers.mistaken_since is not None:
-            # Once, however many mistakes there were since the last tick.
+        correction_at = self.peers.correction_at
+        if correction_at is not None and correction_at <= now:
             self.peers.mistaken_since = None
             self._tell_all()
         self.sums.pass_time(now)
@@ -189,7 +191,7 @@ class WorkerPartition(PartsTask):
 
     @property
     def wake_at(self) -> float | None:
-        times = (self.columns.wake_at, self.sums.wake_at, self.peers.mistaken_since)
+        times = (self.columns.wake_at, self.sums.wake_at, self.peers.correction_at)
         return min((at for at in times if at is not None), default=None)
 
     def take_sends(self) -> list[Send]:

@@ -22,6 +22,10 @@ PUBLIC_BYTES = 32
 # Lives of a party that are remembered. Its messages may be written twice, or by a process that has lost the
 # partition, so the last one received need not be the current life.
 MOST_LIVES = 8
+# From a party's mistake to the announcement that corrects it. One announcement corrects all mistakes until
+# then: if each had its own, two parties with many unread announcements of earlier lives would answer one
+# another without end.
+CORRECTION_SECONDS = 0.1
 
 
 class _Life(msgspec.Struct, array_like=True):
@@ -224,8 +228,13 @@ class Peers:
         """Remember :attr:`answers`, which have changed."""
         self._remember_told(self._told)
 
+    @property
+    def correction_at(self) -> float | None:
+        """When to announce this life to all again, because a party takes another one for it; None: never."""
+        return None if self.mistaken_since is None else self.mistaken_since + CORRECTION_SECONDS
+
     def is_mistaken(self, now: float) -> None:
-        """A party takes another life for the current one: the next tick announces this one to all again."""
+        """A party takes another life for the current one."""
         if self.mistaken_since is None:
             self.mistaken_since = now
 

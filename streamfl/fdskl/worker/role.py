@@ -221,7 +221,7 @@ class FdsklWorker(TaskRole[WorkerPartition]):
             raise PeerError("configuration", ANOTHER)
         task.sums.party_of(message.sender)
         if isinstance(message, Incarnation):
-            task.take_incarnation(message)
+            task.take_incarnation(message, now)
         elif isinstance(message, Round):
             assert received.record.value is not None
             task.sums.take_round(message, received.record.value, now)

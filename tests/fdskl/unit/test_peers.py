@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from fdskl.makers import life_of, lives, secret_bytes
+from fdskl.makers import life_of, lives, make_worker, secret_bytes, settings_of
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import PeerError, Received, Record, Send
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import Incarnation
 from streamfl.fdskl.sums.masks import OwnIncarnation
@@ -51,6 +51,31 @@ def test_a_party_knows_all_others_before_it_asks() -> None:
     assert known.numbers == [known.incarnation.number, life_of(1, 0).number, life_of(2, 0).number]
     secrets = known.pair_secrets(known.numbers)
     assert secrets == {party: life_of(party, 0).pair_secret(known.incarnation.public) for party in (1, 2)}
+
+
+def test_many_announcements_that_name_another_life_get_one_answer() -> None:
+    """If each got its own, two parties that both restarted and have many of them unread would answer one
+    another without end; and copies of them would double the answers each time."""
+    settings = settings_of("p0", 2)
+    worker, other = make_worker(settings), life_of(1, 0)
+    worker.open(0)
+
+    def announcements(batch: list[Received], now: float) -> int:
+        return sum(
+            isinstance(reply, Send) and reply.channel == "incarnations/p1"
+            for reply in worker.receive(batch, now)
+        )
+
+    answers = []
+    for telling in range(40):
+        message = Incarnation(VERSION, settings.fingerprint, "p1", other.number, other.public, telling, 12345)
+        record = Record("incarnations", 0, telling, None, b"")
+        answers.append(announcements([Received("incarnations", message, record)], 1_000.0))
+    # The announcement of its own life, and the answer to a new one.
+    assert answers == [2, *[0] * 39]
+    assert worker.wake_at is not None
+    assert announcements([], worker.wake_at) == 1
+    assert announcements([], 1_001.0) == 0
 
 
 def test_a_copy_of_what_was_said_before_is_known() -> None:
