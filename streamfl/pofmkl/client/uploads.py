@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from streamfl.contract.role import Measurement, PeerError, Send
 from streamfl.encoding.wire import VERSION, decode_array, encode_array, encoded_size
@@ -31,7 +30,7 @@ from streamfl.pofmkl.metrics import UplinkMetrics
 __all__ = ["Uploads"]
 
 # Steps computed at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
-BLOCK_STEPS = 1024
+BLOCK_STEPS = 512
 
 
 class Uploads:
@@ -203,21 +202,12 @@ class Uploads:
         probability_of = np.repeat(np.array([upload.record.probability for upload in gathering]), held)
         for start in range(0, len(row_of), BLOCK_STEPS):
             block = slice(start, start + BLOCK_STEPS)
-            rows = row_of[block]
             with np.errstate(over="ignore", invalid="ignore"):
                 steps = learnt.steps(sample_of[block], kernel_of[block], probability_of[block])
             if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:
                 # Gathered steps are stored, and numbers that are not finite could not be restored.
                 steps = np.clip(np.nan_to_num(steps), -LARGEST_STEP, LARGEST_STEP)
-            if len(set(rows.tolist())) == len(rows):
-                self._steps.numbers[rows] += steps
-                continue
-            # A product adds in the order of its columns: to what was there, the samples one after another.
-            rows, sum_of = np.unique(rows, return_inverse=True)
-            terms = np.concatenate([self._steps.numbers[rows], steps])
-            sums_of = np.concatenate([np.arange(len(rows)), sum_of])
-            adds = csr_array((np.ones(len(terms)), (sums_of, np.arange(len(terms)))))
-            self._steps.numbers[rows] = adds @ terms
+            self._steps.add(row_of[block], steps)
 
     # ---- send
 

@@ -288,7 +288,9 @@ class _Learnt:
         """(eta / p_i) grad l_i with grad l_i = L'(f_i, y) z_i(x) + 2 lambda theta_i   (POF-MKL, eq. 9)."""
         learner, batch = self.learner, self.batch
         slopes = learner.loss.gradient(self.kernel_predictions[samples, kernels], batch.labels[samples])
-        gradients: NDArray[Any] = slopes[:, None] * learner.features.rows(batch.inputs[samples], kernels)
-        gradients += 2.0 * learner.regularisation * self.parameters[kernels]
-        gradients *= (learner.learning_rate / probabilities)[:, None]
-        return gradients
+        rates = learner.learning_rate / probabilities
+        steps: NDArray[Any] = (rates * slopes)[:, None] * learner.features.rows(
+            batch.inputs, samples, kernels
+        )
+        steps += (2.0 * learner.regularisation * rates)[:, None] * self.parameters[kernels]
+        return steps

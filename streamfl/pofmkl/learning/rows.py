@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["RowPool"]
 
@@ -27,6 +29,30 @@ class RowPool:
         lent = self._free[: -count - 1 : -1]
         del self._free[len(self._free) - count :]
         return lent
+
+    def add(self, rows: NDArray[np.intp], terms: NDArray[np.floating[Any]]) -> None:
+        """Add each of these terms, (terms, width), to its row; terms of one row in order, one after another.
+
+        So it does not matter how they are cut into calls.
+        """
+        if len(set(rows.tolist())) == len(rows):
+            self.numbers[rows] += terms
+            return
+        order = np.argsort(rows, kind="stable")
+        starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
+        counts = np.diff(starts, append=len(rows))
+        longest = int(counts.max())
+        if longest > len(starts):
+            for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+                own = order[start : start + count]
+                row = rows[own[0]]
+                # Along the first axis, a sum is added up line by line.
+                self.numbers[row] = np.add.reduce(np.vstack([self.numbers[row], terms[own]]), axis=0)
+        else:
+            # The first terms of all rows, then the second ones: the same additions in fewer calls.
+            for number in range(longest):
+                chosen = order[starts[counts > number] + number]
+                self.numbers[rows[chosen]] += terms[chosen]
 
     def give_back(self, rows: Sequence[int]) -> None:
         """Take these rows back, and set them to 0."""
