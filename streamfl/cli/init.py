@@ -19,8 +19,6 @@ from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_read import RecordSample, lines_of, look, records_of, topic_section
 from streamfl.cli.init_samples import InitOptions, LabelsTopic, put_labels, put_samples, with_ids
 from streamfl.cli.init_write import BEFORE, tell_result, write_draft
-from streamfl.cli.named_topics import users_channels
-from streamfl.cli.preflight import Configured
 from streamfl.configuration.settings import GivenSettings, load_settings
 from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError
 from streamfl.contract.system import installed_systems
@@ -336,15 +334,15 @@ def _with_option(mistake: str) -> str:
 
 
 def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:
-    """The settings as `run` would read them, and their mistakes; drops sections that no role reads."""
+    """The settings as `run` would read them, and their mistakes; drops sections that the role does not
+    read."""
+    unread = {section for section, kinds in kind.settings.read_by.items() if kind.name not in kinds}
+    for name in [one for one in draft.sections if one.split(".")[0] in unread]:
+        draft.drop(name)
     # Parsed from the file's text, because a key may be in it twice.
     content = GivenSettings(draft.content(kind.settings))
     try:
         settings = load_settings(content, kind.settings)
-        read = users_channels(Configured(config, kind, settings))
-        for section in {"samples", "labels"} & draft.sections.keys() - read.keys():
-            for name in [one for one in draft.sections if one.split(".")[0] == section]:
-                draft.drop(name)
         kind.build(settings)
         for name in streams_of(settings):
             rekey_kind(name).build(settings)

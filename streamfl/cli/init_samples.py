@@ -103,9 +103,8 @@ def put_samples(
         if label is None:
             sections.without_label(draft)
         else:
-            sections.put_labels(
-                draft, "samples", section_class(asked.kind.settings, "samples"), seen, found, label
-            )
+            loss = asked.said("learning").get("loss")
+            sections.put_labels(draft, "samples", asked.kind.settings, seen, found, label, loss)
     width = sections.put_inputs(draft, guesses)
     if "clients" in federation:
         sections.put_clients(draft, seen, found, names)
@@ -165,7 +164,8 @@ def put_labels(asked: InitOptions, labels: LabelsTopic, samples: RecordSample | 
     if labels.sample_id is not None and "sample_id" in known.model_fields:
         other = labels.sample_id != asked.sample_id
         draft.put("labels", "sample_id", labels.sample_id, "what samples.sample_id is there" if other else "")
-    sections.put_labels(draft, "labels", known, seen, survey(seen, None, label), label)
+    found, loss = survey(seen, None, label), asked.said("learning").get("loss")
+    sections.put_labels(draft, "labels", asked.kind.settings, seen, found, label, loss)
     if samples is not None and samples.partitions is not None:
         _put_place(asked, labels, samples, name, named)
 

@@ -7,12 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
-from streamfl.cli.config_draft import ConfigDraft
+from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_survey import Survey
 from streamfl.cli.preflight import counted
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, DataError, PeerError
 from streamfl.records.fields import shown
 from streamfl.records.formats import is_textual
@@ -40,6 +39,7 @@ __all__ = [
 CHOICES = 12
 # The factor for the number of clients of a topic that was not read whole.
 HEADROOM = 1.25
+SQUARE = "square"
 
 
 def check_fields(seen: RecordSample, fields: Iterable[str | None]) -> None:
@@ -218,9 +218,19 @@ def put_clients(draft: ConfigDraft, seen: RecordSample, survey: Survey, names: S
 
 
 def put_labels(
-    draft: ConfigDraft, section: str, known: type[BaseModel], seen: RecordSample, survey: Survey, label: str
+    draft: ConfigDraft,
+    section: str,
+    settings: type[RoleSettings],
+    seen: RecordSample,
+    survey: Survey,
+    label: str,
+    loss: str | None,
 ) -> None:
-    """Write the field with the label, and its range. ConfigurationError if it holds no numbers."""
+    """Write the field with the label, and its range and the loss if they need one. ConfigurationError if it
+    holds no numbers.
+
+    loss: the one that the user named.
+    """
     if not survey.numbers:
         found = f"it is {shown(survey.other)}" if survey.other is not None else "no record has it"
         raise ConfigurationError(f"--label {label}: {found}, numbers are expected; {_labels(seen)}")
@@ -231,17 +241,33 @@ def put_labels(
     draft.put(section, "label", label, told)
     if survey.text and not is_textual(seen.format.format):
         draft.put(section, "label_as", "number", "it is text")
-    where = section if "label_range" in known.model_fields else "samples"
+    own = "label_range" in section_class(settings, section).model_fields
+    square = _put_loss(draft, settings, survey, loss)
     low, high = _range(survey.low, survey.high)
     if survey.binary:
         told += '. They are 0 and 1: with [learning] loss = "logistic" predictions are probabilities'
         draft.put(section, "label", label, told)
-    draft.put(
-        where,
-        "label_range",
-        [low, high],
-        f"these were {survey.low:g} to {survey.high:g}. Losses are scaled by it",
-    )
+    # In a section of their own, labels have a range with the square loss alone.
+    if square or section == "samples" or not own:
+        draft.put(
+            section if own else "samples",
+            "label_range",
+            [low, high],
+            f"these were {survey.low:g} to {survey.high:g}. Losses are scaled by it",
+        )
+
+
+def _put_loss(draft: ConfigDraft, settings: type[RoleSettings], survey: Survey, given: str | None) -> bool:
+    """Write the square loss if the default is for labels 0 and 1 and these are others. Returns whether it is
+    square."""
+    known = section_class(settings, "learning").model_fields if "learning" in settings.model_fields else {}
+    if "loss" not in known:
+        return False
+    loss = given or known["loss"].default
+    if given is None and loss != SQUARE and not survey.binary:
+        draft.put("learning", "loss", SQUARE, "labels are others than 0 and 1")
+        return True
+    return bool(loss == SQUARE)
 
 
 def without_label(draft: ConfigDraft) -> None:

@@ -11,7 +11,7 @@ import copy
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
@@ -40,6 +40,7 @@ __all__ = [
     "IdentitySection",
     "LogSection",
     "MetricsSection",
+    "ReadBy",
     "RoleSection",
     "RoleSettings",
     "Section",
@@ -52,6 +53,8 @@ __all__ = [
 
 ENVIRONMENT_PREFIX = "STREAMFL_"
 NESTED_DELIMITER = "__"
+ReadBy = Mapping[str, Collection[str]]
+"""By section, the kinds of role that read it; left out: every kind."""
 
 
 class _Copied(BaseModel):
@@ -213,6 +216,8 @@ class RoleSettings(_Copied, BaseSettings):
         use_attribute_docstrings=True,
         hide_input_in_errors=True,
     )
+
+    read_by: ClassVar[ReadBy] = {}
 
     federation: FederationSection
     role: RoleSection

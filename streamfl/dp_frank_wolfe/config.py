@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from streamfl.configuration.asked_for import AskedFor
-from streamfl.configuration.settings import Section
+from streamfl.configuration.settings import ReadBy, Section
 from streamfl.dp_frank_wolfe.learning.blocks import SamplingName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedAcross
@@ -63,9 +63,9 @@ class DataBoundsSection(Section):
     """Bounds that scale values. They come from public knowledge, never from the data. Values beyond a bound
     are clipped to it."""
 
-    centre: Annotated[Centre | list[Centre], AskedFor()] = 0.0
+    centre: Annotated[Centre | list[Centre], AskedFor(PARTY)] = 0.0
     """Subtracted from this party's columns: one number, or one for each column."""
-    bound: Annotated[Amount | list[Amount], AskedFor()] = 1.0
+    bound: Annotated[Amount | list[Amount], AskedFor(PARTY)] = 1.0
     """Scale of this party's columns: (value - centre) / bound lies within -1 and 1."""
     label_centre: Annotated[Centre, AskedFor()] = 0.0
     """Subtracted from the label. The same at every member."""
@@ -171,6 +171,8 @@ class ServingSection(Section):
 class DPFrankWolfeSettings(VerticalSettings):
     """Settings of party and server."""
 
+    read_by: ClassVar[ReadBy] = dict.fromkeys(("party", "samples", "labels"), (PARTY,))
+
     federation: ColumnFederation
     window: RowWindowSection
     bounds: DataBoundsSection = Field(default_factory=DataBoundsSection)
@@ -208,11 +210,11 @@ class DPFrankWolfeSettings(VerticalSettings):
     @model_validator(mode="after")
     def _fits_its_kind(self) -> DPFrankWolfeSettings:
         kind, privacy = self.role.kind, self.privacy
-        sections = (("party", self.party), ("samples", self.samples), ("labels", self.labels))
-        for section, given in sections:
-            if kind == SERVER and given is not None:
-                raise ValueError(f"{section} has no meaning at a {SERVER}")
-            if kind == PARTY and given is None:
+        for section, readers in self.read_by.items():
+            given = getattr(self, section)
+            if kind not in readers and given is not None:
+                raise ValueError(f"{section} has no meaning at a {kind}")
+            if kind in readers and given is None:
                 raise ValueError(f"{section} is missing: a {PARTY} needs this section")
         if kind == PARTY and not self.bus.url.startswith("memory:"):
             needed = ["ledger", "ledger_file", *([] if privacy.insecure_test_noise else ["secret_file"])]

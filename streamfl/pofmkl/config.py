@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from streamfl.configuration.settings import FederationSection, Section
+from streamfl.configuration.settings import FederationSection, ReadBy, Section
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
 from streamfl.pofmkl.kinds import CLIENT, SERVER
 from streamfl.pofmkl.learning.section import LearningSection
@@ -155,6 +155,8 @@ class UplinkSection(Section):
 
 class PofmklSettings(RecordSettings):
     """Settings of pofmkl-client and pofmkl-server; only the client needs samples."""
+
+    read_by: ClassVar[ReadBy] = dict.fromkeys(("samples", "labels"), (CLIENT,))
 
     federation: PofmklFederation
     samples: SamplesSection | None = None

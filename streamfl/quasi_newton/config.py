@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from streamfl.configuration.settings import Section
+from streamfl.configuration.settings import ReadBy, Section
 from streamfl.encoding.wire import fingerprint
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds, kinds
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
@@ -155,6 +155,8 @@ class ScoringSection(Section):
 class QuasiNewtonSettings(VerticalSettings):
     """Settings of guest, host and coordinator."""
 
+    read_by: ClassVar[ReadBy] = {"party": (GUEST, HOST), "samples": (GUEST, HOST), "labels": (GUEST,)}
+
     federation: QuasiNewtonFederation
     learning: CurvatureLearningSection = Field(default_factory=CurvatureLearningSection)
     encryption: EncryptionSection = Field(default_factory=EncryptionSection)
@@ -262,14 +264,13 @@ class QuasiNewtonSettings(VerticalSettings):
                 "a step that is taken "
                 "twice may take other entities than the others were told of"
             )
-        if kind == COORDINATOR:
-            for section, given in (("party", self.party), ("samples", self.samples), ("labels", self.labels)):
-                if given is not None:
-                    raise ValueError(f"{section} has no meaning at a {COORDINATOR}")
-        else:
-            for section, given in (("party", self.party), ("samples", self.samples)):
-                if given is None:
-                    raise ValueError(f"{section} is missing: a {kind} needs this section")
+        for section, readers in self.read_by.items():
+            given = getattr(self, section)
+            if kind not in readers and given is not None:
+                raise ValueError(f"{section} has no meaning at a {kind}")
+            if kind in readers and given is None:
+                raise ValueError(f"{section} is missing: a {kind} needs this section")
+        if kind != COORDINATOR:
             if (kind == GUEST) != (self.own_party == federation.guest_party):
                 raise ValueError(
                     f'party.name = {self.own_party!r} with role.kind = "{kind}": the guest is '
@@ -280,10 +281,6 @@ class QuasiNewtonSettings(VerticalSettings):
                 raise ValueError(
                     f'preprocessing.method = "{EVIDENCE}" needs labels, which a {HOST} does not have: it is '
                     'for the guest alone. "quantile-bins" makes bins without labels'
-                )
-            if (kind == GUEST) != (self.labels is not None):
-                raise ValueError(
-                    "labels is missing at the guest" if kind == GUEST else "labels has no meaning at a host"
                 )
         return self
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from streamfl.configuration.settings import Section
+from streamfl.configuration.settings import ReadBy, Section
 from streamfl.encoding.wire import ROOM, fingerprint
 from streamfl.learning.optimisers import OptimiserName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
@@ -176,6 +176,8 @@ class AlignmentSection(Section):
 
 class VaflSettings(VerticalSettings):
     """Settings of vafl-party and vafl-coordinator."""
+
+    read_by: ClassVar[ReadBy] = {"party": (PARTY,), "samples": (PARTY,), "labels": (COORDINATOR,)}
 
     federation: VaflFederation
     embedding: EmbeddingSection = Field(default_factory=EmbeddingSection)

@@ -1,0 +1,97 @@
+"""``streamfl init`` writes what the kind of role reads, and nothing that it refuses: for every kind."""
+
+from __future__ import annotations
+
+import json
+import random
+import tomllib
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+
+from streamfl.cli.named_topics import users_channels
+from streamfl.cli.preflight import read_configuration
+from streamfl.contract.system import find_system, installed_systems
+from streamfl.runtime.bus import Outgoing, TopicSpec
+from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+
+# Quasi-Newton learns from labels 0 and 1 alone.
+CASES = [
+    (name, label)
+    for system in installed_systems()
+    for name in system.kinds
+    for label in ("late", "cost")
+    if (system.name, label) != ("quasi-newton", "cost")
+]
+PARTIES = ("--parties", "depot,shop", "--party")
+ROWS = 24
+# By system, what its users have to say beside the records.
+SAID = {
+    "pofmkl": ("--sample-id", "trip"),
+    "vafl": ("--set", "federation.embedding_size=1"),
+    "fdskl": (),
+    "quasi-newton": ("--set", 'encryption.precision="plain"'),
+    "dp-frank-wolfe": tuple(
+        text
+        for key in (
+            "federation.columns={depot=3, shop=3}",
+            f"window.rows={ROWS}",
+            "bounds.centre=10",
+            "bounds.bound=20",
+            "bounds.label_centre=0",
+            "bounds.label_bound=100",
+            "privacy.epsilon=2.0",
+            "privacy.delta=0.001",
+            "privacy.insecure_test_noise=true",
+        )
+        for text in ("--set", key)
+    ),
+}
+
+
+def bus_with_records(name: str) -> str:
+    """The URL of a bus with samples and labels of the same keys."""
+    url, drawn = f"memory://{name}", random.Random(3)
+    bus = MemoryBus.at(url)
+    bus.create([TopicSpec(topic, 1, compacted=False) for topic in ("rentals", "returns")])
+    for number in range(ROWS):
+        key, trip = f"bike-{number}".encode(), {"trip": f"t{number}"}
+        sample = {**trip, "km": 30 * drawn.random(), "age": drawn.randrange(9), "slope": drawn.gauss(0, 1)}
+        label = {**trip, "late": number % 2, "cost": 80 * drawn.random()}
+        bus.write([Outgoing("rentals", key, json.dumps(sample).encode())])
+        bus.write([Outgoing("returns", key, json.dumps(label).encode())])
+    return url
+
+
+@pytest.mark.parametrize(("name", "label"), CASES)
+def test_what_is_written_is_what_the_kind_reads(
+    name: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who follows "the same command with --role and another file": a section that the role refuses
+    is a mistake that the user did not make, and one that it ignores says what does not hold."""
+    system = find_system(name).name
+    url, config = bus_with_records(tmp_path.name), tmp_path / "member.toml"
+    of_system = SAID.get(system, ())
+    party = () if system == "pofmkl" else (*PARTIES, "shop" if name == "quasi-newton-host" else "depot")
+    records = ("--from-topic", "rentals", "--labels-topic", "returns", "--label", label)
+    command = ("init", config, "--role", name, "--url", url, "--federation", "bikes", *records)
+
+    code, _, error = run_command(monkeypatch, capsys, *command, *party, *of_system)
+    assert code == 0, error
+    written = tomllib.loads(config.read_text())
+    assert "Before it runs" not in config.read_text()
+    # DP Frank-Wolfe has no secret and no ledger on a bus in memory.
+    asked = [line for line in error.splitlines() if line.startswith("to fill in") and "privacy." not in line]
+    assert asked == []
+
+    configured = read_configuration(config)
+    assert {"samples", "labels"} & written.keys() == users_channels(configured).keys()
+    read_by = find_kind(name).settings.read_by.get("party", (name,))
+    assert ("party" in written) == (party != () and name in read_by)
+    if "label_range" in written.get("labels", {}):
+        assert configured.settings.learning.loss == "square"
+    assert run_command(monkeypatch, capsys, "topics", config, "--create")[0] == 0
+    code, out, error = run_command(monkeypatch, capsys, "check", config)
+    assert code == 0, out + error
