@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
-from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.contract.role import TopicSpec
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, TopicState, connect
 from streamfl.runtime.kinds import find_kind, known_kinds
@@ -25,7 +25,6 @@ __all__ = [
     "namesakes",
     "policy",
     "read_configuration",
-    "require_stopped",
 ]
 
 
@@ -135,16 +134,6 @@ def counted(number: int, noun: str) -> str:
     ('1 partition', '3 partitions')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def require_stopped(configured: Configured, bus: Bus) -> None:
-    """ConfigurationError while workers of the role run."""
-    members = bus.members(configured.settings.group)
-    if members:
-        raise ConfigurationError(
-            f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. "
-            "A killed one counts until its session times out"
-        )
 
 
 def _cleanup(state: TopicState) -> str:

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from streamfl.cli.preflight import counted, inspect_topics, read_configuration, require_stopped
+from streamfl.cli.preflight import counted, inspect_topics, read_configuration
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_repartition
+from streamfl.runtime.repair import require_stopped
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.terminal.progress import progress
 
@@ -52,7 +53,7 @@ def repartition(
         closing(configured.connect()) as bus,
         telling_remedy(configured),
     ):
-        require_stopped(configured, bus)
+        require_stopped(bus, configured.settings.group)
         # For a wrong number of partitions the remedy names this same command.
         wrong = [
             f"topic {one.spec.name} {one.problem}: {one.remedy}"

@@ -11,13 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.named_topics import users_channels
-from streamfl.cli.preflight import Configured, counted, read_configuration, require_stopped
+from streamfl.cli.preflight import Configured, counted, read_configuration
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import build_repair, build_reset
+from streamfl.runtime.repair import require_stopped
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.terminal.progress import progress
 
@@ -74,7 +75,7 @@ def reset(
         )
     url = configured.settings.bus.url
     with progress(f"asking {url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):
-        require_stopped(configured, bus)
+        require_stopped(bus, configured.settings.group)
         own = None if stream is None else kind
         work.begin("forgetting and reading again")
         result = (

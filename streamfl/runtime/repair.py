@@ -12,11 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from streamfl.contract.role import ConfigurationError, PeerError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step, TopicPartition, Unreadable
+from streamfl.runtime.bus import (
+    Bus,
+    BusUnavailable,
+    CommitRefused,
+    Session,
+    Step,
+    TopicPartition,
+    Unreadable,
+)
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.worker import Worker
 
-__all__ = ["SKIPPED", "UNREADABLE", "Repair", "Skipped"]
+__all__ = ["SKIPPED", "UNREADABLE", "Repair", "Skipped", "require_stopped"]
 
 # Reasons of dead letters. Unreadable: bytes of a batch that cannot be read. Skipped: a record that a command
 # passed over.
@@ -44,6 +52,16 @@ class Skipped:
     following: int
     cause: str
     kept: int
+
+
+def require_stopped(bus: Bus, group: str) -> None:
+    """ConfigurationError while workers of the group run. A command that joined it beside them would take
+    partitions from them."""
+    if members := bus.members(group):
+        raise ConfigurationError(
+            f"{members} worker{'s' if members > 1 else ''} of the group {group!r} run: stop them first. A "
+            "killed one counts until its session times out"
+        )
 
 
 class Repair(Worker):
@@ -134,6 +152,7 @@ class Repair(Worker):
         take: takes the partitions before the change; None: opens and restores all.
         tables: the tables to read. The others are not read, so that unreadable batches in them do not matter.
         """
+        require_stopped(self._bus, self._subscription.group)
         take = take or self._take_all
         self._subscription = replace(self._subscription, tables=tables)
         deadline = self._monotonic() + self._restore_seconds

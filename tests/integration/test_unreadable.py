@@ -239,7 +239,7 @@ def test_only_what_comes_next_is_passed_over_and_by_one_alone(own: Topics) -> No
         assert own.read(own.totals)[-1] == b"3 2"
         # Some of the group's partitions would be enough for a change, but not for a role whose other part
         # goes on.
-        with pytest.raises(ConfigurationError, match="belong to other workers of the group"):
+        with pytest.raises(ConfigurationError, match="run: stop them first"):
             own.worker(Repair, patience=3.0).skip(own.numbers, 0, 3)
 
 

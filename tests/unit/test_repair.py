@@ -112,15 +112,21 @@ def test_a_record_is_passed_over_once(plant: Plant) -> None:
 
 
 def test_while_others_work_nothing_is_changed(plant: Plant) -> None:
-    """Protects a role that still runs elsewhere: a change needs all of its partitions."""
+    """Protects a role that still runs elsewhere: a change needs all of its partitions, and the command takes
+    none from the worker before it refuses."""
     plant.work((b"a", number(1, 1), 0))
     with closing(plant.worker()) as other:
         other.step(0.0)
         other.step(0.0)
-        with pytest.raises(
-            ConfigurationError, match=r"partitions \[\d\] belong to other workers .* stop all of them first"
-        ):
+        role = other.role
+        assert isinstance(role, ForgettingRole)
+        known = dict(role.totals)
+        with pytest.raises(ConfigurationError, match="1 worker of the group 'group' run: stop them first"):
             plant.repair().forget("a")
+        other.step(0.0)
+        # A partition that was taken and given back has been restored into another dict.
+        assert set(known) == {0, 1}
+        assert all(role.totals[partition] is known[partition] for partition in known)
     assert plant.repair().forget("a") == [0]
 
 
