@@ -19,6 +19,7 @@ from streamfl import __version__
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.contract.system import installed_systems, load, load_parts
 from streamfl.runtime.bus import BusUnavailable, Unreadable
+from streamfl.runtime.log import write_warnings_as_lines
 from streamfl.runtime.pool import WorkEnded
 from streamfl.terminal.console import print_text, say
 from streamfl.terminal.exit_codes import ExitCode
@@ -156,6 +157,7 @@ def _options(
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    write_warnings_as_lines()
     try:
         app()
     except ConfigurationError as error:

@@ -13,7 +13,7 @@ import structlog
 
 from streamfl.terminal.printable import printable, printable_json, printable_lines
 
-__all__ = ["configure", "logger", "only_errors"]
+__all__ = ["configure", "logger", "only_errors", "write_warnings_as_lines"]
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -31,6 +31,22 @@ _FACTS: list[Any] = [
 def configure(level: Level = "info", style: Literal["console", "json"] = "console") -> None:
     """Send streamfl's logs from ``level`` on to stderr, and other libraries' from warning on or higher."""
     number = logging.getLevelNamesMapping()[level.upper()]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_formatter(style))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(number, logging.WARNING))
+    logging.getLogger("streamfl").setLevel(number)
+
+
+def write_warnings_as_lines() -> None:
+    """Without :func:`configure`, as in most commands, write warnings as lines of the log too. Python writes
+    the bare text: a client library's would stand among the command's own lines, without time or severity."""
+    assert logging.lastResort is not None
+    logging.lastResort.setFormatter(_formatter("console"))
+
+
+def _formatter(style: Literal["console", "json"]) -> logging.Formatter:
     renderers: list[Any] = (
         [structlog.processors.JSONRenderer(), lambda _logger, _method, line: printable_json(line)]
         if style == "json"
@@ -41,17 +57,10 @@ def configure(level: Level = "info", style: Literal["console", "json"] = "consol
             ),
         ]
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=_FACTS,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
-        )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_FACTS,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
     )
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(max(number, logging.WARNING))
-    logging.getLogger("streamfl").setLevel(number)
 
 
 @contextmanager

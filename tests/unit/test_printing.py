@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -144,4 +145,24 @@ def test_what_python_itself_says_is_safe() -> None:
     assert said.count("owned") >= 3
     assert "KeyError" in said
     assert "ValueError" in said
+    assert is_visible(said)
+
+
+def test_what_a_library_warns_of_is_a_line_of_the_log_in_every_command() -> None:
+    """Protects who reads a command's output: the bare text of a client library stood among the command's own
+    lines, without time or severity, and with whatever control characters it had."""
+    program = (
+        "import logging, sys\n"
+        "from streamfl.cli import main\n"
+        "sys.argv = ['streamfl', '--version']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        f"    logging.getLogger('rdkafka').warning('GETPID %s', {EVIL!r})\n"
+        "    logging.getLogger('rdkafka').info('not shown')\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    ).stderr
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z \[warning  \] GETPID press.*owned.*\n", said)
     assert is_visible(said)

@@ -12,14 +12,20 @@ __all__ = ["LOG", "EndTxnAnswers"]
 LOG = logging.getLogger(__name__)
 
 
-class _OneOptionForAll(logging.Filter):
-    """Hides warnings that a producer does not use a consumer's option: every client gets all options."""
+class _PutRight(logging.Filter):
+    """Hides warnings that a producer does not use a consumer's option: every client gets all options. Unless
+    ``log.level`` is debug it hides, too, that a producer's number was asked for while its coordinator was
+    still being made: the library asks again at once."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "CONFWARN" not in record.getMessage()
+        text = record.getMessage()
+        if "CONFWARN" in text:
+            return False
+        wanted = logging.getLogger("streamfl").isEnabledFor(logging.DEBUG)
+        return wanted or not ("GETPID" in text and "oordinator" in text and text.endswith("retrying"))
 
 
-LOG.addFilter(_OneOptionForAll())
+LOG.addFilter(_PutRight())
 LOG.addFilter(ONE_LINE)
 
 
