@@ -45,7 +45,8 @@ def _member(
     settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any
 ) -> PartitionedRole[Any]:
     # A message put together from parts is decoded like a single record.
-    whole = dict.fromkeys(_table(settings).channels.inputs, _decoder(settings))
+    inputs, decode = _table(settings).channels.inputs, _decoder(settings)
+    whole = {name: decode for name, source in inputs.items() if source.sender is not None}
     limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
     return PartitionedRole(
         make, whole, limits, patience, settings.role.kind, MemberCounts(), SYSTEM, **options

@@ -60,7 +60,8 @@ def _predictions(settings: QuasiNewtonSettings) -> str:
 
 def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
     # A message put together from fragments is decoded like a single record.
-    whole = dict.fromkeys(_table(settings).channels.inputs, _decoder(settings))
+    inputs, decode = _table(settings).channels.inputs, _decoder(settings)
+    whole = {name: decode for name, source in inputs.items() if source.sender is not None}
     limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
     patience, kind = settings.alignment.patience_seconds, settings.role.kind
     return PartitionedRole(make, whole, limits, patience, kind, MemberCounts(), SYSTEM)

@@ -127,6 +127,10 @@ class Task(RememberedTask, Protocol):
         """Whether a peer still has to answer this partition."""
 
     @property
+    def owing(self) -> Sequence[str]:
+        """The peers that still have to answer this partition."""
+
+    @property
     def trouble(self) -> str | None: ...
 
     @property
@@ -150,7 +154,7 @@ class PartitionedRole(TaskRole[One]):
     """A role that has one task for each partition.
 
     make: builds a task without state.
-    decode: the decoder of each input whose messages may come in several records.
+    decode: the decoder of each input from a peer, whose messages may come in several records.
     limits: bounds of these messages.
     patience: seconds that an answer may be owed before the member is not ready.
     counts: the counters of the member. system: its reasons for refusals and notices.
@@ -177,11 +181,12 @@ class PartitionedRole(TaskRole[One]):
         )
         self.kind = kind
         self._kept_apart = kept_apart or {}
+        self._peers = decode.keys()
         self._reasons = {*REFUSALS, *system.refusals}
         self._long = LongMessages(
             decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits
         )
-        self._reply_deadline = ReplyDeadline(patience)
+        self._reply_deadline = ReplyDeadline(patience, early=True)
         self._queue: deque[Received] = deque()
         # For each work under way: its partition, the message that asked for it, and the function that takes
         # the result.
@@ -205,7 +210,11 @@ class PartitionedRole(TaskRole[One]):
 
     @property
     def backlog(self) -> str | None:
-        return next((task.awaited for task in self._tasks.values() if task.awaited is not None), None)
+        for task in self._tasks.values():
+            told = (self._reply_deadline.waits_for(task.owing) if task.owed else None) or task.awaited
+            if told is not None:
+                return told
+        return None
 
     @property
     def trouble(self) -> str | None:
@@ -242,8 +251,8 @@ class PartitionedRole(TaskRole[One]):
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies: list[Send | Rejection | Work] = []
-        # A batch of results is no answer of a peer.
-        heard = bool(batch) and not self._awaited
+        # Neither results nor users' records are an answer of a peer.
+        heard = not self._awaited and any(received.channel in self._peers for received in batch)
         if self._awaited:
             for result in batch:
                 _, cause, then = self._awaited.popleft()
@@ -313,7 +322,9 @@ class PartitionedRole(TaskRole[One]):
                 yield work
 
     def _look(self, heard: bool, now: float) -> None:
-        if heard or not any(task.owed for task in self._tasks.values()):
+        if heard:
+            self._reply_deadline.answered(now)
+        elif not any(task.owed for task in self._tasks.values()):
             self._reply_deadline.answered()
         if any(task.owed for task in self._tasks.values()):
             self._reply_deadline.asked(now)

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from streamfl.roles.rhythm import FORGETTING, LEAST, TIMES
 
 __all__ = ["ReplyDeadline"]
 
 
 class ReplyDeadline:
-    """Tells when a peer that is asked again and again has not answered for ``patience`` seconds.
+    """Tells when a peer that is asked again and again has not answered for ``patience`` seconds, and before
+    that when it takes notably longer than usual.
 
-    The requests have to go on for half of the patience. Otherwise the answer no longer counts as owed: after
+    The requests have to go on for half of that time. Otherwise the answer no longer counts as owed: after
     the end of a stream it would be owed for ever. Every time is the role's ``now``, which may go back: a
     request at a later time than now counts as made now. This state is not remembered: after a restart the
     waiting begins anew.
 
-    >>> deadline = ReplyDeadline(patience=10.0)
+    patience: seconds. early: whether it is looked at, too, once a wait is unusual.
+
+    >>> deadline = ReplyDeadline(patience=100.0, early=True)
     >>> deadline.asked(100.0)
     >>> deadline.wake_at
-    110.0
-    >>> deadline.asked(108.0)
-    >>> deadline.look(110.0)
+    160.0
+    >>> deadline.asked(155.0)
+    >>> deadline.look(160.0)
+    >>> deadline.waits_for(["bank"]), deadline.wake_at
+    ('waits for bank since 1970-01-01T00:01:40Z, longer than usual', 200.0)
+    >>> deadline.look(200.0)
     >>> deadline.overdue, deadline.wake_at
     (True, None)
     >>> deadline.answered()
@@ -28,20 +38,38 @@ class ReplyDeadline:
     False
     """
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, patience: float, early: bool = False) -> None:
         self.patience = patience
+        self._early = early
         self.overdue = False
         self._since: float | None = None
         self._last_asked = 0.0
+        # The longest usual wait, and whether the present one was looked at once it was unusual, and is.
+        self._usual = 0.0
+        self._looked = self._is_late = False
+
+    @property
+    def _allowed(self) -> float:
+        """Seconds from which a wait is unusual."""
+        return TIMES * max(self._usual, LEAST)
 
     @property
     def wake_at(self) -> float | None:
         """When to call :meth:`look`; None if no answer is owed, or it is overdue already."""
-        return (
-            None
-            if self._since is None or self.overdue or self.patience == math.inf
-            else self._since + self.patience
-        )
+        if self._since is None or self.overdue or self.patience == math.inf:
+            return None
+        first = self._early and not self._looked
+        return self._since + (min(self.patience, self._allowed) if first else self.patience)
+
+    def waits_for(self, names: Sequence[str]) -> str | None:
+        """A sentence on who is waited for, once that takes notably longer than usual; None: it does not.
+
+        names: who has to answer.
+        """
+        if self._since is None or not self._is_late or not names:
+            return None
+        since = datetime.fromtimestamp(self._since, UTC)
+        return f"waits for {', '.join(names)} since {since:%Y-%m-%dT%H:%M:%SZ}, longer than usual"
 
     def asked(self, now: float) -> None:
         """A request went out. If an earlier request is unanswered, the waiting has begun with that."""
@@ -49,18 +77,26 @@ class ReplyDeadline:
             self._since = now
         self._last_asked = now
 
-    def answered(self) -> None:
-        """An answer came, or none is owed any more."""
+    def answered(self, now: float | None = None) -> None:
+        """An answer came, or none is owed any more. now: when it came, which tells how long is usual."""
+        if now is not None and self._since is not None:
+            wait = min(max(0.0, now - self._since), self._allowed)
+            self._usual = max(wait, self._usual - wait / FORGETTING)
         self._since, self.overdue = None, False
+        self._looked = self._is_late = False
 
     def look(self, now: float) -> None:
         """Check the deadline at the time ``now``."""
         if self._since is None:
             return
         self._since, self._last_asked = min(self._since, now), min(self._last_asked, now)
+        asked_for = self._last_asked - self._since
+        if now >= self._since + self._allowed:
+            self._looked = True
+            self._is_late = asked_for >= self._allowed / 2
         if self.overdue or now < self._since + self.patience:
             return
-        if self._last_asked - self._since >= self.patience / 2:
+        if asked_for >= self.patience / 2:
             self.overdue = True
         else:
-            self._since = None
+            self.answered()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,10 @@ class PartyTask(PartsTask):
     @property
     def owed(self) -> bool:
         return self.progress.phase == FITTING
+
+    @property
+    def owing(self) -> Sequence[str]:
+        return ["the server"]
 
     @property
     def trouble(self) -> str | None:

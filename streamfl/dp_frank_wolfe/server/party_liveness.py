@@ -57,6 +57,11 @@ class PartyLiveness:
         return any(one.owes and not one.away for one in self._presences.values())
 
     @property
+    def owing(self) -> list[str]:
+        """The parties that owe an answer, absent ones too."""
+        return [party for party, one in self._presences.items() if one.owes]
+
+    @property
     def wake_at(self) -> float | None:
         """When the patience with the parties that owe is over."""
         return self._since + self._patience if self.awaited else None

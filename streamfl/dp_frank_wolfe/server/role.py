@@ -8,7 +8,7 @@ release.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -123,6 +123,10 @@ class ServerTask(PartsTask):
     @property
     def owed(self) -> bool:
         return self._run.phase != GATHERING
+
+    @property
+    def owing(self) -> Sequence[str]:
+        return self.liveness.owing
 
     @property
     def trouble(self) -> str | None:

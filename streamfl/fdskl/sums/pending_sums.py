@@ -116,6 +116,17 @@ class PendingSums:
         """When the first message of the oldest round came."""
         return next(iter(self._rounds.values())).since if self._rounds else None
 
+    def owing(self) -> dict[int, list[int]]:
+        """The parties directly below this one whose sums of announced rounds have not come, each with those
+        whose parts it passes on."""
+        found = {}
+        for _, pending in self.announced():
+            stage, below = pending.stages.get(pending.total), self._subtrees[pending.total]
+            for child in self._trees[pending.total].children[self._own]:
+                if stage is None or child not in stage.contributors:
+                    found[child] = [party for party in below[child] if party != child]
+        return found
+
     def waiting(self) -> Iterator[tuple[Key, PendingSum]]:
         """Announced rounds without the own part, the oldest first."""
         for key, pending in self.announced():

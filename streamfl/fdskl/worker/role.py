@@ -55,7 +55,7 @@ class FdsklWorker(TaskRole[WorkerPartition]):
             self._active_figures = ActiveFigures(
                 settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0)
             )
-        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
+        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds, early=True)
         self._actives: dict[int, ActivePartition] = {}
 
     @property
@@ -98,7 +98,19 @@ class FdsklWorker(TaskRole[WorkerPartition]):
         told = [active.catch_up.told or active.due.awaited for active in self._actives.values()]
         if not self.settings.is_active:
             told = [task.awaited for task in self._tasks.values()]
-        return next((one for one in told if one is not None), None)
+        late = self._reply_deadline.waits_for(self._owing)
+        return next((one for one in [late, *told] if one is not None), None)
+
+    @property
+    def _owing(self) -> list[str]:
+        """The parties that still have to answer this one."""
+        parties, tasks = self.settings.federation.parties, self._tasks.values()
+        found = {name for task in tasks for name in task.peers.missing}
+        for task in tasks:
+            for child, below in task.sums.pending.owing().items():
+                passed_on = ", ".join(parties[party] for party in below)
+                found.add(parties[child] + (f" (or {passed_on} behind it)" if below else ""))
+        return sorted(found)
 
     @property
     def trouble(self) -> str | None:
@@ -247,7 +259,9 @@ class FdsklWorker(TaskRole[WorkerPartition]):
         owed = any(len(task.sums.pending) for task in self._tasks.values()) or any(
             active.is_waiting for active in self._actives.values()
         )
-        if self._ended > ended or not (owed or self._reply_deadline.overdue):
+        if self._ended > ended:
+            self._reply_deadline.answered(now)
+        elif not (owed or self._reply_deadline.overdue):
             self._reply_deadline.answered()
         if owed:
             self._reply_deadline.asked(now)

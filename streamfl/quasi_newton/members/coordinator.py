@@ -108,6 +108,12 @@ class CoordinatorTask(PartsTask):
         return self.run.phase in (ALIGNING, ROUND)
 
     @property
+    def owing(self) -> Sequence[str]:
+        told = self.run.joined if self.run.phase == ALIGNING else self.run.opened
+        away = [name for name in self.settings.federation.parties if name not in told]
+        return away or [self.settings.federation.guest_party]  # for the sums
+
+    @property
     def trouble(self) -> str | None:
         for party, key in self.run.ready.items():
             if key != self._key and not self.owed:
@@ -124,10 +130,8 @@ class CoordinatorTask(PartsTask):
         if self.run.run or len(self.run.ready) == len(parties):
             return None
         away = ", ".join(name for name in parties if name not in self.run.ready)
-        return (
-            f"{len(self.run.ready)} of {len(parties)} parties are ready for the first training: waits for "
-            f"{away}"
-        )
+        told = f"{len(self.run.ready)} of {len(parties)} parties are ready for the first training"
+        return f"{told}: waits for {away}"
 
     @property
     def epoch_loss(self) -> float:

@@ -3,6 +3,7 @@ show each other."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,13 @@ class GuestTask(ScoringParty):
         self._dots = {host: ValueFragments(self.parts, DOTS, ROUND_BYTES + dots, host) for host in hosts}
         # The own products of the round, until those of all hosts have come.
         self._products = ValueFragments(self.parts, PRODUCTS, dots)
+
+    def owing_parties(self) -> Sequence[str]:
+        hosts, phase = self.settings.federation.hosts, self.progress.phase
+        if phase == OUTPUTS:
+            return [host for host in hosts if not self._of_round(self._outputs[host])]
+        said = self._common if phase == ALIGNING else self._dots
+        return [host for host in hosts if not said[host]]
 
     def take(self, channel: str, message: Any, now: float) -> None:
         if isinstance(message, Label):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from streamfl.contract.role import PeerError
@@ -46,6 +48,9 @@ class HostTask(ScoringParty):
         self._asked = ValueFragments(self.parts, ASKED, 8 + settings.alignment.limit * POINT_BYTES)
         # The run's number, and names in the order of the points that the guest has.
         self._order = ValueFragments(self.parts, ORDER, 16 + settings.alignment.limit * NAME_BYTES)
+
+    def owing_parties(self) -> Sequence[str]:
+        return [self._guest]
 
     def take_linked(self, channel: str, message: Message) -> None:
         if channel == "questions":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -129,6 +129,10 @@ class PartyTask(PartsTask):
     @property
     def owed(self) -> bool:
         return ALIGNING <= self.progress.phase <= DECIDING
+
+    @property
+    def owing(self) -> Sequence[str]:
+        raise NotImplementedError
 
     @property
     def trouble(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -109,6 +109,10 @@ class GuestScoring(Scoring):
     def _asked(self) -> list[str]:
         """The hosts that have not answered a question yet."""
         return [host for host in self._hosts if self._sessions[host].phase in (ASKED, CHOSEN)]
+
+    @property
+    def owing(self) -> Sequence[str]:
+        return self._asked
 
     @property
     def awaited(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -75,6 +75,10 @@ class HostScoring(Scoring):
     @property
     def owed(self) -> bool:
         return self._state.phase == OFFERED
+
+    @property
+    def owing(self) -> Sequence[str]:
+        return [self._settings.federation.guest_party]
 
     @property
     def trouble(self) -> str | None:

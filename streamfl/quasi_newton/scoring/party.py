@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from streamfl.contract.measurement import Measurement
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.trained_model import TrainedModel
+from streamfl.quasi_newton.members.training_progress import DECIDING, OPENING
 from streamfl.quasi_newton.metrics import ScoringMetrics
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
@@ -31,6 +32,11 @@ class Scoring:
     @property
     def owed(self) -> bool:
         raise NotImplementedError
+
+    @property
+    def owing(self) -> Sequence[str]:
+        """The parties that still have to answer."""
+        return ()
 
     @property
     def awaited(self) -> str | None:
@@ -89,6 +95,16 @@ class ScoringParty(PartyTask):
     @property
     def owed(self) -> bool:
         return super().owed or (self._scores and self.scoring.owed)
+
+    @property
+    def owing(self) -> Sequence[str]:
+        if not super().owed:
+            return self.scoring.owing
+        return ["the coordinator"] if self.progress.phase in (OPENING, DECIDING) else self.owing_parties()
+
+    def owing_parties(self) -> Sequence[str]:
+        """The parties whose messages an alignment or a round waits for."""
+        raise NotImplementedError
 
     @property
     def awaited(self) -> str | None:

@@ -166,3 +166,25 @@ def test_what_the_first_model_waits_for_is_said() -> None:
     assert found.held.model.version
     assert (active.backlog, passive.backlog) == (None, None)
     assert {one.name: one.value for one in active.measure()}["missing_entities"] == 0
+
+
+def test_a_party_that_is_away_is_named() -> None:
+    """Protects the operator of the active party: for ten minutes, the default patience, it said "ok" and
+    nothing else while another party was away."""
+    found = federation(400)
+    found.write_samples(range(200))
+    found.write_labels(range(200))
+    found.run(60.0)
+    assert found.held.model.version
+    found.stop("c")
+    for number in range(200, 400):
+        found.write_samples([number])
+        found.write_labels([number])
+        found.run(0.5)
+    # Sums are passed on in a tree, so the active party hears nothing of c itself.
+    assert str(found.active.backlog).startswith("waits for b (or c behind it) since ")
+    assert str(found.roles["b"].backlog).startswith("waits for c since ")
+    assert found.active.trouble is None
+    found.restart("c")
+    found.run(60.0)
+    assert found.active.backlog is None
