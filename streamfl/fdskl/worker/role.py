@@ -21,6 +21,7 @@ from streamfl.fdskl.worker.given import PartyGiven
 from streamfl.fdskl.worker.partition import WorkerPartition
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
+from streamfl.roles.label_pause import LabelPause
 from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.roles.task_role import TaskRole
 from streamfl.state.clock_guard import time_written
@@ -56,6 +57,7 @@ class FdsklWorker(TaskRole[WorkerPartition]):
                 settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0)
             )
         self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds, early=True)
+        self._label_pause = LabelPause()
         self._actives: dict[int, ActivePartition] = {}
 
     @property
@@ -67,6 +69,7 @@ class FdsklWorker(TaskRole[WorkerPartition]):
     def wake_at(self) -> float | None:
         times = [
             self._reply_deadline.wake_at,
+            self._label_pause.wake_at,
             *(task.wake_at for task in self._tasks.values()),
             *(active.wake_at for active in self._actives.values()),
         ]
@@ -99,7 +102,10 @@ class FdsklWorker(TaskRole[WorkerPartition]):
         if not self.settings.is_active:
             told = [task.awaited for task in self._tasks.values()]
         late = self._reply_deadline.waits_for(self._owing)
-        return next((one for one in [late, *told] if one is not None), None)
+        pause = self._label_pause.told(
+            lambda: sum(active.forecasts.unlabelled for active in self._actives.values())
+        )
+        return next((one for one in [late, *told, pause] if one is not None), None)
 
     @property
     def _owing(self) -> list[str]:
@@ -150,6 +156,7 @@ class FdsklWorker(TaskRole[WorkerPartition]):
         for received in batch:
             if isinstance(received.message, Label):
                 self._actives[received.partition].catch_up.rest += 1
+                self._label_pause.came(now)
         for received in batch:
             try:
                 self._take(received, now)
@@ -267,3 +274,4 @@ class FdsklWorker(TaskRole[WorkerPartition]):
             self._reply_deadline.asked(now)
         if tick:
             self._reply_deadline.look(now)
+            self._label_pause.look(now)

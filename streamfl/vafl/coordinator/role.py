@@ -34,6 +34,7 @@ from streamfl.contract.role import (
 )
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.labels import Label
+from streamfl.roles.label_pause import LabelPause
 from streamfl.roles.task_role import TaskRole
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import NOTHING
@@ -86,17 +87,20 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         self._release = LabelRelease(settings, given)
         self._replies = Replies(self.parties, self.fingerprint)
         self._watch = PartyWatch(self.parties, settings.alignment.patience_seconds)
+        self._label_pause = LabelPause()
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._watch.wake_at, *(task.entities.wake_at for task in self._tasks.values())]
+        entities = [task.entities for task in self._tasks.values()]
+        times = [self._watch.wake_at, self._label_pause.wake_at, *(one.wake_at for one in entities)]
         return min((at for at in times if at is not None), default=None)
 
     @property
     def backlog(self) -> str | None:
-        if self._figures.learnt:
-            return None
-        return next((one for task in self._tasks.values() if (one := task.awaited) is not None), None)
+        tasks = self._tasks.values()
+        told = [] if self._figures.learnt else [task.awaited for task in tasks]
+        pause = self._label_pause.told(lambda: sum(task.entities.lacking()[0] for task in tasks))
+        return next((one for one in [*told, pause] if one is not None), None)
 
     @property
     def trouble(self) -> str | None:
@@ -129,6 +133,8 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         for partition, messages in of_partition.items():
             replies += self._take(self._tasks[partition], messages, now)
         self._watch.end_batch(not batch, now)
+        if not batch:
+            self._label_pause.look(now)
         return [*replies, *self._replies.take_requests()]
 
     # ---- inspection
@@ -200,6 +206,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
                 continue
             names, values = [one.client for one in taken], np.array([one.label for one in taken])
             self._watch.labelled(task.partition, names)
+            self._label_pause.came(now)
             self._figures.labels += len(names)
             task.entities.label(rows, values)
             predicted, outputs = task.entities.last_outputs(rows)

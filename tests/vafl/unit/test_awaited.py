@@ -57,3 +57,23 @@ def test_a_party_says_how_many_gradients_its_first_step_lacks() -> None:
         party.answered(entity, number + 1, 1.0)
     assert party.role.backlog is None
     assert figures(party.role)["missing_entities"] == 0
+
+
+def test_a_coordinator_says_since_when_no_label_has_come() -> None:
+    """Protects the operator: a coordinator that had learnt was "ok" however long labels had stopped, and the
+    model stood still."""
+    coordinator = Coordinator(quorum=1, expiry=1e5)
+    for number in range(200):
+        coordinator.hears("bank", f"e{number}", 1.0, now=float(number))
+        coordinator.labelled(f"e{number}", 1.0, now=float(number))
+    for number in range(200, 300):
+        coordinator.hears("bank", f"e{number}", 1.0, now=float(number))
+        if (at := coordinator.role.wake_at) is not None and at <= number:
+            coordinator.tick(float(number))
+    assert (
+        coordinator.role.backlog
+        == "no label has come since 1970-01-01T00:03:15Z, longer than usual: 100 entities lack theirs"
+    )
+    assert coordinator.role.trouble is None
+    coordinator.labelled("e250", 1.0, now=300.0)
+    assert coordinator.role.backlog is None

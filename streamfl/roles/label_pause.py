@@ -1,0 +1,62 @@
+"""Labels that used to come and have stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from streamfl.roles.rhythm import Rhythm
+
+__all__ = ["LabelPause"]
+
+
+class LabelPause:
+    """Tells when no label has come for notably longer than usual.
+
+    This state is not remembered: after a restart the waiting begins anew with the first label.
+
+    >>> pause = LabelPause()
+    >>> for second in range(0, 600, 10):
+    ...     pause.came(float(second))
+    >>> pause.wake_at
+    650.0
+    >>> pause.look(650.0)
+    >>> pause.told(lambda: 7)
+    'no label has come since 1970-01-01T00:09:50Z, longer than usual: 7 entities lack theirs'
+    >>> pause.came(651.0)
+    >>> pause.told(lambda: 7)
+    """
+
+    def __init__(self) -> None:
+        self._rhythm = Rhythm()
+        self._is_unusual = False
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to call :meth:`look`; None if no label is overdue before another one comes."""
+        return None if self._is_unusual else self._rhythm.overdue_at
+
+    def came(self, now: float) -> None:
+        """A label came."""
+        self._rhythm.set_back(now)
+        self._rhythm.came(now, now)
+        self._is_unusual = False
+
+    def look(self, now: float) -> None:
+        """See how long no label has come at the time ``now``."""
+        self._rhythm.set_back(now)
+        overdue_at = self._rhythm.overdue_at
+        self._is_unusual = overdue_at is not None and now >= overdue_at
+
+    def told(self, lacking: Callable[[], int]) -> str | None:
+        """A sentence on since when no label came; None: nothing is unusual, or none is lacking.
+
+        lacking: says how many entities have no label; it is asked only while the pause is unusual.
+        """
+        if not self._is_unusual or self._rhythm.heard is None or not (count := lacking()):
+            return None
+        since = datetime.fromtimestamp(self._rhythm.heard, UTC)
+        return (
+            f"no label has come since {since:%Y-%m-%dT%H:%M:%SZ}, longer than usual: "
+            f"{count:,} entities lack theirs"
+        )
