@@ -22,15 +22,17 @@ def explained(error: ValidationError, cls: type[BaseModel], content: dict[str, A
         path, value = _locate(problem["loc"], content, missing=problem["type"] == "missing")
         message = problem["msg"].removeprefix("Value error, ")
         shown = "" if _may_be_secret(path) else f"= {without_userinfo(repr(value))}"
+        if isinstance(value, dict) and problem["type"] == "value_error":
+            for line in message.splitlines():
+                key, _, text = line.partition(" ")
+                lines.setdefault(".".join([*path, key]), []).append(text)
+            continue
         if problem["type"] == "missing":
             text = "is missing" if isinstance(value, dict) else f"{shown}: more items are expected"
         elif problem["type"] == "extra_forbidden":
             section = _model_at(cls, path[:-1])
             known = section.model_fields if section else {}
             text = unknown(path[-1], {field.alias or name: field for name, field in known.items()})
-        elif isinstance(value, dict) and problem["type"] == "value_error":
-            key, _, text = message.partition(" ")
-            path.append(key)
         elif isinstance(value, dict):
             text = message
         else:

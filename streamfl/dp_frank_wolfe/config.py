@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -207,27 +208,20 @@ class DPFrankWolfeSettings(VerticalSettings):
         products = 8 * (self.learning.columns + len(self.federation.parties)) ** 2 * 2
         return max(names, rows if self.learning.estimator == "two-round" else 0, shown, products) + 65_536
 
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> DPFrankWolfeSettings:
+    def unfit(self) -> Iterator[str]:
+        yield from super().unfit()
+        yield from self.without_meaning()
         kind, privacy = self.role.kind, self.privacy
-        for section, readers in self.read_by.items():
-            given = getattr(self, section)
-            if kind not in readers and given is not None:
-                raise ValueError(f"{section} has no meaning at a {kind}")
-            if kind in readers and given is None:
-                raise ValueError(f"{section} is missing: a {PARTY} needs this section")
         if kind == PARTY and not self.bus.url.startswith("memory:"):
             needed = ["ledger", "ledger_file", *([] if privacy.insecure_test_noise else ["secret_file"])]
             for key in needed:
                 if getattr(privacy, key) is None:
-                    raise ValueError(f"privacy.{key} is missing: a {PARTY} needs it")
+                    yield f"privacy.{key} is missing: a {kind} needs it"
         if self.bus.processing_guarantee != "exactly_once":
-            raise ValueError(
+            yield (
                 f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected: '
-                "what a release costs "
-                "is remembered with the release"
+                "what a release costs is remembered with the release"
             )
-        return self
 
     @model_validator(mode="after")
     def _promises_what_can_be_kept(self) -> DPFrankWolfeSettings:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from streamfl.configuration.settings import Section
+from streamfl.configuration.settings import ReadBy, Section
 from streamfl.encoding.wire import fingerprint
 from streamfl.fdskl.learning.losses import MarginLoss, loss_named, prediction_of
 from streamfl.fdskl.learning.section import KernelLearningSection
@@ -165,6 +165,8 @@ class InputPrivacySection(Section):
 class FdsklSettings(VerticalSettings):
     """Settings of fdskl-worker."""
 
+    read_by: ClassVar[ReadBy] = dict.fromkeys(("party", "samples"), (WORKER,))
+
     federation: FdsklFederation
     learning: KernelLearningSection = Field(default_factory=KernelLearningSection)
     aggregation: AggregationSection = Field(default_factory=AggregationSection)
@@ -259,13 +261,13 @@ class FdsklSettings(VerticalSettings):
         agreed = self.aggregation.mask == "one-time" and len(self.federation.parties) > 1
         return agreed and self.federation.members is None and not self.bus.url.startswith("memory:")
 
+    def unfit(self) -> Iterator[str]:
+        yield from super().unfit()
+        if self.party is not None and self.is_active and self.labels is None:
+            yield "labels is missing: the active party needs this section"
+
     @model_validator(mode="after")
     def _is_a_whole_member(self) -> FdsklSettings:
-        for section, given in (("party", self.party), ("samples", self.samples)):
-            if given is None:
-                raise ValueError(f"{section} is missing: a {WORKER} needs this section")
-        if self.is_active and self.labels is None:
-            raise ValueError("labels is missing: the active party needs this section")
         if not self.is_active and self.labels is not None:
             raise ValueError(
                 f"labels has no meaning at {self.own_party!r}: federation.active is "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -253,8 +254,17 @@ class QuasiNewtonSettings(VerticalSettings):
         vector = self.learning.batch * LARGEST_BITS // 4
         return max(vector, 64 * self.alignment.limit) + 1024
 
+    def unfit(self) -> Iterator[str]:
+        yield from super().unfit()
+        yield from self.without_meaning()
+        kind, needed = self.role.kind, ["key_fingerprint"]
+        needed += ["key_file"] if kind == COORDINATOR else ["secret_file", "link_secret_file"]
+        for key in needed if self.encryption.encrypted else ():
+            if getattr(self.encryption, key) is None:
+                yield f"encryption.{key} is missing: a {kind} needs it"
+
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> QuasiNewtonSettings:
+    def _is_a_whole_member(self) -> QuasiNewtonSettings:
         kind, federation = self.role.kind, self.federation
         if len(federation.parties) < 2:
             raise ValueError("federation.parties: a guest and at least one host are expected")
@@ -264,12 +274,6 @@ class QuasiNewtonSettings(VerticalSettings):
                 "a step that is taken "
                 "twice may take other entities than the others were told of"
             )
-        for section, readers in self.read_by.items():
-            given = getattr(self, section)
-            if kind not in readers and given is not None:
-                raise ValueError(f"{section} has no meaning at a {kind}")
-            if kind in readers and given is None:
-                raise ValueError(f"{section} is missing: a {kind} needs this section")
         if kind != COORDINATOR:
             if (kind == GUEST) != (self.own_party == federation.guest_party):
                 raise ValueError(
@@ -286,7 +290,7 @@ class QuasiNewtonSettings(VerticalSettings):
 
     @model_validator(mode="after")
     def _hides_what_it_should(self) -> QuasiNewtonSettings:
-        encryption, kind = self.encryption, self.role.kind
+        encryption = self.encryption
         if encryption.precision == "plain":
             if not (encryption.study or self.bus.url.startswith("memory:")):
                 raise ValueError(
@@ -299,14 +303,6 @@ class QuasiNewtonSettings(VerticalSettings):
                 f"encryption.key_bits = {encryption.key_bits}: keys of fewer than {SAFE_BITS} bits can be "
                 "broken: set encryption.study = true if you mean that"
             )
-        needed = (
-            ("key_fingerprint", "key_file")
-            if kind == COORDINATOR
-            else ("key_fingerprint", "secret_file", "link_secret_file")
-        )
-        for key in needed:
-            if getattr(encryption, key) is None:
-                raise ValueError(f"encryption.{key} is missing: a {kind} needs it")
         return self
 
     @model_validator(mode="after")

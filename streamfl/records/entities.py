@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -207,6 +208,26 @@ class VerticalSettings(RecordSettings):
     def dead_letters(self) -> str:
         # A member's dead letters hold its own records, which no other member may read.
         return f"{self.member}.dead-letters"
+
+    def unfit(self) -> Iterator[str]:
+        """What this kind of role lacks, or has although it must not: all is told together. Each text begins
+        with the key."""
+        kind = self.role.kind
+        for section, readers in self.read_by.items():
+            if kind in readers and getattr(self, section) is None:
+                yield f"{section} is missing: a {kind} needs this section"
+
+    def without_meaning(self) -> Iterator[str]:
+        """Sections that this kind of role does not read: mistakes, where one would take them for more."""
+        for section, readers in self.read_by.items():
+            if self.role.kind not in readers and getattr(self, section) is not None:
+                yield f"{section} has no meaning at a {self.role.kind}"
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> VerticalSettings:
+        if found := list(self.unfit()):
+            raise ValueError("\n".join(found))
+        return self
 
     @model_validator(mode="after")
     def _is_a_member(self) -> VerticalSettings:

@@ -285,10 +285,6 @@ class VaflSettings(VerticalSettings):
                 "change what is sent about the others, which mu does not count; leave it out, and scale the "
                 "columns by public numbers"
             )
-        if self.party is None or self.samples is None:
-            raise ValueError(
-                f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section"
-            )
         if self.privacy.budget_mu is not None and self.privacy.embedding_norm is None:
             raise ValueError("privacy.embedding_norm is missing: a party's budget is spent by its embeddings")
         learning = self.learning
@@ -301,8 +297,6 @@ class VaflSettings(VerticalSettings):
 
     def _check_coordinator(self) -> None:
         learning, count, size = self.learning, len(self.federation.parties), self.federation.embedding_size
-        if self.labels is None:
-            raise ValueError("labels is missing: a vafl-coordinator needs this section")
         if (learning.loss == "softmax") != (learning.classes is not None):
             text = "is missing" if learning.classes is None else "has no meaning"
             raise ValueError(f'learning.classes {text}: it belongs to learning.loss = "softmax"')
@@ -320,7 +314,8 @@ class VaflSettings(VerticalSettings):
         for key, value in numbers.items():
             if value is not None and value > count:
                 raise ValueError(f"{key} = {value}: there are {count} parties")
-        if learning.loss != "square" and self.labels.label_range != (0.0, 1.0):
+        labels = self.required_labels(f"a {COORDINATOR}")
+        if learning.loss != "square" and labels.label_range != (0.0, 1.0):
             raise ValueError('labels.label_range has no meaning but with learning.loss = "square"')
 
     def _check_sizes(self) -> None:

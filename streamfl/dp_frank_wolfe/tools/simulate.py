@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
-
-from pydantic import model_validator
 
 from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.contract.role import ConfigurationError
@@ -33,9 +32,8 @@ USELESS = (
 class _Members(DPFrankWolfeSettings):
     """Settings of any member. What the member needs for itself alone is not checked."""
 
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> _Members:
-        return self
+    def unfit(self) -> Iterator[str]:
+        return iter(())
 
 
 def simulate(

@@ -3,7 +3,7 @@ masked sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import model_validator
@@ -31,6 +31,9 @@ USELESS = (
 class _Members(FdsklSettings):
     """Settings from any member's file, or from none, which are not checked yet: which party is active is read
     from them first."""
+
+    def unfit(self) -> Iterator[str]:
+        return iter(())
 
     @model_validator(mode="after")
     def _is_a_whole_member(self) -> _Members:

@@ -3,6 +3,7 @@ encryption."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -41,8 +42,11 @@ class _Members(QuasiNewtonSettings):
     """The settings of any member, without checks between sections: the guest's settings are made from them
     and checked later."""
 
+    def unfit(self) -> Iterator[str]:
+        return iter(())
+
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> _Members:
+    def _is_a_whole_member(self) -> _Members:
         return self
 
     @model_validator(mode="after")
