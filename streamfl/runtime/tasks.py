@@ -66,6 +66,10 @@ class Tasks:
         self._sleep = sleep
         self._partitions: set[int] = set()
         self.positions: dict[TopicPartition, int] = {}
+        # Where inputs of which nobody has committed an offset begin, under "latest"; and those of them that
+        # are to be committed.
+        self._begun: dict[TopicPartition, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}
         self.topics = InputTopics()
 
     def __len__(self) -> int:
@@ -111,6 +115,9 @@ class Tasks:
             self._sleep(0.05)
         self._check_remade(partition, remembered)
         self._tell_of_other_offsets(partition, committed, remembered)
+        for topic, offset in committed.items():
+            if offset is None and topic not in remembered:
+                self._begin(session, topic, partition)
         for topic, position in remembered.items():
             self.positions[topic, partition] = position
             session.seek(topic, partition, position, self.topics.epoch(topic, partition))
@@ -126,6 +133,27 @@ class Tasks:
             for topic, begin in begins.items()
         }
 
+    def _begin(self, session: Session, topic: str, partition: int) -> None:
+        """Begin to read an input of which nobody has committed an offset.
+
+        Under "latest" its present end is to be committed, too. Otherwise an input that brings nothing until
+        the worker stops would begin at a later end, and what came meanwhile would never be read.
+        """
+        if self._subscription.auto_offset_reset != "latest":
+            return
+        place = topic, partition
+        if place not in self._begun:
+            end = self._bus.offsets(topic, math.inf)[partition]
+            # What an open transaction has written becomes visible later.
+            self._begun[place], _ = self._bus.undecided(topic).get(partition, (end, end))
+        session.seek(topic, partition, self._begun[place])
+        self._uncommitted[place] = self._begun[place]
+
+    def take_begun(self) -> dict[TopicPartition, int]:
+        """The positions where inputs have begun, which nobody has committed yet."""
+        begun, self._uncommitted = self._uncommitted, {}
+        return begun
+
     def drop(self, partition: int) -> None:
         """Close a partition, if it is open."""
         if partition in self._partitions:
@@ -133,6 +161,7 @@ class Tasks:
             self._settings.close(partition)
             self._role.close(partition)
         self.topics.close(partition)
+        self._uncommitted = {place: one for place, one in self._uncommitted.items() if place[1] != partition}
         self.positions = {
             place: position for place, position in self.positions.items() if place[1] != partition
         }

@@ -22,6 +22,7 @@ from streamfl.runtime.bus import (
     CommitRefused,
     Polled,
     Session,
+    Step,
     Subscription,
     TopicPartition,
     Unreadable,
@@ -144,7 +145,7 @@ class Worker:
             with self.metrics.seconds(WorkerMetrics.step_seconds).time():
                 with self.lock:
                     self._move_tasks(session, polled)
-                pending = PendingStep()
+                pending = PendingStep(Step(self._tasks.take_begun()))
                 self._process(session, polled, pending)
                 if pending.step:
                     with self.metrics.seconds(WorkerMetrics.commit_seconds).time():

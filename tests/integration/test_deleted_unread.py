@@ -296,3 +296,16 @@ def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
             workers[away] = stack.enter_context(closing(places[away].worker()))
         all_have(11)
         assert [counted(worker, f"cut-{name}", LOST) for name, worker in enumerate(workers)] == [3, 3, 3, 3]
+
+
+@pytest.mark.broker
+def test_what_comes_while_a_worker_is_away_is_read_under_latest_too(place: Place) -> None:
+    """Protects an input that brought nothing before the worker stopped: it began at a later end after the
+    restart, and what had come meanwhile was never read."""
+    topic = place.channels.inputs["numbers"].topic
+    place.send(1, 2)
+    with closing(place.worker("latest")) as before:
+        work(before, lambda: place.bus.committed(place.group), {(topic, 0): 2, (topic, 1): 0})
+    place.send(3, 4)
+    with closing(place.worker("latest")) as after:
+        work(after, place.totals, ["3 1", "4 2"])
