@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from streamfl.cli.check_shape import look_at_join, look_at_shape, spread
@@ -64,7 +65,7 @@ def look_at_inputs(
         except Unreadable as failure:
             yield Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure))
             continue
-        yield _decoded(configured, channel, source, records, batch)
+        yield _decoded(configured, channel, source, records, batch, remembered)
         yield from _times(source.topic, state, records)
         yield from _keys(configured, channel, records)
         if channel == "samples":
@@ -84,7 +85,12 @@ def look_at_inputs(
 
 
 def _decoded(
-    configured: Configured, channel: str, source: Input, records: Sequence[Record], batch: list[Received]
+    configured: Configured,
+    channel: str,
+    source: Input,
+    records: Sequence[Record],
+    batch: list[Received],
+    remembered: ChangelogContents,
 ) -> Finding:
     """Decode records of an input, and add those that are readable to the batch."""
     wrong: list[tuple[Record, PeerError]] = []
@@ -117,9 +123,24 @@ def _decoded(
         else "no records yet"
     )
     detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
-    return Finding(
-        f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else ""
-    )
+    check = f"records of {source.topic}"
+    if not wrong or awaited or source.sender is None:
+        return Finding(check, not (wrong or awaited), detail, remedy if wrong or awaited else "")
+    # A peer's messages, which nobody corrects: what counts is how the peer writes now.
+    latest = max(record.timestamp for record, _ in wrong)
+    detail += f"; the last of them was written at {datetime.fromtimestamp(latest, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    if _are_over([record for record, _ in wrong], records, remembered):
+        told = f"nothing: workers have put them into {configured.settings.dead_letters}, and read on"
+        return Finding(check, True, f"{detail}, and later ones are readable", told, warns=True)
+    return Finding(check, False, detail, f"{remedy}; this passes again once a later record is readable")
+
+
+def _are_over(wrong: Iterable[Record], records: Iterable[Record], remembered: ChangelogContents) -> bool:
+    """Whether workers have read all of these wrong records, and readable ones are the last of their
+    partitions."""
+    last = {(one.topic, one.partition): one.offset for one in sorted(records, key=lambda one: one.offset)}
+    places = [((one.topic, one.partition), one.offset) for one in wrong]
+    return all(offset < min(remembered.positions.get(place, 0), last[place]) for place, offset in places)
 
 
 def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
