@@ -73,6 +73,9 @@ def _with_a_fault_that_stays(seed: int) -> DPFrankWolfeScenario:
             chosen, workers=workers, patient=False, sections={**chosen.sections, "window": window}
         )
         absent = [*chosen.parties, S][int(draws.integers(len(chosen.parties) + 1))]
+        if [absent] == list(chosen.parties):
+            # If no party is left, the server asks for ever.
+            absent = S
         permanent_fault = of_a_member(absent, workers, at)
         return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     chosen = replace(chosen, workers=workers)
