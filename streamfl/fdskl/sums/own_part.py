@@ -85,7 +85,6 @@ class OwnPart:
         """Add the own part. secrets: by party, for masks. outputs: f_l' of the round's entities, if the round
         asks for it."""
         announced = pending.announced
-        assert announced is not None
         rows, known = self._columns.rows(announced.entities)
         self.answered.note(announced)
         told = announced.ranges if announced.purpose == PHASES else ()
@@ -113,7 +112,6 @@ class OwnPart:
     def stages(self, pending: PendingSum) -> list[int]:
         """The sums of a round: one, and with mask = "paper" one more for each owner of its features."""
         announced = pending.announced
-        assert announced is not None
         if not self._sums_masks or announced.purpose in (DISTANCES, KNOWN):
             return [pending.total]
         return [
@@ -124,7 +122,6 @@ class OwnPart:
     def size(self, pending: PendingSum, stage: int) -> tuple[int, Any]:
         """How many numbers a sum of this stage has, and of which type."""
         announced = pending.announced
-        assert announced is not None
         count, dtype = numbers_of(announced, self._settings.aggregation.circle_bits)
         if stage == pending.total:
             return count, dtype

@@ -59,24 +59,22 @@ class Stage:
 class PendingSum:
     """A round that this party takes part in.
 
-    since: when its first message came.
+    since: when it was announced.
+    announced, identity: of the round.
     total: the stage of the round's own sum, which says whose round it is.
-    announced, identity: of the round; None: a sum from below came before the announcement.
     missing: entities whose own columns have not come.
     answered: whether the own part is in.
     sent: stages whose sum was sent on.
-    early: sums from below that came before the announcement.
     """
 
     since: float
+    announced: Round
+    identity: bytes
     total: int = SUM
-    announced: Round | None = None
-    identity: bytes = b""
     missing: set[str] = field(default_factory=set)
     answered: bool = False
     stages: dict[int, Stage] = field(default_factory=dict)
     sent: set[int] = field(default_factory=set)
-    early: list[PartialSum] = field(default_factory=list)
 
     def stage(self, number: int) -> Stage:
         return self.stages.setdefault(number, Stage())
@@ -113,14 +111,18 @@ class PendingSums:
 
     @property
     def oldest(self) -> float | None:
-        """When the first message of the oldest round came."""
+        """When the oldest round was announced."""
         return next(iter(self._rounds.values())).since if self._rounds else None
 
+    def all(self) -> list[tuple[Key, PendingSum]]:
+        """The rounds, the oldest first."""
+        return list(self._rounds.items())
+
     def owing(self) -> dict[int, list[int]]:
-        """The parties directly below this one whose sums of announced rounds have not come, each with those
+        """The parties directly below this one whose sums have not come, each with those
         whose parts it passes on."""
         found = {}
-        for _, pending in self.announced():
+        for _, pending in self.all():
             stage, below = pending.stages.get(pending.total), self._subtrees[pending.total]
             for child in self._trees[pending.total].children[self._own]:
                 if stage is None or child not in stage.contributors:
@@ -128,25 +130,16 @@ class PendingSums:
         return found
 
     def waiting(self) -> Iterator[tuple[Key, PendingSum]]:
-        """Announced rounds without the own part, the oldest first."""
-        for key, pending in self.announced():
+        """Rounds without the own part, the oldest first."""
+        for key, pending in self.all():
             if not pending.answered:
                 yield key, pending
 
-    def announced(self) -> Iterator[tuple[Key, PendingSum]]:
-        """Announced rounds, the oldest first."""
-        for key, pending in list(self._rounds.items()):
-            if pending.announced is not None:
-                yield key, pending
-
-    def begin(self, key: Key, now: float, total: int = SUM) -> PendingSum:
-        """The round of this name, which is made if there is none. total: the stage of its own sum."""
-        pending = self._rounds.get(key)
-        if pending is None:
-            pending = self._rounds[key] = PendingSum(now, total)
-            if len(self._rounds) > self._limit:
-                self.abandon(next(iter(self._rounds)), "displaced")
-        return pending
+    def begin(self, key: Key, pending: PendingSum) -> None:
+        """Take part in a round that has not been announced before."""
+        self._rounds[key] = pending
+        if len(self._rounds) > self._limit:
+            self.abandon(next(iter(self._rounds)), "displaced")
 
     def end(self, key: Key) -> None:
         """Forget a round whose sums were sent on or opened."""
@@ -158,7 +151,7 @@ class PendingSums:
     def abandon_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
         """Give up every round except those of the incarnation ``but``. root: only rounds that this active
         party asks."""
-        for key, pending in list(self._rounds.items()):
+        for key, pending in self.all():
             if key[0] != but and root in (None, self.root_of(pending)):
                 self.abandon(key, reason)
 
@@ -167,8 +160,8 @@ class PendingSums:
         return self._trees[pending.total].root
 
     def expire(self, seconds: float, now: float) -> None:
-        """Give up rounds whose first message came ``seconds`` ago or earlier."""
-        for key, pending in list(self._rounds.items()):
+        """Give up rounds that were announced ``seconds`` ago or earlier."""
+        for key, pending in self.all():
             if pending.since + seconds <= now:
                 self.abandon(key, "timeout")
 
@@ -193,8 +186,6 @@ class PendingSums:
     def add(self, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
         """Add a sum from below. Returns False for one that is in already. PeerError for another round's, or
         wrong sizes."""
-        announced = pending.announced
-        assert announced is not None
         if message.round != pending.identity:
             raise PeerError(
                 "configuration", f"a sum of {message.sender!r} of another round of the same number"
@@ -203,7 +194,7 @@ class PendingSums:
         if before is not None and party in before.contributors:
             return False
         width = np.dtype(dtype).itemsize
-        if len(message.values) != size * width or len(message.known) != len(announced.entities):
+        if len(message.values) != size * width or len(message.known) != len(pending.announced.entities):
             raise PeerError(
                 "shape",
                 f"a sum of {len(message.values)} bytes of {message.sender!r}: {size * width} are expected",
@@ -220,9 +211,13 @@ class PendingSums:
 
     def is_whole(self, pending: PendingSum, stage: int) -> bool:
         """Whether the own part and the parts of all parties below are in."""
-        return pending.answered and len(pending.stage(stage).contributors) == len(
-            self._subtrees[stage][self._own]
-        )
+        return pending.answered and not self.lacking(pending, stage)
+
+    def lacking(self, pending: PendingSum, stage: int) -> list[int]:
+        """Of this party and those below it, the ones whose part is not in."""
+        return [
+            one for one in self._subtrees[stage][self._own] if one not in pending.stage(stage).contributors
+        ]
 
 
 def _subtrees(tree: Aggregation) -> list[list[int]]:

@@ -17,6 +17,7 @@ from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import KNOWN, OUTPUTS, PARTIAL_SUM, PartialSum, Round, identity_of
 from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.sums.contributions import LARGEST_PART
+from streamfl.fdskl.sums.early_sums import EarlySums
 from streamfl.fdskl.sums.issued_rounds import asked_by
 from streamfl.fdskl.sums.masks import checked
 from streamfl.fdskl.sums.own_part import OwnPart
@@ -95,6 +96,7 @@ class Sums:
         # With several active parties each also has rounds of outputs under way, and of the phases for them.
         most = PENDING * settings.aggregation.rounds_in_flight * (1 if actives == 1 else 2 * actives)
         self.pending = PendingSums(self._own, self._trees, most, self._abandon)
+        self.early = EarlySums(most)
         self.collector: Collector | None = None
         self.outputs: Outputs | None = None
         self._received = ReceivedRounds()
@@ -121,8 +123,7 @@ class Sums:
         if party in self._actives:
             self.pending.abandon_all("incarnation", but=number, root=party)
         self.try_again()
-        for key, pending in self.pending.announced():
-            assert pending.announced is not None
+        for key, pending in self.pending.all():
             if pending.announced.incarnations[party] != number:
                 self.pending.abandon(key, "incarnation")
 
@@ -153,13 +154,11 @@ class Sums:
             self._metrics.ignored_messages["round_again"] += 1
             return
         self._metrics.rounds += 1
-        pending = self.pending.begin(key, now)
-        pending.total = SUM + STAGES * self._actives.index(root)
-        pending.announced = message
-        pending.identity = identity
-        pending.missing = self.own_part.missing_of(message.entities)
-        early, pending.early = pending.early, []
-        for one in early:
+        total = SUM + STAGES * self._actives.index(root)
+        missing = self.own_part.missing_of(message.entities)
+        pending = PendingSum(now, message, identity, total, missing)
+        self.pending.begin(key, pending)
+        for one in self.early.take(key):
             try:
                 self._add(key, pending, one)
             except PeerError as error:
@@ -185,12 +184,11 @@ class Sums:
                 # The party that announces rounds knows all of its own.
                 self._metrics.ignored_messages["old_incarnation"] += 1
                 return
-            pending = self.pending.begin(key, now, total)
-        if pending.announced is None:
-            if any((one.sender, one.stage) == (message.sender, message.stage) for one in pending.early):
+            forgotten = self.early.put(key, message, now)
+            if forgotten is None:
                 self._metrics.ignored_messages["sum_again"] += 1
             else:
-                pending.early.append(message)
+                self._metrics.ignored_messages["old_incarnation"] += forgotten
             return
         self._add(key, pending, message)
         self._go_on(key, pending)
@@ -204,6 +202,13 @@ class Sums:
             # was computed with.
             self._standardisation.freeze()
         self.pending.expire(self._round_seconds, now)
+        # The round was never announced to this life of the party.
+        self._metrics.ignored_messages["old_incarnation"] += self.early.expire(self._round_seconds, now)
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead: set later times back to ``now``."""
+        self.pending.set_back(now)
+        self.early.set_back(now)
 
     @property
     def _freezes_at(self) -> float | None:
@@ -217,8 +222,8 @@ class Sums:
 
     @property
     def wake_at(self) -> float | None:
-        oldest = self.pending.oldest
-        times = [] if oldest is None else [oldest + self._round_seconds]
+        oldest = self.pending.oldest, self.early.oldest
+        times = [since + self._round_seconds for since in oldest if since is not None]
         for key, pending in self.pending.waiting():
             if self._may_answer(key, pending) and self._knows_scale(pending):
                 times.append(pending.since + (self._reply_seconds if pending.missing else 0.0))
@@ -237,15 +242,13 @@ class Sums:
     def _may_answer(self, key: Key, pending: PendingSum) -> bool:
         """Whether the round names known lives of all parties, and the outputs that it asks for are known."""
         announced = pending.announced
-        if announced is None or pending.answered or not self._peers.know(announced.incarnations):
+        if pending.answered or not self._peers.know(announced.incarnations):
             return False
         return announced.purpose != OUTPUTS or self.outputs is None or self.outputs.has(key)
 
     def _knows_scale(self, pending: PendingSum) -> bool:
         """Whether the columns' scale is known, or no column goes into the round's sum."""
-        return self._standardisation.frozen or (
-            pending.announced is not None and pending.announced.purpose == KNOWN
-        )
+        return self._standardisation.frozen or pending.announced.purpose == KNOWN
 
     def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
         """Add the own part if its columns are here. whatever: use the mean of missing ones."""
@@ -253,7 +256,6 @@ class Sums:
             return
         if not self._knows_scale(pending) or (pending.missing and not whatever):
             return
-        assert pending.announced is not None
         outputs = None
         if pending.announced.purpose == OUTPUTS:
             outputs = np.zeros(len(pending.announced.entities))
@@ -324,7 +326,6 @@ class Sums:
         sums = pending.stage(pending.total)
         assert sums.values is not None
         assert sums.known is not None
-        assert pending.announced is not None
         self.pending.end(key)
         total = checked(sums.values)
         if total is None:
@@ -344,8 +345,8 @@ class Sums:
         text = None
         if reason == "timeout":
             self._metrics.timed_out_rounds += 1
-            missing = sorted(set(range(len(self._parties))) - pending.stage(pending.total).contributors)
-            names = ", ".join(self._parties[number] for number in missing[:8])
+            lacking = self.pending.lacking(pending, pending.total)
+            names = ", ".join(self._parties[number] for number in lacking[:8])
             text = (
                 f"a round was not complete in {self._round_seconds:g} s; no part came from "
                 f"{names or 'nobody'}"

@@ -186,7 +186,7 @@ class WorkerPartition(PartsTask):
         if self.peers.mistaken_since is not None:
             self.peers.mistaken_since = min(self.peers.mistaken_since, now)
         self.columns.set_back(now)
-        self.sums.pending.set_back(now)
+        self.sums.set_back(now)
         self.standardisation.set_back(now)
 
     @property

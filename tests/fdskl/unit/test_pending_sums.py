@@ -11,6 +11,7 @@ import pytest
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import PHASES, FeatureRange, PartialSum, Round
+from streamfl.fdskl.sums.early_sums import EarlySums
 from streamfl.fdskl.sums.pending_sums import SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.topology import aggregation
 
@@ -29,12 +30,10 @@ def part(sender: int = 2, **changes: Any) -> PartialSum:
     return msgspec.structs.replace(message, **changes)
 
 
-def begun(owner: PendingSums, key: Key = (5, 0)) -> PendingSum:
-    pending = owner.begin(key, 0.0)
-    pending.announced = Round(
-        VERSION, 1, "p0", [5, 6, 7, 8], key[1], PHASES, 1.0, [FeatureRange(0, 1)], ["a", "b"]
-    )
-    pending.identity = b"name"
+def begun(owner: PendingSums, key: Key = (5, 0), since: float = 0.0) -> PendingSum:
+    announced = Round(VERSION, 1, "p0", [5, 6, 7, 8], key[1], PHASES, 1.0, [FeatureRange(0, 1)], ["a", "b"])
+    pending = PendingSum(since, announced, b"name")
+    owner.begin(key, pending)
     return pending
 
 
@@ -47,6 +46,7 @@ def test_a_sum_is_whole_with_the_own_part_and_all_below_and_none_twice() -> None
     assert owner.add(pending, 2, part(2), 4, np.uint32)
     assert not owner.add(pending, 2, part(2), 4, np.uint32)
     assert not owner.is_whole(pending, SUM)
+    assert owner.lacking(pending, SUM) == [3]
     assert owner.add(pending, 3, part(3), 4, np.uint32)
     assert owner.is_whole(pending, SUM)
     values, known = pending.stage(SUM).values, pending.stage(SUM).known
@@ -92,15 +92,33 @@ def test_rounds_give_way_expire_and_end_with_a_life() -> None:
     """Protects memory, and whoever waits for a round that never comes to its end."""
     owner, given_up = sums()
     for number in range(4):
-        owner.begin((5, number), float(number))
+        begun(owner, (5, number), float(number))
     assert given_up == [((5, 0), "displaced")]
     assert (len(owner), owner.oldest) == (3, 1.0)
     owner.expire(2.0, 3.5)
     assert given_up[1:] == [((5, 1), "timeout")]
-    owner.begin((9, 0), 4.0)
+    begun(owner, (9, 0), 4.0)
     owner.abandon_all("incarnation", but=9)
     assert given_up[2:] == [((5, 2), "incarnation"), ((5, 3), "incarnation")]
     owner.set_back(1.0)
     assert owner.oldest == 1.0
     owner.end((9, 0))
     assert (len(owner), owner.oldest) == (0, None)
+
+
+def test_early_sums_wait_for_their_round_within_bounds() -> None:
+    """Protects memory from sums of rounds that are never announced, and a round from a sum that came before
+    it."""
+    early = EarlySums(limit=2)
+    assert early.put((5, 0), part(2), 1.0) == 0
+    assert early.put((5, 0), part(2), 1.5) is None
+    assert early.put((5, 0), part(3), 2.0) == 0
+    assert early.put((5, 1), part(2), 3.0) == 0
+    assert early.put((5, 2), part(2), 4.0) == 2
+    assert (len(early), early.oldest) == (2, 3.0)
+    assert early.take((5, 1)) == [part(2)]
+    assert early.take((5, 1)) == []
+    early.set_back(2.0)
+    assert early.expire(2.0, 3.9) == 0
+    assert early.expire(2.0, 4.0) == 1
+    assert (len(early), early.oldest) == (0, None)

@@ -25,8 +25,10 @@ from streamfl.fdskl.messages import (
     ROUND,
     FeatureRange,
     Incarnation,
+    PartialSum,
     Round,
 )
+from streamfl.fdskl.sums.pending_sums import SUM
 from streamfl.fdskl.sums.received_rounds import MOST_LIVES, MOST_RUNS
 
 ENTITIES = [f"e{number}" for number in range(6)]
@@ -218,6 +220,35 @@ def test_a_round_is_answered_once_whatever_comes_between() -> None:
     loop.step(2, 10)
     assert role is loop.members[2].role
     assert answers(loop, 2, asked) == []
+
+
+def old_sum(loop: ClosedLoop, number: int) -> bytes:
+    """A sum of the last party for a round in a life of the active party that is over."""
+    fingerprint = loop.active.settings.fingerprint
+    message = PartialSum(VERSION, fingerprint, "p2", 99, number, b"asked", SUM, [2], bytes([1]), bytes(16))
+    return PARTIAL_SUM.encode(message)
+
+
+def test_old_sums_are_no_rounds_and_take_the_place_of_none() -> None:
+    """Protects rounds under way from sums that somebody wrote again, and the operator of a party that was
+    away from being told of rounds that nobody answers."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    asked = announced(loop, 500)
+    assert answers(loop, 1, ROUND.encode(asked)) == []
+    role = loop.members[1].role
+    for number in range(1000):
+        tell(loop, 1, "sums", old_sum(loop, number))
+    loop.step(1, 2000)
+    pending = role.partition(0).sums.pending
+    assert pending.get((asked.incarnations[0], 500)) is not None
+    assert len(pending) == 1
+    role.receive([], loop.now + 100.0)
+    counted = {(one.name, one.labels): one.value for one in role.measure()}
+    assert counted["abandoned_rounds", (("reason", "timeout"),)] == 1
+    assert counted["ignored_messages", (("reason", "old_incarnation"),)] == 1000
+    (told,) = [one for one in role.notices() if one.reason == "round_timeout"]
+    assert told.text.endswith("no part came from p2")
 
 
 def test_a_round_of_too_many_entities_or_ranges_is_refused() -> None:
