@@ -6,11 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
 from streamfl.contract.role import ConfigurationError, TopicSpec
-from streamfl.runtime.bus import Subscription, TopicPartition, TopicState
+from streamfl.runtime.bus import HOW_TO_CREATE, Subscription, TopicPartition, TopicState
 
 __all__ = ["Topics", "options_of"]
-
-CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
 
 
 class Topics(ABC):
@@ -42,7 +40,7 @@ class Topics(ABC):
         unknown = sorted(names - self._counts.keys())
         for name, found in (self.look_up(unknown) if unknown else {}).items():
             if found is None:
-                raise ConfigurationError(f"topic {name!r} does not exist: {CREATE_HINT}")
+                raise ConfigurationError(f"topic {name!r} does not exist: create it, {HOW_TO_CREATE}")
             if isinstance(found, Exception):
                 raise found
             self._counts[name] = found

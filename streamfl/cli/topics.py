@@ -49,7 +49,8 @@ def topics(
         typer.Option(
             min=1,
             help="Of a topic to be created that may have any number, the samples' included; left out: as "
-            f"many as your own topic has, {PARTITIONS} if there is none.",
+            f"many as your own topic has, or else as streamfl's that go with it have, {PARTITIONS} if there "
+            "are none.",
         ),
     ] = None,
     principal: Annotated[
@@ -113,11 +114,19 @@ def _inspect(all_of_it: Sequence[Configured], bus: Bus, partitions: int) -> list
 
 def _as_the_users(all_of_it: Sequence[Configured], bus: Bus) -> int:
     """The number of partitions of the user's own topic, so that a message with a record's key is in the
-    record's partition."""
+    record's partition. Where it is gone, that of the topics that were made for it: state cannot be spread
+    anew."""
     users = [spec.name for one in all_of_it for spec in one.kind.topics(one.settings) if spec.users]
-    states = bus.describe(users)
+    made_for_it = [
+        name
+        for one in all_of_it
+        for name, like in one.kind.partitioned_like(one.settings).items()
+        if like in users and name not in users
+    ]
+    asked = [*users, *made_for_it]
+    states = bus.describe(asked)
     return next(
-        (states[name].partitions for name in users if name in states and states[name].error is None),
+        (states[name].partitions for name in asked if name in states and states[name].error is None),
         PARTITIONS,
     )
 

@@ -22,6 +22,7 @@ from streamfl.configuration.urls import check_url, scheme_of
 from streamfl.contract.role import ConfigurationError, Record, TopicSpec
 
 __all__ = [
+    "HOW_TO_CREATE",
     "Bus",
     "BusUnavailable",
     "CommitRefused",
@@ -39,6 +40,8 @@ __all__ = [
     "new_transactional_id",
     "transactional_prefix",
 ]
+
+HOW_TO_CREATE = "for instance with 'streamfl topics CONFIG --create', or with --create-inputs if it is yours"
 
 TopicPartition = tuple[str, int]
 Guarantee = Literal["exactly_once", "at_least_once"]

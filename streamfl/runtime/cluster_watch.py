@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from streamfl.contract.role import Channels
-from streamfl.runtime.bus import Bus, BusUnavailable
+from streamfl.runtime.bus import HOW_TO_CREATE, Bus, BusUnavailable
 from streamfl.runtime.health import Health
 from streamfl.runtime.lag import Lag
 from streamfl.runtime.log import logger
@@ -114,10 +114,7 @@ class ClusterWatch:
                 "the old topic"
             )
         if missing:
-            text = (
-                f"{_named(missing)} does not exist any more: create it again, for instance with 'streamfl "
-                "topics CONFIG --create'"
-            )
+            text = f"{_named(missing)} does not exist any more: create it again, {HOW_TO_CREATE}"
             self._health.note("topics", text)
             now = self._clock()
             self._missing_since = now if self._missing_since is None else self._missing_since

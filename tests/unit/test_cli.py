@@ -127,6 +127,16 @@ def test_topics_refuses_what_is_wrong(line: Line, monkeypatch: pytest.MonkeyPatc
     assert problems == {"plant.updates", "plant.model"}
 
 
+def test_a_topic_that_is_made_again_has_the_partitions_of_its_state(line: Line) -> None:
+    """Protects who deleted an input by mistake: with another number of partitions nothing would fit it, and
+    no topic gets fewer."""
+    line.json("topics", line.config, "--create-inputs", "--partitions", 3)
+    del line.bus._topics["readings"]
+    code, made = line.json("topics", line.config, "--create-inputs")
+    assert (code, made["created"]) == (0, ["readings"])
+    assert topic_of(made, "readings")["partitions"] == 3
+
+
 def topic_of(result: dict[str, Any], name: str) -> dict[str, Any]:
     (found,) = [topic for topic in result["topics"] if topic["name"] == name]
     return dict(found)

@@ -789,7 +789,12 @@ def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant)
     plant.change('topic = "readngs"', 'topic = "others"')
     plant.settings()
     plant.command("topics", config, "--create-inputs")
-    assert plant.bus.describe(["others"])["others"].partitions == 4
+    assert plant.bus.describe(["others"])["others"].partitions == 5
+    plant.change('name = "plant"', 'name = "new"')
+    plant.change('topic = "others"', 'topic = "more"')
+    plant.settings()
+    plant.command("topics", config, "--create-inputs")
+    assert plant.bus.describe(["more"])["more"].partitions == 4
 
 
 def test_what_may_have_any_number_of_partitions_has_the_users(plant: Plant) -> None:

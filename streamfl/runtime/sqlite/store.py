@@ -16,7 +16,7 @@ import msgspec
 
 from streamfl.contract.role import ConfigurationError, Record, TopicSpec
 from streamfl.runtime.assignment import partition_of
-from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.bus import HOW_TO_CREATE, Outgoing
 from streamfl.runtime.sqlite.file import Database
 
 __all__ = ["Store", "Topic"]
@@ -224,8 +224,7 @@ class Store:
         topic = self._find(connection, name)
         if topic is None:
             raise ConfigurationError(
-                f"topic {name!r} does not exist in {self._database.path}: "
-                "create it, for instance with 'streamfl topics CONFIG --create'"
+                f"topic {name!r} does not exist in {self._database.path}: create it, {HOW_TO_CREATE}"
             )
         return topic
 
