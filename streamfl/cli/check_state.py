@@ -118,7 +118,7 @@ def look_at_offsets(
         False,
         f"ignored, because the changelog is ahead of them: {'; '.join(others[:EXAMPLES])}{more}",
         "nothing, to continue from the state; to read again from these offsets, start over: "
-        f"{ways_to_begin_anew(channels.own_changelogs.values(), group)}",
+        f"{ways_to_begin_anew(channels, group)}",
     )
 
 
@@ -178,7 +178,7 @@ def _judged(
             text = added(topic_read, before, partitions, channels, settings.group)
             return Finding(check, False, text, "stop the workers and move the state, or start over")
         if wrong:
-            text = refusal(topic, partition, wrong, others, channels.own_changelogs.values(), settings.group)
+            text = refusal(topic, partition, wrong, others, channels, settings.group)
             return Finding(check, False, text, "revert the change, or start over")
         taken_over.update(dict.fromkeys(map(str, others)))
     detail = f"of {counted(len(begun), 'partition')}, made with these settings{limit}"

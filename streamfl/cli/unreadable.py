@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from streamfl.cli.preflight import Configured
 from streamfl.runtime.bus import Unreadable
+from streamfl.runtime.remembered_settings import ways_to_begin_anew
 
 __all__ = ["remedy", "telling_remedy"]
 
@@ -26,9 +27,8 @@ def remedy(configured: Configured, failure: Unreadable) -> str:
         )
     if failure.topic in channels.own_changelogs.values():
         return (
-            f"{WHOLE_REPLICA}. The role's state is there, so it cannot be skipped. To start over, delete "
-            f"{', '.join(channels.own_changelogs.values())} and the offsets of the consumer group "
-            f"{settings.group!r}"
+            f"{WHOLE_REPLICA}. The role's state is there, so it cannot be skipped. To start over: "
+            f"{ways_to_begin_anew(channels, settings.group)}"
         )
     if failure.topic in channels.changelogs.values():
         return (

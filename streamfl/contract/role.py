@@ -298,9 +298,8 @@ class Channels:
     records have another time than that of their writing: finds it, in seconds, in a record's headers. signed:
     outputs that everybody may read and act on: where members have keys, each record is signed for all.
     lasting: changelogs that outlive the federation, such as the spent part of a person's budget. Other
-    federations restore them under other settings, and nobody deletes them to begin anew. dealt: to which
-    client each part of the state belongs, so that the state can move when the inputs get more partitions;
-    None: it cannot move.
+    federations restore them under other settings. dealt: to which client each part of the state belongs, so
+    that it can move to more partitions. begins_anew: whether it may be deleted while peers keep theirs.
     """
 
     inputs: Mapping[str, Input]
@@ -315,10 +314,11 @@ class Channels:
     lasting: Collection[str] = ()
     signed: Collection[str] = ()
     dealt: Dealt | None = None
+    begins_anew: bool = True
 
     @property
     def own_changelogs(self) -> dict[str, str]:
-        """The changelogs that belong to this federation alone."""
+        """Those of this federation alone."""
         return {channel: topic for channel, topic in self.changelogs.items() if channel not in self.lasting}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from streamfl.configuration.settings import RoleSettings
@@ -50,7 +50,7 @@ class RoleKind(Generic[Settings]):
 
     def channels(self, settings: Settings) -> Channels:
         """The topics behind the role's channel names."""
-        return self.table(settings).channels
+        return replace(self.table(settings).channels, begins_anew=self.may_begin_anew(settings))
 
     def topics(self, settings: Settings) -> Sequence[TopicSpec]:
         """The topics that the role needs."""

@@ -4,10 +4,10 @@ settings have changed."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from streamfl.contract.role import ConfigurationError, Headers, PeerError, Record
+from streamfl.contract.role import Channels, ConfigurationError, Headers, PeerError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
 from streamfl.state.state_settings import (
@@ -61,7 +61,7 @@ def refusal(
     partition: int,
     wrong: Iterable[Difference],
     others: Iterable[Difference],
-    changelogs: Iterable[str],
+    channels: Channels,
     group: str,
 ) -> str:
     """Why the state cannot be used, and the ways out."""
@@ -73,17 +73,21 @@ def refusal(
         text += f"Also changed, but compatible: {also}. "
     return text + (
         "With the new settings the state would mean something else, and predictions would be silently wrong. "
-        f"Revert the change; or start over: {ways_to_begin_anew(changelogs, group)}; or use another "
-        "federation.name at every member."
+        f"Revert the change; or start over: {ways_to_begin_anew(channels, group)}."
     )
 
 
-def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
-    """What to delete so that all inputs are read again from their beginning."""
+def ways_to_begin_anew(channels: Channels, group: str) -> str:
+    """What an operator does so that a role forgets its state, and reads all inputs again."""
+    if not channels.begins_anew:
+        return (
+            "use another federation.name at every member (do not delete this role's state: what it sent to "
+            "others, or a privacy promise, rests on it, see docs/changing.md)"
+        )
     return (
-        f"stop the workers and run streamfl reset CONFIG --all{stream_option(group)}, if the role can be "
-        f"reset; or by hand: delete the topics {', '.join(changelogs)} (they hold what was learnt, none of "
-        f"your records) and the offsets of the consumer group {group!r}, and create the topics again"
+        f"stop the workers and run streamfl reset CONFIG --all{stream_option(group)}; or by hand: delete the "
+        f"topics {', '.join(channels.own_changelogs.values())} and the offsets of the consumer group "
+        f"{group!r}, and create the topics again; or use another federation.name at every member"
     )
 
 
@@ -119,13 +123,14 @@ class RememberedSettings:
     def __init__(
         self,
         state_settings: StateSettings,
-        changelogs: Mapping[str, str],
+        channels: Channels,
         group: str,
         more: Callable[[], Headers],
     ) -> None:
         self._state_settings = state_settings
         self._more = more
-        self._changelogs = tuple(changelogs.values()) if state_settings else ()
+        self._channels = channels
+        self._changelogs = tuple(channels.own_changelogs.values()) if state_settings else ()
         self._group = group
         self._partitions: dict[int, _Partition] = {}
         self._said: set[str] = set()
@@ -163,7 +168,7 @@ class RememberedSettings:
             wrong, others = differences(self._state_settings, record)
             if wrong:
                 raise ConfigurationError(
-                    refusal(topic, partition, wrong, others, self._changelogs, self._group)
+                    refusal(topic, partition, wrong, others, self._channels, self._group)
                 )
             for one in others:
                 self._say_once(

@@ -59,7 +59,7 @@ class Tasks:
         self._bus = bus
         self.dealing = Dealing(channels, bus, subscription.group)
         self._settings = RememberedSettings(
-            state_settings, channels.own_changelogs, subscription.group, self.dealing.headers
+            state_settings, channels, subscription.group, self.dealing.headers
         )
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
@@ -270,11 +270,8 @@ class Tasks:
 
     @property
     def _remedy(self) -> str:
-        return (
-            "If it was deleted and created again, and its records should be read, delete "
-            f"{', '.join(self._channels.own_changelogs.values())} and the offsets of the consumer group "
-            f"{self._subscription.group!r}, and start over."
-        )
+        ways = ways_to_begin_anew(self._channels, self._subscription.group)
+        return f"If it was deleted and created again, and its records should be read, start over: {ways}."
 
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
         positions: dict[str, int] = {}
@@ -349,8 +346,7 @@ class Tasks:
         if topic not in self._channels.own_changelogs.values():
             return ConfigurationError(f"{text}: it outlives federations, so do not delete it to start over.")
         return ConfigurationError(
-            f"{text}, or, to start over, delete the topic and the offsets of the consumer group "
-            f"{self._subscription.group!r}, or set another bus.group."
+            f"{text}, or start over: {ways_to_begin_anew(self._channels, self._subscription.group)}."
         )
 
     def _behind(self, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> str:
@@ -395,5 +391,5 @@ class Tasks:
                     partition=partition,
                     offset=offset,
                     position=position,
-                    how=ways_to_begin_anew(self._channels.own_changelogs.values(), self._subscription.group),
+                    how=ways_to_begin_anew(self._channels, self._subscription.group),
                 )

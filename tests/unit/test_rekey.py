@@ -19,7 +19,7 @@ from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
 from streamfl.contract.measurement import declared
-from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.contract.role import Channels, ConfigurationError, TopicSpec
 from streamfl.records.header_propagation import time_in
 from streamfl.rekeying.kind import rekey_kind
 from streamfl.runtime.bus import Outgoing
@@ -516,7 +516,7 @@ def test_a_topic_is_written_once_more_only_if_asked(
     assert run_command(monkeypatch, capsys, "reset", plant.path, "--all", "--stream", "samples")[0] == 0
     drain(plant.worker())
     assert {site: len(found) for site, found in plant.samples().items()} == dict.fromkeys(SITES, 2)
-    assert "--stream samples," in ways_to_begin_anew(["t"], group)
+    assert "--all --stream samples;" in ways_to_begin_anew(Channels({}, {}, {}), group)
     assert (
         run_command(monkeypatch, capsys, "reset", plant.path, "--client", "a", "--stream", "samples")[0] == 2
     )

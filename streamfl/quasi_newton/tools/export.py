@@ -117,10 +117,11 @@ def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
             if record.value is not None:
                 state[key] = record.value
     if written is not None:
-        wrong, others = differences(ROLES[settings.role.kind].state_settings(settings), written)
+        kind = ROLES[settings.role.kind]
+        wrong, others = differences(kind.state_settings(settings), written)
         if wrong:
             raise ConfigurationError(
-                refusal(topic, written.partition, wrong, others, [topic], settings.group)
+                refusal(topic, written.partition, wrong, others, kind.channels(settings), settings.group)
             )
     return state
 

@@ -11,6 +11,7 @@ import pytest
 from command_line import run_command
 
 from streamfl.cli.preflight import read_configuration
+from streamfl.contract.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
@@ -149,3 +150,24 @@ def test_a_key_that_no_party_has_is_found_before_the_start(pair: Pair) -> None:
     ) == (4, True)
     pair.bus.write([Outgoing("credit.shop.state", key, None) for key in (b"client/a", b"descent")])
     assert pair.run("check", config)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("party", "told"),
+    [("bank", "streamfl reset CONFIG --all"), ("shop", "another federation.name at every member")],
+)
+def test_nobody_is_told_to_delete_what_a_model_rests_on(pair: Pair, party: str, told: str) -> None:
+    """Protects the active party's model: the other's state has the secret that its features come from. With
+    another secret the model would go on, and mean something else."""
+    paths = {name: pair.config(name) for name in ("bank", "shop")}
+    for name in paths:
+        pair.bus.write([Outgoing(f"{name}-rows", b"one", b'{"x": 1.0}')])
+    with closing(pair.worker(paths["shop"])) as other:
+        pair.work(paths["bank"], other)
+    del pair.bus._topics[f"{party}-rows"]
+    pair.bus.create([TopicSpec(f"{party}-rows", 1, compacted=False)])
+    with closing(pair.worker(paths[party])) as worker, pytest.raises(ConfigurationError) as refused:
+        worker.step(0.005)
+    assert "was deleted and created again" in str(refused.value)
+    assert told in str(refused.value)
+    assert ("delete the topics" in str(refused.value)) == (party == "bank")
