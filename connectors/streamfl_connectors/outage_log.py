@@ -30,7 +30,8 @@ class OneLine(logging.Filter):
 
     A line that names no broker counts with a broker that had a line within the last minute: kafka-python logs
     four such lines for each attempt that failed. Without such a broker it passes if no line of its kind has
-    passed within that time. With ``log.level`` debug everything passes.
+    passed within that time. The error of a connection stands in its line, without a traceback. With
+    ``log.level`` debug everything passes as it is.
 
     seconds: a minute, except in tests.
     """
@@ -45,6 +46,10 @@ class OneLine(logging.Filter):
         """Whether the line is to be logged now."""
         if hasattr(record, "left_out") or logging.getLogger("streamfl").isEnabledFor(logging.DEBUG):
             return True
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OSError):
+            record.msg, record.args = "%s: %s: %s", (record.getMessage(), type(error).__name__, error)
+            record.exc_info = record.exc_text = None
         text = record.getMessage()
         found = ADDRESS.search(text)
         with self._lock:
