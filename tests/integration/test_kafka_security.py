@@ -95,6 +95,8 @@ def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(
         with pytest.raises(ConfigurationError, match=rf"Read on group '{group}'"):
             _poll_record(session)
         session.close()
+        with pytest.raises(ConfigurationError, match=rf"Read on group '{group}'"):
+            worker.committed(group)
         allow(secured, ResourceType.GROUP, group, ACLOperation.READ)
 
         session = worker.session(subscription)
