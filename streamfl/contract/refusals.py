@@ -85,7 +85,7 @@ REFUSALS: Mapping[str, Reason] = {
     ),
     "not_its_client": Reason(
         "its member may not speak for this client or party",
-        "add the client or party to its member in the members' file",
+        f"if it is that member's, add it to the member in the members' file; otherwise {WRITERS}",
     ),
     "not_keyed_by_client": Reason(
         "one client more than federation.clients, where records of a client are in several partitions: it "
