@@ -119,8 +119,8 @@ class PendingSums:
         return list(self._rounds.items())
 
     def owing(self) -> dict[int, list[int]]:
-        """The parties directly below this one whose sums have not come, each with those
-        whose parts it passes on."""
+        """The parties directly below this one whose sums have not come, each with those whose parts it
+        passes on."""
         found = {}
         for _, pending in self.all():
             stage, below = pending.stages.get(pending.total), self._subtrees[pending.total]
