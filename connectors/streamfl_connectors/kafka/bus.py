@@ -84,7 +84,7 @@ class KafkaBus:
 
     def members(self, group: str) -> int:
         """The members of a consumer group at present."""
-        with translated("describing the group"):
+        with translated("describing the group", group):
             return members(self.admin, group)
 
     def missing(self, rights: Sequence[Right]) -> list[Right]:
@@ -93,7 +93,7 @@ class KafkaBus:
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a consumer group."""
-        with translated("reading the group's offsets"):
+        with translated("reading the group's offsets", group):
             found = self.admin.list_group_offsets({group: None})[group]
         # Below 0: a partition that the group knows without an offset.
         return {(place.topic, place.partition): one.offset for place, one in found.items() if one.offset >= 0}
@@ -106,7 +106,7 @@ class KafkaBus:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
         tables = self.topics.tables(subscription)
         name = transactional_id(subscription)
-        with translated("joining the group", subscription), ExitStack() as made:
+        with translated("joining the group", subscription.group), ExitStack() as made:
             commits = made.enter_context(closing(KafkaCommits(self.cluster, self.topics, name)))
             member = KafkaMembership(self.cluster, self.logs, subscription) if subscription.inputs else None
             made.pop_all()
@@ -117,7 +117,7 @@ class KafkaBus:
             member,
             commits,
             self.cluster.transaction_timeout,
-            partial(translated, subscription=subscription),
+            partial(translated, group=subscription.group),
             HeldOffsets(self.cluster, subscription.group).release,
         )
 

@@ -14,7 +14,7 @@ from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
 
 from streamfl.contract.role import ConfigurationError
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription, transactional_prefix
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, transactional_prefix
 from streamfl_connectors.outage_log import ONE_LINE
 from streamfl_connectors.outgoing import REFUSED_TIME
 
@@ -121,8 +121,9 @@ NOT_LET_IN = (
 
 
 @contextmanager
-def translated(doing: str, subscription: Subscription | None = None) -> Iterator[None]:
-    """Turns the library's errors into the bus's errors, by :data:`FAILURES`."""
+def translated(doing: str, group: str = "") -> Iterator[None]:
+    """Turns the library's errors into the bus's errors, by :data:`FAILURES`. group: the consumer group that
+    it is about."""
     try:
         yield
     except KafkaError as error:
@@ -134,7 +135,6 @@ def translated(doing: str, subscription: Subscription | None = None) -> Iterator
             raise BusUnavailable(f"{doing}: {error}") from error
         about = error.args[0] if error.args and kind is type(error) else ()
         topics = [about] if isinstance(about, str) else sorted(about) if isinstance(about, Iterable) else []
-        group = subscription.group if subscription else ""
         told = failure.told.format(
             group=group,
             prefix=transactional_prefix(group),
