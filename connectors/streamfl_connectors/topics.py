@@ -53,8 +53,8 @@ class Topics(ABC):
         self.require(names)
         unknown = names - self._limits.keys()
         for name, state in (self.describe(unknown) if unknown else {}).items():
-            if state.error is not None:
-                raise ConfigurationError(f"topic {name!r}: {state.error}")
+            if (error := state.error or state.hidden) is not None:
+                raise ConfigurationError(f"topic {name!r}: {error}")
             self._limits[name] = min(int(state.options["max.message.bytes"]), self._largest)
         return {name: self._limits[name] for name in names}
 

@@ -42,13 +42,14 @@ class ChangelogContents:
 
     nothing: the role would certainly begin without state. positions: the position in each partition of an
     input. facts: what is remembered beside the positions.
-    whole: all changelogs were read to the end.
+    whole: all changelogs were read to the end. refused: a finding says that no worker could restore them.
     """
 
     nothing: bool = True
     positions: dict[tuple[str, int], int] = field(default_factory=dict)
     facts: dict[tuple[str, int], int] = field(default_factory=dict)
     whole: bool = True
+    refused: bool = False
 
     def note_position(self, record: Record) -> None:
         """Note a worker's record of a position. A damaged one is skipped here; the worker will refuse it."""
@@ -63,6 +64,14 @@ def look_at_state(
 ) -> Iterator[Finding]:
     """Whether a worker with these settings could restore the state of every partition; fills
     ``remembered``."""
+    for finding in _look_at_changelogs(configured, bus, channels, remembered):
+        remembered.refused |= not finding.passed
+        yield finding
+
+
+def _look_at_changelogs(
+    configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents
+) -> Iterator[Finding]:
     own = {topic for channel, topic in channels.changelogs.items() if channel not in channels.published}
     # A topic that may not be described may hold state.
     remembered.nothing = all(state.error is None for state in bus.describe(sorted(own)).values())
@@ -173,7 +182,8 @@ def _judged(
         except ConfigurationError as error:
             return Finding(check, False, str(error), REMEDY)
         before = dealt_over(records[partition])
-        if before and before != partitions:
+        # 0: no input can be seen, which another finding says. That does not mean that its partitions changed.
+        if before and partitions and before != partitions:
             topic_read = next(iter(channels.inputs.values())).topic
             text = added(topic_read, before, partitions, channels, settings.group)
             return Finding(check, False, text, "stop the workers and move the state, or start over")
@@ -266,10 +276,14 @@ def look_at_standing(
     role: Role | None = None
     positions: Mapping[tuple[str, int], int] = remembered.positions
     if not remembered.nothing and remembered.whole:
-        # An earlier finding reports state that cannot be restored; the topics can still be examined.
-        with suppress(ConfigurationError, BusUnavailable, Unreadable):
-            role, tasks = taken_back(configured, bus)
-            positions = tasks.positions
+        # The topics can be examined all the same.
+        with suppress(BusUnavailable, Unreadable):
+            try:
+                role, tasks = taken_back(configured, bus)
+                positions = tasks.positions
+            except ConfigurationError as error:
+                if not remembered.refused:
+                    yield Finding("restoring the state", False, str(error), REMEDY)
     for one in how_it_stands(configured, bus, positions, role):
         yield Finding(one.respect, True, one.text, one.remedy, warns=bool(one.remedy))
 

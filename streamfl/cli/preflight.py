@@ -61,7 +61,7 @@ class TopicFinding:
     @property
     def cleanup(self) -> str | None:
         """The topic's cleanup policy; None if there is no topic or it cannot be described."""
-        return None if self.state is None or self.state.error is not None else _cleanup(self.state)
+        return None if self.state is None or self.state.error or self.state.hidden else _cleanup(self.state)
 
 
 def kind_of(path: Path) -> RoleKind[Any]:
@@ -162,6 +162,8 @@ def _judge(
         )
     if spec.users:
         return None, ""
+    if state.hidden is not None:
+        return state.hidden, "ask the cluster's administrator for the right"
     cleanup, needed = _cleanup(state), policy(spec.compacted)
     # With compact,delete state would be deleted when it is older than the retention.
     if cleanup != needed if spec.compacted else "compact" in cleanup:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
+from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem, namesakes, read_configuration
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError
@@ -25,6 +26,7 @@ from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
 from streamfl.runtime.open_transactions import OpenTransactions
 from streamfl.runtime.pool import Processes
+from streamfl.runtime.rights import Guarded
 from streamfl.runtime.tracing import begin_traces
 from streamfl.runtime.worker import Worker
 from streamfl.terminal.console import ConfigArgument
@@ -80,8 +82,8 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
 
 
 def _check_cluster(configured: Configured, bus: Bus, check_names: bool) -> None:
-    """ConfigurationError if a topic is wrong, or another system's roles have the federation's name.
-    check_names: look for these."""
+    """ConfigurationError if a topic is wrong, or another system's roles have the federation's name; warns of
+    rights that are missing. check_names: look for these."""
     wrong = [
         f"topic {found.spec.name} {found.problem}: {found.remedy}"
         for found in inspect_topics(configured, bus)
@@ -91,6 +93,13 @@ def _check_cluster(configured: Configured, bus: Bus, check_names: bool) -> None:
         wrong.append(namesake_problem(configured, others))
     if wrong:
         raise ConfigurationError("\n".join(wrong))
+    # Most rights are first asked for long after the start: that to read a changelog, when there is state.
+    for right in bus.missing(rights(configured)) if isinstance(bus, Guarded) else ():
+        log.warning(
+            f"a right on {right.resource} {right.name} is missing: the worker stops when it needs it",
+            missing=", ".join(right.operations),
+            remedy=f"kafka-acls.sh --bootstrap-server … --add {right.arguments}",
+        )
 
 
 def _watch(

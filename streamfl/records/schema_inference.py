@@ -186,8 +186,6 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
         for value in present
     ):
         return {"as": "boolean"}, "true or false"
-    if any(isinstance(value, (dict, list, bytes)) for value in present):
-        return None, f"no single value: {shown(present[0])}"
     if all(isinstance(value, datetime) for value in present):
         return {"as": "hour-of-day"}, f"a time, such as {present[0]}. {OTHER_TIMES}"
     numbers = numbers_among([value for value in present if not isinstance(value, bool)])
@@ -203,6 +201,8 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
                 **keys,
                 "missing_values": nothing,
             }, f"{told}; {said} is treated as missing, which is a guess"
+    if several := [value for value in present if isinstance(value, (dict, list, bytes))]:
+        return None, f"no single value: {shown(several[0])}"
     texts = [value for value in present if isinstance(value, str)]
     if len(texts) < len(present):
         return None, f"values of several kinds, such as {shown(present[0])} and {_other(present)}"

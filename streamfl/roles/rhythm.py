@@ -80,6 +80,10 @@ class Rhythm(msgspec.Struct, array_like=True):
         # A burst does not tell how long the pause after it usually is.
         return self.heard + (allowed if self.written - self.begun >= allowed else TIMES * UNKNOWN)
 
+    def last(self, otherwise: float) -> float:
+        """When the last record was written, to within ``STEP``; ``otherwise``, if none came yet."""
+        return otherwise if self.heard is None else self.written
+
     def set_back(self, now: float) -> bool:
         """Set times after ``now`` to ``now``: the clock was ahead. Returns whether there were any."""
         if self.heard is None or max(self.written, self.heard) <= now:

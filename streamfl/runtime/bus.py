@@ -86,7 +86,8 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as it is. ``error`` is why it cannot be used ('not authorised', …).
+    """A topic as it is. ``error`` is why it cannot be used ('not authorised', …). ``hidden`` is why
+    ``compacted`` and ``options`` are not known, though it can be read.
 
     identity: changes when a topic is deleted and made again under its name; empty if it is not known.
     """
@@ -97,6 +98,7 @@ class TopicState:
     options: Mapping[str, str] = field(default_factory=dict)
     error: str | None = None
     identity: str = ""
+    hidden: str | None = None
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):

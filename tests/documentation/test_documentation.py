@@ -13,8 +13,12 @@ import pytest
 import typer
 
 from streamfl.cli import app, command_places
-from streamfl.contract.system import installed_systems
+from streamfl.contract.measurement import declared
+from streamfl.contract.system import installed_systems, load
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.rekeying.assembly import AssemblyMetrics
+from streamfl.rekeying.role import RekeyingMetrics
+from streamfl.runtime.metrics import EVERY_WORKER
 from streamfl.terminal.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
@@ -151,6 +155,23 @@ def test_tests_that_documents_name_exist() -> None:
     gone = {(folder, name) for folder, name in named if folder and not (tests / folder).exists()}
     assert not {name for _, name in gone} & defined.keys()
     assert not {(folder, name) for folder, name in named - gone if folder not in defined.get(name, ())}
+
+
+def test_metrics_that_documents_name_exist() -> None:
+    """Protects who asks Prometheus for a metric as a page says it: of a name that no worker exports it tells
+    nothing, which looks as if nothing had happened. CHANGELOG also names what is gone."""
+    groups = [*EVERY_WORKER, RekeyingMetrics, AssemblyMetrics]
+    for system in installed_systems():
+        groups += [group for kind in load(system.roles).values() for group in kind.metrics]
+    exported = {str(metric) for metric in declared(*groups)}
+    named = {
+        (path.name, name)
+        for path in DOCUMENTS
+        if path.name != "CHANGELOG.md"
+        for name in re.findall(r"`(streamfl_[a-z_]+[a-z])\b", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 100
+    assert not {(path, name) for path, name in named if name not in exported | {"streamfl_connectors"}}
 
 
 def test_configurations_in_the_readme_are_valid() -> None:

@@ -4,6 +4,7 @@ connectors."""
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -30,7 +31,7 @@ from kafka.admin import (
 from secure_broker import SECRETS, SECURITY, SecureBroker, secure_broker
 
 from streamfl.cli.access import rights
-from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, TopicSpec, connect
 from streamfl.runtime.kinds import build_worker
@@ -307,6 +308,64 @@ def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(
     assert "an ACL must allow" in ran.stderr
     assert "mixed." in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("connector", BOTH)
+def test_a_topic_whose_configuration_is_hidden_is_told_by_the_right_that_lacks(
+    secure: SecureBroker, connector: str, tmp_path: Path
+) -> None:
+    """Protects the operator who left out DescribeConfigs: a worker names the right. It may not say that
+    compaction is off, which whoever reads that would turn on or off, and may not end with a traceback at its
+    first commit. Users' own topics are read without it."""
+    client = configured(secure, connector, "client-scram", tmp_path, f"hidden-{connector}")
+    make_topics(secure, client)
+    needed = rights(client, CLIENT)
+    state, told = f"hidden-{connector}.pofmkl-client.state", f"hidden-{connector}.predictions"
+    without = [
+        replace(right, operations=tuple(one for one in right.operations if one != "DescribeConfigs"))
+        for right in needed
+    ]
+    secure.allow(without)
+    with closing(opened(secure, connector, "client-scram")) as bus:
+        found = bus.describe([state, told])
+        assert {one.error for one in found.values()} == {None}
+        assert all("DescribeConfigs" in (one.hidden or "") for one in found.values())
+        with pytest.raises(ConfigurationError, match=f"DescribeConfigs on topic '{told}'"):
+            bus.write([Outgoing(told, None, b"{}")])
+        by_name = {one.spec.name: one for one in inspect_topics(client, bus)}
+        assert "DescribeConfigs" in (by_name[state].problem or "")
+        assert by_name[state].cleanup is None
+        assert by_name[f"hidden-{connector}-readings"].problem is None
+        secure.allow(needed)
+        deadline = time.monotonic() + 30
+        while bus.describe([state])[state].hidden is not None:
+            assert time.monotonic() < deadline
+        bus.write([Outgoing(told, None, b"{}")])
+
+
+@pytest.mark.parametrize("connector", BOTH)
+def test_a_worker_warns_at_its_start_of_a_right_that_it_needs_later(
+    secure: SecureBroker, connector: str, tmp_path: Path
+) -> None:
+    """Protects from a worker that is green for months and does not come back: without state it needs no right
+    to read its changelog."""
+    client = configured(secure, connector, "client-scram", tmp_path, f"later-{connector}")
+    make_topics(secure, client)
+    needed, state = rights(client, CLIENT), f"later-{connector}.pofmkl-client.state"
+    secure.allow([right for right in needed if right.name != state])
+    secure.allow([Right(CLIENT, "topic", state, "literal", ("Write", "DescribeConfigs"))])
+    command = [sys.executable, "-m", "streamfl", "run", str(client.path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        said = []
+        for line in worker.stderr:
+            said.append(line)
+            if " running " in line:
+                break
+        worker.send_signal(signal.SIGTERM)
+    [warned] = [line for line in said if "a right on topic" in line]
+    assert state in warned
+    assert "missing=Read" in warned
 
 
 def _mistakes() -> list[Any]:

@@ -11,8 +11,10 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 from kafka.protocol.admin import DescribeGroupsResponse
 from streamfl_connectors.kafka import rights
+from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.groups import members
 
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.rights import Right
 
 READ = Right("User:me", "group", "g", "literal", ("Read",))
@@ -98,3 +100,11 @@ def test_a_group_that_the_older_protocol_does_not_know_is_asked_for_with_the_new
     Dead."""
     assert members(Admin(UNKNOWN), "g") == 7
     assert members(Admin(0), "g") == 0
+
+
+def test_a_refusal_names_the_group() -> None:
+    """Protects the operator who has to grant the right: of which group is what the answer does not say."""
+    bus: Any = KafkaBus.__new__(KafkaBus)
+    bus.admin = Admin(DENIED)
+    with pytest.raises(ConfigurationError, match="Read on group 'g'"):
+        bus.members("g")

@@ -97,6 +97,12 @@ def test_check_names_the_command_while_nothing_runs(
     drain(own)
     own.close()
     grow(plant.bus, 4, "by-site", "plant.pofmkl-client.state")
+    with monkeypatch.context() as patch:
+        # As with a topic that is gone, or that this principal may not see.
+        seen = plant.bus.describe
+        patch.setattr(plant.bus, "describe", lambda topics: seen([one for one in topics if one != "by-site"]))
+        _, out, error = run_command(patch, capsys, "check", plant.path)
+        assert "spread over" not in " ".join((out + error).split())
     code, out, error = run_command(monkeypatch, capsys, "check", plant.path)
     assert code == 4
     assert "spread over 2" in " ".join((out + error).split())

@@ -102,6 +102,13 @@ def test_a_few_values_that_fit_nothing_are_told() -> None:
     [guess] = infer_fields([{"x": "21,5" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
     assert guess.keys == {"as": "number"}
     assert "2 of 40 are none, such as '21,5'" in guess.why
+    [guess] = infer_fields(
+        [{"x": [n, n] if n % 20 == 0 else n / 3} for n in range(ROWS)], besides=["x[0]", "x[1]"]
+    )
+    assert guess.keys == {}
+    assert "2 of 40 are none, such as [0, 0]" in guess.why
+    [guess] = infer_fields([{"x": [n] if n % 2 == 0 else n / 3} for n in range(ROWS)], besides=["x[0]"])
+    assert (guess.keys, guess.why) == (None, "no single value: [0]")
     [guess] = infer_fields([{"x": "N/A" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
     assert guess.keys == {"as": "number", "missing": "mean", "missing_values": ["N/A"]}
     assert "'N/A' is treated as missing, which is a guess" in guess.why

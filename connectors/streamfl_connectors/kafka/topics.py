@@ -30,8 +30,8 @@ class KafkaTopics(Topics):
         self._patience = patience
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the
-        cluster is away."""
+        """The topics that exist, by name; ``error`` and ``hidden`` say which right is missing.
+        BusUnavailable if the cluster is away."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -54,19 +54,16 @@ class KafkaTopics(Topics):
                     )
                     readable.append(name)
             if readable:
-                try:
-                    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in readable]
-                    described = self._admin.describe_configs(resources, config_filter="all")
-                except kafka_errors.TopicAuthorizationFailedError:
-                    described = {}
+                resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in readable]
+                described = self._admin.describe_configs(resources, config_filter="all")
                 for name in readable:
-                    found = described.get("topic", {}).get(name)
-                    if found is None:
-                        error = (
+                    # The library passes over the error of a topic: all that it returns then is no options.
+                    if not (found := described.get("topic", {}).get(name)):
+                        hidden = (
                             "its configuration cannot be read: an ACL must allow DescribeConfigs on topic "
                             f"{name!r}"
                         )
-                        states[name] = replace(states[name], error=error)
+                        states[name] = replace(states[name], hidden=hidden)
                         continue
                     options = {
                         key: str(entry["value"])

@@ -80,7 +80,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
 class ClientSnapshot:
     """A client's state in the role.
 
-    row: of the client in the learner. seen_at: the time of its latest sample, in coarse steps.
+    row: of the client in the learner. seen_at: the time of its latest sample, to within 5 seconds.
     silent_from: the time on the worker's clock from which a pause of its samples is unusual; None: not known.
     waiting: how many of its samples, or labels of [labels], wait for the model.
     samples, labels: how many it has predicted and learnt. on_version_zero: those predicted before there was a

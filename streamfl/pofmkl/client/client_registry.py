@@ -374,7 +374,7 @@ class ClientRegistry:
         samples, labels, _, _ = self._learner.sums([client.row])[0].tolist()
         return ClientSnapshot(
             row=client.row,
-            seen_at=record.seen_at,
+            seen_at=record.sample_rhythm.last(record.seen_at),
             waiting=waiting,
             samples=int(samples),
             labels=int(labels),

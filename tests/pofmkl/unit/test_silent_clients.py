@@ -9,6 +9,9 @@ from typing import Any
 
 from peers import Peers
 
+from streamfl.pofmkl.client.role import PofmklClient
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.tools.inspect import client_report
 from streamfl.runtime.worker import Worker
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -69,6 +72,21 @@ def test_a_client_is_silent_by_its_own_rhythm_and_no_restart_hides_it() -> None:
     assert shown(client, "silent_clients") == 1.0
     feed(federation, ("often",), 1, 1.0)
     assert shown(client, "silent_clients") == 0.0
+
+
+def test_inspect_tells_when_a_client_was_last_seen_and_not_when_its_state_last_moved() -> None:
+    """Protects an operator from taking a client that sends all the time for one that fell silent: the time by
+    which idle clients are forgotten moves in steps of a 64th of the expiry, twenty minutes."""
+    sections = pofmkl("pofmkl-client")
+    federation = Peers(sections)
+    [worker] = federation.workers
+    feed(federation, ("press", "lathe"), 10, 60.0)
+    feed(federation, ("press",), 5, 60.0)
+    assert isinstance(worker.role, PofmklClient)
+    report = client_report(worker.role, PofmklSettings(**sections), None)
+    seen = {one["client"]: one["last_seen"] for one in report.figures["clients"]}
+    assert seen["press"] == federation.clock.now
+    assert seen["lathe"] == federation.clock.now - 300.0
 
 
 def test_labels_that_stay_away_are_told_and_what_is_windowed_ends() -> None:

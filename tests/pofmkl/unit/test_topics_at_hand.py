@@ -136,6 +136,25 @@ def test_lines_become_samples_and_predictions_become_lines(plant: Plant) -> None
     assert (first["key"], first["offset"], first["value"]["y"]) == ("press-0", 0, 0)
 
 
+def test_check_takes_back_what_a_worker_will_take_back(plant: Plant) -> None:
+    """Protects from green before a start that ends: a setting may change by its own rule, and the state that
+    the role itself compares may be of another federation for all that."""
+    plant.said("write", plant.client, stdin=ROWS)
+    plant.work()
+    before = plant.server.read_text()
+    plant.server.write_text(before.replace('features = ["x"]', 'features = ["z"]'))
+    code, out, _ = plant("check", plant.server, "--format", "json")
+    refused = [one for one in json.loads(out)["checks"] if not one["passed"]]
+    assert (code, [one["check"] for one in refused]) == (4, ["restoring the state"])
+    assert "federation.features" in refused[0]["detail"]
+    plant.server.write_text(before.replace("seed = 7", "seed = 8"))
+    code, out, _ = plant("check", plant.server, "--format", "json")
+    # What another finding says is not said again.
+    assert (code, "restoring the state" in out) == (4, False)
+    plant.server.write_text(before)
+    assert plant("check", plant.server)[0] == 0
+
+
 @pytest.mark.parametrize("format", ["table", "json"])
 def test_a_clients_name_steers_no_terminal(plant: Plant, format: str) -> None:
     """Protects the operator's terminal from whoever may write into a topic: each command that looks shows
