@@ -27,6 +27,7 @@ from streamfl.terminal.console import (
     as_text,
     drawn_anew,
     print_json,
+    until_nobody_reads,
 )
 from streamfl.terminal.printable import printable
 
@@ -62,7 +63,7 @@ def top(
     All figures come from the topics: workers are not asked or disturbed. json: an object a look.
     """
     configured = read_configuration(config)
-    with closing(configured.connect()) as bus, suppress(KeyboardInterrupt):
+    with until_nobody_reads(), closing(configured.connect()) as bus, suppress(KeyboardInterrupt):
         look = _Look(configured, bus)
         if format is OutputFormat.JSON:
             for number in range(count or sys.maxsize):

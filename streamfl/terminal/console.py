@@ -112,7 +112,7 @@ def print_table(
     """Print a table on stdout with notes beneath; without rows, a line that says so."""
     rows = list(rows)
     if not rows:
-        Console(file=sys.stdout).print(as_text(f"{title}: none"))
+        _Console(file=sys.stdout).print(as_text(f"{title}: none"))
         return
     console = _console()
     console.print(as_table(columns, rows, title))
@@ -135,15 +135,32 @@ def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | N
 
 @contextmanager
 def drawn_anew() -> Iterator[Callable[[Sequence[RenderableType]], None]]:
-    """Yields a function that draws on stdout, each time in place of the last drawing."""
-    with Live(console=Console(file=sys.stdout), auto_refresh=False, screen=False) as live:
+    """Yields a function that draws on stdout, each time in place of the last drawing. In a file or a pipe
+    nothing can be drawn over: there each drawing is beneath the last one."""
+    console = _console()
+    if not console.is_terminal:
+
+        def print_beneath(parts: Sequence[RenderableType]) -> None:
+            console.print(Group(*parts))
+            sys.stdout.flush()
+
+        yield print_beneath
+        return
+    with Live(console=console, auto_refresh=False, screen=False) as live:
         yield lambda parts: live.update(Group(*parts), refresh=True)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """End the command when the reader of stdout is gone: rich takes that for a failure."""
+        _write_nowhere()
+        raise SystemExit(0)
 
 
 def _console() -> Console:
     """stdout's console: as wide as the terminal, or as COLUMNS says. Without either it breaks no line, so
     that grep works."""
-    console = Console(file=sys.stdout)
+    console = _Console(file=sys.stdout)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 10_000
     return console
@@ -156,8 +173,12 @@ def until_nobody_reads() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more at exit, which must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_nowhere()
+
+
+def _write_nowhere() -> None:
+    """Python flushes stdout once more at exit, which must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The exit codes of every command. docs/exit-codes.md says what each means and what to do."""
+"""The exit codes of every command. docs/dead-letters.md says what each means and what to do."""
 
 from __future__ import annotations
 

@@ -496,3 +496,26 @@ def test_a_shell_completes_commands_and_options(words: str, expected: set[str]) 
         check=False,
     )
     assert set(ended.stdout.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [("top client.toml --every 0.1", "pofmkl-client of plant"), ("topics client.toml", "Topics")],
+)
+def test_a_pipe_gets_lines_until_its_reader_has_enough(tmp_path: Path, command: str, first: str) -> None:
+    """Protects `streamfl top | head`: it printed nothing and never ended, because it drew only where a
+    terminal can be drawn over. A reader that goes is no failure."""
+    client = FEDERATION.format(name="", role="client", preset="default") + SAMPLES
+    (tmp_path / "client.toml").write_text(client.replace('"memory://"', '"sqlite://plant.db"'))
+    streamfl = f"{sys.executable} -m streamfl"
+    script = f"{streamfl} topics client.toml --create-inputs > made; {streamfl} {command} | head -n 1"
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (ended.returncode, first in ended.stdout) == (0, True), ended.stderr
+    assert "Traceback" not in ended.stderr
