@@ -307,7 +307,7 @@ def _settle(
         raise ConfigurationError("\n".join(map(_with_option, own)))
     if draft.to_fill_in(kind.settings):
         return None
-    draft.head += [f"{BEFORE} {line}" for line in wrong]
+    draft.head += [f"{BEFORE} {_with_option(line)}" for line in wrong]
     if settings is None or seen is None or "samples" not in draft.sections:
         return None
     reader = rekey_kind("samples") if "samples.assemble" in draft.sections else kind
@@ -328,7 +328,7 @@ def _settle(
 
 def _with_option(mistake: str) -> str:
     """The mistake, with the options that write the section if one is missing."""
-    missing = re.search(r"\b(\w+) is missing: ", mistake)
+    missing = re.search(r"\b(\w+) is missing\b", mistake)
     option = SECTIONS.get(missing[1]) if missing else None
     return mistake if option is None else f"{mistake}; say {option}"
 

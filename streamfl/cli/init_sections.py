@@ -40,6 +40,9 @@ CHOICES = 12
 # The factor for the number of clients of a topic that was not read whole.
 HEADROOM = 1.25
 SQUARE = "square"
+# Labels between 0 and 1 have that range if they vary by so much of it. Those that vary by far less, such as
+# 1e-9 to 2e-9, would all be the same number to the learner.
+LEAST_OF_ONE = 0.01
 
 
 def check_fields(seen: RecordSample, fields: Iterable[str | None]) -> None:
@@ -233,7 +236,9 @@ def put_labels(
     """
     if not survey.numbers:
         found = f"it is {shown(survey.other)}" if survey.other is not None else "no record has it"
-        raise ConfigurationError(f"--label {label}: {found}, numbers are expected; {_labels(seen)}")
+        raise ConfigurationError(
+            f"--label {label}: {found}, numbers are expected, 1 and 0 of two classes; {_labels(seen)}"
+        )
     none = survey.values - survey.numbers
     told = f"{survey.numbers} of {counted(survey.records, 'record')} have it" + (
         f", and {none} hold no number" if none else ""
@@ -319,15 +324,17 @@ def _strings(contents: Sequence[dict[str, Any]], field: str, columns: Collection
 
 
 def _range(low: float, high: float) -> tuple[float, float]:
-    """Round numbers around these; 0 and 1 if both are between them.
+    """Round numbers around these; 0 and 1 if both are between them and not far closer together.
 
     >>> _range(3.2, 97.0)
     (0.0, 100.0)
+    >>> _range(6e-10, 1.3e-08)
+    (0.0, 2e-08)
     """
-    if low >= 0.0 and high <= 1.0:
-        return 0.0, 1.0
     if low == high:
-        return low, low + max(1.0, abs(low))
+        low, high = min(low, 0.0), max(high, 0.0) or 1.0
+    if low >= 0.0 and high <= 1.0 and high - low >= LEAST_OF_ONE:
+        return 0.0, 1.0
     step = 10.0 ** math.floor(math.log10(high - low))
     # Steps of a power of ten above 1 are exact, those below are rounded to their own digits.
     digits = max(0, -round(math.log10(step)))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from streamfl.configuration.settings import SettingsSource, text_of
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.encoding.wire import LONGEST_NAME
+from streamfl.records.fields import shown
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
 from streamfl.terminal.console import say
@@ -180,6 +181,15 @@ def _client_name(value: Any) -> str | None:
     return None if value is None else str(value) or None
 
 
+def _instead(column: NDArray[Any]) -> str:
+    """What a column holds in place of numbers, as the end of a sentence."""
+    texts = [*dict.fromkeys(value for value in column.tolist() if isinstance(value, str) and value)]
+    if not texts:
+        return ""
+    two = f"; write {shown(texts[0])} and {shown(texts[1])} as 1 and 0" if len(texts) == 2 else ""
+    return f", but {shown(texts[0])}{two}"
+
+
 def numbers(table: DataTable, names: Sequence[str], location: DataSource) -> NDArray[np.float64]:
     """The columns ``names`` as a matrix (rows, len(names)); DataError if one is missing or holds no
     numbers."""
@@ -188,6 +198,7 @@ def numbers(table: DataTable, names: Sequence[str], location: DataSource) -> NDA
     if missing:
         raise DataError(f"{location}: no column {', '.join(missing)} (there are: {', '.join(table.columns)})")
     for name in names:
-        if table.columns[name].dtype.kind not in "biuf":
-            raise DataError(f"{location}: the column {name} does not hold numbers")
+        column = table.columns[name]
+        if column.dtype.kind not in "biuf":
+            raise DataError(f"{location}: the column {name} does not hold numbers{_instead(column)}")
     return np.column_stack([table.columns[name].astype(np.float64, copy=False) for name in names])

@@ -261,7 +261,22 @@ def test_words_are_no_numbers_to_predict(site: Site) -> None:
     )
     code, _, error = site.init("new.toml", "--from-file", table, "--client", "site", "--label", "open")
     assert code == 2
-    assert "numbers are expected; fields with numbers are temp\n" in error
+    assert "numbers are expected, 1 and 0 of two classes; fields with numbers are temp\n" in error
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"), [(1e-9, (0.0, 2e-8)), (1e6, (0.0, 2e7)), (0.02, (0.0, 1.0)), (0.0, (0.0, 1.0))]
+)
+def test_the_range_of_the_label_has_its_size(site: Site, unit: float, expected: tuple[float, float]) -> None:
+    """Protects labels such as 1e-9: within a range of 0 to 1 they would all be the same number, and nothing
+    could be learnt of them."""
+    table = site.folder / "plant.csv"
+    rows = [f"s{n % 3},{n / 7:.2f},{unit * (1 + n % 15):g}\n" for n in range(ROWS)]
+    table.write_text("".join(["site,temp,load\n", *rows]))
+    code, _, error = site.init("new.toml", "--from-file", table, "--client", "site", "--label", "load")
+    assert code == 0, error
+    written = tomllib.loads((site.folder / "new.toml").read_text())
+    assert tuple(written["samples"]["label_range"]) == pytest.approx(expected)
 
 
 def test_rows_of_csv_get_into_the_topic(site: Site) -> None:

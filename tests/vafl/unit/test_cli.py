@@ -402,7 +402,7 @@ def test_replay_takes_the_columns_that_are_called_as_the_fields(customers: Line)
         ("vafl-coordinator", ("--split", "bank=age,shop=visits"), 2, "--split has no meaning"),
         ("vafl-coordinator", ("--client-column", "customer"), 2, "--client-column has no meaning"),
         ("vafl-coordinator", ("--entity-column", "who"), 5, "no column who"),
-        ("vafl-coordinator", ("--label", "customer"), 5, "customer does not hold numbers"),
+        ("vafl-coordinator", ("--label", "customer"), 5, "customer does not hold numbers, but 'ann'"),
         ("pofmkl-client", ("--split", "a=0:2"), 2, "--split has no meaning with role.kind = 'pofmkl-client'"),
         ("pofmkl-server", (), 2, "nothing can be replayed"),
     ],

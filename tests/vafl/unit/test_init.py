@@ -55,3 +55,22 @@ def test_a_file_of_labels_alone_is_told_apart(
     assert (code, config.exists()) == (5, False)
     assert "no field can be an input: the records have no field beside" in error
     assert "--labels-topic" in error
+
+
+def test_a_guest_without_labels_is_told_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who names the label and not its topic: the file that lacks its labels says which option of
+    `streamfl init` writes them."""
+    records = tmp_path / "accounts.jsonl"
+    rows = [{"who": f"c{n}", "age": n, "debts": n % 7, "paid": n % 2} for n in range(40)]
+    records.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = tmp_path / "guest.toml"
+    code, _, error = run_command(
+        monkeypatch,
+        capsys,
+        *("init", config, "--role", "quasi-newton-guest", "--from-file", records, "--label", "paid"),
+        *(*SHARED, "--party", "bank"),
+    )
+    assert code == 0, error
+    assert "labels is missing at the guest; say --labels-topic TOPIC --label FIELD" in " ".join(error.split())
