@@ -52,12 +52,28 @@ COMMANDS = {
     "members": "streamfl.cli.members:members",
 }
 
+# Characters. Longer sentences about a command are cut in a list of commands.
+LONGEST_SENTENCE = 400
+
 # Brackets in a help text are names of sections, not markup.
 _STYLE: dict[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
 }
+
+
+class _Group(TyperGroup):
+    """A command with commands of its own, each listed with the whole first sentence about it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, self.commands[name].get_short_help_str(LONGEST_SENTENCE))
+                    for name in self.list_commands(ctx)
+                ]
+            )
 
 
 class _Commands(TyperGroup):
@@ -76,11 +92,13 @@ class _Commands(TyperGroup):
             found = load(place)
         elif (found := load_parts({cmd_name: place}).get(cmd_name)) is None:
             return None
+        alone = typer.Typer(**_STYLE)
         if not isinstance(found, typer.Typer):
-            alone = typer.Typer(**_STYLE)
             alone.command(cmd_name)(found)
-            found = alone
-        return typer.main.get_command(found)
+            return typer.main.get_command(alone)
+        # Beneath another one a group has that one's style.
+        alone.add_typer(found, name=cmd_name, cls=_Group)
+        return typer.main.get_group(alone).commands[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         found = super().resolve_command(ctx, args)

@@ -30,7 +30,7 @@ def _replay(
     config: ConfigArgument,
     data: DataOption,
     rate: Annotated[float | None, typer.Option(help="Rows a second; left out: as fast as they go.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The most rows to write.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The most rows to write.")] = None,
     format: FormatOption = OutputFormat.TABLE,
     **options: Any,
 ) -> None:

@@ -45,6 +45,41 @@ def helps(command: str) -> list[str]:
     return [note.help for note in notes if isinstance(note, typer.models.ParameterInfo) and note.help]
 
 
+@pytest.mark.parametrize("group", sorted(PLACES.keys() - COMMANDS.keys()))
+def test_help_of_a_group_has_the_style_of_all_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], group: str
+) -> None:
+    """Protects the reader of `streamfl members --help`: it has no boxes, which a screen reader spells out, no
+    options that only the program itself has, and sentences that are whole."""
+    monkeypatch.setenv("COLUMNS", "100")
+    code, shown, _ = run_command(monkeypatch, capsys, group, "--help")
+    assert code == 0
+    assert "Commands:" in shown
+    assert not {"╭", "--show-completion", "..."} & set(shown.split())
+    for command in PLACES[group].registered_commands:
+        first = (inspect.getdoc(command.callback) or "").partition(". ")[0].partition("\n\n")[0]
+        assert words(first) in words(shown)
+
+
+def test_one_option_has_one_name() -> None:
+    """Protects who knows one command: what follows, is limited or comes late is named alike in all."""
+    options = {
+        (command, parameter): {note.default, *(note.param_decls or ())} - {...}
+        or {f"--{parameter.replace('_', '-')}"}
+        for command in COMMANDS
+        for parameter, found in inspect.signature(COMMANDS[command], eval_str=True).parameters.items()
+        for note in getattr(found.annotation, "__metadata__", ())
+        if isinstance(note, typer.models.OptionInfo)
+    }
+    for (command, parameter), names in options.items():
+        if parameter == "follow":
+            assert "-f" in names, command
+        if parameter == "limit":
+            assert "-n" in names, command
+        if "delay" in parameter and "label" in parameter:
+            assert "--label-delay" in names, command
+
+
 def test_the_version_is_that_of_the_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

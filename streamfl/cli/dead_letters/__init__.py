@@ -20,7 +20,7 @@ __all__ = ["dead_letters"]
 def dead_letters(
     config: ConfigArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what is refused from now on, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Go on with what is refused from now on, until Ctrl-C.")
     ] = False,
     reason: Annotated[
         list[str] | None,
@@ -29,6 +29,8 @@ def dead_letters(
     limit: Annotated[
         int | None,
         typer.Option(
+            "--limit",
+            "-n",
             min=1,
             help=f"Show at most the newest N (left out: {SHOWN}); with --replay: at most N, a partition's "
             "oldest first.",

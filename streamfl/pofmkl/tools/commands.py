@@ -53,7 +53,13 @@ def compare(
         bool, typer.Option("--all", help="With the methods that the paper of this learner compares it with.")
     ] = False,
     delay_labels: Annotated[
-        int, typer.Option(min=0, help="Samples of a client by which each label comes late.")
+        int,
+        typer.Option(
+            "--label-delay",
+            "--delay-labels",
+            min=0,
+            help="By how many samples of its client a label comes later.",
+        ),
     ] = 0,
     chart: Annotated[
         Path | None, typer.Option(help="A .png or .svg for error over time and against bytes.")
@@ -63,7 +69,7 @@ def compare(
     """Run several methods on the same streams and show each one's error and bytes, best first.
 
     default and paper are the two presets, each with the keys of the configuration that have a meaning there.
-    local is the default without a server. With --delay-labels n a label is learnt after n more samples of its
+    local is the default without a server. With --label-delay n a label is learnt after n more samples of its
     client are predicted.
     """
     from streamfl.pofmkl.tools.compare import compare as run

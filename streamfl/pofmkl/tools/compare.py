@@ -13,9 +13,9 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.pofmkl.tools.comparison import Contender, Problem, method_names
 from streamfl.pofmkl.tools.comparison import compare as run_methods
 from streamfl.pofmkl.tools.comparison_picture import picture, sent_in_words
-from streamfl.pofmkl.tools.errors import in_words
 from streamfl.pofmkl.tools.report import error_columns
 from streamfl.pofmkl.tools.streams import read_streams
+from streamfl.simulation.error_words import in_words
 from streamfl.simulation.pictures import check_can_draw
 from streamfl.terminal.console import OutputFormat, print_json, print_table
 from streamfl.terminal.exit_codes import ExitCode

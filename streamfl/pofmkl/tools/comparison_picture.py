@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamfl.pofmkl.tools.comparison import Contender
-from streamfl.pofmkl.tools.errors import in_words
+from streamfl.simulation.error_words import in_words
 from streamfl.simulation.pictures import label_axes, logarithmic, new_pyplot
 
 __all__ = ["draw_errors", "picture", "sent_in_words"]

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 
-__all__ = ["Errors", "errors_of", "errors_of_challengers", "in_words", "rmse_over_time", "without_regret"]
+__all__ = ["Errors", "errors_of", "errors_of_challengers", "rmse_over_time", "without_regret"]
 
 Floats = NDArray[np.float64]
-LARGE = 1e9
 
 
 class Errors(NamedTuple):
@@ -61,16 +60,3 @@ def without_regret(rmse: float, regret: float, label_unit: float, loss: str) -> 
     regret: per sample, on the learning scale. Returns None if the loss is not the squared error.
     """
     return label_unit * math.sqrt(max(0.0, (rmse / label_unit) ** 2 - regret)) if loss == "square" else None
-
-
-def in_words(error: float, digits: int = 4) -> str:
-    """An error as text with ``digits`` digits, and without an exponent up to a billion.
-
-    >>> in_words(0.12), in_words(10850.4), in_words(float("inf"))
-    ('0.1200', '10,850', 'diverged')
-    """
-    if not np.isfinite(error):
-        return "diverged"
-    if error >= LARGE:
-        return f"{error:.{digits}g}"
-    return f"{error:,.0f}" if error >= 10 ** (digits - 1) else f"{error:#.{digits}g}"

@@ -15,8 +15,8 @@ from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.local_experts import LOCAL_EXPERTS
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.pofmkl.tools.errors import in_words
 from streamfl.pofmkl.tools.kernel_names import kernel_names
+from streamfl.simulation.error_words import in_words
 from streamfl.simulation.system_tools import Report
 
 __all__ = ["client_report", "server_report"]

@@ -13,10 +13,10 @@ from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.kernels import loss_named
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.tools.errors import in_words
 from streamfl.pofmkl.tools.regret import bound_over_time, regret_over_time, regularised_regret
 from streamfl.pofmkl.tools.report import bytes_as_text
 from streamfl.pofmkl.tools.sites import present, samples_of
+from streamfl.simulation.error_words import in_words
 from streamfl.simulation.page import Arrays, Chart, FederationTopics, Line, Page, ReadRecord, Reports
 from streamfl.simulation.untrusted_trace import as_number, checked_arrays
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from streamfl.kernels import loss_named
 from streamfl.learning.challengers import challenger_about
-from streamfl.pofmkl.tools.errors import in_words, rmse_over_time
+from streamfl.pofmkl.tools.errors import rmse_over_time
 from streamfl.pofmkl.tools.federation import ALONE, Outcome
 from streamfl.pofmkl.tools.regret import regret_over_time
+from streamfl.simulation.error_words import in_words
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, logarithmic, new_pyplot
 from streamfl.simulation.system_tools import Report
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import DataError
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.simulation.baseline import say_where_useless
+from streamfl.simulation.error_words import in_words
 
 __all__ = [
     "LOOKS",
@@ -184,7 +185,7 @@ def measured_rows(measured: Iterable[tuple[str, Mapping[str, Any] | None]]) -> I
             if figures is not None and figures[name] is not None:
                 yield f"{text}, {title}", f"{figures[name]:.4f}"
         if figures is not None and figures.get("rmse") is not None:
-            yield f"RMSE, units of the label, {title}", f"{figures['rmse']:.4g}"
+            yield f"RMSE, units of the label, {title}", in_words(figures["rmse"])
 
 
 def in_label_units(figures: Any, label_unit: float) -> Any:
