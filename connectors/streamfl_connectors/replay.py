@@ -65,6 +65,8 @@ def read(location: str, columns: Sequence[str] | None = None) -> ReplayTable:
             table = reader(path)
         except OSError as error:
             raise DataError(f"{location}: cannot be read: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise DataError(f"{location}: is not text in UTF-8") from None
         except (ValueError, KeyError, zipfile.BadZipFile) as error:
             raise DataError(f"{location}: cannot be read: {error}") from None
     if columns is not None:

@@ -10,7 +10,7 @@ import typer
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import load, systems_with
-from streamfl.simulation.pictures import can_draw
+from streamfl.simulation.pictures import can_draw, check_picture
 from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
@@ -35,8 +35,7 @@ def demo(
 ) -> None:
     """Run a federation in this process, on data that a package brings, and print a table of results and draw
     a picture."""
-    if out.suffix not in (".png", ".svg"):
-        raise ConfigurationError(f"--out {out}: a name ending in .png or .svg is expected")
+    check_picture(out, "--out")
     try:
         with progress(f"demo {system.value}"):
             report = load(_SYSTEMS[system.value].demo or "")(out, seed)

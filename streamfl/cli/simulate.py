@@ -48,12 +48,12 @@ def _simulate(
     with progress(f"reading {data}"):
         asked = SimulationOptions(config, data, label_told(config, data, label), seed, trace is not None)
         report = function(asked, **own_options(function, options, kind))
-    if trace is not None and not report.interrupted:
-        write_arrays(trace, {SYSTEM_ARRAY: np.array(system.name), **report.arrays})
     if format is OutputFormat.JSON:
         print_json(report.as_json())
     else:
         print_table(report.heading(), report.columns, report.rows, report.notes)
+    if trace is not None and not report.interrupted:
+        write_arrays(trace, {SYSTEM_ARRAY: np.array(system.name), **report.arrays})
     if report.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
 

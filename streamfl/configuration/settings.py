@@ -349,7 +349,8 @@ def _read_file(path: SettingsSource) -> dict[str, Any]:
     if isinstance(path, GivenSettings):
         return copy.deepcopy(dict(path))
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        # Some editors begin a file with a byte-order mark.
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

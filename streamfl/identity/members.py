@@ -96,7 +96,7 @@ class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_members(path: Path) -> Members:
     """The members' file; ConfigurationError says what is wrong with it."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

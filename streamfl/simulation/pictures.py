@@ -17,6 +17,7 @@ __all__ = [
     "STYLES",
     "can_draw",
     "check_can_draw",
+    "check_picture",
     "label_axes",
     "logarithmic",
     "new_picture",
@@ -40,6 +41,12 @@ def check_can_draw() -> None:
     """ConfigurationError if matplotlib is not installed."""
     if not can_draw():
         raise ConfigurationError("a picture needs matplotlib: pip install 'streamfl[plots]'")
+
+
+def check_picture(path: Path, option: str) -> None:
+    """ConfigurationError, before the run whose results it is to show, if the option names no picture."""
+    if path.suffix not in (".png", ".svg"):
+        raise ConfigurationError(f"{option} {path}: a name ending in .png or .svg is expected")
 
 
 def new_pyplot() -> Any:

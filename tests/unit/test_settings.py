@@ -258,6 +258,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     broken.write_text("[federation\n")
     with pytest.raises(ConfigurationError, match="is not TOML"):
         load_kind(broken)
+    broken.write_bytes(b"\xef\xbb\xbf[role]\r\nkind = 'pofmkl-server'\r\n")
+    assert load_kind(broken) == "pofmkl-server"
     broken.write_text("[federation]\n")
     with pytest.raises(ConfigurationError, match=r"role\.kind is missing"):
         load_kind(broken)

@@ -16,7 +16,7 @@ from streamfl.pofmkl.tools.comparison_picture import picture, sent_in_words
 from streamfl.pofmkl.tools.report import error_columns
 from streamfl.pofmkl.tools.streams import read_streams
 from streamfl.simulation.error_words import in_words
-from streamfl.simulation.pictures import check_can_draw
+from streamfl.simulation.pictures import check_can_draw, check_picture
 from streamfl.terminal.console import OutputFormat, print_json, print_table
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
@@ -41,17 +41,12 @@ def compare(
     """Run the methods and print their results. The arguments are the command's options."""
     if chart is not None:
         check_can_draw()
+        check_picture(chart, "--chart")
     with progress(f"reading {data}"):
         settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
     chosen = chosen_methods(methods, all_methods, delay_labels)
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
     contenders, interrupted = _run(problem, chosen)
-    if chart is not None and not interrupted:
-        try:
-            heading = f"{Path(data).name}: {settings.federation.clients} clients"
-            picture(contenders, chart, heading, streams.unit, streams.record_bytes)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"--chart {chart}: cannot be written: {error}") from None
     summaries = sorted_summaries(contenders)
     if format is OutputFormat.JSON:
         print_json(
@@ -73,6 +68,13 @@ def compare(
             columns(streams.unit, streams.record_bytes),
             summary_rows(summaries),
         )
+    # Whatever is wrong with the picture: the results have been printed.
+    if chart is not None and not interrupted:
+        try:
+            heading = f"{Path(data).name}: {settings.federation.clients} clients"
+            picture(contenders, chart, heading, streams.unit, streams.record_bytes)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"--chart {chart}: cannot be written: {error}") from None
     if interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
 

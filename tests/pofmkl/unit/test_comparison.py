@@ -304,3 +304,28 @@ def test_the_command_prints_one_object_and_draws(
     )
     assert code == 2
     assert "labels at once" in error
+
+
+@pytest.mark.parametrize(
+    ("chart", "printed", "told"),
+    [("chart.txt", False, "ending in .png or .svg"), ("nowhere/chart.png", True, "cannot be written")],
+)
+def test_a_picture_that_cannot_be_costs_no_results(
+    chart: str,
+    printed: bool,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Protects minutes of comparing: a name that is no picture's is told before the run, and a folder that is
+    not there after the results; they were thrown away."""
+    given = problem()
+    data, configuration = tmp_path / "data.npz", tmp_path / "client.toml"
+    np.savez(data, X=given.inputs.reshape(-1, 2), y=given.labels.ravel())
+    configuration.write_text(
+        f'[federation]\nname = "f"\nclients = {CLIENTS}\n[role]\nkind = "pofmkl-client"\n'
+    )
+    options = ("--data", data, "--methods", "running-mean", "--chart", tmp_path / chart)
+    code, out, error = run_command(monkeypatch, capsys, "compare", configuration, *options)
+    assert (code, "Methods on" in out, told in error) == (2, printed, True), error
