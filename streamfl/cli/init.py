@@ -328,7 +328,7 @@ def _settle(
 
 def _with_option(mistake: str) -> str:
     """The mistake, with the options that write the section if one is missing."""
-    missing = re.search(r"\b(\w+) is missing\b", mistake)
+    missing = re.search(r"\b(\w+) is missing: ", mistake)
     option = SECTIONS.get(missing[1]) if missing else None
     return mistake if option is None else f"{mistake}; say {option}"
 
