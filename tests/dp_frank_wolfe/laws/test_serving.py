@@ -141,6 +141,15 @@ def test_a_record_that_comes_again_costs_a_prediction_and_changes_none(tmp_path:
         spent = loop.party(party).ledger.spend.spent("somebody")
         assert spent == pytest.approx(sent * loop.public.prediction_cost(party))
     assert loop.members["party-0"].role.counts.unpredicted_entities == 1, "the third record found no budget"
+    told_of = {
+        party: [one.text for one in loop.party(party).outbox.notices.collect()] for party in loop.parties
+    }
+    assert told_of == {
+        "party-0": [
+            "a record gets no prediction: its entity has no budget for another one (serving.predictions)"
+        ],
+        "party-1": [],
+    }
     (published,) = loop.published("predictions")
     assert published["prediction"] == pytest.approx(loop.published("model")[-1]["intercept"] + sum(parts))
 
