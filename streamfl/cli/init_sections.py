@@ -249,7 +249,7 @@ def put_labels(
     own = "label_range" in section_class(settings, section).model_fields
     square = _put_loss(draft, settings, survey, loss)
     low, high = _range(survey.low, survey.high)
-    if survey.binary:
+    if survey.binary and square:
         told += '. They are 0 and 1: with [learning] loss = "logistic" predictions are probabilities'
         draft.put(section, "label", label, told)
     # In a section of their own, labels have a range with the square loss alone.

@@ -23,7 +23,7 @@ from streamfl.contract.role import (
 )
 from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.records.formats import Format, format_named
-from streamfl.records.keys import KeySection, key_writer
+from streamfl.records.keys import WITHOUT_KEY, KeySection, key_writer
 from streamfl.records.paths import ABSENT, named_in
 from streamfl.runtime.bus import BusUnavailable, Outgoing
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
@@ -130,7 +130,10 @@ class _Lines:
         except PeerError as error:
             if self._as_they_are:
                 return Outgoing(self._source.topic, key, value)
-            raise DataError(f"line {self._number}: {error}. --as-they-are writes such lines, too") from None
+            how = "--key FIELD makes a field's value the key. " if WITHOUT_KEY in error.text else ""
+            raise DataError(
+                f"line {self._number}: {error}. {how}--as-they-are writes such lines, too"
+            ) from None
         except IgnoredRecord:
             return Outgoing(self._source.topic, key, value)
         except NotYetReadable as error:

@@ -91,5 +91,10 @@ SYSTEM = System(
         "not_centred": Reason(
             "a party sends no means", "set its learning.intercept to true, or bring it to this release"
         ),
+        "unpredicted": Reason(
+            "a record gets no prediction: its entity has no budget for another one, or too many parts wait",
+            "a budget cannot be restored; write an entity's record once; serving.predictions says beforehand "
+            "how many an entity gets",
+        ),
     },
 )

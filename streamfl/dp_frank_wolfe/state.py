@@ -149,7 +149,10 @@ NAME = SERVER_STATE.row(
     "`window.limit` for each party. Beyond it a name is left out.",
 )
 ANNOUNCEMENTS = SERVER_STATE.row(
-    "announcements/PARTY", "How many announcements a party has sent.", "With each of them.", _EACH_PARTY
+    "announcements/PARTY",
+    "Which announcements of a party have come: the latest number, and the gaps before it.",
+    "With each of them.",
+    _EACH_PARTY,
 )
 MANIFEST = SERVER_STATE.row(
     "manifest/NUMBER",
@@ -211,7 +214,10 @@ PRODUCTS = SERVER_STATE.row(
     _EACH_PARTY_FRAGMENTED,
 )
 PARTIALS = SERVER_STATE.row(
-    "partials/PARTY", "How many parts of predictions a party has sent.", "With each of them.", _EACH_PARTY
+    "partials/PARTY",
+    "Which parts of predictions have come of a party: the latest number, and the gaps before it.",
+    "With each of them.",
+    _EACH_PARTY,
 )
 PARTIAL = SERVER_STATE.row(
     "partial/MODEL/ENTITY",

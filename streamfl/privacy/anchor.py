@@ -293,5 +293,5 @@ def _ends_before(number: int, have: int) -> str:
 def _further(have: int, known: int) -> str:
     return (
         f"the ledger file has {have} releases of another chain, the state has {known}, and none wait to be "
-        "repeated: the ledger's topic was rolled back or truncated"
+        "repeated: the ledger's topic was rolled back or truncated, or two workers use one ledger"
     )

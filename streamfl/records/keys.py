@@ -16,7 +16,7 @@ from streamfl.records.fields import name_in, shown
 from streamfl.records.paths import ABSENT, FieldPath, path_of
 from streamfl.records.topic import TopicSection
 
-__all__ = ["KeySection", "binary_hint", "key_reader", "key_writer", "remembered_key"]
+__all__ = ["WITHOUT_KEY", "KeySection", "binary_hint", "key_reader", "key_writer", "remembered_key"]
 
 THE_KEY = "the record key"
 WITHOUT_KEY = (

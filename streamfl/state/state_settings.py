@@ -174,8 +174,9 @@ def shown(value: Any) -> str:
 def _differences(remembered: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterable[Difference]:
     bounded = _bounded(settings)
     for key in sorted(remembered.keys() & settings.keys()):
-        # Compared as JSON, because a tuple became a list there.
-        if msgspec.json.encode(remembered[key]) != msgspec.json.encode(bounded[key]):
+        # Compared as JSON, because a tuple became a list there, and a table's keys were sorted.
+        old, new = (msgspec.json.encode(one[key], order="sorted") for one in (remembered, bounded))
+        if old != new:
             yield Difference(key, remembered[key], settings[key])
 
 

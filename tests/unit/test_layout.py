@@ -6,7 +6,7 @@ import pytest
 
 from streamfl import __version__
 from streamfl.contract.role import PeerError
-from streamfl.state.state_settings import LAYOUT_HEADER, RELEASE_HEADER, StateSettings
+from streamfl.state.state_settings import LAYOUT_HEADER, RELEASE_HEADER, StateSettings, decode_settings
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,18 @@ def test_what_is_written_is_read_by_who_wrote_it() -> None:
     made = StateSettings.of({"learning.rate": 1}, (), layout=3)
     assert made.unreadable(made.headers()) == ""
     assert made.unreadable(StateSettings.of({}, (), layout=4).headers())
+
+
+def test_the_order_of_a_table_is_no_difference() -> None:
+    """Protects every restart of a role whose settings have a table: TOML gives its keys no order, and the
+    record in the changelog has them sorted."""
+    made = StateSettings.of(
+        {"federation.columns": {"dairy": 3, "cellar": 2}, "samples.inputs": [{"b": 1, "a": 2}]}, ()
+    )
+    remembered = decode_settings(made.encode())
+    assert made.compare(remembered) == ([], [])
+    changed = StateSettings.of({"federation.columns": {"cellar": 3, "dairy": 2}}, ())
+    assert [one.key for one in changed.compare(remembered)[0]] == ["federation.columns"]
 
 
 def test_a_later_layout_is_named() -> None:

@@ -229,10 +229,9 @@ class PartyLedger:
         else:
             self._noting = True
             # Parts that were noted before a crash are sent again, before or after this. No fit is ahead then:
-            # see may_predict.
-            most = (
-                {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
-            )
+            # see may_predict. What is further came from a second worker, or is of a newer state.
+            other, waiting = (PREDICTIONS, self.waiting_predictions()) if lane == FITS else (FITS, 0)
+            most = {other: self.number(other) + waiting}
             self._outbox.ask(note_link, self._work(number, added.link, lane, self.head(lane), most), noted)
 
     def _add(self, lane: int, chain: ReleaseChain, window: int) -> None:

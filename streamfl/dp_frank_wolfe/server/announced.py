@@ -11,6 +11,7 @@ import msgspec
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
+from streamfl.dp_frank_wolfe.server.heard import Heard
 from streamfl.dp_frank_wolfe.state import ANNOUNCEMENTS, NAME
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
@@ -38,7 +39,7 @@ class Announced:
 
     def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: MemberCounts) -> None:
         self._kept_names = parts.named(NAME, check_name, object, self._restore_name)
-        self._kept_heard = parts.named(ANNOUNCEMENTS, check_name, int, self._restore_heard)
+        self._heard = Heard(parts, ANNOUNCEMENTS, parties, "announcements")
         self._place = {party: place for place, party in enumerate(parties)}
         self._limit = limit
         self._counts = counts
@@ -46,7 +47,6 @@ class Announced:
         # In the order in which the last party announced them, which is the order of their last writing.
         self._complete: dict[str, None] = {}
         self._waiting = dict.fromkeys(parties, 0)
-        self._heard = dict.fromkeys(parties, 0)
         self.completed = 0
         """How many names became complete in this process."""
 
@@ -69,9 +69,7 @@ class Announced:
 
         number: counts the party's announcements from 1.
         """
-        names, is_new = told.names, number > self._heard[party]
-        if number > self._heard[party] + 1:
-            raise PeerError("implausible", f"announcement {number} of {party!r} after {self._heard[party]}")
+        names, is_new = told.names, self._heard.is_new(party, number)
         if any(len(name.encode()) > LONGEST_ENTITY for name in names):
             raise PeerError("malformed", f"{party!r} announces a name of more than {LONGEST_ENTITY} bytes")
         if len(set(names)) < len(names):
@@ -85,8 +83,7 @@ class Announced:
         numbers = {name: told.first and told.first + later for later, name in enumerate(names)}
         again = [name for name, known in before.items() if known not in (None, numbers[name])]
         fresh = [name for name, known in before.items() if known is None and is_new]
-        # The announcement counts even if names are left out: if it were refused, all later ones would be
-        # refused too.
+        # The announcement counts even if names are left out.
         room = self._limit - self._waiting[party]
         self._counts.left_out_entities += max(0, len(fresh) - room)
         fresh = fresh[: max(0, room)]
@@ -100,8 +97,7 @@ class Announced:
             self._kept_names.remember(name, known)
         self._waiting[party] += len(fresh)
         if is_new:
-            self._heard[party] = number
-            self._kept_heard.remember(party, number)
+            self._heard.take(party, number)
         return is_new
 
     def draw(self, count: int) -> dict[str, dict[str, int]]:
@@ -134,11 +130,6 @@ class Announced:
             self._waiting[party] += number is not None
         if None not in known:
             self._complete[name] = None
-
-    def _restore_heard(self, party: str, number: int) -> None:
-        if party not in self._heard:
-            raise PeerError("malformed", f"announcements of {party[:60]!r}, which is not a party")
-        self._heard[party] = msgspec.convert(number, Count)
 
     def measure(self) -> Iterator[Measurement]:
         yield ServerMetrics.waiting_entities(len(self._names))

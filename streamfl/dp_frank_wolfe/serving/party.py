@@ -31,6 +31,9 @@ __all__ = ["Serving"]
 # Most parts sent in a tick. The others wait for the next one, so that no step is too large to be committed.
 TOLD_AT_ONCE = 1_000
 
+BUDGET_IS_SPENT = "its entity has no budget for another one (serving.predictions)"
+LIMIT_WAITS = "as many parts of predictions as window.limit wait to be sent"
+
 
 class _Due(msgspec.Struct, array_like=True, frozen=True):
     """A part to be sent.
@@ -101,8 +104,12 @@ class Serving:
         if not version:
             counts.early_records += 1
             return
-        if len(self._due) >= self._limit or not self._charge(entity):
+        full = len(self._due) >= self._limit
+        if full or not self._charge(entity):
             counts.unpredicted_entities += 1
+            self._task.outbox.notices.say(
+                "unpredicted", f"a record gets no prediction: {LIMIT_WAITS if full else BUDGET_IS_SPENT}"
+            )
             return
         self._latest += 1
         self._due[self._latest] = _Due(entity, version, *self._made(version, entity, columns))

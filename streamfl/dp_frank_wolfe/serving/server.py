@@ -11,6 +11,7 @@ from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
+from streamfl.dp_frank_wolfe.server.heard import Heard
 from streamfl.dp_frank_wolfe.serving.partials import largest_partial
 from streamfl.dp_frank_wolfe.state import INTERCEPT, PARTIAL, PARTIALS
 from streamfl.encoding.changelog_checks import Time, check_name, check_number, check_within
@@ -58,7 +59,7 @@ class Partials:
 
     def __init__(self, public: Public, parts: ChangedParts, outbox: Outbox[MemberCounts]) -> None:
         self._public = public
-        self._kept_heard = parts.named(PARTIALS, check_name, int, self._restore_heard)
+        self._heard = Heard(parts, PARTIALS, public.parties, "parts of predictions")
         self._kept_waiting = parts.named(PARTIAL, bytes.decode, _Waiting, self._restore_waiting)
         self._kept_intercepts = parts.named(INTERCEPT, check_number, float, self._restore_intercept)
         self._outbox = outbox
@@ -70,7 +71,6 @@ class Partials:
         self._carry = settings.predictions.carried(by_party=False)
         # By model of the first part and entity, in the order in which their latest parts came.
         self._waiting: dict[tuple[int, str], _Waiting] = {}
-        self._heard = dict.fromkeys(public.parties, 0)
         # Intercepts by version, of the models that parts may still use.
         self._intercepts: dict[int, float] = {}
 
@@ -88,15 +88,11 @@ class Partials:
             raise PeerError("configuration", 'a part of a prediction, and serving.mode = "off"')
         partial: Partial = read_content(message.content, Partial)
         number = message.iteration
-        if number <= self._heard[party]:
+        if not self._heard.is_new(party, number):
             return False
         has_before = partial.before is not None
         may_have = partial.model > 1 and self._public.settings.serving.mode == "exact"
-        if (
-            number != self._heard[party] + 1
-            or not 0 < partial.model <= model
-            or (has_before and not may_have)
-        ):
+        if not 0 < partial.model <= model or (has_before and not may_have):
             raise PeerError(
                 "implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it"
             )
@@ -108,8 +104,7 @@ class Partials:
             most,
             "a part of a prediction",
         )
-        self._heard[party] = number
-        self._kept_heard.remember(party, number)
+        self._heard.take(party, number)
         place = self._place(party, partial.entity, part)
         if place is None or part.model <= model - MODELS_KEPT:
             self._outbox.counts.expired_predictions += 1
@@ -149,11 +144,6 @@ class Partials:
     def set_back(self, now: float) -> None:
         for place in set_back(self._waiting, now):
             self._kept_waiting.remember(_key(place), self._waiting[place])
-
-    def _restore_heard(self, party: str, number: int) -> None:
-        if party not in self._heard:
-            raise PeerError("malformed", f"parts of predictions of {party[:60]!r}, which is not a party")
-        self._heard[party] = msgspec.convert(number, Count)
 
     def _restore_intercept(self, version: int, found: float) -> None:
         most = 1 + self._public.settings.learning.radius

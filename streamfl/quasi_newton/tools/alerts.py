@@ -33,8 +33,10 @@ ALERTS = (
         "warning",
         "The training of {{ $labels.federation }} has made no progress for two hours.",
         "The previous model keeps scoring. The training waits, and loses nothing.",
-        "Check which party is not ready or does not run, and /readyz of the coordinator. If all work, a "
-        "round takes longer than this: use a smaller batch or shorter keys.",
+        "Check which party is not ready or does not run, and /readyz of the coordinator. If "
+        "streamfl_deleted_unread_records_total of a member has grown, a message is gone and the training "
+        "cannot go on: another key ends it, and the next begins by itself. If all work, a round takes longer "
+        "than this: use a smaller batch or shorter keys.",
     ),
     Alert(
         "StreamflPartyWaits",

@@ -10,6 +10,7 @@ import pytest
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 
 from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS
 from streamfl.privacy.anchor import Anchor
 
 OTHERS = [f"other {name}" for name in NAMES]
@@ -66,6 +67,21 @@ def test_no_prediction_follows_fits_that_were_forgotten(tmp_path: Path) -> None:
     back = Driver(party.settings, old)
     assert show(back, NAMES) == []
     assert back.task.serving.wake_at is None
+
+
+def test_no_prediction_follows_a_fit_of_a_second_worker(tmp_path: Path) -> None:
+    """Protects entities from two workers on one ledger, one that fits and one that predicts: each charged
+    them as if the other had not."""
+    party = predicting(tmp_path)
+    second = Driver(party.settings, dict(party.state))
+    assert [message.kind for message in show(party, NAMES[:1])] == ["partial"]
+    show(second, NAMES[:1])
+    told = second.feed([second.manifest(2, OTHERS)])
+    assert [message.kind for message in told] == ["frozen"], second.role.trouble
+    links = Anchor.open(tmp_path / "ledger", "people", "a").links(PREDICTIONS)
+    assert show(party, NAMES[1:]) == []
+    assert "two workers use one ledger" in (party.role.trouble or "")
+    assert Anchor.open(tmp_path / "ledger", "people", "a").links(PREDICTIONS) == links
 
 
 @pytest.mark.parametrize("lost", [["partial"], ["frozen"], ["partial", "frozen"]])

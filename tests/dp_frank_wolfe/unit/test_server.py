@@ -312,7 +312,6 @@ WRONG: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("another_answer", "frozen", Frozen(bytes(32)), {}),
     ("malformed", "entities", Entities(["a", "a"]), {"window": 0, "iteration": 2}),
     ("malformed", "entities", Entities(["\N{SNOWMAN}" * 100]), {"window": 0, "iteration": 2}),
-    ("implausible", "entities", Entities(["a"]), {"window": 0, "iteration": 3}),
     ("configuration", "partial", Partial("a", 1, 0.5), {"window": 0, "iteration": 1}),
 ]
 
@@ -333,6 +332,39 @@ def test_what_is_wrong_is_refused_and_changes_nothing(
     answer = found["party-0"].hear(ask)
     assert answer is not None
     assert server.hear("party-0", answer[0], answer[1], 1, 0) == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_follows_a_lost_announcement_is_taken(restart: bool) -> None:
+    """Protects all later windows: the record of an announcement was deleted unread, or refused and replayed
+    when its cause was gone."""
+    server, _ = begun()
+    names = [f"later-{number}" for number in range(3 * ROWS)]
+    for party in server.public.parties:
+        lost, kept = (2, 3) if party == "party-0" else (0, 2)
+        assert server.hear(party, "entities", Entities(names[ROWS:], 1_000), 0, kept) == []
+        assert server.task.announced.complete == (0 if lost else 2 * ROWS)
+        if restart:
+            server.restart()
+    assert server.hear("party-1", "entities", Entities(names[:ROWS], 2_000), 0, 3) == []
+    for _ in range(2):
+        assert server.hear("party-0", "entities", Entities(names[:ROWS], 2_000), 0, 2) == []
+        assert server.task.announced.complete == 3 * ROWS
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_follows_a_lost_part_is_predicted(restart: bool) -> None:
+    """Protects serving: each request costs budget, and after one lost part no later one was predicted."""
+    server, found = begun(serving={"mode": "exact"}, privacy=EXACT)
+    converse(server, found)
+    server.published.clear()
+    for entity, numbers in {"a": (1, 1), "c": (3, 3), "b": (2, 2)}.items():
+        for _ in range(2):
+            for party, number in zip(server.public.parties, numbers, strict=True):
+                assert server.hear(party, "partial", Partial(entity, 1, 0.25), 0, number) == []
+                if restart:
+                    server.restart()
+    assert [key for channel, key, _ in server.published if channel == "predictions"] == ["a", "c", "b"]
 
 
 def test_columns_beyond_the_quota_are_refused() -> None:

@@ -108,6 +108,19 @@ def _plant(
 ROWS = "\n".join(json.dumps({"device": f"press-{n % 2}", "x": n / 10, "y": n}) for n in range(10)) + "\n"
 
 
+def test_a_key_that_no_field_gives_is_asked_for_by_its_option(plant: Plant) -> None:
+    """Protects the first records of a role whose name is the record's key: a topic that is rekeyed by a
+    process of its own is not what somebody needs who writes lines by hand."""
+    plant.client.write_text(plant.client.read_text().replace('client = "device"\n', ""))
+    code, _, error = plant("write", plant.client, stdin=ROWS)
+    assert code == 5
+    assert "--key FIELD" in error
+    plant.said("write", plant.client, "--key", "device", stdin=ROWS)
+    code, _, error = plant("write", plant.client, "--key", "device", stdin='{"device": "a", "x": "many"}')
+    assert code == 5
+    assert "--key" not in error
+
+
 def test_lines_become_samples_and_predictions_become_lines(plant: Plant) -> None:
     """Protects whoever has no tool but this one: what is written is learnt from, and what is predicted can be
     read."""
