@@ -11,7 +11,7 @@ import msgspec
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
-from streamfl.dp_frank_wolfe.server.heard import Heard
+from streamfl.dp_frank_wolfe.server.received_messages import ReceivedMessages
 from streamfl.dp_frank_wolfe.state import ANNOUNCEMENTS, NAME
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
@@ -39,7 +39,7 @@ class Announced:
 
     def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: MemberCounts) -> None:
         self._kept_names = parts.named(NAME, check_name, object, self._restore_name)
-        self._heard = Heard(parts, ANNOUNCEMENTS, parties, "announcements")
+        self._received = ReceivedMessages(parts, ANNOUNCEMENTS, parties, "announcements")
         self._place = {party: place for place, party in enumerate(parties)}
         self._limit = limit
         self._counts = counts
@@ -69,7 +69,7 @@ class Announced:
 
         number: counts the party's announcements from 1.
         """
-        names, is_new = told.names, self._heard.is_new(party, number)
+        names, is_new = told.names, self._received.is_new(party, number)
         if any(len(name.encode()) > LONGEST_ENTITY for name in names):
             raise PeerError("malformed", f"{party!r} announces a name of more than {LONGEST_ENTITY} bytes")
         if len(set(names)) < len(names):
@@ -97,7 +97,7 @@ class Announced:
             self._kept_names.remember(name, known)
         self._waiting[party] += len(fresh)
         if is_new:
-            self._heard.take(party, number)
+            self._received.take(party, number)
         return is_new
 
     def draw(self, count: int) -> dict[str, dict[str, int]]:

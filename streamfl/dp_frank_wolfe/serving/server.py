@@ -11,7 +11,7 @@ from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
-from streamfl.dp_frank_wolfe.server.heard import Heard
+from streamfl.dp_frank_wolfe.server.received_messages import ReceivedMessages
 from streamfl.dp_frank_wolfe.serving.partials import largest_partial
 from streamfl.dp_frank_wolfe.state import INTERCEPT, PARTIAL, PARTIALS
 from streamfl.encoding.changelog_checks import Time, check_name, check_number, check_within
@@ -59,7 +59,7 @@ class Partials:
 
     def __init__(self, public: Public, parts: ChangedParts, outbox: Outbox[MemberCounts]) -> None:
         self._public = public
-        self._heard = Heard(parts, PARTIALS, public.parties, "parts of predictions")
+        self._received = ReceivedMessages(parts, PARTIALS, public.parties, "parts of predictions")
         self._kept_waiting = parts.named(PARTIAL, bytes.decode, _Waiting, self._restore_waiting)
         self._kept_intercepts = parts.named(INTERCEPT, check_number, float, self._restore_intercept)
         self._outbox = outbox
@@ -88,7 +88,7 @@ class Partials:
             raise PeerError("configuration", 'a part of a prediction, and serving.mode = "off"')
         partial: Partial = read_content(message.content, Partial)
         number = message.iteration
-        if not self._heard.is_new(party, number):
+        if not self._received.is_new(party, number):
             return False
         has_before = partial.before is not None
         may_have = partial.model > 1 and self._public.settings.serving.mode == "exact"
@@ -104,7 +104,7 @@ class Partials:
             most,
             "a part of a prediction",
         )
-        self._heard.take(party, number)
+        self._received.take(party, number)
         place = self._place(party, partial.entity, part)
         if place is None or part.model <= model - MODELS_KEPT:
             self._outbox.counts.expired_predictions += 1

@@ -12,13 +12,13 @@ from streamfl.encoding.wire import Count
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.table import StateRow
 
-__all__ = ["Heard"]
+__all__ = ["ReceivedMessages"]
 
 # Most gaps of a party that are remembered. Beyond it the shortest is closed: its messages count as come.
 MOST_GAPS = 256
 
 
-class Heard:
+class ReceivedMessages:
     """The owner of the numbers under which each party's messages have come, from 1.
 
     A number may be missing: its record was deleted unread, or was refused and comes again from the dead

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfl.contract.role import PeerError
-from streamfl.dp_frank_wolfe.server.heard import MOST_GAPS, Heard
+from streamfl.dp_frank_wolfe.server.received_messages import MOST_GAPS, ReceivedMessages
 from streamfl.dp_frank_wolfe.state import ANNOUNCEMENTS
 from streamfl.state.changelog import ChangedParts
 
 
-def heard(state: dict[bytes, bytes | None]) -> tuple[ChangedParts, Heard]:
+def received(state: dict[bytes, bytes | None]) -> tuple[ChangedParts, ReceivedMessages]:
     parts = ChangedParts()
-    made = Heard(parts, ANNOUNCEMENTS, ["a", "b"], "announcements")
+    made = ReceivedMessages(parts, ANNOUNCEMENTS, ["a", "b"], "announcements")
     for key, value in state.items():
         assert value is not None
         parts.restore(key, value)
@@ -29,18 +29,18 @@ def test_each_number_is_new_once(numbers: list[int]) -> None:
     state: dict[bytes, bytes | None] = {}
     came = set[int]()
     for number in numbers:
-        parts, made = heard(state)
+        parts, made = received(state)
         assert [one for one in range(1, 45) if not made.is_new("a", one)] == sorted(came)
         if made.is_new("a", number):
             made.take("a", number)
             came.add(number)
         state.update(parts.changed_state())
-    assert heard(state)[1].is_new("b", 1)
+    assert received(state)[1].is_new("b", 1)
 
 
 def test_without_gaps_it_remembers_a_number() -> None:
     """Protects states of earlier releases, and the way back to one."""
-    parts, made = heard({b"announcements/a": msgspec.msgpack.encode(7)})
+    parts, made = received({b"announcements/a": msgspec.msgpack.encode(7)})
     assert not made.is_new("a", 7)
     made.take("a", 8)
     assert parts.changed_state() == [(b"announcements/a", msgspec.msgpack.encode(8))]
@@ -49,7 +49,7 @@ def test_without_gaps_it_remembers_a_number() -> None:
 def test_a_flood_of_gaps_closes_the_shortest() -> None:
     """Protects memory from a stranger who leaves gaps, and the party from being taken for one that has sent
     all that the stranger left out."""
-    parts, made = heard({})
+    parts, made = received({})
     made.take("a", 1000)
     for number in range(1002, 1002 + 4 * MOST_GAPS, 2):
         made.take("a", number)
@@ -63,4 +63,4 @@ def test_a_flood_of_gaps_closes_the_shortest() -> None:
 def test_state_that_was_never_written_is_refused(value: object) -> None:
     """Protects from damage: a value that no release writes is no state."""
     with pytest.raises((PeerError, ValueError)):
-        heard({b"announcements/a": msgspec.msgpack.encode(value)})
+        received({b"announcements/a": msgspec.msgpack.encode(value)})
