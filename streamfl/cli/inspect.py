@@ -193,7 +193,7 @@ def _places(
     committed = bus.committed(configured.settings.group)
     for source in configured.kind.channels(configured.settings).inputs.values():
         begins = bus.offsets(source.topic, float("-inf"))
-        for partition, end in bus.offsets(source.topic, float("inf")).items():
+        for partition, end in sorted(bus.offsets(source.topic, float("inf")).items()):
             place = source.topic, partition
             position = positions.get(place)
             gone = 0 if position is None else max(0, begins[partition] - position)
