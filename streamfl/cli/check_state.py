@@ -15,7 +15,7 @@ from streamfl.cli.preflight import Configured, counted
 from streamfl.contract.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.dealing import added, dealt_over
-from streamfl.runtime.input_topics import is_fact, unread_of
+from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.state.table import StateTable
@@ -108,6 +108,15 @@ def look_at_offsets(
     # A running worker has logged this itself, and commits its state a moment before its offsets can be seen.
     if not remembered.positions or bus.members(group):
         return
+    if remade := _remade(bus, remembered):
+        yield Finding(
+            f"offsets of {group}",
+            False,
+            f"{', '.join(remade)} was deleted and created again since it was last read: the positions in the "
+            "state belong to the old topic",
+            f"start over: {ways_to_begin_anew(channels, group)}",
+        )
+        return
     offsets = bus.committed(group)
     others = [
         f"{topic}-{partition}: offset {offsets.get((topic, partition), 'none')}, taken up to {position}"
@@ -129,6 +138,16 @@ def look_at_offsets(
         "nothing, to continue from the state; to read again from these offsets, start over: "
         f"{ways_to_begin_anew(channels, group)}",
     )
+
+
+def _remade(bus: Bus, remembered: ChangelogContents) -> list[str]:
+    """The inputs that are other topics than those that were read."""
+    topics, read = InputTopics(), {topic for topic, _ in remembered.positions}
+    topics.are({name: state.identity for name, state in bus.describe(read).items()})
+    for (name, partition), value in remembered.facts.items():
+        topics.restored(partition, name, value)
+    partitions = {partition for _, partition in remembered.positions}
+    return sorted({topic for partition in partitions for topic, _ in topics.remade(partition, read)})
 
 
 def look_at_deleted(bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:

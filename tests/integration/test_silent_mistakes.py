@@ -164,3 +164,30 @@ def test_offsets_that_were_reset_by_hand_are_told(
         with closing(plant.worker(bus)) as worker:
             work(worker, 30)
         assert len(list(bus.read(f"{plant.name}.predictions"))) == 60
+
+
+def test_check_tells_of_an_input_that_was_made_again(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects users from a check that says that the state goes on, where a worker will refuse to."""
+    plant = Plant(tmp_path, broker, 'label = "y"')
+    topics = ("topics", plant.config, "--create-inputs", "--partitions", 2)
+    assert run_command(monkeypatch, capsys, *topics)[0] == 0
+    topic = f"{plant.name}-readings"
+    with (
+        closing(connect(broker.url)) as bus,
+        closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin,
+    ):
+        bus.write([plant.sample(number, SITES[number % 5], y=0.5) for number in range(20)])
+        with closing(plant.worker(bus)) as worker:
+            work(worker, 20)
+        admin.delete_topics([topic])
+        deadline = time.monotonic() + 30
+        while bus.describe([topic]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert run_command(monkeypatch, capsys, *topics)[0] == 0
+        code, out, _ = run_command(monkeypatch, capsys, "check", plant.config, "--format", "json")
+    told = {one["check"]: one for one in json.loads(out)["checks"]}[f"offsets of {plant.settings.group}"]
+    assert (code, told["passed"]) == (4, False)
+    assert told["detail"].startswith(f"{topic} was deleted and created again since it was last read")
+    assert f"{plant.name}.pofmkl-client.state" in told["remedy"]
