@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from streamfl.roles.rhythm import Rhythm
@@ -17,14 +16,14 @@ class LabelPause:
 
     >>> pause = LabelPause()
     >>> for second in range(0, 600, 10):
-    ...     pause.came(float(second))
+    ...     pause.came(float(second), now=float(second))
     >>> pause.wake_at
     650.0
     >>> pause.look(650.0)
-    >>> pause.told(lambda: 7)
-    'no label has come since 1970-01-01T00:09:50Z, longer than usual: 7 entities lack theirs'
-    >>> pause.came(651.0)
-    >>> pause.told(lambda: 7)
+    >>> pause.told
+    'no label has come since 1970-01-01T00:09:50Z, longer than usual'
+    >>> pause.came(651.0, now=651.0)
+    >>> pause.told
     """
 
     def __init__(self) -> None:
@@ -36,10 +35,10 @@ class LabelPause:
         """When to call :meth:`look`; None if no label is overdue before another one comes."""
         return None if self._is_unusual else self._rhythm.overdue_at
 
-    def came(self, now: float) -> None:
-        """A label came."""
+    def came(self, written_at: float, now: float) -> None:
+        """A label came. written_at: when it was written."""
         self._rhythm.set_back(now)
-        self._rhythm.came(now, now)
+        self._rhythm.came(min(written_at, now), now)
         self._is_unusual = False
 
     def look(self, now: float) -> None:
@@ -48,15 +47,10 @@ class LabelPause:
         overdue_at = self._rhythm.overdue_at
         self._is_unusual = overdue_at is not None and now >= overdue_at
 
-    def told(self, lacking: Callable[[], int]) -> str | None:
-        """A sentence on since when no label came; None: nothing is unusual, or none is lacking.
-
-        lacking: says how many entities have no label; it is asked only while the pause is unusual.
-        """
-        if not self._is_unusual or self._rhythm.heard is None or not (count := lacking()):
+    @property
+    def told(self) -> str | None:
+        """A sentence on since when no label came; None: nothing is unusual."""
+        if not self._is_unusual or self._rhythm.heard is None:
             return None
         since = datetime.fromtimestamp(self._rhythm.heard, UTC)
-        return (
-            f"no label has come since {since:%Y-%m-%dT%H:%M:%SZ}, longer than usual: "
-            f"{count:,} entities lack theirs"
-        )
+        return f"no label has come since {since:%Y-%m-%dT%H:%M:%SZ}, longer than usual"

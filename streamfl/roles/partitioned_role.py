@@ -210,11 +210,12 @@ class PartitionedRole(TaskRole[One]):
 
     @property
     def backlog(self) -> str | None:
-        for task in self._tasks.values():
-            told = (self._reply_deadline.waits_for(task.owing) if task.owed else None) or task.awaited
-            if told is not None:
-                return told
-        return None
+        told = map(self._awaited_by, self._tasks.values())
+        return next((one for one in told if one is not None), None)
+
+    def _awaited_by(self, task: One) -> str | None:
+        late = self._reply_deadline.waits_for(lambda: task.owing) if task.owed else None
+        return late or task.awaited
 
     @property
     def trouble(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from streamfl.roles.rhythm import FORGETTING, LEAST, TIMES
@@ -28,7 +28,7 @@ class ReplyDeadline:
     160.0
     >>> deadline.asked(155.0)
     >>> deadline.look(160.0)
-    >>> deadline.waits_for(["bank"]), deadline.wake_at
+    >>> deadline.waits_for(lambda: ["bank"]), deadline.wake_at
     ('waits for bank since 1970-01-01T00:01:40Z, longer than usual', 200.0)
     >>> deadline.look(200.0)
     >>> deadline.overdue, deadline.wake_at
@@ -61,12 +61,12 @@ class ReplyDeadline:
         first = self._early and not self._looked
         return self._since + (min(self.patience, self._allowed) if first else self.patience)
 
-    def waits_for(self, names: Sequence[str]) -> str | None:
+    def waits_for(self, owing: Callable[[], Sequence[str]]) -> str | None:
         """A sentence on who is waited for, once that takes notably longer than usual; None: it does not.
 
-        names: who has to answer.
+        owing: says who has to answer.
         """
-        if self._since is None or not self._is_late or not names:
+        if self._since is None or not self._is_late or not (names := owing()):
             return None
         since = datetime.fromtimestamp(self._since, UTC)
         return f"waits for {', '.join(names)} since {since:%Y-%m-%dT%H:%M:%SZ}, longer than usual"

@@ -77,11 +77,6 @@ class Forecasts(ExpiringEntries[EntityForecast]):
         """Since when the first of these waits."""
         return self._entries[next(iter(self._gathered))].since if self._gathered else None
 
-    @property
-    def unlabelled(self) -> int:
-        """Entities whose label has not come."""
-        return sum(one.label is None for one in self._entries.values())
-
     def is_asked_for(self, entity: str) -> bool:
         """Whether the parties were asked for the entity, and have not answered."""
         found = self._entries.get(entity)

@@ -102,12 +102,8 @@ class FdsklWorker(TaskRole[WorkerPartition]):
         if not self.settings.is_active:
             told = [task.awaited for task in self._tasks.values()]
         late = self._reply_deadline.waits_for(self._owing)
-        pause = self._label_pause.told(
-            lambda: sum(active.forecasts.unlabelled for active in self._actives.values())
-        )
-        return next((one for one in [late, *told, pause] if one is not None), None)
+        return next((one for one in [late, *told, self._label_pause.told] if one is not None), None)
 
-    @property
     def _owing(self) -> list[str]:
         """The parties that still have to answer this one."""
         parties, tasks = self.settings.federation.parties, self._tasks.values()
@@ -156,7 +152,7 @@ class FdsklWorker(TaskRole[WorkerPartition]):
         for received in batch:
             if isinstance(received.message, Label):
                 self._actives[received.partition].catch_up.rest += 1
-                self._label_pause.came(now)
+                self._label_pause.came(time_written(received.record.timestamp, now), now)
         for received in batch:
             try:
                 self._take(received, now)

@@ -36,6 +36,7 @@ from streamfl.privacy.ledger import promise_ended
 from streamfl.records.labels import Label
 from streamfl.roles.label_pause import LabelPause
 from streamfl.roles.task_role import TaskRole
+from streamfl.state.clock_guard import time_written
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import NOTHING
 from streamfl.vafl.coordinator.figures import CoordinatorFigures
@@ -99,8 +100,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
     def backlog(self) -> str | None:
         tasks = self._tasks.values()
         told = [] if self._figures.learnt else [task.awaited for task in tasks]
-        pause = self._label_pause.told(lambda: sum(task.entities.lacking()[0] for task in tasks))
-        return next((one for one in [*told, pause] if one is not None), None)
+        return next((one for one in [*told, self._label_pause.told] if one is not None), None)
 
     @property
     def trouble(self) -> str | None:
@@ -191,10 +191,14 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
                 replies += self._take_embeddings(task, self._numbers[channel], shown[: len(run)], now)
                 shown = shown[len(run) :]
             else:
-                replies += self._take_labels(task, [one.message for one in run], now)
+                written_at = max(time_written(one.record.timestamp, now) for one in run)
+                replies += self._take_labels(task, [one.message for one in run], written_at, now)
         return replies
 
-    def _take_labels(self, task: CoordinatorPartition, labels: list[Label], now: float) -> list[Send]:
+    def _take_labels(
+        self, task: CoordinatorPartition, labels: list[Label], written_at: float, now: float
+    ) -> list[Send]:
+        """Take labels. written_at: when the newest of them was written."""
         sends: list[Send] = []
         begin = 0
         while begin < len(labels):
@@ -206,7 +210,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
                 continue
             names, values = [one.client for one in taken], np.array([one.label for one in taken])
             self._watch.labelled(task.partition, names)
-            self._label_pause.came(now)
+            self._label_pause.came(written_at, now)
             self._figures.labels += len(names)
             task.entities.label(rows, values)
             predicted, outputs = task.entities.last_outputs(rows)

@@ -205,7 +205,7 @@ def test_labels_that_stop_are_told() -> None:
         found.run(0.5)
         found.now += 0.5
     assert str(found.active.backlog).startswith("no label has come since ")
-    assert str(found.active.backlog).endswith("longer than usual: 200 entities lack theirs")
+    assert str(found.active.backlog).endswith("longer than usual")
     found.write_labels([300])
     found.run(0.5)
     assert found.active.backlog is None
