@@ -34,7 +34,14 @@ from streamfl.identity import Member, load_identity
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.rights import Guarded
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list
+from streamfl.terminal.console import (
+    ConfigArgument,
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_list,
+    until_nobody_reads,
+)
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
 
@@ -46,10 +53,11 @@ def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> 
     (cluster) or 4."""
     findings: list[Finding] = []
     code = _look(config, findings)
-    if format is OutputFormat.JSON:
-        print_json({"ok": code == 0, "checks": [asdict(found) for found in findings]})
-    else:
-        print_list(f"Check of {config}", as_list(findings))
+    with until_nobody_reads():
+        if format is OutputFormat.JSON:
+            print_json({"ok": code == 0, "checks": [asdict(found) for found in findings]})
+        else:
+            print_list(f"Check of {config}", as_list(findings))
     if code:
         raise typer.Exit(code)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from streamfl.cli.check_shape import look_at_join, look_at_shape, spread
@@ -33,6 +32,7 @@ from streamfl.records.keys import KeySection, binary_hint
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.runtime.bus import Bus, TopicState, Unreadable
+from streamfl.terminal.printable import valid_date
 
 __all__ = ["CannotBegin", "look_at_inputs"]
 
@@ -128,7 +128,7 @@ def _decoded(
         return Finding(check, not (wrong or awaited), detail, remedy if wrong or awaited else "")
     # A peer's messages, which nobody corrects: what counts is how the peer writes now.
     latest = max(record.timestamp for record, _ in wrong)
-    detail += f"; the last of them was written at {datetime.fromtimestamp(latest, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    detail += f"; the last of them was written at {valid_date(latest):%Y-%m-%dT%H:%M:%SZ}"
     if _are_over([record for record, _ in wrong], records, remembered):
         told = f"nothing: workers have put them into {configured.settings.dead_letters}, and read on"
         return Finding(check, True, f"{detail}, and later ones are readable", told, warns=True)

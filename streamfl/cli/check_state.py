@@ -52,10 +52,13 @@ class ChangelogContents:
     refused: bool = False
 
     def note_position(self, record: Record) -> None:
-        """Note a worker's record of a position. A damaged one is skipped here; the worker will refuse it."""
-        if record.value is not None and len(record.value) == 8:
-            topic = (record.key or b"").removeprefix(POSITION_KEY).decode(errors="replace")
-            held = self.facts if is_fact(topic) else self.positions
+        """Note a worker's record of a position, or that an operator deleted it. A damaged one is skipped
+        here; the worker will refuse it."""
+        topic = (record.key or b"").removeprefix(POSITION_KEY).decode(errors="replace")
+        held = self.facts if is_fact(topic) else self.positions
+        if record.value is None:
+            held.pop((topic, record.partition), None)
+        elif len(record.value) == 8:
             held[topic, record.partition] = int.from_bytes(record.value, "little", signed=True)
 
 

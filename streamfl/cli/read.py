@@ -6,12 +6,11 @@ import base64
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from streamfl.cli.dead_letters.show import LATEST_TIME, SHOWN, show
+from streamfl.cli.dead_letters.show import SHOWN, show
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import read_configuration
 from streamfl.connection import Connection, DecodedRecord
@@ -26,7 +25,7 @@ from streamfl.terminal.console import (
     print_table,
     until_nobody_reads,
 )
-from streamfl.terminal.printable import printable
+from streamfl.terminal.printable import printable, valid_date
 
 __all__ = ["as_cells", "read", "records_of", "time_of", "updates"]
 
@@ -190,11 +189,9 @@ def as_cells(record: Record, said: Any, columns: Sequence[str]) -> tuple[str, ..
 
 
 def time_of(record: Record | DecodedRecord) -> str:
-    """When the record was written, limited to valid dates: the writer may give a record any time."""
+    """When the record was written."""
     seconds = record.timestamp if isinstance(record, Record) else record.time
-    return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME), UTC).isoformat(
-        sep=" ", timespec="seconds"
-    )[:-6]
+    return valid_date(seconds).isoformat(sep=" ", timespec="seconds")[:-6]
 
 
 def _cell(value: Any) -> str:

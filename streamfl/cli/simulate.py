@@ -13,7 +13,14 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import find_system, load, parts_of_systems
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
 from streamfl.simulation.system_tools import SYSTEM_ARRAY, SimulationOptions, write_arrays
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.terminal.console import (
+    ConfigArgument,
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_table,
+    until_nobody_reads,
+)
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
 
@@ -48,10 +55,11 @@ def _simulate(
     with progress(f"reading {data}"):
         asked = SimulationOptions(config, data, label_told(config, data, label), seed, trace is not None)
         report = function(asked, **own_options(function, options, kind))
-    if format is OutputFormat.JSON:
-        print_json(report.as_json())
-    else:
-        print_table(report.heading(), report.columns, report.rows, report.notes)
+    with until_nobody_reads():
+        if format is OutputFormat.JSON:
+            print_json(report.as_json())
+        else:
+            print_table(report.heading(), report.columns, report.rows, report.notes)
     if trace is not None and not report.interrupted:
         write_arrays(trace, {SYSTEM_ARRAY: np.array(system.name), **report.arrays})
     if report.interrupted:

@@ -38,6 +38,8 @@ IDENTITY_BYTES = 16
 RECORD_BYTES = 1 + NUMBER_BYTES + LINK_BYTES
 # Records that are read at once.
 AT_ONCE = 64
+# Records read at a time to find where the other lane ends.
+LATEST_AT_ONCE = 16_384
 # After a loss of power the disk may have made the file longer without writing the content.
 UNWRITTEN = bytes(RECORD_BYTES)
 
@@ -169,7 +171,7 @@ class Anchor:
                 at = there.at
             else:
                 for other, count in (most or {}).items():
-                    if (found := self._find(file, other, 0)[0]) > count:
+                    if (found := self._latest(file, other)) > count:
                         return _further(found, count)
                 os.ftruncate(file, at)
             written = os.pwrite(file, bytes([lane + 1]) + number.to_bytes(NUMBER_BYTES, "big") + link, at)
@@ -219,6 +221,19 @@ class Anchor:
             if number == 0:
                 break
         return have, None
+
+    def _latest(self, file: int, lane: int) -> int:
+        """The number of links in a lane. Its last one may lie behind a million of the other lane."""
+        end = self._count(file)
+        while end:
+            begin = max(0, end - LATEST_AT_ONCE)
+            content = os.pread(file, RECORD_BYTES * (end - begin), HEADER_BYTES + RECORD_BYTES * begin)
+            place = content[::RECORD_BYTES].rfind(lane + 1)
+            if place >= 0:
+                at = RECORD_BYTES * place + 1
+                return int.from_bytes(content[at : at + NUMBER_BYTES], "big")
+            end = begin
+        return 0
 
     def _backwards(self, file: int, lane: int) -> Iterator[_Found]:
         """Links of a lane, newest first."""

@@ -8,7 +8,7 @@ the same step. So a batch equals its messages one by one, and remembered state n
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from streamfl.contract.measurement import Counts, counter
@@ -128,7 +128,7 @@ class Task(RememberedTask, Protocol):
 
     @property
     def owing(self) -> Sequence[str]:
-        """The peers that still have to answer this partition."""
+        """The peers that still have to answer this partition, by the names with which they send."""
 
     @property
     def trouble(self) -> str | None: ...
@@ -186,7 +186,8 @@ class PartitionedRole(TaskRole[One]):
         self._long = LongMessages(
             decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits
         )
-        self._reply_deadline = ReplyDeadline(patience, early=True)
+        self._patience = patience
+        self._reply_deadlines: dict[int, ReplyDeadline] = {}
         self._queue: deque[Received] = deque()
         # For each work under way: its partition, the message that asked for it, and the function that takes
         # the result.
@@ -197,8 +198,8 @@ class PartitionedRole(TaskRole[One]):
     @property
     def wake_at(self) -> float | None:
         times = [
-            self._reply_deadline.wake_at,
             self._long.wake_at,
+            *(deadline.wake_at for deadline in self._reply_deadlines.values()),
             *(task.wake_at for task in self._tasks.values()),
         ]
         return min((at for at in times if at is not None), default=None)
@@ -210,23 +211,23 @@ class PartitionedRole(TaskRole[One]):
 
     @property
     def backlog(self) -> str | None:
-        told = map(self._awaited_by, self._tasks.values())
+        told = (self._told(partition, task) for partition, task in self._tasks.items())
         return next((one for one in told if one is not None), None)
 
-    def _awaited_by(self, task: One) -> str | None:
-        late = self._reply_deadline.waits_for(lambda: task.owing) if task.owed else None
-        return late or task.awaited
+    def _told(self, partition: int, task: One) -> str | None:
+        deadline = self._reply_deadlines[partition]
+        return deadline.waits_for(lambda: [_in_words(name) for name in task.owing]) or task.awaited
 
     @property
     def trouble(self) -> str | None:
         for task in self._tasks.values():
             if task.trouble is not None:
                 return task.trouble
-        if not self._reply_deadline.overdue:
+        if not any(deadline.overdue for deadline in self._reply_deadlines.values()):
             return None
         return (
-            f"nothing has come for {self._reply_deadline.patience:g} s although an answer is due: check that "
-            "every member runs"
+            f"nothing has come for {self._patience:g} s although an answer is due: check that every member "
+            "runs"
         )
 
     def task(self, partition: int) -> One:
@@ -235,6 +236,7 @@ class PartitionedRole(TaskRole[One]):
 
     def open(self, partition: int) -> None:
         self._long.open(partition)
+        self._reply_deadlines[partition] = ReplyDeadline(self._patience, early=True)
         super().open(partition)
 
     def close(self, partition: int) -> None:
@@ -243,8 +245,7 @@ class PartitionedRole(TaskRole[One]):
         # These messages belong to a step that is not committed: the partition's next owner reads them again.
         self._queue = deque(one for one in self._queue if one.partition != partition)
         self._awaited = deque(one for one in self._awaited if one[0] != partition)
-        if not self._tasks:
-            self._reply_deadline.answered()
+        del self._reply_deadlines[partition]
 
     def restore(self, change: StateChange) -> None:
         if change.value is not None and not self._long.restore(change):
@@ -252,8 +253,8 @@ class PartitionedRole(TaskRole[One]):
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies: list[Send | Rejection | Work] = []
-        # Neither results nor users' records are an answer of a peer.
-        heard = not self._awaited and any(received.channel in self._peers for received in batch)
+        # The partitions that got an answer. What was refused, or comes from somebody who owes none, is none.
+        answered: set[int] = set()
         if self._awaited:
             for result in batch:
                 _, cause, then = self._awaited.popleft()
@@ -275,14 +276,17 @@ class PartitionedRole(TaskRole[One]):
             received = self._queue.popleft()
             task = self._tasks[received.partition]
             task.outbox.record = received.record
-            self._attempt(
+            is_owed = received.channel in self._peers and task.owed and received.message.sender in task.owing
+            accepted = self._attempt(
                 received,
                 lambda task=task, received=received: task.take(received.channel, received.message, now),  # type: ignore[misc]
                 replies,
             )
             task.outbox.record = None
+            if accepted and is_owed:
+                answered.add(received.partition)
             replies += self._go_on(received)
-        self._look(heard, now)
+        self._look(answered, now)
         return replies
 
     def changed_state(self) -> Iterable[StateChange]:
@@ -304,7 +308,8 @@ class PartitionedRole(TaskRole[One]):
 
     def _attempt(
         self, cause: Received | None, act: Callable[[], None], replies: list[Send | Rejection | Work]
-    ) -> None:
+    ) -> bool:
+        """Act; a message that is refused is added to the replies. Returns whether it was accepted."""
         try:
             act()
         except PeerError as error:
@@ -312,6 +317,8 @@ class PartitionedRole(TaskRole[One]):
                 raise
             self.refused[error.reason] += 1
             replies.append(Rejection(cause, error))
+            return False
+        return True
 
     def _go_on(self, cause: Received | None) -> Iterator[Send | Work]:
         """What the last message led to, with the new work noted as awaited."""
@@ -322,12 +329,23 @@ class PartitionedRole(TaskRole[One]):
                 self._awaited.append((work.partition, cause, then))
                 yield work
 
-    def _look(self, heard: bool, now: float) -> None:
-        if heard:
-            self._reply_deadline.answered(now)
-        elif not any(task.owed for task in self._tasks.values()):
-            self._reply_deadline.answered()
-        if any(task.owed for task in self._tasks.values()):
-            self._reply_deadline.asked(now)
-        if not heard:
-            self._reply_deadline.look(now)
+    def _look(self, answered: Collection[int], now: float) -> None:
+        for partition, task in self._tasks.items():
+            deadline, owed = self._reply_deadlines[partition], task.owed
+            if partition in answered:
+                deadline.answered(now)
+            elif not owed:
+                deadline.answered()
+            if owed:
+                deadline.asked(now)
+            if partition not in answered:
+                deadline.look(now)
+
+
+def _in_words(name: str) -> str:
+    """The name of a member that is no party stands in brackets in messages, so that no party has it.
+
+    >>> _in_words("(server)"), _in_words("bank")
+    ('the server', 'bank')
+    """
+    return f"the {name[1:-1]}" if name.startswith("(") else name

@@ -51,8 +51,7 @@ def differences(state_settings: StateSettings, record: Record) -> tuple[list[Dif
         ) from None
     raise ConfigurationError(
         f"{place}: this release cannot restore the state there: {unreadable}. Nothing was changed. Run that "
-        "release again, or a later one; or start over with streamfl reset, if the role can be reset, or with "
-        "another federation.name at every member"
+        "release again, or a later one; or use another federation.name at every member"
     )
 
 

@@ -143,9 +143,7 @@ class Tasks:
             return
         place = topic, partition
         if place not in self._begun:
-            end = self._bus.offsets(topic, math.inf)[partition]
-            # What an open transaction has written becomes visible later.
-            self._begun[place], _ = self._bus.undecided(topic).get(partition, (end, end))
+            self._begun[place] = self._bus.offsets(topic, math.inf)[partition]
         session.seek(topic, partition, self._begun[place])
         self._uncommitted[place] = self._begun[place]
 

@@ -45,7 +45,7 @@ def check_can_draw() -> None:
 
 def check_picture(path: Path, option: str) -> None:
     """ConfigurationError, before the run whose results it is to show, if the option names no picture."""
-    if path.suffix not in (".png", ".svg"):
+    if path.suffix.lower() not in (".png", ".svg"):
         raise ConfigurationError(f"{option} {path}: a name ending in .png or .svg is expected")
 
 

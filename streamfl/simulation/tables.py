@@ -183,11 +183,22 @@ def _client_name(value: Any) -> str | None:
 
 def _instead(column: NDArray[Any]) -> str:
     """What a column holds in place of numbers, as the end of a sentence."""
-    texts = [*dict.fromkeys(value for value in column.tolist() if isinstance(value, str) and value)]
+    # A gap is None, an empty text or NaN, which equals nothing.
+    values = [value for value in dict.fromkeys(column.tolist()) if value not in (None, "") and value == value]
+    texts = [value for value in values if isinstance(value, str) and not _is_number(value)]
     if not texts:
         return ""
-    two = f"; write {shown(texts[0])} and {shown(texts[1])} as 1 and 0" if len(texts) == 2 else ""
+    only_two = len(texts) == len(values) == 2
+    two = f"; write {shown(texts[0])} and {shown(texts[1])} as 1 and 0" if only_two else ""
     return f", but {shown(texts[0])}{two}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def numbers(table: DataTable, names: Sequence[str], location: DataSource) -> NDArray[np.float64]:

@@ -150,11 +150,16 @@ def drawn_anew() -> Iterator[Callable[[Sequence[RenderableType]], None]]:
         yield lambda parts: live.update(Group(*parts), refresh=True)
 
 
+class _NobodyReads(SystemExit):
+    """The reader of stdout is gone: the command ends without a failure, unless it has more to do than to
+    print."""
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """End the command when the reader of stdout is gone: rich takes that for a failure."""
+        """Rich takes that for a failure."""
         _write_nowhere()
-        raise SystemExit(0)
+        raise _NobodyReads(0)
 
 
 def _console() -> Console:
@@ -174,6 +179,8 @@ def until_nobody_reads() -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:
         _write_nowhere()
+    except _NobodyReads:
+        pass
 
 
 def _write_nowhere() -> None:

@@ -4,8 +4,12 @@ or forge a line."""
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
-__all__ = ["printable", "printable_json", "printable_lines"]
+__all__ = ["printable", "printable_json", "printable_lines", "valid_date"]
+
+# The last second of the year 9999.
+LATEST_TIME = 253_402_300_799.0
 
 # The printable characters of ASCII: nearly all texts have no others.
 PLAIN = re.compile(r"[ -~]*")
@@ -42,3 +46,12 @@ def printable_json(text: str) -> str:
 def _as_json(sign: str) -> str:
     units = sign.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+
+def valid_date(seconds: float) -> datetime:
+    """The time of a record, limited to valid dates: its writer may give it any time.
+
+    >>> valid_date(1e18).year, valid_date(-5.0).year
+    (9999, 1970)
+    """
+    return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME), UTC)

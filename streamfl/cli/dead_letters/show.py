@@ -7,20 +7,17 @@ import heapq
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from datetime import UTC, datetime
 
 from streamfl.cli.dead_letters.letters import Letter, place_of, read_letter, read_note
 from streamfl.cli.preflight import Configured
 from streamfl.runtime.bus import Bus, Subscription
 from streamfl.terminal.console import OutputFormat, print_json, print_line, print_table
-from streamfl.terminal.printable import printable
+from streamfl.terminal.printable import printable, valid_date
 
-__all__ = ["LATEST_TIME", "SHOWN", "show"]
+__all__ = ["SHOWN", "show"]
 
 SHOWN = 100
 LONGEST_PREVIEW = 80
-# The last second of the year 9999.
-LATEST_TIME = 253_402_300_799.0
 COLUMNS = ("time", "where it lay", "key", "reason", "text", "replayed", "value")
 
 TURN_SECONDS = 0.2
@@ -139,7 +136,4 @@ def _preview(content: bytes) -> str:
 
 
 def _time(letter: Letter) -> str:
-    # The writer of a record may give it any time.
-    return datetime.fromtimestamp(min(max(0.0, letter.record.timestamp), LATEST_TIME), UTC).isoformat(
-        timespec="milliseconds"
-    )
+    return valid_date(letter.record.timestamp).isoformat(timespec="milliseconds")

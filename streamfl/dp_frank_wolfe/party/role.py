@@ -87,7 +87,7 @@ class PartyTask(PartsTask):
 
     @property
     def owing(self) -> Sequence[str]:
-        return ["the server"]
+        return [SERVER_NAME]
 
     @property
     def trouble(self) -> str | None:

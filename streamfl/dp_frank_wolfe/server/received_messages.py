@@ -15,7 +15,7 @@ from streamfl.state.table import StateRow
 __all__ = ["ReceivedMessages"]
 
 # Most gaps of a party that are remembered. Beyond it the shortest is closed: its messages count as come.
-MOST_GAPS = 256
+MOST_GAPS = 16
 
 
 class ReceivedMessages:
@@ -62,6 +62,10 @@ class ReceivedMessages:
             raise PeerError("malformed", f"{self._what} of {party[:60]!r}, which is not a party")
         latest, *ends = msgspec.convert([value] if isinstance(value, int) else value, list[Count])
         gaps = list(zip(ends[::2], ends[1::2], strict=True))
+        if len(gaps) > MOST_GAPS:
+            raise PeerError(
+                "malformed", f"{self._what} of {party!r}: {len(gaps)} gaps, at most {MOST_GAPS} are kept"
+            )
         came = 0
         for first, last in gaps:
             if not came < first <= last < latest:

@@ -7,6 +7,9 @@ from streamfl.fdskl.sums.pending_sums import Key
 
 __all__ = ["EarlySums"]
 
+# Sums of one party in one stage that are kept: anybody may write in its name.
+MOST_ALIKE = 4
+
 
 class EarlySums:
     """The early sums of one partition. They are not remembered.
@@ -33,10 +36,18 @@ class EarlySums:
     def put(self, key: Key, message: PartialSum, now: float) -> int | None:
         """Keep a sum. Returns how many others had to be forgotten for it; None if it is here already."""
         kept = self._rounds.setdefault(key, (now, []))[1]
-        if any((one.sender, one.stage) == (message.sender, message.stage) for one in kept):
+        alike = [one for one in kept if (one.sender, one.stage) == (message.sender, message.stage)]
+        if message in alike:
             return None
         kept.append(message)
-        return 0 if len(self._rounds) <= self._limit else len(self.take(next(iter(self._rounds))))
+        # Only the round's announcement tells which of them is of the round: the others are refused then.
+        forgotten = 0
+        if len(alike) >= MOST_ALIKE:
+            kept.remove(alike[0])
+            forgotten = 1
+        if len(self._rounds) > self._limit:
+            forgotten += len(self.take(next(iter(self._rounds))))
+        return forgotten
 
     def take(self, key: Key) -> list[PartialSum]:
         """Take out the sums of a round."""

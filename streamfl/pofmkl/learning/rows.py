@@ -46,8 +46,7 @@ class RowPool:
             for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
                 own = order[start : start + count]
                 row = rows[own[0]]
-                # Along the first axis, a sum is added up line by line.
-                self.numbers[row] = np.add.reduce(np.vstack([self.numbers[row], terms[own]]), axis=0)
+                self.numbers[row] = np.cumsum(np.vstack([self.numbers[row], terms[own]]), axis=0)[-1]
         else:
             # The first terms of all rows, then the second ones: the same additions in fewer calls.
             for number in range(longest):

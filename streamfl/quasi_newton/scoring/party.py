@@ -9,6 +9,7 @@ from streamfl.contract.measurement import Measurement
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.trained_model import TrainedModel
 from streamfl.quasi_newton.members.training_progress import DECIDING, OPENING
+from streamfl.quasi_newton.messages import COORDINATOR_NAME
 from streamfl.quasi_newton.metrics import ScoringMetrics
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
@@ -100,7 +101,7 @@ class ScoringParty(PartyTask):
     def owing(self) -> Sequence[str]:
         if not super().owed:
             return self.scoring.owing
-        return ["the coordinator"] if self.progress.phase in (OPENING, DECIDING) else self.owing_parties()
+        return [COORDINATOR_NAME] if self.progress.phase in (OPENING, DECIDING) else self.owing_parties()
 
     def owing_parties(self) -> Sequence[str]:
         """The parties whose messages an alignment or a round waits for."""

@@ -138,7 +138,7 @@ def check_refused(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
         ]
         written = Counter((one.topic.encode(), one.client.encode()) for one in strange)
         for place in [place for place in written if place[0] in unreadable]:
-            written[place] = found[place]
+            written[place] = min(written[place], found[place])
         first = [letter.headers for letter in letters[:1]]
         require(found == written, f"{member}: refused were {found}, strangers wrote {written}: {first}")
 
