@@ -96,8 +96,12 @@ class Server:
     def _make(self) -> PartitionedRole[ServerTask]:
         limits = Limits(self.settings.message_bytes + HEADER_BYTES, 16, 16, 100.0)
         counts = MemberCounts()
+        decode = dict.fromkeys(
+            (f"releases/{party}" for party in self.public.parties),
+            lambda record: self.codec.decode(record.value),
+        )
         role = PartitionedRole(
-            lambda outbox: ServerTask(self.public, outbox), {}, limits, 60.0, SERVER, counts, SYSTEM
+            lambda outbox: ServerTask(self.public, outbox), decode, limits, 60.0, SERVER, counts, SYSTEM
         )
         role.open(0)
         return role

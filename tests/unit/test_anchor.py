@@ -235,3 +235,18 @@ def test_old_links_are_found_however_long_the_file_is(anchor: Anchor) -> None:
     assert [anchor.note(number, link(number)) for number in (1, 64, 135, 199)] == [None] * 4
     assert [anchor.note(number, link(0)) is None for number in (1, 64, 135, 199)] == [False] * 4
     assert anchor.note(201, link(201)) is not None
+
+
+@pytest.mark.parametrize("others", [0, 3, 4, 5, 40])
+def test_the_end_of_another_lane_is_found_however_far_back_it_is(
+    anchor: Anchor, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Protects each prediction after a fit from a walk over all predictions since; the file is read in
+    blocks, from its end."""
+    monkeypatch.setattr("streamfl.privacy.anchor.LATEST_AT_ONCE", 4)
+    anchor.note(1, link(1))
+    anchor.note(2, link(2))
+    for number in range(1, others + 1):
+        assert anchor.note(number, link(number), 1, most={0: 2}) is None
+    refused = anchor.note(others + 1, link(others + 1), 1, most={0: 1})
+    assert "has 2 releases of another chain" in (refused or "")

@@ -252,6 +252,26 @@ def test_what_comes_again_is_counted_and_something_else_is_refused() -> None:
     assert server.said == []
 
 
+def test_only_an_answer_of_who_owes_one_ends_the_wait() -> None:
+    """Protects the operator: a party that announces names all the time, or whose records are refused, kept
+    the server from saying for whom it waits."""
+    server, found = begun(window={"patience_seconds": 36_000.0})
+    away, *present = server.public.parties
+    for party, message in list(server.said):
+        if party in present:
+            answer = found[party].hear(message)
+            assert answer is not None
+            assert server.hear(party, answer[0], answer[1], 1) == []
+    assert server.task.owing == [away]
+    for number in range(6):
+        server.tick(30.0)
+        assert server.hear(present[0], "entities", Entities([f"n{number}"]), 0, 2 + number) == []
+        assert server.hear(away, "frozen", Frozen(bytes(32)), 1) != []
+        server.tick()
+    assert str(server.role.backlog).startswith(f"waits for {away} since ")
+    assert "an answer is due" in str(server.role.trouble)
+
+
 def test_announcements_beyond_the_limit_are_left_out_and_the_next_are_heard() -> None:
     """Protects a server whose window.limit is below a party's: what fits waits, the rest is counted, and
     nothing stops for good."""

@@ -327,3 +327,25 @@ def test_a_round_of_distances_is_bounded() -> None:
     loop.settle()
     assert refusal(loop, distances(loop, 500, ["e0", "e1"] * MOST_DISTANCES)) is None
     assert refusal(loop, distances(loop, 501, ["e0", "e1"] * (MOST_DISTANCES + 1))) == "malformed"
+
+
+def test_a_forged_early_sum_does_not_keep_out_the_honest_one() -> None:
+    """Protects a round from one who writes in a party's name before the round is announced: only the
+    announcement tells which sum is of the round."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    asked = ROUND.encode(announced(loop, 500))
+    settings, life = loop.active.settings, loop.active.partition(0).peers.incarnation.number
+    forged = PARTIAL_SUM.encode(
+        PartialSum(
+            VERSION, settings.fingerprint, "p2", life, 500, b"another", SUM, [2], bytes([1]), bytes(16)
+        )
+    )
+    (honest,) = answers(loop, 2, asked)
+    assert isinstance(honest, Send)
+    for content in (forged, honest.value):
+        record = Record("sums", 0, 0, None, content, (), loop.now)
+        received = Received("sums", PARTIAL_SUM.decode(content), record)
+        assert loop.members[1].role.receive([received], loop.now) == []
+    passed_on = [one for one in answers(loop, 1, asked) if isinstance(one, Send)]
+    assert len(passed_on) == 1
