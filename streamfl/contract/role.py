@@ -314,7 +314,7 @@ class Channels:
     lasting: Collection[str] = ()
     signed: Collection[str] = ()
     dealt: Dealt | None = None
-    begins_anew: bool = False
+    begins_anew: bool = True
 
     @property
     def own_changelogs(self) -> dict[str, str]:

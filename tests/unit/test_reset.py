@@ -112,6 +112,6 @@ def test_while_a_worker_runs_nothing_is_forgotten(plant: Plant) -> None:
     with closing(plant.worker()) as other:
         other.step(0.0)
         other.step(0.0)
-        with pytest.raises(ConfigurationError, match="stop all of them first"):
+        with pytest.raises(ConfigurationError, match="stop them first"):
             plant.reset()
     assert plant.work() == []

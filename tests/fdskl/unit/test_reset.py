@@ -148,7 +148,9 @@ def test_a_key_that_no_party_has_is_found_before_the_start(pair: Pair) -> None:
         code,
         "2 keys that a fdskl-worker does not know, such as b'client/a'" in " ".join(out.split()),
     ) == (4, True)
-    pair.bus.write([Outgoing("credit.shop.state", key, None) for key in (b"client/a", b"descent")])
+    pair.bus.write(
+        [Outgoing("credit.shop.state", key, None) for key in (b"entity/a", b"client/a", b"descent")]
+    )
     assert pair.run("check", config)[0] == 0
 
 
