@@ -21,8 +21,6 @@ BLOCK_ROWS = 32
 # For fewer rows, computing amplitudes and phases of new parameters takes longer than the cosines that they
 # save.
 FEW_ROWS = 16
-# One product for all kernels of a sample takes this many times less time a kernel than a product for one.
-PRODUCT_GAIN = 16
 # Multiplied by the largest accepted input it is still finite in single precision.
 LARGEST_FREQUENCY = 1e18
 
@@ -160,49 +158,29 @@ class FeatureMap:
         D)."""
         return np.asarray(inputs @ self._by_input[:-1])
 
-    def rows(
-        self, inputs: NDArray[Any], samples: NDArray[np.integer[Any]], kernels: NDArray[np.integer[Any]]
-    ) -> NDArray[Any]:
-        """The features of one kernel for one sample in each row: row r is z_kernels[r](inputs[samples[r]])
-        (POF-MKL, eq. 4).
+    def rows(self, inputs: NDArray[Any], kernels: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """The features of one kernel for each input: row r is z_kernels[r](inputs[r])   (POF-MKL, eq. 4).
 
-        Parameters: inputs (samples, dimension); samples (rows,), places in ``inputs``; kernels (rows,),
-        numbers from 0. Returns (rows, 2 D), each of unit norm. Raises ValueError if the shapes do not fit,
-        IndexError for a kernel that the dictionary does not have.
+        Parameters: inputs (rows, dimension); kernels (rows,), numbers from 0. Returns (rows, 2 D), each of
+        unit norm. Raises ValueError if the shapes do not fit, IndexError for a kernel that the dictionary
+        does not have.
         """
         inputs = self._checked(inputs)
-        if kernels.shape != samples.shape or kernels.ndim != 1:
+        if kernels.shape != (len(inputs),):
             raise ValueError(
-                "each row needs a sample and a kernel, not arrays of shapes "
-                f"{samples.shape} and {kernels.shape}"
+                f"{len(inputs)} inputs need as many kernel numbers, not an array of shape {kernels.shape}"
             )
-        features = np.empty((len(kernels), 2 * self.count), dtype=self.dtype)
-        phases = self._phases_of(inputs, samples, kernels)
-        np.sin(phases, out=features[:, : self.count])
-        np.cos(phases, out=features[:, self.count :])
+        features = np.empty((len(inputs), 2 * self.count), dtype=self.dtype)
+        for start in range(0, len(inputs), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            if self._shared is None:
+                phases = np.matmul(self.frequencies[kernels[block]], inputs[block, :, None])[..., 0]
+            else:
+                phases = self._shared.rows(inputs[block], kernels[block])
+            np.sin(phases, out=features[block, : self.count])
+            np.cos(phases, out=features[block, self.count :])
         features *= self._scale
         return features
-
-    def _phases_of(
-        self, inputs: NDArray[Any], samples: NDArray[np.integer[Any]], kernels: NDArray[np.integer[Any]]
-    ) -> NDArray[Any]:
-        """Omega_kernels[r] inputs[samples[r]], (rows, D)."""
-        if not len(samples):
-            return np.empty((0, self.count), self.dtype)
-        # Of a long poll, the callers ask for a few samples at a time.
-        first, last = int(samples.min()), int(samples.max())
-        inputs, samples = inputs[first : last + 1], samples - first
-        if self._shared is not None:
-            return self._shared.rows(inputs, samples, kernels)
-        if self.kernels * len(inputs) <= PRODUCT_GAIN * len(samples):
-            return np.asarray(self.phases(inputs).reshape(-1, self.kernels, self.count)[samples, kernels])
-        phases = np.empty((len(samples), self.count), self.dtype)
-        for start in range(0, len(samples), BLOCK_ROWS):
-            block = slice(start, start + BLOCK_ROWS)
-            np.matmul(
-                self.frequencies[kernels[block]], inputs[samples[block], :, None], out=phases[block, :, None]
-            )
-        return phases
 
     def _prepare(self, parameters: NDArray[Any]) -> None:
         # Compared by contents, because the owner of the array changes it in place.
@@ -244,11 +222,9 @@ class _Shared:
         np.take(self._of_kinds(inputs), self.kind_of, axis=1, out=out, mode="clip")
         out *= self.factors
 
-    def rows(
-        self, inputs: NDArray[Any], samples: NDArray[np.integer[Any]], kernels: NDArray[np.integer[Any]]
-    ) -> NDArray[Any]:
-        """Omega_kernels[r] inputs[samples[r]], (rows, D)."""
-        of_kind = self._of_kinds(inputs)[samples, self.kind_of[kernels]]
+    def rows(self, inputs: NDArray[Any], kernels: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Omega_kernels[r] inputs[r], (rows, D)."""
+        of_kind = self._of_kinds(inputs)[np.arange(len(inputs)), self.kind_of[kernels]]
         return np.asarray(of_kind * self.factors[kernels])
 
     def _of_kinds(self, inputs: NDArray[Any]) -> NDArray[Any]:

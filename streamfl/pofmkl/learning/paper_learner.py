@@ -290,7 +290,7 @@ class _Learnt:
         slopes = learner.loss.gradient(self.kernel_predictions[samples, kernels], batch.labels[samples])
         rates = learner.learning_rate / probabilities
         steps: NDArray[Any] = (rates * slopes)[:, None] * learner.features.rows(
-            batch.inputs, samples, kernels
+            batch.inputs[samples], kernels
         )
         steps += (2.0 * learner.regularisation * rates)[:, None] * self.parameters[kernels]
         return steps

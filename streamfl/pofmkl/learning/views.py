@@ -148,5 +148,5 @@ class ViewedFeatures:
         of_view = kernels // self._each
         for number, features in enumerate(self._maps):
             chosen = np.flatnonzero(of_view == number)
-            result[chosen] = features.rows(inputs[number], samples[chosen], kernels[chosen] % self._each)
+            result[chosen] = features.rows(inputs[number][samples[chosen]], kernels[chosen] % self._each)
         return result

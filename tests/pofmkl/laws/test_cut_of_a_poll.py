@@ -32,14 +32,6 @@ class RowByRow(FeatureMap):
     def predict(self, inputs: Any, parameters: NDArray[Any]) -> NDArray[Any]:
         return np.concatenate([super(RowByRow, self).predict(one[None], parameters) for one in inputs])
 
-    def rows(self, inputs: Any, samples: NDArray[Any], kernels: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate(
-            [
-                super(RowByRow, self).rows(inputs[sample][None], np.zeros(1, np.intp), kernel[None])
-                for sample, kernel in zip(samples, kernels, strict=True)
-            ]
-        )
-
 
 def client() -> PofmklClient:
     learner = PaperLearner(
