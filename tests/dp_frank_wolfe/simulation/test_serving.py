@@ -204,7 +204,6 @@ MUTATIONS: dict[str, Mutation] = {
     "restored: without parts that are due": without(b"prediction/"),
     "restored: without how often": without(b"predicted/"),
     "restored: without parts that wait": without(b"partial/"),
-    "restored: without parts that were heard": without(b"partials/"),
 }
 # The seed that is known to find it: the others take long.
 TRIED_FIRST = {
@@ -220,7 +219,6 @@ TRIED_FIRST = {
     "restored: without parts that are due": 5,
     "restored: without how often": 5,
     "restored: without parts that wait": 24,
-    "restored: without parts that were heard": 5,
 }
 
 
