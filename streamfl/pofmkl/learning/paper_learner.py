@@ -21,7 +21,7 @@ from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.learning.changelog_checks import check_inputs
 from streamfl.pofmkl.learning.learner import Batch
-from streamfl.pofmkl.learning.rows import RowPool
+from streamfl.pofmkl.learning.rows import RowPool, running_sums
 from streamfl.records.fields import LARGEST_NUMBER
 
 __all__ = ["PaperLearner"]
@@ -93,7 +93,9 @@ class PaperLearner:
         # the losses before it.
         changes = -self.learning_rate * losses
         personal = self._personal.numbers[batch.rows]
-        log_weights, personal[:, :kernels] = _running_sums(personal[:, :kernels], changes, batch)
+        log_weights, personal[:, :kernels] = running_sums(
+            personal[:, :kernels], changes, batch.starts, batch.counts
+        )
         # (6): f = sum_i w_bar_i f_i
         scores = np.einsum("bn,bn->b", normalised(log_weights), kernel_predictions, dtype=np.float64)
         predictions = self._published(scores)
@@ -102,7 +104,7 @@ class PaperLearner:
         errors = np.where(labelled, np.square(predictions - batch.labels), 0.0)
         own_losses = self.loss.value(scores, labels) * labelled
         sums = np.column_stack([plain_losses, np.ones(len(labels)), labelled, errors, own_losses])
-        _, personal[:, kernels:] = _running_sums(personal[:, kernels:], sums, batch)
+        _, personal[:, kernels:] = running_sums(personal[:, kernels:], sums, batch.starts, batch.counts)
         self._personal.numbers[batch.rows] = personal
         batch = replace(batch, labels=labels)
         return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
@@ -223,33 +225,6 @@ class PaperLearner:
 
     def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
         return self._personal.numbers[rows, self.kernels : -4]
-
-
-def _running_sums(
-    first: NDArray[np.float64], terms: NDArray[np.float64], batch: Batch
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The sums before each sample, (samples, numbers), and behind each client's last, (clients, numbers).
-
-    They are added one after another, w, w + c_1, (w + c_1) + c_2, …, so it does not matter how a client's
-    samples are cut into batches.
-    first (clients, numbers): the sums before the batch. terms (samples, numbers): what each sample adds.
-    """
-    starts, counts = batch.starts, batch.counts
-    before = np.empty_like(terms)
-    before[starts] = first
-    several = np.flatnonzero(counts > 1)
-    longest = int(counts.max(initial=0))
-    if longest > len(several):
-        for client in several.tolist():
-            own = slice(starts[client], starts[client] + counts[client])
-            before[own] = np.cumsum(np.vstack([first[client], terms[own][:-1]]), axis=0)
-    else:
-        # The second samples of all clients, then the third ones: the same additions in fewer calls.
-        for number in range(1, longest):
-            places = starts[counts > number] + number
-            before[places] = before[places - 1] + terms[places - 1]
-    last = starts + counts - 1
-    return before, before[last] + terms[last]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowPool"]
+__all__ = ["RowPool", "running_sums"]
 
 
 class RowPool:
@@ -40,20 +40,42 @@ class RowPool:
             return
         order = np.argsort(rows, kind="stable")
         starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
-        counts = np.diff(starts, append=len(rows))
-        longest = int(counts.max())
-        if longest > len(starts):
-            for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
-                own = order[start : start + count]
-                row = rows[own[0]]
-                self.numbers[row] = np.cumsum(np.vstack([self.numbers[row], terms[own]]), axis=0)[-1]
-        else:
-            # The first terms of all rows, then the second ones: the same additions in fewer calls.
-            for number in range(longest):
-                chosen = order[starts[counts > number] + number]
-                self.numbers[rows[chosen]] += terms[chosen]
+        own = rows[order[starts]]
+        _, self.numbers[own] = running_sums(
+            self.numbers[own], terms[order], starts, np.diff(starts, append=len(rows))
+        )
 
     def give_back(self, rows: Sequence[int]) -> None:
         """Take these rows back, and set them to 0."""
         self.numbers[rows] = 0.0
         self._free += rows
+
+
+def running_sums(
+    first: NDArray[np.float64],
+    terms: NDArray[np.floating[Any]],
+    starts: NDArray[np.intp],
+    counts: NDArray[np.intp],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sums before each term, (terms, numbers), and behind each owner's last, (owners, numbers).
+
+    They are added one after another, w, w + c_1, (w + c_1) + c_2, …, so it does not matter how an owner's
+    terms are cut into calls.
+    first (owners, numbers): the sums so far. terms (terms, numbers): those of an owner follow one another.
+    starts, counts (owners,): where an owner's terms begin, and how many they are.
+    """
+    before = np.empty(terms.shape)
+    before[starts] = first
+    several = np.flatnonzero(counts > 1)
+    longest = int(counts.max(initial=0))
+    if longest > len(several):
+        for owner in several.tolist():
+            own = slice(starts[owner], starts[owner] + counts[owner])
+            before[own] = np.cumsum(np.vstack([first[owner], terms[own][:-1]]), axis=0)
+    else:
+        # The second terms of all owners, then the third ones: the same additions in fewer calls.
+        for number in range(1, longest):
+            places = starts[counts > number] + number
+            before[places] = before[places - 1] + terms[places - 1]
+    last = starts + counts - 1
+    return before, before[last] + terms[last]
