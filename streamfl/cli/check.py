@@ -21,7 +21,6 @@ from streamfl.cli.check_state import (
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import (
     Configured,
-    counted,
     inspect_topics,
     namesake_problem,
     namesakes,
@@ -44,6 +43,7 @@ from streamfl.terminal.console import (
 )
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
+from streamfl.terminal.words import counted
 
 __all__ = ["check"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from streamfl.cli.check_shape import look_at_join, look_at_shape, spread
 from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.findings import Finding
-from streamfl.cli.preflight import Configured, counted
+from streamfl.cli.preflight import Configured
 from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.contract.role import (
     Channels,
@@ -33,6 +33,7 @@ from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.runtime.bus import Bus, TopicState, Unreadable
 from streamfl.terminal.printable import valid_date
+from streamfl.terminal.words import counted
 
 __all__ = ["CannotBegin", "look_at_inputs"]
 

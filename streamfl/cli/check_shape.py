@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from streamfl.cli.findings import Finding
-from streamfl.cli.preflight import Configured, counted
+from streamfl.cli.preflight import Configured
 from streamfl.contract.role import Channels, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.records.formats import format_of, is_textual
 from streamfl.records.keys import KeySection
@@ -18,6 +18,7 @@ from streamfl.records.samples import Sample
 from streamfl.records.schema_inference import field_values, infer_fields
 from streamfl.records.shared_names import SHARE, same_ids, same_names
 from streamfl.runtime.bus import Bus, Unreadable
+from streamfl.terminal.words import counted
 
 __all__ = ["look_at_join", "look_at_shape", "spread"]
 

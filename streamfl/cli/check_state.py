@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from streamfl.cli.findings import Finding
 from streamfl.cli.inspect import how_it_stands, taken_back
-from streamfl.cli.preflight import Configured, counted
+from streamfl.cli.preflight import Configured
 from streamfl.contract.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.dealing import added, dealt_over
@@ -19,6 +19,7 @@ from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.state.table import StateTable
+from streamfl.terminal.words import counted
 
 __all__ = [
     "ChangelogContents",

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from streamfl.cli.preflight import counted, read_configuration
+from streamfl.cli.preflight import read_configuration
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_repair
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.terminal.words import counted
 
 __all__ = ["forget"]
 

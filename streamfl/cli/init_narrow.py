@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from streamfl.cli.config_draft import ConfigDraft
 from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_sections import put_topic
-from streamfl.cli.preflight import counted
 from streamfl.contract.role import ConfigurationError
 from streamfl.records.narrow import Narrow, NarrowRecord, narrow_shape
 from streamfl.records.schema_inference import InferredField
+from streamfl.terminal.words import counted
 
 __all__ = ["check_label", "find_narrow", "narrow_guesses", "put_narrow"]
 

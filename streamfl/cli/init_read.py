@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from pydantic import ValidationError
 
-from streamfl.cli.preflight import counted
 from streamfl.contract.role import (
     ConfigurationError,
     DataError,
@@ -27,6 +26,7 @@ from streamfl.records.format_inference import InferredFormat, infer_format
 from streamfl.records.keys import KeySection, key_reader
 from streamfl.records.topic import TopicSection
 from streamfl.runtime.bus import Bus, BusUnavailable
+from streamfl.terminal.words import counted
 
 __all__ = ["RecordSample", "lines_of", "look", "records_of", "topic_section"]
 

@@ -11,12 +11,12 @@ from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_narrow import check_label, find_narrow, narrow_guesses, put_narrow
 from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_survey import survey
-from streamfl.cli.preflight import counted
 from streamfl.contract.role import ConfigurationError, PeerError
 from streamfl.records.fields import shown
 from streamfl.records.schema_inference import InferredField, field_values
 from streamfl.records.shared_names import SHARE, same_ids, same_names
 from streamfl.roles.role_kind import RoleKind
+from streamfl.terminal.words import counted
 
 __all__ = ["InitOptions", "LabelsTopic", "put_labels", "put_samples", "with_ids"]
 

@@ -10,7 +10,6 @@ from typing import Any
 from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_survey import Survey
-from streamfl.cli.preflight import counted
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, DataError, PeerError
 from streamfl.records.fields import shown
@@ -19,6 +18,7 @@ from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
 from streamfl.records.schema_inference import InferredField, field_values, infer_fields, numbers_among
 from streamfl.records.shared_names import names_in
+from streamfl.terminal.words import counted
 
 __all__ = [
     "ask_for_label",

@@ -8,12 +8,12 @@ from typing import Any
 
 from streamfl.cli.config_draft import ConfigDraft
 from streamfl.cli.init_read import RecordSample
-from streamfl.cli.preflight import counted
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import find_system
 from streamfl.records.schema_inference import InferredField
 from streamfl.roles.role_kind import RoleKind
 from streamfl.terminal.console import OutputFormat, print_json, print_table, say
+from streamfl.terminal.words import counted
 
 __all__ = ["BEFORE", "tell_result", "write_draft"]
 

@@ -14,11 +14,11 @@ from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, TopicState, connect
 from streamfl.runtime.kinds import find_kind, known_kinds
 from streamfl.runtime.remembered_settings import stream_option
+from streamfl.terminal.words import counted
 
 __all__ = [
     "Configured",
     "TopicFinding",
-    "counted",
     "inspect_topics",
     "kind_of",
     "namesake_problem",
@@ -125,15 +125,6 @@ def namesake_problem(configured: Configured, found: list[str]) -> str:
 def policy(compacted: bool) -> str:
     """Kafka's cleanup policy for a compacted topic, or for another."""
     return "compact" if compacted else "delete"
-
-
-def counted(number: int, noun: str) -> str:
-    """The number and the noun, with an s except after 1.
-
-    >>> counted(1, "partition"), counted(3, "partition")
-    ('1 partition', '3 partitions')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cleanup(state: TopicState) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from streamfl.cli.preflight import counted, inspect_topics, read_configuration
+from streamfl.cli.preflight import inspect_topics, read_configuration
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError
@@ -17,6 +17,7 @@ from streamfl.runtime.kinds import build_repartition
 from streamfl.runtime.repair import require_stopped
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.terminal.progress import progress
+from streamfl.terminal.words import counted
 
 __all__ = ["repartition"]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.named_topics import users_channels
-from streamfl.cli.preflight import Configured, counted, read_configuration
+from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError
@@ -21,6 +21,7 @@ from streamfl.runtime.kinds import build_repair, build_reset
 from streamfl.runtime.repair import require_stopped
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.terminal.progress import progress
+from streamfl.terminal.words import counted
 
 __all__ = ["reset"]
 

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from streamfl.cli.named_topics import format_of_channel, users_channels
-from streamfl.cli.preflight import Configured, counted, read_configuration
+from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.contract.role import (
     ConfigurationError,
     DataError,
@@ -27,6 +27,7 @@ from streamfl.records.keys import WITHOUT_KEY, KeySection, key_writer
 from streamfl.records.paths import ABSENT, named_in
 from streamfl.runtime.bus import BusUnavailable, Outgoing
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.terminal.words import counted
 
 __all__ = ["write"]
 

@@ -23,6 +23,7 @@ from streamfl.runtime.bus import (
 )
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.worker import Worker
+from streamfl.terminal.words import counted
 
 __all__ = ["SKIPPED", "UNREADABLE", "Repair", "Skipped", "require_stopped"]
 
@@ -59,8 +60,8 @@ def require_stopped(bus: Bus, group: str) -> None:
     partitions from them."""
     if members := bus.members(group):
         raise ConfigurationError(
-            f"{members} worker{'s' if members > 1 else ''} of the group {group!r} run: stop them first. A "
-            "killed one counts until its session times out"
+            f"{counted(members, 'worker')} of the group {group!r} run: stop them first. A killed one counts "
+            "until its session times out"
         )
 
 

@@ -23,7 +23,7 @@ from itertools import takewhile
 import msgspec
 
 from streamfl.cli.dead_letters.letters import REPLAYED, Letter, place_of, read_letter, read_note
-from streamfl.cli.preflight import Configured, counted
+from streamfl.cli.preflight import Configured
 from streamfl.cli.rekey import inputs_of, rekeyings
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.encoding.wire import record_size
@@ -40,6 +40,7 @@ from streamfl.runtime.bus import (
 )
 from streamfl.runtime.repair import UNREADABLE
 from streamfl.terminal.console import OutputFormat, print_json, say
+from streamfl.terminal.words import counted
 
 __all__ = ["Replay", "ReplayOutcome", "report"]
 
