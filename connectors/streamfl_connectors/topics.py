@@ -24,7 +24,8 @@ class Topics(ABC):
 
     @abstractmethod
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name; ``error`` says what is wrong with one that cannot be used."""
+        """The topics that exist, by name; ``error`` says what is wrong with one that cannot be used,
+        ``hidden`` what is not known of one."""
 
     @abstractmethod
     def look_up(self, names: list[str]) -> dict[str, int | Exception | None]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-from streamfl.roles.rhythm import Rhythm
+from streamfl.roles.rhythm import Rhythm, for_longer_than_usual
 
 __all__ = ["LabelPause"]
 
@@ -52,5 +50,4 @@ class LabelPause:
         """A sentence on since when no label came; None: nothing is unusual."""
         if not self._is_unusual or self._rhythm.heard is None:
             return None
-        since = datetime.fromtimestamp(self._rhythm.heard, UTC)
-        return f"no label has come since {since:%Y-%m-%dT%H:%M:%SZ}, longer than usual"
+        return f"no label has come {for_longer_than_usual(self._rhythm.heard)}"

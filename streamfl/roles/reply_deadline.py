@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
-from streamfl.roles.rhythm import FORGETTING, LEAST, TIMES
+from streamfl.roles.rhythm import FORGETTING, LEAST, TIMES, for_longer_than_usual
 
 __all__ = ["ReplyDeadline"]
 
@@ -68,8 +67,7 @@ class ReplyDeadline:
         """
         if self._since is None or not self._is_late or not (names := owing()):
             return None
-        since = datetime.fromtimestamp(self._since, UTC)
-        return f"waits for {', '.join(names)} since {since:%Y-%m-%dT%H:%M:%SZ}, longer than usual"
+        return f"waits for {', '.join(names)} {for_longer_than_usual(self._since)}"
 
     def asked(self, now: float) -> None:
         """A request went out. If an earlier request is unanswered, the waiting has begun with that."""

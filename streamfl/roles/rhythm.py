@@ -8,12 +8,13 @@ length: a day's over weeks, a minute's within half an hour.
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 import msgspec
 
 from streamfl.encoding.changelog_checks import Amount, Time
 
-__all__ = ["LEAST", "STEP", "TIMES", "UNKNOWN", "Rhythm"]
+__all__ = ["LEAST", "STEP", "TIMES", "UNKNOWN", "Rhythm", "for_longer_than_usual"]
 
 # Seconds. Arrivals closer together count as one, because each change may be a record of a changelog.
 STEP = 5.0
@@ -96,3 +97,12 @@ class Rhythm(msgspec.Struct, array_like=True):
         # A pause that was measured by the clock that was ahead is no real pause.
         self.longest = min(self.longest, self.written - self.begun)
         return True
+
+
+def for_longer_than_usual(since: float) -> str:
+    """The end of a sentence about a pause that is unusual.
+
+    >>> for_longer_than_usual(100.0)
+    'since 1970-01-01T00:01:40Z, longer than usual'
+    """
+    return f"since {datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}, longer than usual"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamfl.configuration.settings import SettingsSource, text_of
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.encoding.wire import LONGEST_NAME
-from streamfl.records.fields import shown
+from streamfl.records.fields import number_of_text, shown
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
 from streamfl.terminal.console import say
@@ -185,20 +185,12 @@ def _instead(column: NDArray[Any]) -> str:
     """What a column holds in place of numbers, as the end of a sentence."""
     # A gap is None, an empty text or NaN, which equals nothing.
     values = [value for value in dict.fromkeys(column.tolist()) if value not in (None, "") and value == value]
-    texts = [value for value in values if isinstance(value, str) and not _is_number(value)]
+    texts = [value for value in values if isinstance(value, str) and number_of_text(value) is None]
     if not texts:
         return ""
     only_two = len(texts) == len(values) == 2
     two = f"; write {shown(texts[0])} and {shown(texts[1])} as 1 and 0" if only_two else ""
     return f", but {shown(texts[0])}{two}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def numbers(table: DataTable, names: Sequence[str], location: DataSource) -> NDArray[np.float64]:

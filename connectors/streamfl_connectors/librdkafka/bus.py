@@ -58,7 +58,8 @@ class LibrdkafkaBus:
         self.logs = LibrdkafkaLogs(self.cluster, self._asked, self.topics.require)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name; ``error`` says what is wrong with one that cannot be used."""
+        """The topics that exist, by name; ``error`` says what is wrong with one that cannot be used,
+        ``hidden`` what is not known of one."""
         return self.topics.describe(topics)
 
     def create(self, topics: Sequence[TopicSpec]) -> None:

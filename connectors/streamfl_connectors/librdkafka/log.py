@@ -12,7 +12,7 @@ __all__ = ["LOG", "EndTxnAnswers"]
 LOG = logging.getLogger(__name__)
 
 
-class _PutRight(logging.Filter):
+class _NoFailure(logging.Filter):
     """Hides warnings that a producer does not use a consumer's option: every client gets all options. Unless
     ``log.level`` is debug it hides, too, that a producer's number was asked for while its coordinator was
     still being made: the library asks again at once."""
@@ -25,7 +25,7 @@ class _PutRight(logging.Filter):
         return wanted or not ("GETPID" in text and "oordinator" in text and text.endswith("retrying"))
 
 
-LOG.addFilter(_PutRight())
+LOG.addFilter(_NoFailure())
 LOG.addFilter(ONE_LINE)
 
 

@@ -103,20 +103,15 @@ class GuestScoring(Scoring):
 
     @property
     def owed(self) -> bool:
-        return bool(self._asked)
-
-    @property
-    def _asked(self) -> list[str]:
-        """The hosts that have not answered a question yet."""
-        return [host for host in self._hosts if self._sessions[host].phase in (ASKED, CHOSEN)]
+        return bool(self.owing)
 
     @property
     def owing(self) -> Sequence[str]:
-        return self._asked
+        return [host for host in self._hosts if self._sessions[host].phase in (ASKED, CHOSEN)]
 
     @property
     def awaited(self) -> str | None:
-        asked = self._asked
+        asked = self.owing
         if not asked or not self._ready():
             return None
         most = max(len(self.scores.open(self._hosts.index(host))) for host in asked)
