@@ -236,7 +236,7 @@ class PartitionedRole(TaskRole[One]):
 
     def open(self, partition: int) -> None:
         self._long.open(partition)
-        self._reply_deadlines[partition] = ReplyDeadline(self._patience, early=True)
+        self._reply_deadlines[partition] = ReplyDeadline(self._patience)
         super().open(partition)
 
     def close(self, partition: int) -> None:

@@ -19,9 +19,9 @@ class ReplyDeadline:
     request at a later time than now counts as made now. This state is not remembered: after a restart the
     waiting begins anew.
 
-    patience: seconds. early: whether it is looked at, too, once a wait is unusual.
+    patience: seconds.
 
-    >>> deadline = ReplyDeadline(patience=100.0, early=True)
+    >>> deadline = ReplyDeadline(patience=100.0)
     >>> deadline.asked(100.0)
     >>> deadline.wake_at
     160.0
@@ -37,9 +37,8 @@ class ReplyDeadline:
     False
     """
 
-    def __init__(self, patience: float, early: bool = False) -> None:
+    def __init__(self, patience: float) -> None:
         self.patience = patience
-        self._early = early
         self.overdue = False
         self._since: float | None = None
         self._last_asked = 0.0
@@ -57,8 +56,7 @@ class ReplyDeadline:
         """When to call :meth:`look`; None if no answer is owed, or it is overdue already."""
         if self._since is None or self.overdue or self.patience == math.inf:
             return None
-        first = self._early and not self._looked
-        return self._since + (min(self.patience, self._allowed) if first else self.patience)
+        return self._since + (self.patience if self._looked else min(self.patience, self._allowed))
 
     def waits_for(self, owing: Callable[[], Sequence[str]]) -> str | None:
         """A sentence on who is waited for, once that takes notably longer than usual; None: it does not.

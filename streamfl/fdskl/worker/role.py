@@ -56,7 +56,7 @@ class FdsklWorker(TaskRole[WorkerPartition]):
             self._active_figures = ActiveFigures(
                 settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0)
             )
-        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds, early=True)
+        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
         self._label_pause = LabelPause()
         self._actives: dict[int, ActivePartition] = {}
 

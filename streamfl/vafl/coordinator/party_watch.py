@@ -3,6 +3,7 @@ and never meet."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from streamfl.contract.role import OperatorNotice
@@ -40,6 +41,15 @@ class PartyWatch:
         return min((one.wake_at for one in self._reply_deadlines if one.wake_at is not None), default=None)
 
     @property
+    def late(self) -> str | None:
+        """Which parties are waited for, once that takes notably longer than usual; None: none."""
+        told = (
+            deadline.waits_for(functools.partial(list, [name]))
+            for name, deadline in zip(self._parties, self._reply_deadlines, strict=True)
+        )
+        return "; ".join(one for one in told if one is not None) or None
+
+    @property
     def trouble(self) -> str | None:
         silent = [
             name
@@ -68,7 +78,7 @@ class PartyWatch:
     def end_batch(self, tick: bool, now: float) -> None:
         for number, deadline in enumerate(self._reply_deadlines):
             if number in self._heard:
-                deadline.answered()
+                deadline.answered(now)
             if number in self._awaited - self._heard:
                 deadline.asked(now)
             if tick:

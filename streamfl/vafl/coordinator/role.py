@@ -99,8 +99,9 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
     @property
     def backlog(self) -> str | None:
         tasks = self._tasks.values()
-        told = [] if self._figures.learnt else [task.awaited for task in tasks]
-        return next((one for one in [*told, self._label_pause.told] if one is not None), None)
+        told: list[str | None] = [] if self._figures.learnt else [task.awaited for task in tasks]
+        told = [self._watch.late, *told, self._label_pause.told]
+        return next((one for one in told if one is not None), None)
 
     @property
     def trouble(self) -> str | None:

@@ -88,7 +88,8 @@ class VaflParty(TaskRole[PartyPartition]):
 
     @property
     def backlog(self) -> str | None:
-        told = [task.catch_up.told(len(task.waiting)) for task in self._tasks.values()]
+        told = [self._reply_deadline.waits_for(lambda: ["gradients of the coordinator"])]
+        told += [task.catch_up.told(len(task.waiting)) for task in self._tasks.values()]
         told += [task.awaited for task in self._tasks.values()]
         return next((one for one in told if one is not None), None)
 
@@ -230,7 +231,7 @@ class VaflParty(TaskRole[PartyPartition]):
         if reply.sequence != shown.sequence:
             self._metrics.ignored_replies["superseded"] += 1
             return []
-        self._reply_deadline.answered()
+        self._reply_deadline.answered(now)
         task.catch_up.heard(shown, now)
         sends: list[Send] = []
         if not reply.gradient:

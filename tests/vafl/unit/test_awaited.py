@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vafl.makers import Steps
-from vafl.unit.test_conversations import Coordinator, Party, figures
+from vafl.unit.test_conversations import PARTIES, Coordinator, Party, figures
 
 from streamfl.simulation.system_tools import what_learning_waits_for
 
@@ -63,11 +63,11 @@ def test_a_coordinator_says_since_when_no_label_has_come() -> None:
     """Protects the operator: a coordinator that had learnt was "ok" however long labels had stopped, and the
     model stood still."""
     coordinator = Coordinator(quorum=1, expiry=1e5)
-    for number in range(200):
-        coordinator.hears("bank", f"e{number}", 1.0, now=float(number))
-        coordinator.labelled(f"e{number}", 1.0, now=float(number))
-    for number in range(200, 300):
-        coordinator.hears("bank", f"e{number}", 1.0, now=float(number))
+    for number in range(300):
+        for party in PARTIES:
+            coordinator.hears(party, f"e{number}", 1.0, now=float(number))
+        if number < 200:
+            coordinator.labelled(f"e{number}", 1.0, now=float(number))
         if (at := coordinator.role.wake_at) is not None and at <= number:
             coordinator.tick(float(number))
     assert coordinator.role.backlog == "no label has come since 1970-01-01T00:03:15Z, longer than usual"

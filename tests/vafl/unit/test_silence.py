@@ -65,6 +65,26 @@ def test_a_silent_party_is_named_by_the_coordinator_and_hears_of_its_return() ->
     assert coordinator.health.trouble is None
 
 
+def test_who_is_waited_for_is_said_before_the_patience_is_over() -> None:
+    """Protects operators: for ten minutes, the default, whoever waited for an absent member was "ok"."""
+    sections = [vafl("vafl-coordinator"), vafl("vafl-party")]
+    for one in sections:
+        one["alignment"]["patience_seconds"] = 600.0
+    federation = Peers(*sections)
+    coordinator, party = federation.workers
+    for number in range(20):
+        federation.clock.now += 5.0
+        federation.send("bank-rows", f"ann-{number}", {"age": 0.5})
+    assert coordinator.role.backlog == "waits for shop since 1970-01-01T00:16:45Z, longer than usual"
+    assert str(party.role.backlog).startswith("waits for gradients of the coordinator since ")
+    assert (coordinator.health.trouble, party.health.trouble) == (None, None)
+    shop = vafl("vafl-party", "shop")
+    federation.start(shop)
+    federation.send("shop-rows", "ann-3", {"age": 0.1})
+    federation.send("outcomes", "ann-3", {"defaulted": 1})
+    assert "waits for" not in f"{coordinator.role.backlog} {party.role.backlog}"
+
+
 def test_a_stream_that_ends_leaves_no_debt() -> None:
     """Protects idle nights: an entity that the other party never sees is no silence of that party."""
     federation = Peers(vafl("vafl-coordinator"), vafl("vafl-party"))
