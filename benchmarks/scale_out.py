@@ -41,6 +41,7 @@ QUIET_SECONDS = size(5.0, 1.0)
 JOINED_SECONDS = size(20.0, 4.0)
 LEFT_SECONDS = size(15.0, 2.0)
 RESTORED_CLIENTS, RESTORED_SAMPLES = size(10_000, 50), size(4, 1)
+RESTORED_PRESETS = size(("paper", "default"), ("default",))
 CLIENTS, SAMPLES, MOST_PROCESSES = size(1_000, 20), size(90_000, 400), size(3, 1)
 WAIT_SECONDS = 240.0
 
@@ -49,7 +50,7 @@ def measure() -> Iterator[Figure]:
     with running_broker() as broker:
         for connector in CONNECTORS:
             yield from _pauses(connector, f"{connector}://{broker.address}")
-        for preset in ("paper", "default"):
+        for preset in RESTORED_PRESETS:
             yield from _restoring(preset, broker.url)
         yield from _throughput(broker.url)
 
