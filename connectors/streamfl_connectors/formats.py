@@ -112,6 +112,10 @@ class JsonSchema(Json):
         return written if self._checked is None else self._checked.named(written)
 
 
+def _content_of(code: int, content: memoryview) -> bytes:
+    return bytes(content)
+
+
 class MessagePack:
     """MessagePack.
 
@@ -123,8 +127,9 @@ class MessagePack:
         self._encoder = msgspec.msgpack.Encoder()
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises msgspec.DecodeError."""
-        return msgspec.msgpack.Decoder(type).decode
+        """A function from bytes to ``type``; it raises msgspec.DecodeError. Of an extension type it gives the
+        bytes."""
+        return msgspec.msgpack.Decoder(type, ext_hook=_content_of).decode
 
     def encode(self, content: Any) -> bytes:
         """The MessagePack of a mapping, sequence, text, number, Struct or None."""

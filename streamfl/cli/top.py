@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.dead_letters.letters import read_letter
-from streamfl.cli.inspect import how_it_stands
+from streamfl.cli.inspect import how_it_stands, records_behind
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.contract.role import ConfigurationError
@@ -113,7 +113,12 @@ class _Look:
         rates = {topic: _grown(before[topic], ends) / seconds for topic, ends in self._ends.items()}
         behind = {
             topic: sum(
-                max(0, end - committed.get((topic, partition), self._begins[topic].get(partition, 0)))
+                records_behind(
+                    bus,
+                    (topic, partition),
+                    committed.get((topic, partition), self._begins[topic].get(partition, 0)),
+                    end,
+                )
                 for partition, end in self._ends[topic].items()
             )
             for topic in self._inputs

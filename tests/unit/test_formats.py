@@ -236,6 +236,12 @@ def test_broken_protobuf_is_one_kind_of_error(tmp_path: Path) -> None:
         decode(nested)
 
 
+def test_what_an_extension_type_holds_is_plain_bytes() -> None:
+    """Protects dead letters from a memory address in their text: done again, a step would write another."""
+    value = msgspec.msgpack.encode({"temp": msgspec.msgpack.Ext(5, b"xx")})
+    assert format_named("msgpack").decoder(dict)(value) == {"temp": b"xx"}
+
+
 def test_csv_is_a_line_by_named_columns() -> None:
     """Protects CSV: quotes, missing values, a byte-order mark, a header line, and lines of another length."""
     format = format_of(TopicSection(topic="t", format="csv", columns=["site", "temp", "note"]))

@@ -1,0 +1,37 @@
+"""A topic that a transaction writes ends with the transaction's marker, an offset that holds no record."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from contextlib import closing
+
+import pytest
+from broker import Broker
+from kafka import KafkaProducer
+
+from streamfl.cli.inspect import records_behind
+from streamfl.contract.role import TopicSpec
+from streamfl.runtime.bus import connect
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+def test_a_marker_is_no_unread_record(scheme: str, broker: Broker) -> None:
+    """Protects from a backlog that never ends: of a topic that `streamfl rekey` writes, `inspect`, `check`
+    and `top` said for ever that a record of each partition is unread."""
+    topic = f"marked-{uuid.uuid4().hex[:8]}"
+    with closing(connect(f"{scheme}://{broker.address}")) as bus:
+        bus.create([TopicSpec(topic, 1, compacted=False)])
+        with closing(KafkaProducer(bootstrap_servers=broker.address, transactional_id=topic)) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, b"first")
+            producer.send(topic, b"second")
+            producer.commit_transaction()
+        end = bus.offsets(topic, math.inf)[0]
+        assert end > 2
+        assert records_behind(bus, (topic, 0), 2, end) == 0
+        assert records_behind(bus, (topic, 0), end, end) == 0
+        assert records_behind(bus, (topic, 0), 1, end) > 0
