@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from streamfl.contract.role import IgnoredRecord, PeerError
+from streamfl.records.fields import shown
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, number_of
 from streamfl_connectors.registry import Registry
@@ -79,7 +80,7 @@ class Debezium:
         ):
             raise IgnoredRecord("tombstone")
         if not isinstance(content, dict):
-            raise ValueError(f"a change event is expected, not {type(content).__name__}")
+            raise ValueError(f"a change event is expected, not {shown(content)}")
         op = content.get("op")
         if isinstance(op, str) and ("after" in content or op in NO_ROW or op == "d"):
             return _row(op, content)
@@ -120,8 +121,7 @@ def _row(op: str, event: Mapping[str, Any]) -> dict[str, Any]:
         raise IgnoredRecord("no_row")
     if op not in ROW or not isinstance(after, dict):
         raise ValueError(
-            f"a change event with op = {op!r} and after = {type(after).__name__}: c, r or u and a row are "
-            "expected"
+            f"a change event with op = {op!r} and after = {shown(after)}: c, r or u and a row are expected"
         )
     source = event.get("source")
     told = {

@@ -40,6 +40,7 @@ LABEL_RANGE = "samples.label_range"
 LONGEST_NUMBER = 100
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NO_NUMBER = {"", "nan", "null"}
+AS_IN_RECORDS = {"None": "null", "True": "true", "False": "false"}
 
 
 def _is_a_topic(value: str) -> str:
@@ -73,9 +74,7 @@ def named_fields(decode: Callable[[bytes], Any], value: bytes) -> dict[str, Any]
     except (msgspec.DecodeError, ValueError, RecursionError) as broken:
         return PeerError("malformed", str(broken))
     if not isinstance(content, dict):
-        return PeerError(
-            "malformed", f"an object with named fields is expected, not {type(content).__name__}"
-        )
+        return PeerError("malformed", f"an object with named fields is expected, not {shown(content)}")
     return content
 
 
@@ -161,6 +160,11 @@ def name_in(content: str | int | bytes | None, field: str) -> str:
 
 
 def shown(content: Any) -> str:
-    """The content for an error text, cut to 60 characters."""
+    """The content for an error text, cut to 60 characters; null and truth values as records have them.
+
+    >>> shown(None), shown(True), shown("None")
+    ('null', 'true', "'None'")
+    """
     text = repr(content)
+    text = AS_IN_RECORDS.get(text, text)
     return text if len(text) <= 60 else text[:57] + "..."
