@@ -41,6 +41,7 @@ SAMPLE_RECORDS = 10
 EXAMPLES = 3
 DAY = 86_400.0
 LONGEST_EXAMPLE = 200
+ASK_THE_REGISTRY = "see the section [registry], and the registry's own log"
 
 
 class CannotBegin(ConfigurationError):
@@ -83,6 +84,9 @@ def look_at_inputs(
         # A role with state may have there what it lacks here.
         if remembered.nothing:
             raise CannotBegin(str(error)) from None
+    except NotYetReadable as error:
+        # Predictions name a schema of the registry.
+        yield Finding("what it would write", False, str(error), ASK_THE_REGISTRY)
 
 
 def _decoded(
@@ -117,7 +121,7 @@ def _decoded(
             "a worker takes such records in silence and learns nothing of them: correct them or the settings"
         )
     if awaited:
-        remedy = "see the section [registry], and the registry's own log" + (f"; {remedy}" if wrong else "")
+        remedy = ASK_THE_REGISTRY + (f"; {remedy}" if wrong else "")
     fine = (
         f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable"
         if records

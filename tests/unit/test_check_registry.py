@@ -61,6 +61,29 @@ def test_one_unknown_schema_does_not_hide_what_else_is_wrong(
     assert code == 4
     assert found["detail"].startswith("3 of 5 records readable; the schema registry")
     assert "does not know the schema 99 yet" in found["detail"]
-    assert "readings-0-3 not_numeric: temp is None" in found["detail"]
+    assert "readings-0-3 not_numeric: temp is null" in found["detail"]
     assert "[registry]" in found["remedy"]
     assert "dead-letters" in found["remedy"]
+
+
+def test_a_registry_that_is_away_is_a_finding_where_only_predictions_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects operators from a traceback, with exit code 1, in place of what is wrong."""
+    url = f"memory://{tmp_path.name}"
+    bus = MemoryBus.at(url)
+    bus.create([TopicSpec("readings", 1, compacted=False)])
+    bus.write([Outgoing("readings", b"north", b'{"site": "north", "temp": 0.5}')])
+    with serving() as registry:
+        address = registry.url
+    config = tmp_path / "client.toml"
+    config.write_text(
+        CLIENT.replace('"avro"', '"json"').format(url=url, registry=address)
+        + '[predictions]\nformat = "avro"\n'
+    )
+    assert run_command(monkeypatch, capsys, "topics", config, "--create")[0] == 0
+    code, out, _ = run_command(monkeypatch, capsys, "check", config, "--format", "json")
+    [found] = [one for one in json.loads(out)["checks"] if one["check"] == "what it would write"]
+    assert code == 4
+    assert "cannot be asked" in found["detail"]
+    assert "[registry]" in found["remedy"]
