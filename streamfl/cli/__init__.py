@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from typer.core import TyperGroup
 
 from streamfl import __version__
-from streamfl.contract.role import ConfigurationError, DataError
+from streamfl.contract.role import ConfigurationError, DataError, NotYetReadable
 from streamfl.contract.system import installed_systems, load, load_parts
 from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.runtime.log import write_warnings_as_lines
@@ -180,7 +180,7 @@ def main() -> None:
         app()
     except ConfigurationError as error:
         _fail(ExitCode.CONFIGURATION, error)
-    except BusUnavailable as error:
+    except (BusUnavailable, NotYetReadable) as error:
         _fail(ExitCode.BUS_UNAVAILABLE, error)
     except DataError as error:
         _fail(ExitCode.DATA, error)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import run_command
@@ -87,3 +90,19 @@ def test_a_registry_that_is_away_is_a_finding_where_only_predictions_need_it(
     assert code == 4
     assert "cannot be asked" in found["detail"]
     assert "[registry]" in found["remedy"]
+
+
+def test_a_command_that_needs_a_registry_that_is_away_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects scripts that try again on exit code 3: `write` ended with a traceback and exit code 1."""
+    url = f"memory://{tmp_path.name}"
+    MemoryBus.at(url).create([TopicSpec("readings", 1, compacted=False)])
+    with serving() as registry:
+        address = registry.url
+    config = tmp_path / "client.toml"
+    config.write_text(CLIENT.format(url=url, registry=address))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"site": "north", "temp": 1}')))
+    code, _, told = run_command(monkeypatch, capsys, "write", config)
+    assert code == 3
+    assert "cannot be asked" in told
