@@ -10,6 +10,7 @@ import typer
 
 from streamfl.cli.access import rights
 from streamfl.cli.check_inputs import CannotBegin, look_at_inputs
+from streamfl.cli.check_keys import look_at_keys
 from streamfl.cli.check_state import (
     ChangelogContents,
     look_at_deleted,
@@ -98,6 +99,8 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
                         "federation.name", False, namesake_problem(configured, found), "give one another name"
                     )
                 )
+            if identity is None:
+                findings += look_at_keys(configured, bus, channels)
             remembered = ChangelogContents()
             findings += look_at_state(configured, bus, channels, remembered)
             findings += look_at_offsets(configured, bus, channels, remembered)

@@ -8,7 +8,7 @@ from streamfl.identity.authentication import SEAL_BYTES, Identity, load_identity
 from streamfl.identity.channels import sealed_channels
 from streamfl.identity.keys import PrivateKey, PublicKey, add_key, make_key_file, read_key_file
 from streamfl.identity.members import Member, Members, read_members, write_members
-from streamfl.identity.signed_records import signer_of_record
+from streamfl.identity.signed_records import is_sealed, signer_of_record
 
 __all__ = [
     "SEAL_BYTES",
@@ -18,6 +18,7 @@ __all__ = [
     "PrivateKey",
     "PublicKey",
     "add_key",
+    "is_sealed",
     "load_identity",
     "make_key_file",
     "read_key_file",

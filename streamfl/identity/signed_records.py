@@ -10,10 +10,10 @@ import struct
 from collections.abc import Callable
 
 from streamfl.contract.role import Headers, PeerError, Record, Seal
-from streamfl.identity.authentication import Identity
+from streamfl.identity.authentication import SEAL, Identity
 from streamfl.identity.members import Member
 
-__all__ = ["SIGNATURE", "signatures", "signer_of_record"]
+__all__ = ["SIGNATURE", "is_sealed", "signatures", "signer_of_record"]
 
 SIGNATURE = "signature"
 
@@ -43,6 +43,11 @@ def signer_of_record(identity: Identity, kind: str) -> Callable[[Record], Member
         )
 
     return check
+
+
+def is_sealed(record: Record) -> bool:
+    """Whether a record has a seal or a signature, good or not: its writer has keys, if it is a member."""
+    return any(name in (SEAL, SIGNATURE) for name, _ in record.headers)
 
 
 def _statement(federation: str, topic: str, key: bytes | None, value: bytes | None) -> bytes:
