@@ -4,6 +4,7 @@ connectors."""
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from secure_broker import SECRETS, SECURITY, SecureBroker, secure_broker
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.contract.role import ConfigurationError
-from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, TopicSpec, connect
+from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing, Step, Subscription, TopicSpec, connect
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.rights import Guarded, Right
 
@@ -466,3 +467,52 @@ def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: p
                     seen[number] += len(records)
                     session.commit(Step({(topic, 0): records[-1].offset + 1}))
         assert secure.issuer.given - given >= 3
+
+
+@pytest.mark.parametrize("connector", BOTH)
+def test_a_renewed_certificate_counts_without_a_restart(
+    secure: SecureBroker, connector: str, tmp_path: Path
+) -> None:
+    """Protects workers whose certificates last for days: one that is put in the place of the old one counts
+    for each connection from then on. With the old one a worker would wait for ever once it is over."""
+    name, own, key = f"renewed-file-{connector}", tmp_path / "own.pem", tmp_path / "own.key"
+
+    def bring(member: str) -> None:
+        for place, end in ((own, "pem"), (key, "key")):
+            shutil.copy(secure.folder / f"{member}.{end}", tmp_path / "next")
+            (tmp_path / "next").replace(place)
+
+    bring("press-server")
+    options = {
+        "kafka": {"ssl_certfile": str(own), "ssl_keyfile": str(key)},
+        "librdkafka": {"ssl.certificate.location": str(own), "ssl.key.location": str(key)},
+    }[connector]
+    with closing(connect(secure.broker.url, secure.broker.options)) as admin, ExitStack() as held:
+        admin.create([TopicSpec(name, 1, False)])
+        needed = [
+            Right(SERVER, "topic", name, "literal", ("Read", "DescribeConfigs")),
+            Right(SERVER, "group", name, "literal", ("Read",)),
+            Right(SERVER, "transactional-id", f"{name}:", "prefixed", ("Write",)),
+        ]
+        secure.allow([*needed, *(replace(right, principal="User:stranger") for right in needed)])
+        bus = held.enter_context(closing(opened(secure, connector, "server-mtls", **options)))
+        session = bus.session(Subscription(name, (name,)))
+        session.poll(0.1, 100)
+        bring("stranger")
+        deadline = time.monotonic() + 60
+        renewed = connector == "kafka"
+        while not renewed:
+            assert time.monotonic() < deadline
+            try:
+                session.poll(0.2, 100)
+            except BusUnavailable as told:
+                renewed = "renewed" in str(told)
+        session.close()
+        # Whoever connects with the old one from now on reads nothing. The connection that describes topics is
+        # an old one.
+        secure.take(needed[0])
+        secure.allow([replace(needed[0], operations=("Describe", "DescribeConfigs"))])
+        admin.write([Outgoing(name, None, b"v", 0)])
+        session = held.enter_context(closing(bus.session(Subscription(name, (name,)))))
+        while not session.poll(0.2, 100).records:
+            assert time.monotonic() < deadline

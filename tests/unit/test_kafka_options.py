@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,3 +64,30 @@ def test_a_whole_login_is_taken() -> None:
     login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": "a", "sasl_plain_password": SECRET}
     check_options({"security_protocol": "SASL_SSL", **login})
     check_options({"security_protocol": "PLAINTEXT", "sasl_mechanism": None})
+
+
+def test_a_certificate_that_cannot_be_used_is_told_before_a_broker_is_asked(tmp_path: Path) -> None:
+    """Protects who renews a certificate: a key that is not the certificate's, or a file that is none, is a
+    configuration error (exit code 2). The library says for half a minute that no broker answers (3)."""
+    for name in ("one", "other"):
+        own = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.pem")]
+        kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-subj", "/CN=h"]
+        subprocess.run(["openssl", "req", "-x509", *kind, *own], check=True, capture_output=True)
+    (tmp_path / "none").write_text("hello")
+
+    def said(**files: str) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            KafkaCluster(
+                "kafka://h:1",
+                {"security_protocol": "SSL", **{name: str(tmp_path / file) for name, file in files.items()}},
+            )
+        return str(caught.value)
+
+    assert "ssl_certfile and ssl_keyfile: " in said(ssl_certfile="one.pem", ssl_keyfile="other.key")
+    assert "ssl_certfile and ssl_keyfile: " in said(ssl_certfile="none", ssl_keyfile="one.key")
+    assert "ssl_certfile: " in said(ssl_certfile="one.pem")
+    assert "ssl_cafile: " in said(ssl_cafile="none")
+    files = {
+        name: str(tmp_path / f"one.{end}") for name, end in (("ssl_certfile", "pem"), ("ssl_keyfile", "key"))
+    }
+    KafkaCluster("kafka://h:1", {"security_protocol": "SSL", "ssl_cafile": files["ssl_certfile"], **files})

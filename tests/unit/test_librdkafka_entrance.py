@@ -3,12 +3,14 @@ options."""
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
 import streamfl_connectors.librdkafka
+from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.entrance import entrance
 
 from streamfl.contract.role import ConfigurationError
@@ -17,6 +19,13 @@ from streamfl.contract.role import ConfigurationError
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
+    make_certificate(folder)
+    return folder
+
+
+def make_certificate(folder: Path) -> None:
+    """A certificate and its encrypted key."""
+    folder.mkdir(exist_ok=True)
     command = [
         "openssl",
         "req",
@@ -32,7 +41,6 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     command += ["-passout", "pass:hush", "-keyout", str(folder / "key.pem"), "-out", str(folder / "own.pem")]
     subprocess.run(command, check=True, capture_output=True)
-    return folder
 
 
 def test_no_admin_call_of_librdkafka_is_left() -> None:
@@ -93,3 +101,23 @@ def test_what_is_not_to_be_verified_is_not() -> None:
     ]
     assert (unverified.check_hostname, unverified.verify_mode) == (False, ssl.CERT_NONE)
     assert "ssl_context" not in entrance({"security.protocol": "plaintext", "ssl.ca.location": "x"})
+
+
+def test_renewed_files_are_noticed_once_they_fit_together(folder: Path, tmp_path: Path) -> None:
+    """Protects a worker whose certificate is renewed before it ends: the library would connect with the old
+    one for ever. While only one of two files is renewed it goes on as it is."""
+    files = {"ssl.certificate.location": tmp_path / "own.pem", "ssl.key.location": tmp_path / "key.pem"}
+    for place in files.values():
+        shutil.copy(folder / place.name, place)
+    options = {
+        "security.protocol": "ssl",
+        "ssl.key.password": "hush",
+        "ssl.ca.location": str(folder / "own.pem"),
+    }
+    cluster = LibrdkafkaCluster(["h:1"], {**options, **{name: str(place) for name, place in files.items()}})
+    before = cluster.tls_files()
+    assert not cluster.renewed(before)
+    make_certificate(tmp_path / "later")
+    for number, place in enumerate(files.values()):
+        (tmp_path / "later" / place.name).replace(place)
+        assert cluster.renewed(before) is (number == 1)

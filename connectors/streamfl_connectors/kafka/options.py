@@ -4,6 +4,7 @@ their values."""
 from __future__ import annotations
 
 import difflib
+import ssl
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -108,8 +109,29 @@ def check_options(options: Mapping[str, Any]) -> None:
         expected = _expected(name, value, known[name])
         if expected:
             raise ConfigurationError(f"bus.options.{name}: {expected} is expected")
-    if str(options.get("security_protocol", "")).startswith("SASL_"):
+    protocol = str(options.get("security_protocol", ""))
+    if protocol.startswith("SASL_"):
         _check_login(options)
+    if protocol.endswith("SSL"):
+        _check_certificates(options)
+
+
+def _check_certificates(options: Mapping[str, Any]) -> None:
+    """ConfigurationError if a file with a certificate or key cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    certificate, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
+    name = "ssl_cafile"
+    try:
+        if name in options:
+            context.load_verify_locations(options[name])
+        name = "ssl_certfile" if key is None else "ssl_certfile and ssl_keyfile"
+        if certificate is not None:
+            # Without a password OpenSSL would ask for it at the terminal.
+            context.load_cert_chain(certificate, key, options.get("ssl_password") or "")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"bus.options.{name}: the certificate or key cannot be used: {error}"
+        ) from error
 
 
 def _check_login(options: Mapping[str, Any]) -> None:

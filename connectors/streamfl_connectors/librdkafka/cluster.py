@@ -14,7 +14,7 @@ from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.clients import LONGEST_REBALANCE_SECONDS
-from streamfl_connectors.librdkafka.entrance import entrance
+from streamfl_connectors.librdkafka.entrance import check_tls, entrance, tls_files
 from streamfl_connectors.librdkafka.failures import NOT_LET_IN
 from streamfl_connectors.librdkafka.log import LOG
 from streamfl_connectors.librdkafka.options import (
@@ -107,6 +107,21 @@ class LibrdkafkaCluster:
                 "kafka+librdkafka:// also connects with kafka-python, which fails with these bus.options: "
                 f"{error}"
             ) from error
+
+    def tls_files(self) -> list[tuple[int, ...]]:
+        """What tells the files of the login from later files of the same names. OSError if one is away."""
+        return tls_files(self.options)
+
+    def renewed(self, before: list[tuple[int, ...]]) -> bool:
+        """Whether the files are others than before, and can be used. Between two that are renewed one after
+        the other they may not fit together."""
+        try:
+            if self.tls_files() == before:
+                return False
+            check_tls(self.options)
+            return True
+        except (OSError, ValueError):
+            return False
 
     def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:
         """A client of the library with the user's options; ConfigurationError if it does not accept one."""

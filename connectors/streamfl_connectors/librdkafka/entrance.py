@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -11,7 +12,10 @@ from typing import Any
 from streamfl.contract.role import ConfigurationError
 from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
 
-__all__ = ["entrance"]
+__all__ = ["check_tls", "entrance", "tls_files"]
+
+# The files of a login that a client of the library reads once, when it is made.
+FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 
 # librdkafka's options of the login, and kafka-python's names for them.
 LOGIN = {
@@ -33,14 +37,37 @@ def entrance(options: Mapping[str, Any]) -> dict[str, Any]:
         found["security_protocol"] = protocol.upper()
         if found["security_protocol"].endswith("SSL"):
             try:
-                found["ssl_context"] = _context(dotted)
+                found["ssl_context"] = _context(dotted, _Renewing)
+                found["ssl_context"].options_given = dotted
             except (OSError, ValueError) as error:
                 raise ConfigurationError(f"bus.options for certificates and keys: {error}") from error
     return found
 
 
-def _context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+class _Renewing(ssl.SSLContext):
+    """Reads its files anew for each connection, as kafka-python does where it has files: a certificate that
+    was renewed counts without a restart."""
+
+    options_given: Mapping[str, Any]
+
+    def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
+        return _context(self.options_given, ssl.SSLContext).wrap_socket(*arguments, **named)
+
+
+def tls_files(options: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """What tells the files of the login from later files of the same names. OSError if one is away."""
+    names = [str(options[name]) for name in FILES if name in options]
+    found = [os.stat(name) for name in names if Path(name).is_file()]
+    return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
+
+
+def check_tls(options: Mapping[str, Any]) -> None:
+    """OSError or ValueError if certificates and keys cannot be used."""
+    _context(options, ssl.SSLContext)
+
+
+def _context(options: Mapping[str, Any], kind: type[ssl.SSLContext]) -> ssl.SSLContext:
+    context = kind(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = options.get("ssl.endpoint.identification.algorithm", "https") != "none"
     if str(options.get("enable.ssl.certificate.verification", True)).lower() == "false":
@@ -58,7 +85,8 @@ def _context(options: Mapping[str, Any]) -> ssl.SSLContext:
     if (revoked := options.get("ssl.crl.location")) is not None:
         context.load_verify_locations(cafile=revoked)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    password = options.get("ssl.key.password")
+    # Without a password OpenSSL would ask for it at the terminal.
+    password = options.get("ssl.key.password") or ""
     if (certificate := options.get("ssl.certificate.location")) is not None:
         context.load_cert_chain(certificate, options.get("ssl.key.location"), password)
     elif (certificate := options.get("ssl.certificate.pem")) is not None:

@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streamfl.contract.role import ConfigurationError
-from streamfl.runtime.bus import Moved, Polled, Step, Subscription, Unreadable
+from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Step, Subscription, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
@@ -30,6 +30,9 @@ __all__ = ["LibrdkafkaMembership"]
 
 # The offset is not in the log, or the log was truncated (KIP-320).
 GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION)
+
+# How often a member looks whether certificate or key were renewed.
+TLS_SECONDS = 5.0
 
 # Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), unless
 # committed anew.
@@ -44,7 +47,11 @@ class LibrdkafkaMembership:
 
     def __init__(self, cluster: LibrdkafkaCluster, logs: LibrdkafkaLogs, subscription: Subscription) -> None:
         self._subscription = subscription
+        self._cluster = cluster
         self._logs = logs
+        # Before the client reads them.
+        self._tls_files = cluster.tls_files()
+        self._looked = time.monotonic()
         self.positions = Positions()
         self.beginnings = Beginnings(cluster.transaction_timeout)
         # Partition numbers: those reported to the caller, those assigned, and those revoked since the last
@@ -134,7 +141,15 @@ class LibrdkafkaMembership:
         self._report_changes(polled)
 
     def check(self) -> None:
-        """Nothing: :class:`Silence` notices everything."""
+        """BusUnavailable if a certificate or key was renewed: the library reads them only when a client is
+        made, and would connect with the old one for ever. :class:`Silence` notices everything else."""
+        if time.monotonic() - self._looked < TLS_SECONDS:
+            return
+        self._looked = time.monotonic()
+        if self._cluster.renewed(self._tls_files):
+            raise BusUnavailable(
+                "files of bus.options with certificates or keys were renewed: connecting anew"
+            )
 
     def attend(self) -> None:
         """Take part in the group between two polls, and read nothing: records that the library has fetched
