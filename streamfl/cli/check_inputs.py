@@ -129,13 +129,13 @@ def _decoded(
     )
     detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
     check = f"records of {source.topic}"
-    if not wrong or awaited or source.sender is None:
+    if not wrong or awaited or (source.sender is None and not source.signed):
         return Finding(check, not (wrong or awaited), detail, remedy if wrong or awaited else "")
     # A peer's messages, which nobody corrects: what counts is how the peer writes now.
     latest = max(record.timestamp for record, _ in wrong)
     detail += f"; the last of them was written at {valid_date(latest):%Y-%m-%dT%H:%M:%SZ}"
     if _are_over([record for record, _ in wrong], records, remembered):
-        told = f"nothing: workers have put them into {configured.settings.dead_letters}, and read on"
+        told = f"nothing: workers have read on; what they refused is in {configured.settings.dead_letters}"
         return Finding(check, True, f"{detail}, and later ones are readable", told, warns=True)
     return Finding(check, False, detail, f"{remedy}; this passes again once a later record is readable")
 
