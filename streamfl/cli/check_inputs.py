@@ -29,6 +29,7 @@ from streamfl.contract.role import (
 )
 from streamfl.records.formats import format_of
 from streamfl.records.keys import KeySection, binary_hint
+from streamfl.records.labels import Label
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.runtime.bus import Bus, TopicState, Unreadable
@@ -42,6 +43,8 @@ EXAMPLES = 3
 DAY = 86_400.0
 LONGEST_EXAMPLE = 200
 ASK_THE_REGISTRY = "see the section [registry], and the registry's own log"
+# Labels that take up less of samples.label_range than this are too small for it, from so many labels on.
+LEAST_SHARE, ENOUGH_LABELS = 1e-3, 20
 
 
 class CannotBegin(ConfigurationError):
@@ -73,6 +76,7 @@ def look_at_inputs(
         if channel == "samples":
             yield from look_at_shape(configured, records)
     yield from _labels(configured, batch)
+    yield from _label_range(configured, batch)
     yield from look_at_join(configured, bus, channels)
     try:
         if batch:
@@ -257,6 +261,30 @@ def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Findi
         f"learnt{hint}",
         f"set samples.label to one of the fields that are there ({', '.join(known)}), or leave it out if no "
         "labels come",
+    )
+
+
+def _label_range(configured: Configured, batch: Sequence[Received]) -> Iterator[Finding]:
+    """Whether the labels, which come in units of samples.label_range, take up a plausible share of it. A
+    single mistaken label may have widened the range that `streamfl init` wrote."""
+    section = getattr(configured.settings, "samples", None)
+    if not isinstance(section, SamplesSection):
+        return
+    messages = [one.message for one in batch]
+    labels = [one.label for one in messages if isinstance(one, (Sample, Label)) and one.label is not None]
+    if len(labels) < ENOUGH_LABELS or not 0.0 < (share := max(labels) - min(labels)) < LEAST_SHARE:
+        return
+    low, high = section.label_range
+    least, most = (low + one * (high - low) for one in (min(labels), max(labels)))
+    yield Finding(
+        "samples.label_range",
+        True,
+        f"{counted(len(labels), 'label')} that were looked at are between {least:.10g} and {most:.10g}, "
+        f"{share:.1g} of the range {list(section.label_range)}: in so wide a range good predictions and bad "
+        "ones are hardly told apart",
+        "if other labels are no larger, set samples.label_range to their real range, before there is state. "
+        "Single labels outside it are learnt too",
+        warns=True,
     )
 
 

@@ -515,6 +515,21 @@ def test_labels_outside_their_range_are_told(plant: Plant, caplog: Logs) -> None
     assert scraped(client.metrics.render().decode(), "labels_outside_range_total") == 3
 
 
+def test_a_range_that_is_far_too_wide_for_the_labels_is_told(plant: Plant) -> None:
+    """Protects the weights of models: one label of 1e9 in a file made `streamfl init` write a range a hundred
+    thousand times too wide. Errors were twice as large, and everything was green.
+    """
+    for number in range(60):
+        plant.sample(SITES[number % len(SITES)], number, y=5.0 + number / 60)
+    plant.check()
+    assert "samples.label_range" not in plant.details
+    plant.change("label_range = [0.0, 10.0]", "label_range = [0.0, 1000000000.0]")
+    failed = plant.check()[1]
+    assert "samples.label_range" not in failed
+    assert "are between 5 and 5.983333" in plant.details["samples.label_range"]
+    assert "1e-09 of the range [0.0, 1000000000.0]" in plant.details["samples.label_range"]
+
+
 def test_binary_keys_that_are_read_as_text_are_told(plant: Plant) -> None:
     """Protects clients' names: a small number in eight bytes is also text, so the name would be control
     characters."""
