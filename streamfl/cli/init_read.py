@@ -26,6 +26,7 @@ from streamfl.records.format_inference import InferredFormat, infer_format
 from streamfl.records.keys import KeySection, key_reader
 from streamfl.records.topic import TopicSection
 from streamfl.runtime.bus import Bus, BusUnavailable
+from streamfl.terminal.console import say
 from streamfl.terminal.words import counted
 
 __all__ = ["RecordSample", "lines_of", "look", "records_of", "topic_section"]
@@ -105,7 +106,7 @@ class RecordSample:
 
 def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int, bool]:
     """Some records of a topic, its number of partitions, and whether these are all. No partition is begun
-    after the deadline.
+    after the deadline, which is told.
 
     ConfigurationError if there is no such topic; DataError if it has no records.
     """
@@ -118,6 +119,10 @@ def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int
     for place in range(count):
         if found and time.monotonic() > deadline:
             whole = False
+            say(
+                f"time is over after {place} of {counted(count, 'partition')} of {topic}: what is written of "
+                "clients, ranges and gaps is known from these alone. --seconds gives more time"
+            )
             break
         found += bus.peek(topic, [place * state.partitions // count], EDGE_RECORDS)
     whole &= _without_gaps(found)

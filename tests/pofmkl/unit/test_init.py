@@ -18,6 +18,7 @@ from command_line import run_command
 from registry import serving
 from streamfl_connectors.framing import framed
 
+from streamfl.cli.init_read import records_of
 from streamfl.cli.preflight import read_configuration
 from streamfl.runtime.bus import Outgoing, TopicSpec
 from streamfl.runtime.kinds import build_worker
@@ -80,6 +81,20 @@ class Site:
 @pytest.fixture(name="site")
 def _site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Site:
     return Site(tmp_path, monkeypatch, capsys)
+
+
+def test_partitions_that_there_was_no_time_for_are_told(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the number of clients: from a slow broker `init` read one partition of four, wrote 7 clients
+    into the server's file and 54 into the client's, and the server refused the others' updates.
+    """
+    site.write("readings", [(f"site-{n}".encode(), nested(n)) for n in range(ROWS)], partitions=4)
+    _, partitions, whole = records_of(site.bus, "readings", time.monotonic() - 1.0)
+    assert (partitions, whole) == (4, False)
+    assert "time is over after 1 of 4 partitions of readings" in capsys.readouterr().err
+    records_of(site.bus, "readings", time.monotonic() + 600.0)
+    assert not capsys.readouterr().err
 
 
 def test_what_is_written_runs(site: Site) -> None:
