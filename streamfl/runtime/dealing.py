@@ -16,7 +16,7 @@ from streamfl.runtime import assignment
 from streamfl.runtime.bus import Bus, Session
 from streamfl.runtime.remembered_settings import is_settings, stream_option
 
-__all__ = ["Dealing", "added", "dealt_over", "partitioner_in", "partitioners"]
+__all__ = ["Dealing", "added", "dealt_over", "next_multiple", "partitioner_in", "partitioners"]
 
 PARTITIONS_HEADER = "partitions"
 PARTITIONER_HEADER = "partitioner"
@@ -43,11 +43,18 @@ def added(topic: str, before: int, now: int, channels: Channels, group: str) -> 
             "member, with topics of as many partitions as are needed; docs/changing.md says how a topic of "
             "yours may grow without that"
         )
+    topics = ", ".join(channels.own_changelogs.values())
     return text + (
-        f"Stop the workers of the group {group!r}, give {', '.join(channels.own_changelogs.values())} and "
-        f"every input {now} partitions, and run streamfl repartition CONFIG{stream_option(group)}: it moves "
-        "each client's state to where its records come now"
+        f"Stop the workers of the group {group!r}, give {topics} and every input "
+        f"{next_multiple(before, now)} partitions, and run streamfl repartition CONFIG{stream_option(group)}"
+        ": it moves each client's state to where its records come now"
     )
+
+
+def next_multiple(before: int, now: int) -> int:
+    """The least number of partitions, not below ``now``, over which state can be dealt anew: a multiple of
+    ``before``."""
+    return -(-now // before) * before
 
 
 class Dealing:

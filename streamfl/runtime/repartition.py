@@ -26,7 +26,7 @@ from streamfl.runtime.bus import (
     TopicPartition,
 )
 from streamfl.runtime.checksum import with_checksum
-from streamfl.runtime.dealing import dealt_over, partitioner_in, partitioners
+from streamfl.runtime.dealing import dealt_over, next_multiple, partitioner_in, partitioners
 from streamfl.runtime.remembered_settings import is_settings
 from streamfl.runtime.repair import TURN_SECONDS, Repair
 from streamfl.runtime.tasks import POSITION_KEY
@@ -158,7 +158,7 @@ class Repartition(Repair):
             topics = ", ".join([*self._inputs, *self._channels.own_changelogs.values()])
             raise ConfigurationError(
                 f"the state is spread over {before} partitions, and there are {self._now}: give {topics} a "
-                f"multiple of {before}, such as {-(-self._now // before) * before}. Otherwise records "
+                f"multiple of {before}, such as {next_multiple(before, self._now)}. Otherwise records "
                 "written since then would be in old partitions of other clients, and would be read before "
                 "their state is there"
             )

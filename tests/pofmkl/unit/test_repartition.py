@@ -297,6 +297,9 @@ def test_a_worker_that_runs_says_that_partitions_were_added(tmp_path: Path) -> N
         assert not watch.look()
         assert lost == [worker.health.reasons["topics"]]
         assert "has 4 partitions, and this role's state is spread over 2" in lost[0]
+        assert "every input 4 partitions" in lost[0]
+        # `streamfl repartition` takes no other number than a multiple.
+        assert "every input 6 partitions" in added("readings", 2, 5, channels, plant.settings.group)
         # The group may deal new partitions before the worker's own look at the cluster.
         with closing(plant.bus.session(Subscription(plant.settings.group, ("readings", "truth")))) as other:
             other.poll(0.0, 1)
