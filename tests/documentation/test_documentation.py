@@ -221,6 +221,13 @@ def test_who_learns_what_is_told_of_every_system() -> None:
         assert row[2], row
 
 
+def test_nobody_is_told_to_fetch_streamfl_from_pypi() -> None:
+    """Protects readers of pages and notebooks: the name is free on PyPI, so whoever takes it would get their
+    own package installed. An extra adds to the streamfl that is there."""
+    for page in [*DOCUMENTS, *(ROOT / "examples").glob("*/*.ipynb")]:
+        assert not re.search(r"pip install '?streamfl\b(?!\[)", page.read_text(encoding="utf-8")), page
+
+
 def test_what_plug_ins_are_told_to_use_is_there() -> None:
     """Protects authors of plug-ins: each class, Protocol or exception named on their pages exists under that
     name."""
