@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import TopicSpec
-from streamfl.runtime.kinds import federation_topics
+from streamfl.runtime.kinds import federation_topics, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.testing.faults.fault_rates import Rates
 from streamfl.testing.faults.federation import Reading
@@ -20,10 +21,10 @@ __all__ = ["MembersScenario"]
 
 @dataclass(frozen=True, kw_only=True)
 class MembersScenario:
-    """A scenario whose topics all have the same number of partitions. A subclass is a
+    """A scenario of members and their processes. A subclass is a
     :class:`~streamfl.testing.faults.federation.Shape` when it has ``of`` and ``standing``.
 
-    workers: by member, its number of processes.
+    workers: by member, its number of processes. partitions: of each topic that may have any number.
     readings: what each producer writes. last: what is written after the final restart.
     faulty_seconds: seconds from the beginning after which nothing fails.
     permanent_fault: the fault that stays, if any.
@@ -73,9 +74,13 @@ class MembersScenario:
     def topics(self) -> Sequence[TopicSpec]:
         return federation_topics((settings for _, settings in self.members.values()), self.partitions)
 
-    @property
+    @cached_property
     def tasks(self) -> int:
-        return self.partitions * len(with_a_process_left(self.workers, self.permanent_fault))
+        # A channel may say itself how many partitions its topic has.
+        partitions = {spec.name: spec.partitions or self.partitions for spec in self.topics}
+        left = map(self.of, with_a_process_left(self.workers, self.permanent_fault))
+        inputs = [find_kind(one.role.kind).channels(one).inputs.values() for one in left]
+        return sum(max(partitions[source.topic] for source in own) for own in inputs)
 
     def prepare(self, worker: Worker) -> None:
         """Change nothing."""

@@ -110,10 +110,6 @@ class Scenario(ClientScenario):
     def repeatable(self) -> Collection[str]:
         return {f"{self.settings.federation.name}.updates"}
 
-    @property
-    def tasks(self) -> int:
-        return self.partitions + (0 if self.servers_are_gone else self.settings.federation.shards)
-
     def prepare(self, worker: Worker) -> None:
         if isinstance(worker.role, PofmklClient):
             worker.role.waiting_limit = self.waiting_limit
