@@ -16,13 +16,22 @@ import signal
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
-from streamfl.configuration.settings import load_kind, load_settings
-from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.sqlite_bus import SqliteBus
 from streamfl.runtime.worker import Worker
+
+try:
+    settings_module = import_module("streamfl.configuration.settings")
+    role_module = import_module("streamfl.contract.role")
+except ModuleNotFoundError:
+    # Where 0.1 has them.
+    settings_module = import_module("streamfl.settings")
+    role_module = import_module("streamfl.role")
+load_kind, load_settings = settings_module.load_kind, settings_module.load_settings
+ConfigurationError: type[Exception] = role_module.ConfigurationError
 
 CONFIGURATION = 2
 IDLE_SECONDS = 0.02

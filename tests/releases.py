@@ -16,9 +16,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from io import BytesIO
@@ -32,7 +34,7 @@ from soak.verdict import check_inputs, judge_topics
 from streamfl.contract.role import Record
 from streamfl.runtime.sqlite_bus import SqliteBus
 
-__all__ = ["BEFORE", "FIRST", "NOW", "Federation", "Release", "code_of", "later_release"]
+__all__ = ["BEFORE", "FIRST", "NOW", "Federation", "Release", "code_of", "later_release", "python_of"]
 
 NOW = Path(__file__).parents[1]
 # The last commit of 0.1. Change it at each release: the tests upgrade from one release to the next.
@@ -61,14 +63,46 @@ def code_of(commit: str, folder: Path) -> Path:
     """The unpacked code of a commit. The test is skipped if the repository or the commit is not available."""
     if shutil.which("git") is None or not (NOW / ".git").exists():
         pytest.skip("this is no clone of the repository, so the earlier release's code is not here")
+    wanted = ("streamfl", "connectors", "pyproject.toml")
     packed = subprocess.run(
-        ["git", "-C", str(NOW), "archive", commit, "streamfl", "connectors"], capture_output=True, check=False
+        ["git", "-C", str(NOW), "archive", commit, *wanted], capture_output=True, check=False
     )
     if packed.returncode:
         pytest.skip(f"this clone does not go back to {commit}: fetch its whole history")
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    _register(folder)
     return folder
+
+
+def _register(code: Path) -> None:
+    """Makes unpacked code a distribution of its own, in front of the installed one: with its version and its
+    entry points."""
+    project = tomllib.loads((code / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    made = code / "streamfl-before.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: streamfl\nVersion: {project.get('version', '0')}\n"
+    )
+    groups = [
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in entries.items())
+        for group, entries in project["entry-points"].items()
+    ]
+    (made / "entry_points.txt").write_text("\n".join(groups))
+
+
+def python_of(code: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment that run Python with a release's code and none of another.
+
+    An editable install of this release would give the old one every module that it lacks. Without -S Python
+    would find that install."""
+    paths = [code, code / "connectors", sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    # Without -P the script's folder would come first on the path.
+    return [sys.executable, "-S", "-P", *arguments], environment
 
 
 def later_release(folder: Path, changes: Mapping[str, tuple[str, str]]) -> Path:
@@ -91,13 +125,8 @@ class Release:
 
     def __init__(self, code: Path, log: Path, late: float = 0.0) -> None:
         self._log = log
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(code), str(code / "connectors")]),
-            "OPENBLAS_NUM_THREADS": "1",
-        }
+        command, environment = python_of(code, str(DRIVER), str(late))
         with log.open("ab") as errors:
-            # Without -P the script's folder would come first on the path.
-            command = [sys.executable, "-P", str(DRIVER), str(late)]
             self._process = subprocess.Popen(
                 command,
                 env=environment,

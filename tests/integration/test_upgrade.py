@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from command_line import run_command
-from releases import BEFORE, FIRST, NOW, Federation, Release, code_of, later_release
+from releases import BEFORE, FIRST, NOW, Federation, Release, code_of, later_release, python_of
 from soak.subject import soaked_systems
 
 from streamfl import __version__
@@ -26,6 +27,15 @@ def _before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _opened() -> Iterator[ExitStack]:
     with ExitStack() as opened:
         yield opened
+
+
+def test_the_release_before_runs_without_modules_of_this_one(before: Path) -> None:
+    """Protects the tests below: an editable install fills in every module that the old code lacks, and then
+    they would try this release against itself."""
+    command, environment = python_of(
+        before, "-c", "import importlib.util as found; print(found.find_spec('streamfl.contract'))"
+    )
+    assert subprocess.check_output(command, env=environment, text=True) == "None\n"
 
 
 @pytest.mark.parametrize("system", soaked_systems())
