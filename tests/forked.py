@@ -8,7 +8,9 @@ on stdout has its number and exit code, which is below 0 for a signal.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -47,6 +49,8 @@ def _watch(count: int, configuration: Path) -> None:
 
 
 if __name__ == "__main__":
+    # A worker that hangs is asked where. What it answers goes to its log.
+    faulthandler.register(signal.SIGUSR1)
     path = Path(sys.argv[1])
     streamfl.runtime.cluster_watch.EVERY_SECONDS = float(sys.argv[3])
     # Loads the role's module.

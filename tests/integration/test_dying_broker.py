@@ -27,7 +27,7 @@ SCHEMES = ["kafka+librdkafka", "kafka"]
 CAMPAIGN = os.environ.get("STREAMFL_TEST_KILLS")
 KILLS, WORKERS, KILLED = (int(CAMPAIGN), 20, SCHEMES) if CAMPAIGN else (1, 6, SCHEMES[:1])
 PATIENCE = 6
-LONG_SECONDS = 600.0
+LONG_SECONDS = 240.0
 
 
 OWN = {"the bus is unavailable", "the cluster does not describe this worker's topics and group"}
@@ -73,9 +73,10 @@ class Workers:
         deadline = time.monotonic() + LONG_SECONDS
         while not look():
             self.none_ended()
-            assert time.monotonic() < deadline, [
-                (one.page("readyz"), one.log()[-2000:]) for one in self.voices
-            ]
+            if time.monotonic() > deadline:
+                os.killpg(self._process.pid, signal.SIGUSR1)
+                time.sleep(5.0)
+                pytest.fail("\n\n".join(f"{one.page('readyz')}: {one.log()[-5000:]}" for one in self.voices))
             time.sleep(0.5)
 
 
