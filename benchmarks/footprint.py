@@ -1,8 +1,11 @@
-"""What a client costs while it does nothing, and what remembering it costs while it works."""
+"""What a worker costs at its start, what a client costs while it does nothing, and what remembering it costs
+while it works."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import tracemalloc
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -25,8 +28,23 @@ IDLE_CLIENTS, IDLE_DEFAULT_CLIENTS, CHUNK = size(10_000, 200), size(2_000, 100),
 # Snapshots of the default preset come every 64 samples, so that many seconds have to be seen.
 CLIENTS, SECONDS = size(1_000, 20), {"paper": size(6, 3), "default": size(66, 3)}
 
+# Prints processor seconds and MiB of a worker on a memory bus that is ready for its first record.
+START = """
+import resource
+from benchmarks.federation import Clock, client_settings, new_worker
+from streamfl.runtime.memory_bus import MemoryBus
+new_worker(client_settings(1, 5, preset={preset!r}), MemoryBus(), Clock()).step(0)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+"""
+STARTS = size(5, 1)
+
 
 def measure() -> Iterator[Figure]:
+    for preset in ("paper", "default"):
+        seconds, memory = np.min([_start(preset) for _ in range(STARTS)], axis=0).tolist()
+        yield Figure(f"start of a client worker, {preset}: processor time", seconds, "s")
+        yield Figure(f"start of a client worker, {preset}: memory", memory, "MiB")
     paper = new_client(
         IDLE_CLIENTS, frequencies(paper_dictionary(), FREQUENCIES, DIMENSION, seed=0), lockstep=False
     )
@@ -49,6 +67,13 @@ def measure() -> Iterator[Figure]:
             name = f"changelog per sample, {preset}, {CLIENTS:,} clients, commit each {interval}"
             yield Figure(name, changelog_bytes, "bytes")
             yield Figure(f"{name}: against the sample itself", changelog_bytes / sample_bytes, "x")
+
+
+def _start(preset: str) -> list[float]:
+    """Processor seconds and MiB."""
+    command = [sys.executable, "-c", START.format(preset=preset)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [float(one) for one in told.split()]
 
 
 def _kib_a_client(client: PofmklClient, clients: int) -> float:

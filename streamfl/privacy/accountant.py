@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 __all__ = ["DELTA", "cost_of", "delta_of", "epsilon_of"]
@@ -52,4 +51,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     most = 1.0
     while delta_of(mu, most) > delta:
         most *= 2
+    # Not at the top: most workers never ask, and it takes a tenth of their start.
+    from scipy.optimize import brentq
+
     return float(brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, most, xtol=1e-12))

@@ -27,7 +27,7 @@ SCHEMES = ["kafka+librdkafka", "kafka"]
 CAMPAIGN = os.environ.get("STREAMFL_TEST_KILLS")
 KILLS, WORKERS, KILLED = (int(CAMPAIGN), 20, SCHEMES) if CAMPAIGN else (1, 6, SCHEMES[:1])
 PATIENCE = 6
-LONG_SECONDS = 240.0
+LONG_SECONDS = 600.0
 
 
 OWN = {"the bus is unavailable", "the cluster does not describe this worker's topics and group"}

@@ -3,7 +3,10 @@ from these."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -134,6 +137,25 @@ class RiverExperts:
         self._failures.note(self._names[place], reason, error, then)
 
 
+@functools.cache
+def _adwin_class() -> Any:
+    """River's ADWIN, loaded without the rest of ``river.drift``: its data sets bring scikit-learn, which
+    doubles the memory of a worker and the processor time of its start."""
+    name = "river.drift"
+    if name in sys.modules:
+        return sys.modules[name].ADWIN
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    # A package that is not executed. It only says where its modules are.
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        return importlib.import_module(f"{name}.adwin").ADWIN
+    finally:
+        # Whoever imports them later gets them whole.
+        del sys.modules[name]
+        sys.modules.pop(f"{name}.adwin", None)
+
+
 class ChangeDetector:
     """ADWIN (Bifet and Gavalda 2007) on a client's errors between 0 and 1: have they risen, and when?
 
@@ -145,9 +167,7 @@ class ChangeDetector:
     and 0 after any other."""
 
     def __init__(self, error: int) -> None:
-        from river import drift
-
-        self._adwin = drift.ADWIN(clock=CHECK_EVERY)
+        self._adwin = _adwin_class()(clock=CHECK_EVERY)
         self._error = error
         self._errors: list[float] = []
         self.samples_since = 0

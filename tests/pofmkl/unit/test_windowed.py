@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -237,6 +239,22 @@ def test_detector_fires_on_a_rise_and_not_on_a_fall() -> None:
             detector.learn(np.array([level + rng.uniform(-0.1, 0.1)], np.float32))
             fired += detector.samples_since > 0
         assert (fired > 0) is expected
+
+
+def test_the_detector_loads_nothing_else_of_river() -> None:
+    """Protects a worker's memory, which scikit-learn would double; and a guest's models, which find River
+    whole."""
+    program = """
+import sys
+from streamfl.pofmkl.learning.windowed import ChangeDetector
+detector = ChangeDetector(0)
+print(*{"sklearn", "scipy.stats", "pandas"} & sys.modules.keys())
+import river.drift.adwin
+from river.drift import ADWIN, KSWIN
+print(river.drift.adwin.ADWIN is ADWIN, ADWIN.__name__ == type(detector._adwin).__name__)
+"""
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert told.splitlines() == ["", "True True"]
 
 
 @pytest.mark.parametrize("dimension", [16, 520, 2000])
