@@ -20,6 +20,8 @@ SECRET = "2-7-1-8"
     [
         ({"sasl_mechanism": "FOO"}, "sasl_mechanism: .*PLAIN or SCRAM-SHA-256 or SCRAM-SHA-512 is expected"),
         ({"sasl_mechanism": "plain"}, "sasl_mechanism: .* is expected"),
+        # The library raises a TypeError when it connects.
+        ({"ssl_crlfile": "revoked.pem"}, "ssl_crlfile cannot be set: .*ssl.crl.location"),
         ({"sasl_mechanism": ["PLAIN"]}, "sasl_mechanism: .* is expected"),
         ({"security_protocol": "SASL_SSL"}, "'SASL_SSL' needs sasl_mechanism"),
         (

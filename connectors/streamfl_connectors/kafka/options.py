@@ -64,6 +64,7 @@ OWN_OPTIONS = {
     "partition_assignment_strategy": "not configurable",
     "sasl_oauth_token_provider": f"set {PROVIDER}, or sasl_oauthbearer_token_endpoint_url and its related "
     "options",
+    "ssl_crlfile": "kafka-python fails with a TypeError. With kafka+librdkafka:// set ssl.crl.location",
     "transactional_id": "chosen by streamfl",
     "value_deserializer": "streamfl decodes",
     "value_serializer": "streamfl encodes",
@@ -71,7 +72,7 @@ OWN_OPTIONS = {
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # Packages that a mechanism needs and kafka-python does not bring.
 PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}
-FILE_OPTIONS = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
+FILE_OPTIONS = {"ssl_cafile", "ssl_certfile", "ssl_keyfile"}
 # A password of digits that comes from the environment is read as a number.
 TEXT_OPTIONS = {"sasl_plain_password", "sasl_plain_username", "ssl_password"}
 
