@@ -74,6 +74,8 @@ def run(messages: int, seed: int, only: str = "") -> CampaignReport:
     report, began, block = CampaignReport(), time.monotonic(), 0
     with warnings.catch_warnings(), _hanging_raises():
         warnings.simplefilter("error")
+        # What others left to the garbage collector may be collected here.
+        warnings.simplefilter("ignore", ResourceWarning)
         while report.messages < messages and len(report.defects) < ENOUGH_DEFECTS:
             random = Random(f"{seed}/{block}")
             for target in targets(random, only):
