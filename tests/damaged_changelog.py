@@ -25,6 +25,8 @@ def check_refused_or_harmless(run: MemoryFederation, member: str, seed: str) -> 
     found: Counter[bool] = Counter()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # What others left to the garbage collector may be collected here.
+        warnings.simplefilter("ignore", ResourceWarning)
         for _ in range(DAMAGES):
             damaged = resumed.damaged()
             try:

@@ -157,7 +157,8 @@ def learnt(bus: Bus, plant: Plant, labels: int) -> dict[tuple[int, str], int]:
             found = {key: one.labels for key, one in worker.role.snapshot().items()}
             if sum(found.values()) >= labels and not worker.role.waiting:
                 return found
-            assert time.monotonic() < deadline, found
+            told = sum(found.values()), worker.role.waiting, worker.role.backlog
+            assert time.monotonic() < deadline, told
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
