@@ -20,13 +20,13 @@ import sysconfig
 import tarfile
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 
 import pytest
+from distributions import distribution
 from soak.configuration import all_topics, load_members
 from soak.subject import FEDERATION, Left, Plan, Verdict, find_soaked, soaked_systems
 from soak.verdict import check_inputs, judge_topics
@@ -71,24 +71,9 @@ def code_of(commit: str, folder: Path) -> Path:
         pytest.skip(f"this clone does not go back to {commit}: fetch its whole history")
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
-    _register(folder)
+    # In front of the installed one.
+    distribution(folder, folder)
     return folder
-
-
-def _register(code: Path) -> None:
-    """Makes unpacked code a distribution of its own, in front of the installed one: with its version and its
-    entry points."""
-    project = tomllib.loads((code / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    made = code / "streamfl-before.dist-info"
-    made.mkdir()
-    (made / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: streamfl\nVersion: {project.get('version', '0')}\n"
-    )
-    groups = [
-        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in entries.items())
-        for group, entries in project["entry-points"].items()
-    ]
-    (made / "entry_points.txt").write_text("\n".join(groups))
 
 
 def python_of(code: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:

@@ -6,10 +6,10 @@ import importlib
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+from distributions import distribution
 
 from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, Unreadable, connect
@@ -44,17 +44,7 @@ def test_its_laws_pass() -> None:
 @pytest.fixture(name="installed")
 def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The state after ``pip install``: the module can be imported, and its entry points are known."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    folder = tmp_path / "deflating_bus-0.1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    lines = [
-        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in points.items())
-        for group, points in project["entry-points"].items()
-    ]
-    (folder / "entry_points.txt").write_text("\n".join(lines))
+    distribution(EXAMPLE, tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
