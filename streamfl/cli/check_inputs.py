@@ -33,7 +33,7 @@ from streamfl.records.labels import Label
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.runtime.bus import Bus, TopicState, Unreadable
-from streamfl.terminal.printable import valid_date
+from streamfl.terminal.printable import utc_time
 from streamfl.terminal.words import counted
 
 __all__ = ["CannotBegin", "look_at_inputs"]
@@ -137,7 +137,7 @@ def _decoded(
         return Finding(check, not (wrong or awaited), detail, remedy if wrong or awaited else "")
     # A peer's messages, which nobody corrects: what counts is how the peer writes now.
     latest = max(record.timestamp for record, _ in wrong)
-    detail += f"; the last of them was written at {valid_date(latest):%Y-%m-%dT%H:%M:%SZ}"
+    detail += f"; the last of them was written at {utc_time(latest)}"
     if _are_over([record for record, _ in wrong], records, remembered):
         told = f"nothing: workers have read on; what they refused is in {configured.settings.dead_letters}"
         return Finding(check, True, f"{detail}, and later ones are readable", told, warns=True)

@@ -10,7 +10,7 @@ from streamfl.cli.preflight import Configured
 from streamfl.contract.role import Channels, Record
 from streamfl.identity import is_sealed
 from streamfl.runtime.bus import Bus, Unreadable
-from streamfl.terminal.printable import valid_date
+from streamfl.terminal.printable import utc_time
 
 __all__ = ["look_at_keys"]
 
@@ -34,7 +34,7 @@ def look_at_keys(configured: Configured, bus: Bus, channels: Channels) -> Iterat
         "identity",
         False,
         f"no keys, but other members have them: {last.topic}-{last.partition}-{last.offset} of "
-        f"{valid_date(last.timestamp):%Y-%m-%dT%H:%M:%SZ} is sealed or signed. Members that have keys refuse "
+        f"{utc_time(last.timestamp)} is sealed or signed. Members that have keys refuse "
         "what this one writes",
         "give this member a key: streamfl members init, and [identity] and federation.members in its "
         "settings. If nobody has keys any more, this passes once they write without",

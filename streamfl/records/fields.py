@@ -40,7 +40,7 @@ LABEL_RANGE = "samples.label_range"
 LONGEST_NUMBER = 100
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NO_NUMBER = {"", "nan", "null"}
-AS_IN_RECORDS = {"None": "null", "True": "true", "False": "false"}
+_AS_IN_RECORDS = {"None": "null", "True": "true", "False": "false"}
 
 
 def _is_a_topic(value: str) -> str:
@@ -166,5 +166,5 @@ def shown(content: Any) -> str:
     ('null', 'true', "'None'")
     """
     text = repr(content)
-    text = AS_IN_RECORDS.get(text, text)
+    text = _AS_IN_RECORDS.get(text, text)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -8,11 +8,11 @@ length: a day's over weeks, a minute's within half an hour.
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 
 import msgspec
 
 from streamfl.encoding.changelog_checks import Amount, Time
+from streamfl.terminal.printable import utc_time
 
 __all__ = ["LEAST", "STEP", "TIMES", "UNKNOWN", "Rhythm", "for_longer_than_usual"]
 
@@ -105,4 +105,4 @@ def for_longer_than_usual(since: float) -> str:
     >>> for_longer_than_usual(100.0)
     'since 1970-01-01T00:01:40Z, longer than usual'
     """
-    return f"since {datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}, longer than usual"
+    return f"since {utc_time(since)}, longer than usual"

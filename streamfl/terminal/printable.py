@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-__all__ = ["printable", "printable_json", "printable_lines", "valid_date"]
+__all__ = ["printable", "printable_json", "printable_lines", "utc_time", "valid_date"]
 
 # The last second of the year 9999.
 LATEST_TIME = 253_402_300_799.0
@@ -55,3 +55,12 @@ def valid_date(seconds: float) -> datetime:
     (9999, 1970)
     """
     return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME), UTC)
+
+
+def utc_time(seconds: float) -> str:
+    """The same as text, to the second.
+
+    >>> utc_time(100.0)
+    '1970-01-01T00:01:40Z'
+    """
+    return f"{valid_date(seconds):%Y-%m-%dT%H:%M:%SZ}"

@@ -98,9 +98,8 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
 
     @property
     def backlog(self) -> str | None:
-        tasks = self._tasks.values()
-        told: list[str | None] = [] if self._figures.learnt else [task.awaited for task in tasks]
-        told = [self._watch.late, *told, self._label_pause.told]
+        unlearnt = () if self._figures.learnt else self._tasks.values()
+        told = [self._watch.late, *(task.awaited for task in unlearnt), self._label_pause.told]
         return next((one for one in told if one is not None), None)
 
     @property
