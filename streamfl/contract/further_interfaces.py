@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
-__all__ = ["CatchesUp", "Waits"]
+__all__ = ["BalancesInputs", "CatchesUp", "Waits"]
 
 
 @runtime_checkable
@@ -31,8 +31,20 @@ class CatchesUp(Waits, Protocol):
         """As ``prompt``, at present: accuracy, or the speed of catching up, depends on how soon peers get the
         messages."""
 
-    def unread(self, records: Mapping[int, int]) -> None:
-        """How many unread records follow those of the next batch, by partition; control records may count.
+    def unread(self, records: Mapping[int, Mapping[str, int]]) -> None:
+        """How many unread records follow those of the next batch, by partition and input; control records may
+        count.
 
         A partition where this is not known yet is left out: any number of records may lie there. The worker
         calls it before every ``receive``: it is part of the input."""
+
+
+@runtime_checkable
+class BalancesInputs(CatchesUp, Protocol):
+    """The further interface of a role whose inputs belong together, such as samples and their labels, and
+    that decides which of them is read first."""
+
+    @property
+    def ahead(self) -> Collection[tuple[str, int]]:
+        """The inputs, by channel and partition, that were read further than another input of the partition.
+        The worker reads the other one first."""

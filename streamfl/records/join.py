@@ -3,6 +3,7 @@ labels."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -79,17 +80,21 @@ class _Partition:
     waiting: entries that may expire, oldest first.
     by_client: keys of these, oldest first.
     counts: how many of these are in each stage.
+    labels: how many of these are labels without a sample, by client, that came after counted_from.
     joined: pairs that wait to be learnt.
     """
 
     waiting: dict[JoinKey, _Entry] = field(default_factory=dict)
     by_client: dict[str, dict[JoinKey, None]] = field(default_factory=dict)
     counts: Counter[_Stage] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
+    counted_from: float = -math.inf
     joined: dict[JoinKey, _Entry] = field(default_factory=dict)
 
     def put(self, key: JoinKey, entry: _Entry) -> None:
         self.waiting[key] = entry
         self.counts[entry.stage] += 1
+        self._count(key, entry, 1)
         self.by_client.setdefault(key.client, {})[key] = None
 
     def take(self, key: JoinKey) -> _Entry:
@@ -99,7 +104,21 @@ class _Partition:
             del self.by_client[key.client]
         entry = self.waiting.pop(key)
         self.counts[entry.stage] -= 1
+        self._count(key, entry, -1)
         return entry
+
+    def _count(self, key: JoinKey, entry: _Entry, change: int) -> None:
+        if entry.stage is _Stage.LABEL and entry.since > self.counted_from:
+            self.labels[key.client] += change
+            if not self.labels[key.client]:
+                del self.labels[key.client]
+
+    def count_from(self, since: float) -> None:
+        """Count only labels that came later than this."""
+        self.counted_from = since
+        self.labels.clear()
+        for key, entry in self.waiting.items():
+            self._count(key, entry, 1)
 
 
 class LabelJoin:
@@ -156,6 +175,14 @@ class LabelJoin:
                 "or let `streamfl rekey CONFIG` rekey one of them ([labels.rekey])",
             )
 
+    def labels_without_sample(self, partition: int) -> Counter[str]:
+        """How many labels wait for their sample, by client, without those that were left out."""
+        return self._partitions[partition].labels
+
+    def leave_out(self, partition: int, now: float) -> None:
+        """Count the labels that wait until now no longer in :meth:`labels_without_sample`."""
+        self._partitions[partition].count_from(now)
+
     def has_label(self, key: JoinKey) -> bool:
         """Whether a label waits for this sample."""
         entry = self._partitions[key.partition].waiting.get(key)
@@ -188,6 +215,7 @@ class LabelJoin:
                     if entries is held.waiting:
                         own = held.by_client[key.client]
                         own[key] = own.pop(key)
+            held.count_from(-math.inf)
 
     def forget(self, partition: int, client: str) -> None:
         """Forget everything about a client."""

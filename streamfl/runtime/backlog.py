@@ -3,9 +3,9 @@ takes at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from streamfl.contract.further_interfaces import CatchesUp, Waits
+from streamfl.contract.further_interfaces import BalancesInputs, CatchesUp, Waits
 from streamfl.contract.role import Role
 from streamfl.runtime.bus import Session
 
@@ -18,8 +18,9 @@ class Backlog:
 
     def __init__(self, role: Role, max_records: int) -> None:
         self._any_role = role
-        self._role = role if isinstance(role, CatchesUp) else None
         # Checked once, because isinstance with a protocol takes longer than the call.
+        self._role = role if isinstance(role, CatchesUp) else None
+        self._balancing = role if isinstance(role, BalancesInputs) else None
         self._waits = role if isinstance(role, Waits) else None
         self._max_records = max_records
 
@@ -39,17 +40,22 @@ class Backlog:
         """A sentence on what the role waits for or works off; None: nothing."""
         return None if self._waits is None else self._waits.backlog
 
-    def tell(self, session: Session, topics: Iterable[str], partitions: Iterable[int]) -> None:
-        """Tell the role how many unread records follow the polled ones, by partition, all inputs together.
+    @property
+    def ahead(self) -> Collection[tuple[str, int]]:
+        """The inputs, by channel and partition, that wait until others were read further."""
+        return () if self._balancing is None else self._balancing.ahead
 
-        topics: of the inputs. partitions: of all tasks. A client library knows the end of an input only after
-        it fetched from it. If a partition were told without it, its records would look later as if they had
-        come just then.
+    def tell(self, session: Session, channels: Mapping[str, str], partitions: Iterable[int]) -> None:
+        """Tell the role how many unread records follow the polled ones, by partition and input.
+
+        channels: of the inputs, by topic. partitions: of all tasks. A client library knows the end of an
+        input only after it fetched from it. If a partition were told without it, its records would look later
+        as if they had come just then.
         """
         if self._role is not None:
-            known, unread = session.unread(), dict[int, int]()
+            known, unread = session.unread(), dict[int, dict[str, int]]()
             for partition in partitions:
-                places = [(topic, partition) for topic in topics]
-                if all(place in known for place in places):
-                    unread[partition] = sum(known[place] for place in places)
+                places = {channel: (topic, partition) for topic, channel in channels.items()}
+                if all(place in known for place in places.values()):
+                    unread[partition] = {channel: known[place] for channel, place in places.items()}
             self._role.unread(unread)

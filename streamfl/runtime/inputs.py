@@ -39,7 +39,7 @@ class Inputs:
     """The inputs and tables of a role.
 
     dead_letter_topic: the topic for refused records of inputs. monotonic: the clock that says when to retry a
-    record that could not be read yet.
+    record that could not be read yet. channels: those of the inputs, by topic.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Inputs:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = _by_topic(channels.inputs)
+        self.channels = {topic: channel for topic, (channel, _) in self._sources.items()}
         self._tables = _by_topic(channels.tables)
         # By topic, what decodes records in a row.
         self._together = {

@@ -245,8 +245,9 @@ class Worker:
         return self._ticks.until(timeout, self._clock())
 
     def _paused(self) -> set[TopicPartition]:
-        """The inputs that are not read because their partitions are full."""
-        return self._inputs.places(self.role.full, full=True)
+        """The inputs that are not read: their partitions are full, or others have to be read first."""
+        ahead = {(self._channels.inputs[channel].topic, number) for channel, number in self._backlog.ahead}
+        return self._inputs.places(self.role.full, full=True) | ahead
 
     # ---- tasks: a task is the role on one partition
 
@@ -287,7 +288,7 @@ class Worker:
             self._tasks.topics.written_by(polled.epochs)
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
-            self._backlog.tell(session, self._inputs, self._tasks)
+            self._backlog.tell(session, self._inputs.channels, self._tasks)
             with self.metrics.seconds(WorkerMetrics.batch_seconds).time():
                 if batch:
                     replies += self.role.receive(batch, now)

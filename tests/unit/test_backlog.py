@@ -17,9 +17,9 @@ class Listening:
     most_records = backlog = None
 
     def __init__(self) -> None:
-        self.told: list[Mapping[int, int]] = []
+        self.told: list[Mapping[int, Mapping[str, int]]] = []
 
-    def unread(self, records: Mapping[int, int]) -> None:
+    def unread(self, records: Mapping[int, Mapping[str, int]]) -> None:
         self.told.append(dict(records))
 
 
@@ -45,5 +45,6 @@ def test_a_partition_is_told_of_once_the_end_of_each_of_its_inputs_is_known() ->
         {("samples", 0): 0, ("labels", 1): 7, ("samples", 1): 2, ("labels", 0): 3000, ("old", 0): 5},
     ):
         session.reported = reported
-        backlog.tell(cast("Session", session), ("samples", "labels"), (0, 1))
-    assert role.told == [{}, {}, {1: 9}, {0: 3000, 1: 9}]
+        backlog.tell(cast("Session", session), {"samples": "rows", "labels": "results"}, (0, 1))
+    of_1 = {"rows": 2, "results": 7}
+    assert role.told == [{}, {}, {1: of_1}, {0: {"rows": 0, "results": 3000}, 1: of_1}]

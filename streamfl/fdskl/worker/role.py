@@ -83,9 +83,10 @@ class FdsklWorker(TaskRole[WorkerPartition]):
     def most_records(self) -> int | None:
         return None
 
-    def unread(self, records: Mapping[int, int]) -> None:
+    def unread(self, records: Mapping[int, Mapping[str, int]]) -> None:
         for partition, active in self._actives.items():
-            active.catch_up.unread(records.get(partition))
+            counts = records.get(partition)
+            active.catch_up.unread(None if counts is None else sum(counts.values()))
 
     @property
     def waiting(self) -> Mapping[str, int]:

@@ -25,7 +25,7 @@ from streamfl.pofmkl.client.client_record import ClientRecord
 from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.registered_client import Client
 from streamfl.pofmkl.client.server_silence import ALONE, ServerSilence
-from streamfl.pofmkl.client.staleness import YOUNG_LABELS
+from streamfl.pofmkl.client.staleness import YOUNG_LABELS, StalenessPolicy
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.metrics import UplinkMetrics
 
@@ -54,16 +54,21 @@ BACKLOG = (
 class _Partition:
     """An open partition.
 
-    unread: records behind those that were read; None: not known yet.
+    unread: records by input behind those that were read; None: not known yet.
     arrived: records that came into the topic since the partition was opened.
     in_hand: the most samples to read ahead.
     told: its backlog was reported to the operator.
     """
 
-    unread: int | None = None
+    unread: Mapping[str, int] | None = None
     arrived: int = 0
     in_hand: int = LEAST_IN_HAND
     told: bool = False
+
+    @property
+    def total(self) -> int:
+        """All unread records, as far as is known."""
+        return sum((self.unread or {}).values())
 
 
 @dataclass(slots=True)
@@ -91,6 +96,7 @@ class CatchUp:
     def __init__(self, settings: PofmklSettings, silence: ServerSilence, registry: ClientRegistry) -> None:
         learning = settings.learning
         self.samples = learning.catch_up_samples if learning.staleness == "async" else 0
+        self._labels_a_version = StalenessPolicy(learning).samples_per_version or self.samples
         self._silence = silence
         self.granted_more = self._learnt_behind = 0
         self._registry = registry
@@ -116,26 +122,36 @@ class CatchUp:
 
     # ---- how much there is
 
-    def note_unread(self, records: Mapping[int, int], received: Mapping[int, int]) -> None:
-        """Note how many records lie unread in each partition, behind those that were received now."""
+    def note_unread(self, records: Mapping[int, Mapping[str, int]], received: Mapping[int, int]) -> None:
+        """Note how many records lie unread in each partition, by input, behind those that were received
+        now."""
         for number, unread in records.items():
             partition = self._partitions.get(number)
             if partition is None:
                 continue
+            total = sum(unread.values())
             if partition.unread is not None:
-                partition.arrived += max(0, unread - partition.unread + received.get(number, 0))
+                partition.arrived += max(0, total - partition.total + received.get(number, 0))
             partition.unread = unread
             # Before the partition's clients are known, the records of all of them look like the backlog of
             # one.
             if not partition.told and self._registry.count(number) and self._is_behind(number):
                 partition.told = True
-                self._notices.append(OperatorNotice("behind", BEHIND.format(number, unread, self.samples)))
+                self._notices.append(OperatorNotice("behind", BEHIND.format(number, total, self.samples)))
 
-    def _is_behind(self, number: int) -> bool:
-        unread = self._partitions[number].unread or 0
+    def unread(self, number: int) -> Mapping[str, int] | None:
+        """The unread records of a partition by input; None: not known yet."""
+        return self._partitions[number].unread
+
+    def pace(self, number: int) -> int:
+        """The labels that a partition's clients together learn on one version while they are behind; 0: any
+        number."""
         # As :meth:`_grant` for a client, but by the model's age.
         labels = min(self._versions, default=0) // (LABELS_A_GRANT * self._registry.limit)
-        return 0 < min(self.samples, 1 + labels) * max(1, self._registry.count(number)) < unread
+        return min(self._labels_a_version, 1 + labels) * max(1, self._registry.count(number))
+
+    def _is_behind(self, number: int) -> bool:
+        return self.samples > 0 and self.pace(number) < self._partitions[number].total
 
     def _room(self, number: int) -> int:
         return max(self._partitions[number].in_hand, 2 * self.samples * self._registry.count(number))
@@ -315,7 +331,7 @@ class CatchUp:
             return ALONE.format(self._silence.patience)
         if not (self._behind or (self.samples and waiting)):
             return None
-        unread = sum(partition.unread or 0 for partition in self._partitions.values())
+        unread = sum(partition.total for partition in self._partitions.values())
         after = ", ".join(map(str, self._versions))
         return BACKLOG.format(unread, waiting, kind, clients, after or 0)
 

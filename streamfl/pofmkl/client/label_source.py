@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from streamfl.contract.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
@@ -42,6 +42,14 @@ class LabelSource(Protocol):
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         """Predict and learn everything that may be learnt now. Returns the messages to send."""
+
+    @property
+    def most_records(self) -> int | None:
+        """The most records that are worth reading at a time; None: any number."""
+
+    @property
+    def ahead(self) -> Collection[tuple[str, int]]:
+        """The inputs, by channel and partition, that wait until another one was read further."""
 
     @property
     def wake_at(self) -> float | None:

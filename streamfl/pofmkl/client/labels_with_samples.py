@@ -3,7 +3,7 @@ for the model too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,6 +210,14 @@ class LabelsWithSamples:
                     log_weights=after[place] - after[place].max(),
                 )
             )
+
+    @property
+    def most_records(self) -> int | None:
+        return self._catch_up.most_records(self.pending.counts)
+
+    @property
+    def ahead(self) -> Collection[tuple[str, int]]:
+        return ()
 
     @property
     def wake_at(self) -> float | None:

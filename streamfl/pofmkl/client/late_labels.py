@@ -16,8 +16,10 @@ from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.pending_samples import PendingQueues, PendingSample
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
+from streamfl.pofmkl.client.reading_order import ReadingOrder
 from streamfl.pofmkl.client.registered_client import Client, ClientKey
 from streamfl.pofmkl.client.uploads import Uploads
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.changelog_checks import check_label
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.state import JOIN
@@ -33,7 +35,6 @@ __all__ = ["LateLabels"]
 class LateLabels:
     """Joins each sample with its label, and learns the pairs in order. Labels set the pace of a client.
 
-    join: stores the samples and labels that wait for each other, and the pairs that wait for the model.
     watch: counts every pair.
     """
 
@@ -46,9 +47,9 @@ class LateLabels:
         scores: PrequentialScores,
         predictions: PredictionWriter,
         catch_up: CatchUp,
+        settings: PofmklSettings,
         *,
         budgeted: bool,
-        join: LabelJoin,
         watch: InputWatch,
     ) -> None:
         self._learner = learner
@@ -59,7 +60,12 @@ class LateLabels:
         self._predictions = predictions
         self._catch_up = catch_up
         self._budgeted = budgeted
-        self._join = join
+        section = settings.labels
+        assert section is not None
+        self._join = LabelJoin(section.expiry_seconds, section.limit, settings.federation.clients)
+        self._order = ReadingOrder(
+            catch_up, self._join, registry, settings.learning.catch_up_patience_seconds
+        )
         self.watch = watch
         self.pending: PendingQueues[Pair] = PendingQueues()
         self._arrived: dict[ClientKey, list[tuple[Sample | Label, Record, Headers]]] = {}
@@ -67,16 +73,19 @@ class LateLabels:
     def open(self, partition: int) -> None:
         self.pending.open(partition)
         self._join.open(partition)
+        self._order.open(partition)
 
     def close(self, partition: int) -> None:
         self.pending.close(partition)
         self._join.close(partition)
+        self._order.close(partition)
 
     def arrive(
         self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
         if client is None:
             self._join.check_room(*key)
+        self._order.received(message, record)
         self._arrived.setdefault(key, []).append((message, record, headers))
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
@@ -109,6 +118,7 @@ class LateLabels:
                     )
                     self._put(client, pair)
             sends += self._learn_pairs(now)
+        self._order.look(self.pending.counts, now)
         return sends
 
     def _limit(
@@ -177,6 +187,7 @@ class LateLabels:
             )
             for queue, pair, _ in learning:
                 self._join.learnt(pair.key, now)
+                self._order.learnt(pair.key.partition)
                 self.pending.left(queue, 1)
                 self._registry.touch(queue.client)
             uploads = {place: upload for place, (_, _, upload) in enumerate(learning)}
@@ -185,12 +196,23 @@ class LateLabels:
             sends += self._uploads.send_complete(uploads.values(), now)
 
     @property
+    def most_records(self) -> int | None:
+        counts = self.pending.counts
+        limits = self._catch_up.most_records(counts), self._order.most_records(counts)
+        return min([limit for limit in limits if limit is not None], default=None)
+
+    @property
+    def ahead(self) -> list[tuple[str, int]]:
+        return self._order.ahead
+
+    @property
     def wake_at(self) -> float | None:
-        times = (self.pending.wake_at(self._uploads), self._join.wake_at)
+        times = (self.pending.wake_at(self._uploads), self._join.wake_at, self._order.wake_at)
         return min([when for when in times if when is not None], default=None)
 
     def set_back(self, now: float) -> None:
         self._join.set_back(now)
+        self._order.set_back(now)
 
     def forget(self, client: Client) -> Iterable[bytes]:
         self.pending.forget(client)

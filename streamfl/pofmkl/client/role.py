@@ -68,7 +68,6 @@ from streamfl.pofmkl.state import INPUT_MEANS
 from streamfl.pofmkl.state_settings import federation_settings, pace_settings
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.input_watch import InputWatch
-from streamfl.records.join import LabelJoin
 from streamfl.state.clock_guard import ClockGuard, time_written_by
 
 __all__ = ["PofmklClient", "StepTrace"]
@@ -127,7 +126,7 @@ class PofmklClient:
         self._scores = PrequentialScores(learner, self._registry, given.original(1.0) - given.original(0.0))
         self._clock_guard = ClockGuard()
         self._means = given.means
-        self._unread: Mapping[int, int] = {}
+        self._unread: Mapping[int, Mapping[str, int]] = {}
         predictions = PredictionWriter(given.encode, given.original, self.model)
         parts = (learner, self.model, self._registry, self._uploads, self._scores, predictions, self.catch_up)
         budgeted = settings.uplink.budget_bytes_per_second is not None
@@ -142,8 +141,7 @@ class PofmklClient:
                     self._registry, self.watch, with_samples, self._carry, learner.loss
                 )
         else:
-            join = LabelJoin(labels.expiry_seconds, labels.limit, clients)
-            self._labels = LateLabels(*parts, budgeted=budgeted, join=join, watch=self.watch)
+            self._labels = LateLabels(*parts, settings, budgeted=budgeted, watch=self.watch)
         self._admission = Admission(self._registry, self._uploads, self._labels, self._means, self.watch)
         self._restoring = ClientRestoring(
             self.model, self._registry, self._uploads, self._labels, self.silence, self._means
@@ -168,9 +166,13 @@ class PofmklClient:
 
     @property
     def most_records(self) -> int | None:
-        return self.catch_up.most_records(self._labels.pending.counts)
+        return self._labels.most_records
 
-    def unread(self, records: Mapping[int, int]) -> None:
+    @property
+    def ahead(self) -> Collection[tuple[str, int]]:
+        return self._labels.ahead
+
+    def unread(self, records: Mapping[int, Mapping[str, int]]) -> None:
         self._unread = records
 
     @property

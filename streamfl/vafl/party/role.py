@@ -93,10 +93,10 @@ class VaflParty(TaskRole[PartyPartition]):
         told += [task.awaited for task in self._tasks.values()]
         return next((one for one in told if one is not None), None)
 
-    def unread(self, records: Mapping[int, int]) -> None:
-        for partition, count in records.items():
+    def unread(self, records: Mapping[int, Mapping[str, int]]) -> None:
+        for partition, counts in records.items():
             if partition in self._tasks:
-                self._tasks[partition].catch_up.unread(count)
+                self._tasks[partition].catch_up.unread(sum(counts.values()))
 
     def _room(self, task: PartyPartition) -> int:
         return (

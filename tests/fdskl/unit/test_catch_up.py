@@ -77,7 +77,7 @@ class Alone:
         return self.take([], unread, now)
 
     def take(self, batch: list[Received], unread: int | None, now: float) -> list[tuple[str, int]]:
-        self.role.unread({} if unread is None else {0: unread})
+        self.role.unread({} if unread is None else {0: {"samples": unread}})
         sends = list(self.role.receive(batch, now))
         if self.has_ticked and batch and (at := self.role.wake_at) is not None and at <= now:
             sends += self.role.receive([], now)

@@ -149,7 +149,7 @@ def test_an_input_whose_end_is_known_later_has_no_new_records() -> None:
     """Protects a history with labels on a topic of their own. Client libraries know a topic's end once they
     fetched from it. The records of the second topic looked as if they had just come, and a client may learn
     what came since at once: that was its whole history, on version 0."""
-    made, topics = role(labels={}), ("samples", "labels")
+    made, topics = role(labels={}), {"samples": "samples", "labels": "labels"}
     backlog = Backlog(made, 500)
     samples = readings("a", 40)
     labels = [
@@ -184,9 +184,9 @@ def test_live_records_are_never_held_up() -> None:
     is."""
     made = role()
     for number in range(40):
-        made.unread({0: 0})
+        made.unread({0: {"samples": 0}})
         assert predicted(made.receive(readings("a", 1, begin=number), float(number))) == [number]
-    made.unread({0: 0})
+    made.unread({0: {"samples": 0}})
     assert predicted(made.receive(readings("a", N, begin=100), 50.0)) == [100, 101, 102], (
         "as many at once as it may learn"
     )
@@ -196,11 +196,11 @@ def test_what_lies_unread_in_the_topic_counts_as_backlog() -> None:
     """Protects a thousand clients with a few records a poll each: none has much in hand, and all of it would
     go at once."""
     made = role()
-    made.unread({0: 1_000})
+    made.unread({0: {"samples": 1_000}})
     assert predicted(made.receive(readings("a", 1), 1.0)) == [0]
-    made.unread({0: 999})
+    made.unread({0: {"samples": 999}})
     assert predicted(made.receive(readings("a", 1, begin=1), 1.0)) == [], "its update is not in the model"
-    made.unread({0: 998})
+    made.unread({0: {"samples": 998}})
     # A neighbour does not wait for it.
     assert predicted(made.receive(readings("b", 1, begin=2), 1.0)) == [2]
 
@@ -209,13 +209,13 @@ def test_a_backlog_is_told_once_its_clients_are_known() -> None:
     """Protects a demo and a first start from a warning: the first samples of many clients are not the backlog
     of one."""
     made = role()
-    made.unread({0: 40})
+    made.unread({0: {"samples": 40}})
     made.receive([], 1.0)
     assert list(made.notices()) == []
-    made.unread({0: 0})
+    made.unread({0: {"samples": 0}})
     made.receive([one for name in map(str, range(40)) for one in readings(name, 1)], 1.0)
     assert list(made.notices()) == []
-    made.unread({0: 1_000})
+    made.unread({0: {"samples": 1_000}})
     made.receive(readings("0", 1), 2.0)
     assert [one.reason for one in made.notices()] == ["behind"]
 
@@ -262,7 +262,7 @@ def test_a_client_that_is_faster_than_the_model_keeps_up() -> None:
     made, in_hand = role(), []
     number = 0
     for version in range(1, 60):
-        made.unread({0: 0})
+        made.unread({0: {"samples": 0}})
         made.receive(
             [*readings("a", 20, begin=number), *([answer(made)] if version > 1 else [])], float(version)
         )
@@ -352,14 +352,14 @@ def test_no_more_is_read_than_there_is_work_for() -> None:
     assert (made.most_records or 10_000) < 100, "nothing is known yet"
     number = 0
     for version in range(1, 30):
-        made.unread({0: 100_000 - number})
+        made.unread({0: {"samples": 100_000 - number}})
         most = made.most_records if not made.full else 0
         assert most is not None
         batch = [readings(f"c{(number + place) % 4}", 1, begin=number + place)[0] for place in range(most)]
         made.receive([*([answer(made)] if version > 1 else []), *batch], float(version))
         number += most
         assert made.waiting.get("samples", 0) <= 128
-    made.unread({0: 0})
+    made.unread({0: {"samples": 0}})
     made.receive([], 100.0)
     assert made.most_records is None
 
@@ -371,7 +371,7 @@ def test_sorted_history_is_read_further_ahead() -> None:
     topic = [reading for name in range(10) for reading in readings(f"c{name}", 200, begin=200 * name)]
     taken, clients = 0, set()
     for version in range(1, 400):
-        made.unread({0: len(topic) - taken})
+        made.unread({0: {"samples": len(topic) - taken}})
         room = made.most_records or 4000
         most = 0 if made.full else min(room, len(topic) - taken)
         replies = made.receive(

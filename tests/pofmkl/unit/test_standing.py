@@ -96,12 +96,12 @@ def test_predictions_on_version_zero_are_counted_through_restarts(late: bool) ->
     """Protects who asks how much was predicted without a model: the share is of whole lives, as the other
     figures of clients."""
     made = role(late)
-    made.unread({0: 0, 1: 0})
+    made.unread({0: {"samples": 0, "labels": 0}, 1: {"samples": 0, "labels": 0}})
     for number in range(2):
         made.receive(readings("a", range(number, number + 1), label=not late), 1.0)
     made.receive(readings("b", range(2, 3), partition=1, label=not late), 1.0)
     again = restarted(made, late)
-    again.unread({0: 0, 1: 0})
+    again.unread({0: {"samples": 0, "labels": 0}, 1: {"samples": 0, "labels": 0}})
     again.receive(readings("a", range(3, 4), label=not late), 2.0)
     again.receive([model(1)], 3.0)
     again.receive(readings("a", range(4, 5), label=not late), 4.0)
@@ -118,13 +118,13 @@ def test_what_a_backlog_waits_for_is_told_and_how_much_is_there() -> None:
     is no backlog."""
     made = role()
     assert made.backlog is None
-    made.unread({0: 40, 1: 2})
+    made.unread({0: {"samples": 40}, 1: {"samples": 2}})
     made.receive([model(7), *readings("a", range(9))], 1.0)
     made.receive(readings("b", range(9, 11)), 1.0)
     told = made.backlog
     assert told is not None
     assert "42 records are unread, and 9 samples of 2 clients wait for a version of the model after 7" in told
-    made.unread({0: 0, 1: 0})
+    made.unread({0: {"samples": 0}, 1: {"samples": 0}})
     for version in range(8, 30):
         made.receive([model(version)], 2.0)
     assert made.backlog is None
@@ -134,7 +134,7 @@ def test_what_a_backlog_waits_for_is_told_and_how_much_is_there() -> None:
 def test_labels_that_wait_are_told_as_labels() -> None:
     """Protects who has labels on a topic of their own from being told of samples: those were predicted."""
     made = role(late=True)
-    made.unread({0: 40, 1: 0})
+    made.unread({0: {"samples": 40, "labels": 0}, 1: {"samples": 0, "labels": 0}})
     made.receive([*readings("a", range(5), label=False), *labels("a", range(5))], 1.0)
     assert "4 labels of 1 clients" in str(made.backlog)
 
@@ -179,7 +179,7 @@ def test_the_updates_of_a_backlog_are_those_that_a_client_sends(most: int, count
         uplink={"kernels_per_upload": 1},
     )
     made.open(0)
-    made.unread({0: 1_000})
+    made.unread({0: {"samples": 1_000}})
     made.receive(readings("a", range(count)), 1.0)
     for version in range(1, 120):
         made.receive([model(version)], 1.0)

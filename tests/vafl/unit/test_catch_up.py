@@ -69,7 +69,7 @@ class Behind:
         return self._take([], unread, now)
 
     def _take(self, batch: list[Received], unread: int, now: float) -> list[str]:
-        self.role.unread({0: unread})
+        self.role.unread({0: {"samples": unread}})
         shown = []
         for send in self.role.receive(batch, now):
             assert isinstance(send, Send)

@@ -1,0 +1,189 @@
+"""Reads the samples and the labels of a history in step, where labels have a topic of their own.
+
+Kafka gives no order between topics. If the samples of a history were read first, all of them would be
+predicted by a model that has learnt nothing. So while many labels are unread, they are read before their
+samples, and only as many samples are read as the clients may learn on one version of the model. A live sample
+never waits for its label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from streamfl.contract.role import Record
+from streamfl.pofmkl.client.catch_up import CatchUp
+from streamfl.pofmkl.client.client_registry import ClientRegistry
+from streamfl.records.join import JoinKey, LabelJoin
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+
+__all__ = ["ReadingOrder"]
+
+SAMPLES, LABELS = "samples", "labels"
+# The most labels of a partition that wait for their samples, and the part of labels.limit that those of one
+# client may take. The rest of that remembers what the client has learnt: its oldest entry is forgotten first,
+# and that must not be a label whose sample comes next.
+MOST_LABELS, LABELS_SHARE = 10_000, 4
+# After so many samples in a row without a label in hand, the labels in hand are taken for those of samples
+# that were deleted.
+MISSES = 50
+
+
+@dataclass(slots=True)
+class _Wait:
+    """An input that waits until another one was read further, or the model has advanced.
+
+    progress: of what it waits for. since: when that was seen last.
+    """
+
+    progress: int
+    since: float
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What is known of an open partition.
+
+    is_history: whether its labels are a backlog. received: records by input. written_at: the time of the last
+    of these, by input. misses: the last samples in a row that came without a label in hand. learnt: labels.
+    waits: by the input that waits.
+    """
+
+    is_history: bool = False
+    received: dict[str, int] = field(default_factory=lambda: {SAMPLES: 0, LABELS: 0})
+    written_at: dict[str, float] = field(default_factory=lambda: {SAMPLES: 0.0, LABELS: 0.0})
+    misses: int = 0
+    learnt: int = 0
+    waits: dict[str, _Wait] = field(default_factory=dict)
+
+    @property
+    def has_old_labels(self) -> bool:
+        """Whether the labels in hand are of samples before those that are read: a label is written after its
+        sample."""
+        return self.misses >= MISSES and self.written_at[LABELS] < self.written_at[SAMPLES]
+
+
+class ReadingOrder:
+    """Decides for each partition which of samples and labels is read first.
+
+    catch_up: says how much is unread, and how many labels the clients learn on one version. join: has the
+    labels whose sample has not come. patience: seconds after which an input waits no longer for what does not
+    come.
+    """
+
+    def __init__(self, catch_up: CatchUp, join: LabelJoin, registry: ClientRegistry, patience: float) -> None:
+        self._catch_up = catch_up
+        self._join = join
+        self._registry = registry
+        self._patience = patience
+        self._share = max(1, join.limit // LABELS_SHARE)
+        self._partitions: dict[int, _Partition] = {}
+        self._now = 0.0
+
+    def open(self, partition: int) -> None:
+        self._partitions[partition] = _Partition()
+
+    def close(self, partition: int) -> None:
+        del self._partitions[partition]
+
+    def received(self, message: Sample | Label, record: Record) -> None:
+        """Note that a sample or a label came."""
+        partition, channel = self._partitions[record.partition], LABELS
+        if isinstance(message, Sample):
+            channel = SAMPLES
+            has_label = self._join.has_label(JoinKey(record.partition, message.client, message.id))
+            partition.misses = 0 if has_label else partition.misses + 1
+        partition.received[channel] += 1
+        partition.written_at[channel] = record.timestamp
+
+    def learnt(self, partition: int) -> None:
+        """Note that a label was learnt."""
+        self._partitions[partition].learnt += 1
+
+    def look(self, pairs: Mapping[int, int], now: float) -> None:
+        """Decide which inputs wait from now on. pairs: samples with a label that wait for the model, by
+        partition."""
+        self._now = now
+        for number, partition in self._partitions.items():
+            waiting = set(self._waiting(number, partition, pairs[number]))
+            awaited = {
+                SAMPLES: partition.received[LABELS] + partition.learnt,
+                LABELS: partition.received[SAMPLES],
+            }
+            for channel, progress in awaited.items():
+                wait = partition.waits.get(channel)
+                if channel not in waiting:
+                    partition.waits.pop(channel, None)
+                elif wait is None or wait.progress != progress:
+                    partition.waits[channel] = _Wait(progress, now)
+
+    def _waiting(self, number: int, partition: _Partition, pairs: int) -> Iterable[str]:
+        """The inputs that have to wait."""
+        pace, unread = self._catch_up.pace(number), self._catch_up.unread(number)
+        if not pace or unread is None:
+            return
+        if unread[LABELS] > pace:
+            partition.is_history = True
+        elif unread[SAMPLES] <= pace:
+            partition.is_history = False
+        if partition.is_history:
+            enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
+            if not enough or pairs >= pace:
+                yield SAMPLES
+            if enough and unread[SAMPLES]:
+                yield LABELS
+
+    def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
+        """Whether so many labels are in hand that their samples have to be read first."""
+        if partition.has_old_labels:
+            self._join.leave_out(number, self._now)
+            return False
+        labels = self._join.labels_without_sample(number)
+        if not self._registry.count(number):
+            return labels.total() >= self._share
+        # Labels of a client that has no samples may wait for ever: they count only for the memory.
+        known = (count for client, count in labels.items() if self._registry.find((number, client)))
+        return max(known, default=0) >= self._share or labels.total() >= MOST_LABELS
+
+    def _is_held(self, wait: _Wait) -> bool:
+        return self._now < wait.since + self._patience
+
+    @property
+    def ahead(self) -> list[tuple[str, int]]:
+        """The inputs that wait, by channel and partition."""
+        return [
+            (channel, number)
+            for number, partition in self._partitions.items()
+            for channel, wait in partition.waits.items()
+            if self._is_held(wait)
+        ]
+
+    def most_records(self, pairs: Mapping[int, int]) -> int | None:
+        """The most records to read at a time; None: any number. pairs: as in :meth:`look`.
+
+        The least of all partitions, because a poll may bring the records of one partition alone."""
+        limits = []
+        for number, partition in self._partitions.items():
+            pace = self._catch_up.pace(number)
+            if pace and (partition.is_history or self._catch_up.unread(number) is None):
+                wants_labels = SAMPLES in partition.waits and LABELS not in partition.waits
+                limits.append(self._share if wants_labels else max(1, pace - pairs[number]))
+        return min(limits, default=None)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When an input waits no longer."""
+        held = [
+            wait.since + self._patience
+            for partition in self._partitions.values()
+            for wait in partition.waits.values()
+            if self._is_held(wait)
+        ]
+        return min(held, default=None)
+
+    def set_back(self, now: float) -> None:
+        """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
+        for partition in self._partitions.values():
+            for wait in partition.waits.values():
+                wait.since = min(wait.since, now)

@@ -1,0 +1,248 @@
+"""A history whose labels have a topic of their own is learnt while it is predicted, whatever lies in the two
+topics; and neither input waits for ever."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from clock import Clock
+from pofmkl.makers import new_client
+
+from streamfl.contract.role import Received, Record
+from streamfl.kernels import SQUARE
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.views import ViewedFeatures
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
+
+PATIENCE = 30.0
+Row = tuple[str, str, tuple[float, float], float]
+
+
+def rows(count: int, clients: Sequence[str] = "abcd") -> list[Row]:
+    """Client, name, inputs and label of each sample: clients in turn, a label that follows from the
+    inputs."""
+    draws = np.random.default_rng(count).uniform(-1, 1, size=(count, 2))
+    return [
+        (clients[n % len(clients)], str(n), (x, y), float(np.sin(3 * x) / 2 + y / 4))
+        for n, (x, y) in enumerate(draws.tolist())
+    ]
+
+
+class Federation:
+    """A worker of clients and a server on a memory bus of one partition, and a clock that is set by hand."""
+
+    def __init__(self, **sections: dict[str, Any]) -> None:
+        content: dict[str, dict[str, Any]] = {
+            "federation": {"name": "f", "clients": 4, "seed": 5, "features": 2},
+            "bus": {"commit_interval_ms": 1},
+            "samples": {
+                "topic": "samples",
+                "features": "inputs",
+                "dimension": 2,
+                "sample_id": "id",
+                "label_range": [-1, 1],
+            },
+            "labels": {"topic": "labels", "sample_id": "id", "label": "y"},
+            "learning": {"catch_up_patience_seconds": PATIENCE},
+        }
+        for name, section in sections.items():
+            content[name] = content.get(name, {}) | section
+        if "label" in content["samples"]:
+            del content["labels"]
+        self.clock = Clock(1000.0)
+        self.bus = MemoryBus(clock=self.clock)
+        self.workers: dict[str, Worker] = {}
+        self._content = content
+        for kind in ("pofmkl-client", "pofmkl-server"):
+            specs = find_kind(kind).topics(self._settings(kind))
+            self.bus.create([replace(spec, partitions=spec.partitions or 1) for spec in specs])
+
+    def _settings(self, kind: str) -> PofmklSettings:
+        return PofmklSettings.model_validate({**self._content, "role": {"kind": kind}})
+
+    def start(self, *kinds: str) -> None:
+        for kind in kinds:
+            self.workers[kind] = build_worker(self._settings(kind), self.bus, clock=self.clock)
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+
+    def samples(self, found: Iterable[Row]) -> None:
+        self._write(
+            "samples",
+            [(name, {"id": id, "inputs": inputs, "y": label}) for name, id, inputs, label in found],
+        )
+
+    def labels(self, found: Iterable[Row]) -> None:
+        self._write("labels", [(name, {"id": id, "y": label}) for name, id, _, label in found])
+
+    def _write(self, topic: str, contents: Iterable[tuple[str, dict[str, Any]]]) -> None:
+        self.bus.write(
+            [Outgoing(topic, name.encode(), json.dumps(content).encode()) for name, content in contents]
+        )
+
+    def settle(self) -> None:
+        """Go round until nobody has anything to do."""
+        moved = True
+        while moved:
+            moved = sum(worker.step(0.0) for worker in self.workers.values()) > 0
+
+    def predictions(self) -> dict[str, dict[str, Any]]:
+        """By sample; each was predicted once."""
+        found = [json.loads(record.value or b"") for record in self.bus.read("f.predictions")]
+        assert max(Counter(one["sample"] for one in found).values(), default=1) == 1
+        return {one["sample"]: one for one in found}
+
+    def on_version_zero(self) -> int:
+        return sum(one["model_version"] == 0 for one in self.predictions().values())
+
+    def figure(self, name: str) -> float:
+        return sum(one.value for one in self.workers["pofmkl-client"].role.measure() if one.name == name)
+
+    @property
+    def ahead(self) -> set[str]:
+        """The inputs that wait."""
+        return {channel for channel, _ in self.workers["pofmkl-client"].role.ahead}  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def made() -> Iterator[list[Federation]]:
+    federations: list[Federation] = []
+    yield federations
+    for federation in federations:
+        federation.close()
+
+
+def error(federation: Federation, of: Sequence[Row]) -> float:
+    predictions = federation.predictions()
+    return float(np.sqrt(np.mean([(predictions[id]["prediction"] - label) ** 2 for _, id, _, label in of])))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"learning": {"preset": "paper"}},
+        {"labels": {"limit": 8}},
+    ],
+    ids=["default", "paper", "a small limit"],
+)
+def test_a_history_is_learnt_while_it_is_predicted(
+    made: list[Federation], sections: dict[str, dict[str, Any]]
+) -> None:
+    """Protects whoever has history: all of its samples were predicted by a model that had learnt nothing,
+    and labels beyond ``labels.limit`` were lost."""
+    history = rows(240)
+    made.append(federation := Federation(**sections))
+    federation.samples(history)
+    federation.labels(history)
+    federation.start("pofmkl-client", "pofmkl-server")
+    federation.settle()
+    assert len(federation.predictions()) == 240
+    assert federation.figure("labels") == 240
+    assert federation.figure("unused_labels") == federation.figure("unlearnt_samples") == 0
+    assert federation.on_version_zero() <= 10
+    made.append(together := Federation(**sections, samples={"label": "y"}))
+    together.samples(history)
+    together.start("pofmkl-client", "pofmkl-server")
+    together.settle()
+    assert error(federation, history) < 1.05 * error(together, history)
+    assert not federation.ahead
+    # A live sample does not wait for its label.
+    federation.samples([("a", "live", (0.1, 0.2), 0.0)])
+    federation.settle()
+    assert "live" in federation.predictions()
+
+
+@pytest.mark.parametrize("whose", ["of a client without samples", "of samples that were deleted"])
+def test_labels_that_no_sample_has_stop_no_history(made: list[Federation], whose: str) -> None:
+    """Protects a history with other labels before its own: one that waited for them to be used would be
+    predicted without any label."""
+    history = rows(200)
+    others = [("ghost" if "client" in whose else name, f"old {id}", x, y) for name, id, x, y in rows(400)]
+    made.append(federation := Federation(labels={"limit": 40}))
+    federation.labels(others)
+    for row in history:
+        federation.clock.now += 1
+        federation.samples([row])
+        federation.labels([row])
+    federation.start("pofmkl-client", "pofmkl-server")
+    federation.settle()
+    assert len(federation.predictions()) == 200
+    # Where the old labels are of its clients, 50 samples have to miss theirs before those are given up.
+    missed = 0 if "client" in whose else 60
+    assert federation.figure("labels") >= 200 - missed
+    assert federation.on_version_zero() <= 10 + missed
+
+
+def test_samples_without_labels_are_predicted(made: list[Federation]) -> None:
+    """Protects a history of which few samples have a label, or whose labels begin late."""
+    history = rows(300)
+    made.append(federation := Federation())
+    federation.samples(history)
+    federation.labels(history[200::5])
+    federation.start("pofmkl-client", "pofmkl-server")
+    federation.settle()
+    assert len(federation.predictions()) == 300
+    assert federation.figure("labels") == 20
+
+
+def test_without_a_server_a_history_is_predicted_after_the_patience(made: list[Federation]) -> None:
+    """Protects who starts no server, or starts it later: samples wait no longer than the patience for a
+    model, and no label is lost meanwhile."""
+    history = rows(200)
+    made.append(federation := Federation())
+    federation.samples(history)
+    federation.labels(history)
+    federation.start("pofmkl-client")
+    federation.settle()
+    assert len(federation.predictions()) < 50
+    for _ in range(3):
+        federation.clock.now += PATIENCE
+        federation.settle()
+    assert len(federation.predictions()) == 200
+    assert federation.figure("labels") == 200
+
+
+def test_what_does_not_come_is_not_waited_for() -> None:
+    """Protects samples from a topic of labels that cannot be read: they wait for the patience, and again once
+    a label came."""
+    features = ViewedFeatures(("standardised",), (0.7,), 4, 2, seed=3)
+    made = new_client(
+        DefaultLearner(features=features, loss=SQUARE, seed=3, experts=("running-mean",)),
+        labels={},
+        learning={"catch_up_samples": 3, "catch_up_patience_seconds": PATIENCE},
+    )
+    made.open(0)
+
+    def give(channel: str, number: int, now: float) -> None:
+        made.unread({0: {"samples": 100, "labels": 500}})
+        sample = Sample("a", str(number), (0.1, 0.2), None)
+        message = sample if channel == "samples" else Label("a", str(number), 0.5)
+        made.receive([Received(channel, message, Record(channel, 0, number, b"a", b""))], now)
+
+    give("samples", 0, now=1.0)
+    assert (made.ahead, made.wake_at) == ([("samples", 0)], 1.0 + PATIENCE)
+    give("samples", 1, now=PATIENCE)
+    made.receive([], 1.0 + PATIENCE)
+    assert made.ahead == []
+    give("samples", 2, now=5.0 + PATIENCE)
+    assert made.ahead == []
+    give("labels", 9, now=6.0 + PATIENCE)
+    assert made.ahead == [("samples", 0)]
+    # The clock was ahead.
+    made.receive([], 2.0)
+    assert made.wake_at == 2.0 + PATIENCE
