@@ -17,9 +17,9 @@ is the learner.
 
 Each part bounds, remembers and restores its own state: the registered clients (client_registry.py) and their
 admission (admission.py), samples and labels that wait for the model (labels_with_samples.py and
-late_labels.py, on pending_samples.py), clients with a backlog (catch_up.py), open uploads (uploads.py),
-whether the server answers (model_watch.py), errors and regret (11) (prequential.py), and the means that
-replace missing inputs (records/imputation.py).
+late_labels.py, on pending_samples.py), clients with a backlog (catch_up.py, reading_order.py), open uploads
+(uploads.py), whether the server answers (model_watch.py), errors and regret (11) (prequential.py), and the
+means that replace missing inputs (records/imputation.py).
 """
 
 from __future__ import annotations
