@@ -225,14 +225,6 @@ class _Traced:
         return getattr(self._inner, name)
 
 
-class _TracedRole(_Traced):
-    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
-        begun = time.time_ns()
-        replies: Sequence[Send | Rejection | Work] = self._inner.receive(batch, now)
-        self._traces.received(batch, begun)
-        return replies
-
-
 class _TracedBus(_Traced):
     def session(self, subscription: Subscription) -> Session:
         return cast(Session, _TracedSession(self._inner.session(subscription), self._traces))
@@ -262,13 +254,19 @@ class TracedWorker(Worker):
         self, role: Role, channels: Any, bus: Bus, *given: Any, traces: Traces, **named: Any
     ) -> None:
         super().__init__(
-            cast(Role, _TracedRole(role, traces)),
+            role,
             channels,
             cast(Bus, _TracedBus(bus, traces)),
             *given,
             **named,
         )
         self._traces = traces
+
+    def _receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
+        begun = time.time_ns()
+        replies = super()._receive(batch, now)
+        self._traces.received(batch, begun)
+        return replies
 
     def step(self, timeout: float) -> bool:
         """As :meth:`Worker.step`."""

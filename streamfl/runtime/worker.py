@@ -14,7 +14,16 @@ from functools import partial
 from itertools import groupby
 from typing import cast
 
-from streamfl.contract.role import Channels, Measurement, NotYetReadable, Rejection, Role, Send, Work
+from streamfl.contract.role import (
+    Channels,
+    Measurement,
+    NotYetReadable,
+    Received,
+    Rejection,
+    Role,
+    Send,
+    Work,
+)
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,
@@ -291,22 +300,25 @@ class Worker:
             self._backlog.tell(session, self._inputs.channels, self._tasks)
             with self.metrics.seconds(WorkerMetrics.batch_seconds).time():
                 if batch:
-                    replies += self.role.receive(batch, now)
+                    replies += self._receive(batch, now)
                 if self._ticks.is_due(session, now):
                     self._ticks.ticked(now)
-                    replies += self.role.receive([], now)
+                    replies += self._receive([], now)
             self._ticks.passed(now)
         while work := self._answer(replies, pending):
             # Without the lock, so that a scrape of the metrics does not wait for the work.
             results = self._work.results(work, partial(self._beat, session), self._stop)
             with self.lock:
                 now = self._clock()
-                replies = list(self.role.receive(results, now))
+                replies = list(self._receive(results, now))
                 self._ticks.passed(now)
         with self.lock:
             for notice in (*self.role.notices(), *self._inputs.notices()):
                 self._journal.notice(notice)
             pending.step.changelog += self._tasks.changelog(pending.step.positions)
+
+    def _receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
+        return self.role.receive(batch, now)
 
     def _answer(self, replies: Sequence[Send | Rejection | Work], pending: PendingStep) -> list[Work]:
         """Put the role's messages and rejections into ``pending``; returns the work that it asks for."""
