@@ -49,13 +49,21 @@ class Backlog:
         """Tell the role how many unread records follow the polled ones, by partition and input.
 
         channels: of the inputs, by topic. partitions: of all tasks. A client library knows the end of an
-        input only after it fetched from it. If a partition were told without it, its records would look later
-        as if they had come just then.
+        input only after it fetched from it: before that the cluster is asked. If a partition were told
+        without an input, the records of this would look later as if they had come just then.
         """
-        if self._role is not None:
-            known, unread = session.unread(), dict[int, dict[str, int]]()
-            for partition in partitions:
-                places = {channel: (topic, partition) for topic, channel in channels.items()}
-                if all(place in known for place in places.values()):
-                    unread[partition] = {channel: known[place] for channel, place in places.items()}
-            self._role.unread(unread)
+        if self._role is None:
+            return
+        places = {
+            number: {channel: (topic, number) for topic, channel in channels.items()} for number in partitions
+        }
+        known = session.unread()
+        if any(place not in known for inputs in places.values() for place in inputs.values()):
+            known = {**session.lag(), **known}
+        self._role.unread(
+            {
+                number: {channel: known[place] for channel, place in inputs.items()}
+                for number, inputs in places.items()
+                if all(place in known for place in inputs.values())
+            }
+        )

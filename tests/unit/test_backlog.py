@@ -28,9 +28,13 @@ class Fetching:
 
     def __init__(self) -> None:
         self.reported: dict[TopicPartition, int] = {}
+        self.asked: dict[TopicPartition, int] = {}
 
     def unread(self) -> Mapping[TopicPartition, int]:
         return self.reported
+
+    def lag(self) -> Mapping[TopicPartition, int]:
+        return self.asked
 
 
 def test_a_partition_is_told_of_once_the_end_of_each_of_its_inputs_is_known() -> None:
@@ -48,3 +52,14 @@ def test_a_partition_is_told_of_once_the_end_of_each_of_its_inputs_is_known() ->
         backlog.tell(cast("Session", session), {"samples": "rows", "labels": "results"}, (0, 1))
     of_1 = {"rows": 2, "results": 7}
     assert role.told == [{}, {}, {1: of_1}, {0: {"rows": 0, "results": 3000}, 1: of_1}]
+
+
+def test_the_cluster_is_asked_for_an_end_that_no_fetch_has_brought() -> None:
+    """Protects the labels of a history: kafka-python knows their end once it has given all samples that came
+    in the same fetch, and these would be predicted before a label is read."""
+    role, session = Listening(), Fetching()
+    session.reported, session.asked = {("samples", 0): 3}, {("samples", 0): 8, ("labels", 0): 8}
+    Backlog(cast("Role", role), 500).tell(
+        cast("Session", session), {"samples": "rows", "labels": "results"}, (0,)
+    )
+    assert role.told == [{0: {"rows": 3, "results": 8}}]

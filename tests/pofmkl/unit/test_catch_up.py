@@ -136,13 +136,17 @@ def test_labels_that_were_read_before_their_samples_count_as_backlog() -> None:
 
 
 class Known:
-    """A session, of which only ``unread`` is asked: records by input whose end is known."""
+    """A session, of which only unread records are asked: by input whose end is known."""
 
     def __init__(self, **records: int) -> None:
         self._records = records
 
     def unread(self) -> dict[tuple[str, int], int]:
         return {(topic, 0): count for topic, count in self._records.items()}
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """The cluster does not answer."""
+        return {}
 
 
 def test_an_input_whose_end_is_known_later_has_no_new_records() -> None:
