@@ -1,4 +1,4 @@
-"""Data sets to replay or to simulate with: CSV, Parquet, npz, and River's data sets."""
+"""Data sets to replay or to simulate with: CSV, JSON Lines, Parquet, npz, and River's data sets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -45,18 +46,18 @@ class ReplayTable:
 
 
 def read(location: str, columns: Sequence[str] | None = None) -> ReplayTable:
-    """The data set at ``location``: a .csv, .parquet or .npz file, or 'river:NAME'; only ``columns`` if
-    given.
+    """The data set at ``location``: a .csv, .jsonl, .parquet or .npz file, or 'river:NAME'; only ``columns``
+    if given.
 
-    npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column with its name. River:
-    the features by their names and the target as y. A gap is NaN among numbers and None elsewhere. DataError
-    if it
-    cannot be read, has no rows, or lacks a column, or if X is no matrix.
+    JSON Lines: an object a line, as ``streamfl write`` takes them; a field of a nested object is called
+    a.b. npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column with its name.
+    River: the features by their names and the target as y. A gap is NaN among numbers and None elsewhere.
+    DataError if it cannot be read, has no rows, or lacks a column, or if X is no matrix.
     """
     if location.startswith("river:"):
         table = _river(location.removeprefix("river:"))
     else:
-        readers = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}
+        readers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet, ".npz": _npz}
         path = Path(location)
         reader = readers.get(path.suffix.lower())
         if reader is None:
@@ -131,6 +132,18 @@ def _with_points(column: pd.Series[Any]) -> pd.Series[Any]:
         return column.map(with_point, na_action="ignore").astype(float)
     except (TypeError, ValueError):
         return column
+
+
+def _json_lines(path: Path) -> ReplayTable:
+    rows: list[dict[str, Any]] = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                try:
+                    rows.append(msgspec.json.decode(line, type=dict[str, Any]))
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                    raise DataError(f"{path}: line {number}: is no JSON object: {error}") from None
+    return _frame(pd.json_normalize(rows))
 
 
 def _parquet(path: Path) -> ReplayTable:

@@ -17,7 +17,9 @@ from streamfl.contract.role import ConfigurationError
 
 __all__ = ["ClientColumnOption", "DataOption", "LabelOption", "SeedOption", "options_given"]
 
-DataOption = Annotated[str, typer.Option("--data", help="A .csv, .parquet or .npz file, or river:NAME.")]
+DataOption = Annotated[
+    str, typer.Option("--data", help="A .csv, .jsonl, .parquet or .npz file, or river:NAME.")
+]
 LabelOption = Annotated[
     str | None,
     typer.Option(help="The data's label column; left out: samples.label, or that of [labels], else y."),

@@ -25,6 +25,27 @@ def test_csv_and_parquet_agree_and_keep_gaps_and_names(tmp_path: Path) -> None:
         assert table.inputs(["y"]) == ["t1"]
 
 
+def test_json_lines_are_read_as_write_takes_them(tmp_path: Path) -> None:
+    """Protects who tries out on the file what `streamfl write` is to put into a topic: nested fields have the
+    names that settings have, and a missing one is a gap."""
+    file = tmp_path / "f.jsonl"
+    file.write_text('{"meta": {"site": "a"}, "t1": 1, "y": true}\n\n{"t1": 2.5, "meta": {"site": null}}\n')
+    table = read(str(file))
+    assert {name: values.tolist() for name, values in table.columns.items() if name != "y"} == {
+        "t1": [1.0, 2.5],
+        "meta.site": ["a", None],
+    }
+    assert table.inputs([]) == ["t1", "y"]
+
+
+@pytest.mark.parametrize("line", [b"[1]", b"{", b'{"a": ' + b"[" * 100_000, b"\xff"])
+def test_a_line_that_is_no_json_object_is_named(tmp_path: Path, line: bytes) -> None:
+    """Protects from a traceback, and from rows that are passed over."""
+    (tmp_path / "f.jsonl").write_bytes(b'{"a": 1}\n' + line)
+    with pytest.raises(DataError, match=r"f\.jsonl: line 2: is no JSON object"):
+        read(str(tmp_path / "f.jsonl"))
+
+
 def test_npz_learns_from_its_matrix_alone(tmp_path: Path) -> None:
     """Other arrays may hold the target in another form: learning from them unasked would leak it."""
     matrix = np.arange(6.0).reshape(3, 2)
@@ -62,7 +83,7 @@ def test_river_carries_data_without_a_network() -> None:
     ("location", "expected"),
     [
         ("nothing.csv", "cannot be read"),
-        ("nothing.xls", r"\.csv, \.parquet, \.npz or river:NAME"),
+        ("nothing.xls", r"\.csv, \.jsonl, \.parquet, \.npz or river:NAME"),
         ("river:Nothing", "TrumpApproval"),
     ],
 )
