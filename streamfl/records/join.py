@@ -179,14 +179,25 @@ class LabelJoin:
         """How many labels wait for their sample, by client, without those that were left out."""
         return self._partitions[partition].labels
 
+    def samples_without_label(self, partition: int) -> int:
+        """How many samples wait for their label."""
+        return self._partitions[partition].counts[_Stage.SAMPLE]
+
     def leave_out(self, partition: int, now: float) -> None:
         """Count the labels that wait until now no longer in :meth:`labels_without_sample`."""
         self._partitions[partition].count_from(now)
 
     def has_label(self, key: JoinKey) -> bool:
         """Whether a label waits for this sample."""
+        return self._stage(key) is _Stage.LABEL
+
+    def has_sample(self, key: JoinKey) -> bool:
+        """Whether this sample waits for its label."""
+        return self._stage(key) is _Stage.SAMPLE
+
+    def _stage(self, key: JoinKey) -> _Stage | None:
         entry = self._partitions[key.partition].waiting.get(key)
-        return entry is not None and entry.stage is _Stage.LABEL
+        return None if entry is None else entry.stage
 
     def label(self, key: JoinKey, label: float, now: float) -> Pair | None:
         """Take a label; returns the pair if its sample was predicted before."""

@@ -1,9 +1,9 @@
 """Reads the samples and the labels of a history in step, where labels have a topic of their own.
 
 Kafka gives no order between topics. If the samples of a history were read first, all of them would be
-predicted by a model that has learnt nothing. So while many labels are unread, they are read before their
-samples, and only as many samples are read as the clients may learn on one version of the model. A live sample
-never waits for its label.
+predicted by a model that has learnt nothing. So while many samples and many labels of theirs are unread, the
+labels are read first, and only as many samples are read as the clients may learn on one version of the model.
+Samples do not wait for labels of earlier samples that come late, such as yesterday's in one batch.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ MOST_LABELS, LABELS_SHARE = 10_000, 4
 # After so many samples in a row without a label in hand, the labels in hand are taken for those of samples
 # that were deleted.
 MISSES = 50
+# Labels are late if more samples wait for them than clients learn on this many versions. Fewer can be waited
+# for.
+LATE = 4
 
 
 @dataclass(slots=True)
@@ -45,15 +48,19 @@ class _Wait:
 class _Partition:
     """What is known of an open partition.
 
-    is_history: whether its labels are a backlog. received: records by input. written_at: the time of the last
-    of these, by input. misses: the last samples in a row that came without a label in hand. learnt: labels.
-    waits: by the input that waits.
+    is_history: whether samples and their labels are a backlog. received: records by input. written_at: the
+    time of the last of these, by input. misses: the last samples in a row that came without a label in hand.
+    late, early: labels since the last look that came after their sample, and the others. labels_are_late:
+    whether most of the last labels did. learnt: labels. waits: by the input that waits.
     """
 
     is_history: bool = False
     received: dict[str, int] = field(default_factory=lambda: {SAMPLES: 0, LABELS: 0})
     written_at: dict[str, float] = field(default_factory=lambda: {SAMPLES: 0.0, LABELS: 0.0})
     misses: int = 0
+    late: int = 0
+    early: int = 0
+    labels_are_late: bool = False
     learnt: int = 0
     waits: dict[str, _Wait] = field(default_factory=dict)
 
@@ -89,11 +96,16 @@ class ReadingOrder:
 
     def received(self, message: Sample | Label, record: Record) -> None:
         """Note that a sample or a label came."""
-        partition, channel = self._partitions[record.partition], LABELS
+        partition = self._partitions[record.partition]
         if isinstance(message, Sample):
             channel = SAMPLES
             has_label = self._join.has_label(JoinKey(record.partition, message.client, message.id))
             partition.misses = 0 if has_label else partition.misses + 1
+        else:
+            channel = LABELS
+            is_late = self._join.has_sample(JoinKey(record.partition, message.client, message.sample))
+            partition.late += is_late
+            partition.early += not is_late
         partition.received[channel] += 1
         partition.written_at[channel] = record.timestamp
 
@@ -123,10 +135,14 @@ class ReadingOrder:
         pace, unread = self._catch_up.pace(number), self._catch_up.unread(number)
         if not pace or unread is None:
             return
-        if unread[LABELS] > pace:
-            partition.is_history = True
-        elif unread[SAMPLES] <= pace:
+        if partition.late or partition.early:
+            partition.labels_are_late = partition.late > partition.early
+            partition.late = partition.early = 0
+        are_late = partition.labels_are_late and self._join.samples_without_label(number) > LATE * pace
+        if unread[SAMPLES] <= pace or are_late:
             partition.is_history = False
+        elif unread[LABELS] > pace:
+            partition.is_history = True
         if partition.is_history:
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
             if not enough or pairs >= pace:

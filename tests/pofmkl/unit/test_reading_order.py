@@ -200,6 +200,28 @@ def test_samples_without_labels_are_predicted(made: list[Federation]) -> None:
     assert federation.figure("labels") == 20
 
 
+def test_samples_do_not_wait_for_labels_of_earlier_samples(made: list[Federation]) -> None:
+    """Protects predictions from labels that come a day later and all at once while the worker is away: they
+    are a backlog, but of samples that were predicted."""
+    yesterday, today = rows(200), [(name, f"today {id}", x, y) for name, id, x, y in rows(60)]
+    made.append(federation := Federation())
+    federation.start("pofmkl-client")
+    federation.samples(yesterday)
+    federation.settle()
+    assert len(federation.predictions()) == 200
+    federation.close()
+    federation.labels(yesterday)
+    federation.samples(today)
+    federation.start("pofmkl-client")
+    federation.settle()
+    assert len(federation.predictions()) == 260
+    # No version of the model has come.
+    assert federation.figure("labels") < 20
+    federation.start("pofmkl-server")
+    federation.settle()
+    assert federation.figure("labels") == 200
+
+
 def test_without_a_server_a_history_is_predicted_after_the_patience(made: list[Federation]) -> None:
     """Protects who starts no server, or starts it later: samples wait no longer than the patience for a
     model, and no label is lost meanwhile."""
