@@ -168,7 +168,8 @@ NOTICES: Mapping[str, Reason] = {
         "[samples.rekey]",
     ),
     "not_yet_readable": Reason(
-        "a record waits for a service that is needed to read it", "start the service that the text names"
+        "a record waits for a service that is needed to read it, or to write what follows from it",
+        "start the service that the text names",
     ),
     "samples_without_label": Reason(
         "samples were forgotten because no label came for them, or to make room",

@@ -107,7 +107,7 @@ class NotYetReadable(Exception):
     does not answer.
 
     The text says what the worker waits for and what the operator can do. Nothing is lost: the worker reads
-    the record again later. Raised while records are written, it ends the step, as if the cluster were away.
+    the record again later. Raised while records are written, it ends the step, which is done again later.
     """
 
 

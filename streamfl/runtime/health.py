@@ -28,8 +28,8 @@ REASONS = {
     "role": "the role cannot work and says why, for example because updates go out and no model comes",
     "transactions": "a transaction of another producer has been open for more than two minutes: nothing "
     "behind it can be read",
-    "records": "a schema registry does not answer, so records of a partition cannot be read; they wait in "
-    "their topic",
+    "records": "a schema registry does not answer, so records of a partition cannot be read, or predictions "
+    "cannot be written; records wait in their topic",
     "keys": "the key file or the members' file has changed and cannot be used; what was read before is used",
     "loop": "the worker loop has not completed a round for 30 seconds",
 }

@@ -119,6 +119,10 @@ class Journal:
             "", "the bus is unavailable", {"reason": "bus", "cause": printable(str(failure)[:LONGEST_TEXT])}
         )
 
+    def waits(self, text: str) -> None:
+        """Log that what a role sends cannot be written yet. text: what the worker waits for."""
+        self.notice(OperatorNotice("not_yet_readable", text))
+
     def notice(self, notice: OperatorNotice) -> None:
         """Log a role's notice."""
         self._tell("", printable(notice.text[:LONGEST_TEXT]), {"reason": notice.reason})

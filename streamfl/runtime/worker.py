@@ -10,20 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import cast
 
-from streamfl.contract.role import (
-    Channels,
-    Measurement,
-    NotYetReadable,
-    Received,
-    Rejection,
-    Role,
-    Send,
-    Work,
-)
+from streamfl.contract.measurement import Measurement
+from streamfl.contract.role import Channels, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,
@@ -103,8 +96,7 @@ class Worker:
         self._clock = clock
         self._commit_interval = commit_interval
         self._restore_seconds = restore_seconds
-        self._monotonic = monotonic
-        self._sleep = sleep
+        self._monotonic, self._sleep = monotonic, sleep
         self._pool: Pool = pool or Inline()
         self._work = RoleWork(self._pool, self.health, self.metrics)
         self._tasks = Tasks(
@@ -122,8 +114,10 @@ class Worker:
         self._backlog = Backlog(role, max_records)
         self._session: Session | None = None
         self._stop = threading.Event()
-        # What polls brought while the role waited for work; the next step takes it.
+        # What the next step takes: one that is done again, and what polls brought meanwhile.
         self._meanwhile = Polled()
+        # What the worker waits for before it can write what its role sends.
+        self._unwritten: str | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Take steps until ``stop`` is set. Then finish the step, or give up the work that it waits for, and
@@ -163,10 +157,15 @@ class Worker:
             self.health.completed()
             return True
         except GivenUp:
-            assert pending is not None
-            self._counts.tables(pending)
-            self._after_giving_up(session, polled)
+            log.info("work was given up, and is done again", revoked=self._meanwhile.revoked)
+            self._do_again(polled)
             return True
+        except NotYetReadable as later:
+            self._unwritten = str(later)
+            self._journal.waits(self._unwritten)
+            self._do_again(polled)
+            self._sleep(max(0.0, min(timeout, RETRY_SECONDS)))
+            return False
         except CommitRefused as refusal:
             self.health.refused()
             if pending is None:
@@ -177,15 +176,15 @@ class Worker:
             self._counts.tables(pending)
             self._after_refusal(refusal)
             return True
-        except (BusUnavailable, NotYetReadable) as failure:
+        except BusUnavailable as failure:
             self._after_failure(failure, timeout)
             return False
         finally:
             self.health.note("restoring", None)
-            self.health.note("partitions", None if self._tasks else NO_PARTITION)
+            self.health.note("partitions", None if self._partitions else NO_PARTITION)
             self.health.note("role", self.role.trouble)
             self.health.backlog = self._backlog.told
-            self.health.note("records", self._inputs.awaited)
+            self.health.note("records", self._unwritten or self._inputs.awaited)
 
     def _report(self) -> None:
         """Log the counts and the line of progress that are due, whether anything happens or not."""
@@ -209,12 +208,17 @@ class Worker:
     def measure(self) -> Iterator[Measurement]:
         """The role's figures and the session's, from any thread."""
         with self.lock:
-            now, session, tasks = self._clock(), self._session, len(self._tasks)
+            now, session, partitions = self._clock(), self._session, self._partitions
             figures = [one.at(now) for one in self.role.measure()]
         yield from self.health.measure()
         yield from figures
-        yield SessionMetrics.partitions(tasks)
+        yield SessionMetrics.partitions(partitions)
         yield from self.lag.measure(session)
+
+    @property
+    def _partitions(self) -> int:
+        """How many partitions the worker has. Between a step and the same one again none of them is open."""
+        return len(self._tasks) or len(self._meanwhile.assigned)
 
     # ---- gathering
 
@@ -228,6 +232,8 @@ class Worker:
         """Poll until the commit interval is over, the batch is full or, if peers wait for this role, nothing
         more is there."""
         session.pause(self._paused() | self._inputs.held)
+        if self._unwritten is not None:
+            self._stay(session)
         if self._meanwhile:
             gathered, self._meanwhile = self._meanwhile, Polled()
         else:
@@ -265,7 +271,8 @@ class Worker:
             self._drop_task(partition)
         for partition in polled.assigned:
             self._open_task(session, partition)
-        if polled.revoked or polled.assigned:
+        self.health.note("restoring", None)
+        if polled.revoked or (polled.assigned and self._unwritten is None):
             log.info("partitions moved", revoked=polled.revoked, assigned=polled.assigned)
 
     def _open_task(self, session: Session, partition: int) -> None:
@@ -316,6 +323,11 @@ class Worker:
             for notice in (*self.role.notices(), *self._inputs.notices()):
                 self._journal.notice(notice)
             pending.step.changelog += self._tasks.changelog(pending.step.positions)
+        self._unwritten = None
+        # Behind the records of a step that was done again.
+        for place, position in pending.step.positions.items():
+            if place[1] in polled.assigned:
+                session.seek(*place, position)
 
     def _receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         return self.role.receive(batch, now)
@@ -339,27 +351,25 @@ class Worker:
         has to stop."""
         if self._stop.is_set():
             raise GivenUp
-        session.pause(self._inputs.places({*self._tasks, *self._meanwhile.assigned}))
-        with suppress(Unreadable):
-            self._meanwhile = self._meanwhile.then(session.poll(0.0, 1))
+        self._stay(session)
         self.health.went_round()
         if self._meanwhile.revoked:
             raise GivenUp
 
+    def _stay(self, session: Session) -> None:
+        """Stay in the group and read no records. The next step takes what the poll brought."""
+        session.pause(self._inputs.places({*self._tasks, *self._meanwhile.assigned}))
+        with suppress(Unreadable):
+            self._meanwhile = self._meanwhile.then(session.poll(0.0, 1))
+
     # ---- when a step was not committed
 
-    def _after_giving_up(self, session: Session, polled: Polled) -> None:
-        """The state is ahead of what is committed: restore the partitions that stay, and read the step's
-        records again."""
-        moved, kept = self._meanwhile, set(self._tasks) - set(self._meanwhile.revoked)
-        log.info("work was given up: the new owner of the partitions does it again", revoked=moved.revoked)
+    def _do_again(self, polled: Polled) -> None:
+        """The state is ahead of what is committed: restore the partitions that stay, and do the same step."""
+        kept = sorted(self._tasks)
         with self.lock:
             self._drop_tasks()
-        begins = {(record.topic, record.partition): record.offset for record in reversed(polled.records)}
-        for (topic, partition), offset in begins.items():
-            if partition in kept:
-                session.seek(topic, partition, offset)
-        self._meanwhile = Polled([], sorted(kept | set(moved.assigned)), moved.tables)
+        self._meanwhile = replace(polled, revoked=[], assigned=kept).then(self._meanwhile)
         self.health.completed()
 
     def _after_refusal(self, refusal: CommitRefused) -> None:
@@ -378,6 +388,7 @@ class Worker:
         self._journal.unavailable(failure)
         self.metrics.bus_failures += 1
         self.health.failed(f"the bus is unavailable: {failure}")
+        self._unwritten = None
         with self.lock:
             self._drop_tasks()
             session, self._session = self._session, None

@@ -4,12 +4,12 @@ dead-lettered."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.contract.role import Channels, NotYetReadable, Record
+from streamfl.contract.role import Channels, NotYetReadable, Received, Record, Rejection, Send
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
@@ -33,10 +33,12 @@ def _channels(registry: Registry) -> Channels:
     )
 
 
-def _worker(bus: MemoryBus, registry: Registry, seconds: Callable[[], float]) -> Worker:
+def _worker(
+    bus: MemoryBus, registry: Registry, seconds: Callable[[], float], role: CountingRole | None = None
+) -> Worker:
     subscription = Subscription("counters", ("numbers",), ("factor",), "exactly_once")
     return Worker(
-        CountingRole(),
+        role or CountingRole(),
         _channels(registry),
         bus,
         subscription,
@@ -45,6 +47,7 @@ def _worker(bus: MemoryBus, registry: Registry, seconds: Callable[[], float]) ->
         monotonic=seconds,
         commit_interval=0.0,
         restore_seconds=0.0,
+        sleep=lambda _: None,
     )
 
 
@@ -100,3 +103,55 @@ def test_a_worker_that_ends_meanwhile_leaves_the_record_to_the_next() -> None:
     stop = threading.Event()
     stop.set()
     second.run(stop)
+
+
+class Awaiting(CountingRole):
+    """Cannot write what it sends until the registry answers."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__()
+        self.registry = registry
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies = super().receive(batch, now)
+        if replies and not self.registry.answers:
+            raise NotYetReadable("the schema registry cannot be asked")
+        return replies
+
+
+def test_what_cannot_be_written_yet_is_done_again_and_counts_once() -> None:
+    """Protects the group, and the truth, from a registry that does not answer while predictions are written.
+
+    The worker stays in its group, is not ready all the while, and blames the registry, not the bus. Tables
+    and records of the step count once, and so do records that another worker takes over meanwhile.
+    """
+    bus, registry = MemoryBus(), Registry()
+    bus.create(TOPICS)
+    first = _worker(bus, registry, lambda: 0.0, Awaiting(registry))
+    first.step(0)
+    bus.write([Outgoing("factor", b"factor", number(1, 10))])
+    for partition, key in enumerate((b"pump", b"fan")):
+        _send(bus, key, partition, number(1, 5), number(2, 7))
+    first.step(0)
+    session = first._session
+    for _ in range(5):
+        first.step(0)
+        assert first.health.trouble == "records: the schema registry cannot be asked"
+    assert first._session is session
+    assert "streamfl_bus_failures_total 0.0" in first.metrics.render().decode()
+    assert not list(bus.read("totals"))
+    other = _worker(bus, registry, lambda: 0.0, Awaiting(registry))
+    for _ in range(4):
+        other.step(0)
+        first.step(0)
+    assert first._partitions == other._partitions == 1
+    assert first.health.trouble == other.health.trouble == "records: the schema registry cannot be asked"
+    registry.answers = True
+    for _ in range(4):
+        first.step(0)
+        other.step(0)
+    assert not any(worker.health.reasons for worker in (first, other))
+    for key in (b"pump", b"fan"):
+        totals = [record.value for record in bus.read("totals") if record.key == key]
+        assert totals == [number(1, 50), number(2, 120)]
+    assert not list(bus.read("dead-letters"))
