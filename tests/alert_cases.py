@@ -248,6 +248,22 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflClientsAlone": (Told({"alone": "0x9 1x80"}, 15), Told({"alone": stays(0)})),
     "StreamflPredictedWithoutModel": (
         Told({"version_zero_predictions_total": grows(0.55), "predictions_total": grows(1)}, 16),
+        Told(
+            {
+                "version_zero_predictions_total": grows(1),
+                "predictions_total": grows(1),
+                "model_version": "NaNx220",
+            },
+            16,
+        ),
+        # A short history was predicted before there was a model, and a slow stream follows.
+        Told(
+            {
+                "version_zero_predictions_total": stays(60),
+                "predictions_total": "60+0.2x220",
+                "model_version": stays(1),
+            }
+        ),
         Told({"version_zero_predictions_total": grows(0.45), "predictions_total": grows(1)}),
         Told({"version_zero_predictions_total": stays(0), "predictions_total": stays(0)}),
     ),

@@ -166,12 +166,13 @@ ALERTS = (
     Alert(
         "StreamflPredictedWithoutModel",
         f"{increased(ClientMetrics.version_zero_predictions, 60)} > 0.5 * "
-        f"{increased(ClientMetrics.predictions, 60)}",
+        f"{increased(ClientMetrics.predictions, 60)} unless max by ({MEMBER}) "
+        f"({UplinkMetrics.model_version}) > 0",
         15,
         "warning",
         "{{ $labels.group }} predicts without a model.",
-        "More than half of the last hour's predictions were made with version 0 of the model: no server has "
-        "published one. Each client is about as good as one without a federation.",
+        "More than half of the last hour's predictions were made with version 0 of the model, and no server "
+        "has published one since. Each client is about as good as one without a federation.",
         "Start the pofmkl-server. If it runs: check whether federation.name and bus.url are the same at "
         "both, and what its log says about these clients' updates.",
     ),
