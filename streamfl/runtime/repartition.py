@@ -106,6 +106,8 @@ class Repartition(Repair):
         self._tasks.dealing.partitions = self._before
         for partition in sorted(self._held):
             self._open_task(session, partition)
+        # What is still unread is predicted with the present model, like all else.
+        self._meanwhile = Polled(tables=self._table_records)
 
     def _states(self, session: Session) -> list[State]:
         """The remembered records by partition, with the workers' own."""

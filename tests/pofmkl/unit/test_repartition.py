@@ -202,6 +202,32 @@ def test_clients_go_on_as_if_there_had_always_been_so_many_partitions(labels: st
     plant.check_homes()
 
 
+def test_what_is_unread_is_predicted_with_the_model(tmp_path: Path) -> None:
+    """Protects predictions of records that the command reads: they are made with the present model, not as
+    if there were none."""
+    plant = Plant(tmp_path, "with their samples", BEFORE)
+    path = tmp_path / "server.toml"
+    kept = (tmp_path / "client.toml").read_text().partition("[samples]")[0]
+    path.write_text(kept.replace("pofmkl-client", "pofmkl-server") + "[learning]\nfeatures_per_kernel = 4\n")
+    server = read_configuration(path)
+    plant.bus.create(
+        [one for one in server.kind.topics(server.settings) if not plant.bus.describe([one.name])]
+    )
+    with closing(build_worker(server.settings, plant.bus)) as worker:
+        plant.write(range(9), BEFORE)
+        plant.work()
+        while worker.step(0.0):
+            pass
+    plant.work()
+    plant.grow()
+    plant.write(range(9, 12), BEFORE)
+    predicted = len(plant.predictions())
+    plant.repartition()
+    later = [json.loads(one.value or b"") for one in plant.bus.read("plant.predictions")][predicted:]
+    assert len(later) == 3 * len(CLIENTS)
+    assert all(one["model_version"] > 0 for one in later)
+
+
 def die_at(fatal: int, after: bool, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command and kill it at this commit, before or after it is made; how many it came to."""
     commit, commits = MemorySession.commit, 0
