@@ -109,7 +109,11 @@ def _decoded(
     for record in records:
         looked += 1
         try:
-            batch.append(Received(channel, source.decode(record), record))
+            message = source.decode(record)
+            dealing = remembered.dealing
+            # A worker sends on what came before partitions were added, and does not give it to its role.
+            if dealing is None or dealing.elsewhere(source, message, record.partition) is None:
+                batch.append(Received(channel, message, record))
         except IgnoredRecord:
             continue
         except NotYetReadable as error:

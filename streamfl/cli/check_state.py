@@ -14,7 +14,7 @@ from streamfl.cli.inspect import how_it_stands, taken_back
 from streamfl.cli.preflight import Configured
 from streamfl.contract.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
-from streamfl.runtime.dealing import added, dealt_over
+from streamfl.runtime.dealing import Dealing, added, dealt_over
 from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
 from streamfl.runtime.tasks import POSITION_KEY
@@ -44,6 +44,7 @@ class ChangelogContents:
     nothing: the role would certainly begin without state. positions: the position in each partition of an
     input. facts: what is remembered beside the positions.
     whole: all changelogs were read to the end. refused: a finding says that no worker could restore them.
+    dealing: where clients' records belong; None: where they come.
     """
 
     nothing: bool = True
@@ -51,6 +52,7 @@ class ChangelogContents:
     facts: dict[tuple[str, int], int] = field(default_factory=dict)
     whole: bool = True
     refused: bool = False
+    dealing: Dealing | None = None
 
     def note_position(self, record: Record) -> None:
         """Note a worker's record of a position, or that an operator deleted it. A damaged one is skipped
@@ -77,6 +79,8 @@ def _look_at_changelogs(
     configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents
 ) -> Iterator[Finding]:
     own = {topic for channel, topic in channels.changelogs.items() if channel not in channels.published}
+    remembered.dealing = Dealing(channels, bus, configured.settings.group)
+    remembered.dealing.join()
     # A topic that may not be described may hold state.
     remembered.nothing = all(state.error is None for state in bus.describe(sorted(own)).values())
     for topic in _existing(bus, channels.changelogs.values()):
@@ -98,6 +102,10 @@ def _look_at_changelogs(
             )
             yield Finding(f"state in {topic}", False, text, REMEDY)
         elif topic in channels.own_changelogs.values():
+            for record in records.values():
+                # Another number of partitions is a finding.
+                with suppress(ConfigurationError):
+                    remembered.dealing.found(record)
             yield _judged(configured, bus, channels, topic, records, begun, limit)
         else:
             detail = "used, whichever federation wrote it" if begun else "none yet"

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from streamfl.contract.role import Channels, ConfigurationError, Headers, Record
+from streamfl.contract.role import Channels, ConfigurationError, Headers, Input, Record
+from streamfl.roles.fragment_encoding import Fragment
 from streamfl.runtime import assignment
 from streamfl.runtime.bus import Bus, Session
 from streamfl.runtime.remembered_settings import is_settings, stream_option
@@ -115,16 +117,18 @@ class Dealing:
                 return
         self._known = True
 
-    def home(self, client: str) -> int | None:
-        """The partition that a client's records belong to; None: the partition in which they come."""
+    def elsewhere(self, source: Input, message: Any, partition: int) -> int | None:
+        """The partition where a message that came in ``partition`` belongs; None: it came where it
+        belongs."""
         dealt = self._channels.dealt
-        if not self.partitioner or dealt is None:
+        if not self.partitioner or dealt is None or source.client is None or isinstance(message, Fragment):
             return None
         try:
-            key = dealt.key_of(client)
+            key = dealt.key_of(source.client(message))
         except ValueError:
             return None
-        return partitioners(self._bus)[self.partitioner](key, self.partitions)
+        home = partitioners(self._bus)[self.partitioner](key, self.partitions)
+        return None if home == partition else home
 
 
 def dealt_over(record: Record) -> int:

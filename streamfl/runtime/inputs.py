@@ -220,10 +220,8 @@ class Inputs:
     def _send_on(self, source: Input, message: Any, record: Record, pending: PendingStep) -> None:
         """Send a record on if its client's state is in another partition, and raise IgnoredRecord for it
         here."""
-        if source.client is None or isinstance(message, Fragment):
-            return
-        home = self._tasks.dealing.home(source.client(message))
-        if home is not None and home != record.partition:
+        home = self._tasks.dealing.elsewhere(source, message, record.partition)
+        if home is not None:
             self._moved = record, home
             pending.send_on(record, home)
             raise IgnoredRecord("moved")
