@@ -14,6 +14,7 @@ HARMLESS = [
         "Marking the coordinator dead (node coordinator-1) for group plant: [Error 16] NotCoordinatorError.",
     ),
     ("kafka.coordinator", "Error sending FindCoordinatorRequest to node 1 [Cancelled]"),
+    ("kafka.cluster", "Metadata refresh: failed Cancelled"),
     ("kafka.coordinator.heartbeat", "Heartbeat failed for group g: generation id is not  current."),
     (
         "kafka.coordinator.heartbeat",
@@ -31,6 +32,7 @@ GRAVE = [
     ("kafka.coordinator.heartbeat", "Heartbeat session expired, marking coordinator dead"),
     ("kafka.coordinator.heartbeat", "Heartbeat thread caught fenced group_instance_id worker-1 error"),
     ("kafka.net.selector", "IO loop crashed (client_id=x)"),
+    ("kafka.cluster", "Metadata refresh: failed [Error 29] TopicAuthorizationFailedError"),
     ("kafka.producer.sender", "Aborting producer batches due to fatal error: ProducerFencedError"),
     ("kafka.net.connection", "SaslHandshake failed: UnsupportedSaslMechanismError"),
 ]

@@ -174,6 +174,8 @@ PUT_RIGHT = (
     ("kafka.coordinator.heartbeat", "is either not started or not valid"),
     # Sent again, or sent while closing.
     ("kafka.coordinator", "Error sending "),
+    # Under way while closing.
+    ("kafka.cluster", "Metadata refresh: failed Cancelled"),
     # A rebalance went on without this member; it joins again.
     ("kafka.coordinator.heartbeat", "generation id is not"),
     ("kafka.coordinator.heartbeat", "local member_id was not recognized"),
