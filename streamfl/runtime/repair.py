@@ -174,6 +174,7 @@ class Repair(Worker):
 
     def _take_all(self, session: Session) -> None:
         self._hold_all(session)
+        self._wait_until_decided()
         for partition in sorted(self._held):
             self._open_task(session, partition)
 
@@ -195,6 +196,21 @@ class Repair(Worker):
                     f"{self._subscription.group!r}: stop all of them first, and wait until their sessions "
                     "have timed out"
                 )
+
+    def _wait_until_decided(self) -> None:
+        """Wait for open transactions in the changelogs, such as that of a killed process: what others have
+        committed since its beginning cannot be read before the cluster ends it.
+
+        BusUnavailable if that takes too long."""
+        deadline = self._monotonic() + self._restore_seconds
+        for topic in self._channels.changelogs.values():
+            while open_since := self._bus.undecided(topic):
+                if self._monotonic() > deadline:
+                    raise BusUnavailable(
+                        f"a transaction in the partitions {sorted(open_since)} of {topic!r} hides the newest "
+                        "state: run the command again once the cluster has ended it"
+                    )
+                self._sleep(0.05)
 
     def _position(self, session: Session, place: TopicPartition) -> int:
         remembered = self._tasks.positions.get(place)

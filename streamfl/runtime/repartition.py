@@ -111,6 +111,7 @@ class Repartition(Repair):
 
     def _states(self, session: Session) -> list[State]:
         """The remembered records by partition, with the workers' own."""
+        self._wait_until_decided()
         states: list[State] = []
         for partition in range(self._now):
             latest: State = {}
