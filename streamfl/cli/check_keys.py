@@ -24,7 +24,9 @@ def look_at_keys(configured: Configured, bus: Bus, channels: Channels) -> Iterat
     """
     if not channels.receivers:
         return
-    others = configured.kind.table(configured.settings).between_members - set(channels.outputs.values())
+    others = configured.kind.channel_table(configured.settings).between_members - set(
+        channels.outputs.values()
+    )
     sealed = [record for record in _last_records(bus, sorted(others)) if is_sealed(record)]
     if not sealed:
         yield Finding("identity", True, "no keys: members that have keys refuse what this one writes")

@@ -58,8 +58,7 @@ ReadBy = Mapping[str, Collection[str]]
 
 
 class _Copied(BaseModel):
-    """Copies without values that were computed from others (``functools.cached_property``): the copy may have
-    other settings."""
+    """Copies without values that were computed from others: the copy may have other settings."""
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copied = super().model_copy(update=update, deep=deep)
@@ -228,9 +227,19 @@ class RoleSettings(_Copied, BaseSettings):
     tracing: TracingSection = Field(default_factory=TracingSection)
 
     @property
+    def member(self) -> str:
+        """The prefix of the names of this member's own topics and of its consumer group."""
+        return f"{self.federation.name}.{self.role.kind}"
+
+    @property
     def group(self) -> str:
         """The consumer group of this role's workers."""
-        return self.bus.group or f"{self.federation.name}.{self.role.kind}"
+        return self.bus.group or self.member
+
+    @property
+    def predictions_topic(self) -> str:
+        """The topic of the federation's predictions."""
+        return f"{self.federation.name}.predictions"
 
     @property
     def dead_letters(self) -> str:
@@ -334,11 +343,8 @@ def text_of(path: SettingsSource, section: str, key: str) -> str | None:
     """One key of the file at ``path`` or of the environment, for callers that do not know the settings class
     of the rest."""
     written = _read_file(path).get(section)
-    given = (
-        None
-        if isinstance(path, GivenSettings)
-        else os.environ.get(f"{ENVIRONMENT_PREFIX}{section}__{key}".upper())
-    )
+    variable = f"{ENVIRONMENT_PREFIX}{section}__{key}".upper()
+    given = None if isinstance(path, GivenSettings) else os.environ.get(variable)
     text = given or (written.get(key) if isinstance(written, dict) else None)
     return text if isinstance(text, str) and text else None
 

@@ -4,7 +4,7 @@ derived from the rows."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamfl.contract.dealt import Dealt
@@ -33,7 +33,8 @@ class Channel:
     makes_room: whether waiting messages in the role wait for these. Then they are read even while a partition
     is full. keyed_by: gives a name in a message, which has to be in the bus's own partition for this name as
     key.
-    client: gives the client in whose name the role speaks because of a message.
+    client: gives the client in whose name the role speaks because of a message. key_of: the key of a client's
+    records, by the client's name; ValueError for a name that no key has.
     strict: decoders that each refuse what the role accepts silently, such as unreadable values. `streamfl
     check` reports each of them that refuses all records. signed: everybody may read a message and act on it:
     where members have keys, the house signs each record for all. signed_within: as ``signed``, but the system
@@ -57,6 +58,7 @@ class Channel:
     makes_room: bool = False
     keyed_by: Callable[[Any], str] | None = None
     client: Callable[[Any], str] | None = None
+    key_of: Callable[[str], bytes] | None = None
     strict: Sequence[Decode] = ()
     signed: bool = False
     signed_within: bool = False
@@ -124,6 +126,25 @@ class ChannelTable:
             if row.like and row.like not in names:
                 raise ValueError(f"channel {row.name!r}: like = {row.like!r} is none of {', '.join(names)}")
 
+    def with_changelog(self, topic: str, client_of: Callable[[bytes], str | None]) -> ChannelTable:
+        """The same table with the changelog ``state``: partition p holds what is remembered of partition p of
+        the member's first input. So readers learn from it what they learn from that input.
+
+        client_of: as in :class:`Dealt`; used if that input says the keys of its clients.
+        """
+        first = next(row for row in self.rows if row.inputs_of(self.own) and not row.whole)
+        state = Channel(
+            name="state",
+            links={(self.own, self.own): topic},
+            partitions=first.partitions,
+            reason=first.reason,
+            like=first.name if first.partitions is None else "",
+            caution=first.caution,
+            state=True,
+            dealt=None if first.key_of is None else Dealt(client_of, first.key_of),
+        )
+        return replace(self, rows=[*self.rows, state])
+
     @property
     def channels(self) -> Channels:
         """The topics behind the channel names that the member's role uses."""
@@ -153,7 +174,8 @@ class ChannelTable:
         return Channels(
             inputs=inputs,
             outputs=outputs,
-            changelogs=changelogs,
+            # The state is restored before other changelogs, which are checked against it.
+            changelogs=dict(sorted(changelogs.items(), key=lambda one: one[0] != "state")),
             tables=tables,
             receivers=receivers,
             party=self.own if self.own in self.kinds else None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
@@ -28,15 +28,13 @@ from streamfl.dp_frank_wolfe.server.role import ServerTask
 from streamfl.dp_frank_wolfe.serving.party import Serving
 from streamfl.dp_frank_wolfe.state import PARTY_STATE, SERVER_STATE
 from streamfl.privacy.anchor import Anchor
-from streamfl.records.header_propagation import timed
+from streamfl.records.header_propagation import predictions_channel
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.roles.message_contents import content_limits
 from streamfl.roles.partitioned_role import Outbox, PartitionedRole, metrics_of
-from streamfl.roles.role_kind import RoleKind
-from streamfl.state.changeable import changeable_keys
-from streamfl.state.state_settings import StateSettings, by_key
+from streamfl.roles.role_kind import RoleKind, by_name, own_sections
 
 __all__ = ["ROLES"]
 
@@ -45,7 +43,7 @@ def _member(
     settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any
 ) -> PartitionedRole[Any]:
     # A message put together from parts is decoded like a single record.
-    inputs, decode = _table(settings).channels.inputs, _decoder(settings)
+    inputs, decode = _table(settings).channels.inputs, codec(settings.message_bytes).read
     whole = {name: decode for name, source in inputs.items() if source.sender is not None}
     limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
     return PartitionedRole(
@@ -136,19 +134,13 @@ def _build_server(settings: DPFrankWolfeSettings) -> PartitionedRole[ServerTask]
 # ---- channels and topics
 
 
-def _decoder(settings: DPFrankWolfeSettings) -> Callable[[Record], Any]:
-    own = codec(settings.message_bytes)
-    return lambda record: own.decode(record.value)
-
-
 def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
     """The channels of DP Frank-Wolfe. All entities are rows of one table, so each topic but the users' has
     one partition."""
     own = SERVER if settings.role.kind == SERVER else settings.required_party()
-    state = partial(_of_one_table, links={(own, own): f"{settings.member}.state"}, name="state", state=True)
     peers = dict.fromkeys(settings.federation.parties, PARTY)
     if own == SERVER:
-        return ChannelTable(own, [*_shared_channels(settings), state()], peers)
+        return ChannelTable(own, _shared_channels(settings), peers)
     ledger = _of_one_table(
         name="ledger",
         links={(own, own): f"{settings.ledger_name}.ledger"},
@@ -156,14 +148,14 @@ def _table(settings: DPFrankWolfeSettings) -> ChannelTable:
         lasting=True,
         caution=_LEDGER,
     )
-    rows = [*_users_channels(settings, own), *_shared_channels(settings), state(caution=_OWN), ledger]
+    rows = [*_users_channels(settings, own), *_shared_channels(settings), ledger]
     return ChannelTable(own, rows, peers)
 
 
 def _shared_channels(settings: DPFrankWolfeSettings) -> list[Channel]:
     """The channels between server and parties, and the server's to users."""
-    federation, serving, predictions = settings.federation, settings.serving.mode, settings.predictions
-    decode = decoded_in_fragments(_decoder(settings))
+    federation, serving = settings.federation, settings.serving.mode
+    decode = decoded_in_fragments(codec(settings.message_bytes).read)
     rows = [
         _of_one_table(
             name="releases",
@@ -186,8 +178,7 @@ def _shared_channels(settings: DPFrankWolfeSettings) -> list[Channel]:
         ),
     ]
     if serving != "off":
-        topic = f"{federation.name}.predictions"
-        rows.append(Channel(name="predictions", links={(SERVER, USER): topic}, time_of=timed(predictions)))
+        rows.append(predictions_channel(settings.predictions, settings.predictions_topic, SERVER))
     return rows
 
 
@@ -228,43 +219,29 @@ _LEDGER = (
 )
 
 
-def _state_settings(settings: DPFrankWolfeSettings) -> StateSettings:
-    sections = [
-        "federation",
-        "party",
-        "samples",
-        "labels",
-        "window",
-        "bounds",
-        "privacy",
-        "learning",
-        "serving",
-    ]
-    return StateSettings.of(
-        by_key(settings, sections), changeable_keys(settings, settings.role.kind), _LAYOUT
-    )
-
-
 # A release that knows layout 1 would go on with a centred window under another plan, and has no means or
 # intercepts. One that knows layout 2 would take the label's sum, which counts several times, for one that
 # counts once, and does not number announced entities.
 _LAYOUT = 3
 
+_kind = partial(
+    RoleKind[DPFrankWolfeSettings],
+    settings=DPFrankWolfeSettings,
+    table=_table,
+    state_settings=partial(own_sections, layout=_LAYOUT),
+)
 
-_BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], PartitionedRole[Any]]] = {
-    PARTY: _build_party,
-    SERVER: _build_server,
-}
-
-ROLES: dict[str, RoleKind[Any]] = {
-    name: RoleKind(
-        name=name,
-        settings=DPFrankWolfeSettings,
-        build=build,
-        table=_table,
-        state_settings=_state_settings,
-        state=PARTY_STATE if name == PARTY else SERVER_STATE,
-        metrics=metrics_of(MemberCounts, PartyMetrics if name == PARTY else ServerMetrics),
-    )
-    for name, build in _BUILD.items()
-}
+ROLES = by_name(
+    _kind(
+        name=PARTY,
+        build=_build_party,
+        state=PARTY_STATE,
+        metrics=metrics_of(MemberCounts, PartyMetrics),
+    ),
+    _kind(
+        name=SERVER,
+        build=_build_server,
+        state=SERVER_STATE,
+        metrics=metrics_of(MemberCounts, ServerMetrics),
+    ),
+)

@@ -109,6 +109,10 @@ class Codec(Generic[Message]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PeerError("malformed", f"{self._name}: {error}") from None
 
+    def read(self, record: Record) -> Message:
+        """The message in a record, for a channel's ``decode``; errors as of :meth:`decode`."""
+        return self.decode(record.value)
+
 
 def fingerprint(*settings: object) -> int:
     """A hash of settings: two members get the same number only if their messages fit. 53 bits, so that any

@@ -21,13 +21,12 @@ from streamfl.fdskl.worker.given import PartyGiven
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.fdskl.worker.turn_signing import decode_signed, signer
 from streamfl.identity import load_identity
-from streamfl.records.header_propagation import carried, carried_nothing, timed
+from streamfl.records.header_propagation import carried, carried_nothing, predictions_channel
 from streamfl.records.labels import LabelReader, of_two_classes
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
-from streamfl.roles.role_kind import RoleKind
-from streamfl.state.changeable import changeable_keys
-from streamfl.state.state_settings import StateSettings, by_key
+from streamfl.roles.role_kind import RoleKind, by_name, own_sections
+from streamfl.state.state_settings import StateSettings
 
 __all__ = ["ROLES"]
 
@@ -53,9 +52,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         secret=secret if path is None else _derived(secret, settings),
         noise_secret=hashlib.blake2b(secret, digest_size=32, person=b"input noise").hexdigest(),
         entropy=lambda: os.urandom(32),
-        encode=prediction_encoder(
-            settings.predictions, f"{settings.federation.name}.predictions", Prediction
-        ),
+        encode=prediction_encoder(settings.predictions, settings.predictions_topic, Prediction),
         carry=carried(settings.predictions) if settings.predicts else carried_nothing,
         sign=signer(None if log is None else load_identity(settings), log or ""),
     )
@@ -88,7 +85,7 @@ def _table(settings: FdsklSettings) -> ChannelTable:
         return Channel(
             name=name,
             links={(writer, reader): f"{federation}.{reader}.{name}" for writer, reader in links},
-            decode=lambda record: codec.decode(record.value),
+            decode=codec.read,
             to_each=True,
             claimed_sender=lambda message: message.sender,
             makes_room=True,
@@ -103,12 +100,7 @@ def _table(settings: FdsklSettings) -> ChannelTable:
         between("rounds", ROUND, [(writer, reader) for writer, reader in pairs if writer in actives]),
         between("sums", PARTIAL_SUM, sorted(sums)),
         between("revisions", REVISION, [(writer, reader) for writer, reader in pairs if reader == predicts]),
-        Channel(
-            name="predictions",
-            links={(predicts, USER): f"{federation}.predictions"},
-            time_of=timed(settings.predictions),
-        ),
-        Channel(name="state", links={(own, own): f"{settings.member}.state"}, state=True, like="samples"),
+        predictions_channel(settings.predictions, settings.predictions_topic, predicts),
     ]
     if log := _log(settings):
         # The topic that orders the iterations of several active parties.
@@ -144,28 +136,9 @@ def _log(settings: FdsklSettings) -> str | None:
 def _state_settings(settings: FdsklSettings) -> StateSettings:
     """Settings that a party's state was made with: of its columns, its features, and what the active party
     has learnt."""
-    content = by_key(
-        settings,
-        (
-            "federation",
-            "party",
-            "samples",
-            "labels",
-            "learning",
-            "aggregation",
-            "alignment",
-            "standardisation",
-            "privacy",
-        ),
-    )
-    if not settings.is_active:
-        # Only the active party uses these keys. Another party's file may have them.
-        content = {
-            key: value
-            for key, value in content.items()
-            if key not in ("learning.loss", "learning.block_features")
-        }
-    return StateSettings.of(content, changeable_keys(settings, WORKER))
+    # Only the active party uses these keys.
+    without = () if settings.is_active else ("learning.loss", "learning.block_features")
+    return own_sections(settings, without=without)
 
 
 def _begins_anew(settings: FdsklSettings) -> bool:
@@ -174,8 +147,8 @@ def _begins_anew(settings: FdsklSettings) -> bool:
     return settings.federation.active_parties == [settings.own_party]
 
 
-ROLES: dict[str, RoleKind[Any]] = {
-    WORKER: RoleKind(
+ROLES = by_name(
+    RoleKind(
         name=WORKER,
         settings=FdsklSettings,
         build=_build,
@@ -185,4 +158,4 @@ ROLES: dict[str, RoleKind[Any]] = {
         state=STATE,
         metrics=(PartyMetrics, ActiveMetrics),
     )
-}
+)

@@ -171,10 +171,9 @@ class PofmklSettings(RecordSettings):
     models: Models = Field(default_factory=dict)
 
     @property
-    def state_topic(self) -> str:
-        """The changelog of clients, one per consumer group: several groups, each with its own samples, can
-        share a federation."""
-        return f"{self.group}.state"
+    def member(self) -> str:
+        # Several consumer groups of clients, each with its own samples and state, can share a federation.
+        return (self.bus.group if self.role.kind == CLIENT else None) or super().member
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import msgspec
 
 from streamfl.contract.role import Record
 from streamfl.encoding.wire import Codec, Count, Name, Version
+from streamfl.records.predictions import SamplePrediction
 from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, decode_settings
 
 __all__ = [
@@ -93,12 +94,9 @@ class PublishedSettings(msgspec.Struct, frozen=True):
     values: dict[str, Any]
 
 
-class Prediction(msgspec.Struct, gc=False):
+class Prediction(SamplePrediction, gc=False):
     """The prediction that the user's consumers read: one for every sample."""
 
-    client: str
-    sample: str
-    prediction: float
     model_version: int | tuple[int, ...]
     label: float | None
 

@@ -6,11 +6,10 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from operator import attrgetter
 
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.dealt import Dealt
-from streamfl.contract.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError
 from streamfl.encoding.wire import LONGEST_KEY, ROOM, fingerprint
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
@@ -26,7 +25,7 @@ from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
 from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.learning.views import ViewedFeatures
-from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
+from streamfl.pofmkl.messages import UPDATE, Prediction, decode_model_record
 from streamfl.pofmkl.metrics import CLIENT_METRICS, ServerMetrics
 from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.server.given import ServerGiven
@@ -34,13 +33,12 @@ from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.state import CLIENT_STATE, SERVER_STATE
 from streamfl.pofmkl.state_settings import client_state_settings, server_state_settings
-from streamfl.records.header_propagation import carried, timed
+from streamfl.records.header_propagation import carried, predictions_channel
 from streamfl.records.imputation import RunningMeans
-from streamfl.records.keys import key_writer
-from streamfl.records.labels import Label, LabelReader
+from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
-from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.roles.role_kind import RoleKind
+from streamfl.records.samples import SampleReader, SamplesSection
+from streamfl.roles.role_kind import RoleKind, by_name
 
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
@@ -174,9 +172,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
     given = ClientGiven(
         learner=made,
         fingerprint=_fingerprint(settings),
-        encode=prediction_encoder(
-            settings.predictions, f"{settings.federation.name}.predictions", Prediction
-        ),
+        encode=prediction_encoder(settings.predictions, settings.predictions_topic, Prediction),
         original=reader.original,
         carry=carried(settings.predictions),
         means=means,
@@ -280,65 +276,38 @@ def _build_server(settings: PofmklSettings) -> PofmklServer:
     )
 
 
-def _decode_update(record: Record) -> Update:
-    return UPDATE.decode(record.value)
-
-
-def _client_of(message: Sample | Label | Update) -> str:
-    return message.client
-
-
 def _client_table(settings: PofmklSettings) -> ChannelTable:
-    name, samples, labels = settings.federation.name, _samples(settings), settings.labels
-    from_user = partial(Channel, client=_client_of)
-    decode = SampleReader(samples, fills_means=True)
-    rows = [from_user(name="samples", links={(USER, CLIENT): samples.topic}, decode=decode)]
+    samples, labels = _samples(settings), settings.labels
+    rows = [SampleReader(samples, fills_means=True).channel(CLIENT)]
     if labels is not None:
-        decode_label = LabelReader(labels, samples.label_range).decode
+        decode = LabelReader(labels, samples.label_range).decode
+        links = {(USER, CLIENT): labels.topic}
         rows.append(
-            from_user(
-                name="labels", links={(USER, CLIENT): labels.topic}, decode=decode_label, like="samples"
-            )
+            Channel(name="labels", links=links, decode=decode, client=attrgetter("client"), like="samples")
         )
-    rows += [
-        Channel(
-            name="predictions",
-            links={(CLIENT, USER): f"{name}.predictions"},
-            time_of=timed(settings.predictions),
-        ),
-        *_shared_channels(settings),
-        Channel(
-            name="state",
-            links={(CLIENT, CLIENT): settings.state_topic},
-            state=True,
-            like="samples",
-            dealt=Dealt(CLIENT_STATE.client_of, key_writer(samples)),
-        ),
-    ]
-    return ChannelTable(CLIENT, rows)
+    return ChannelTable(
+        CLIENT,
+        [
+            *rows,
+            predictions_channel(settings.predictions, settings.predictions_topic, CLIENT),
+            *_shared_channels(settings),
+        ],
+    )
 
 
 def _server_table(settings: PofmklSettings) -> ChannelTable:
-    topic, shards = f"{settings.federation.name}.pofmkl-server.state", settings.federation.shards
-    state = Channel(
-        name="state", links={(SERVER, SERVER): topic}, state=True, partitions=shards, reason=_SHARDS
-    )
-    # The state is restored before the model, which is checked against it.
-    return ChannelTable(SERVER, [state, *_shared_channels(settings)])
-
-
-_SHARDS = "as federation.shards says"
+    return ChannelTable(SERVER, _shared_channels(settings))
 
 
 def _shared_channels(settings: PofmklSettings) -> list[Channel]:
-    name = settings.federation.name
-    one = partial(Channel, partitions=settings.federation.shards, reason=_SHARDS)
+    name, reason = settings.federation.name, "as federation.shards says"
+    one = partial(Channel, partitions=settings.federation.shards, reason=reason)
     return [
         one(
             name="updates",
             links={(CLIENT, SERVER): f"{name}.updates"},
-            decode=_decode_update,
-            claimed_sender=_client_of,
+            decode=UPDATE.read,
+            claimed_sender=attrgetter("client"),
             options=_UPDATE_OPTIONS,
         ),
         one(
@@ -353,28 +322,25 @@ def _shared_channels(settings: PofmklSettings) -> list[Channel]:
     ]
 
 
-ROLES: dict[str, RoleKind[Any]] = {
-    kind.name: kind
-    for kind in (
-        RoleKind(
-            CLIENT,
-            PofmklSettings,
-            _build_client,
-            _client_table,
-            client_state_settings,
-            begins_anew=True,
-            state=CLIENT_STATE,
-            metrics=CLIENT_METRICS,
-        ),
-        RoleKind(
-            SERVER,
-            PofmklSettings,
-            _build_server,
-            _server_table,
-            server_state_settings,
-            begins_anew=True,
-            state=SERVER_STATE,
-            metrics=(ServerMetrics,),
-        ),
-    )
-}
+ROLES = by_name(
+    RoleKind(
+        CLIENT,
+        PofmklSettings,
+        _build_client,
+        _client_table,
+        client_state_settings,
+        begins_anew=True,
+        state=CLIENT_STATE,
+        metrics=CLIENT_METRICS,
+    ),
+    RoleKind(
+        SERVER,
+        PofmklSettings,
+        _build_server,
+        _server_table,
+        server_state_settings,
+        begins_anew=True,
+        state=SERVER_STATE,
+        metrics=(ServerMetrics,),
+    ),
+)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError
 from streamfl.quasi_newton import SYSTEM, messages
 from streamfl.quasi_newton.config import (
     COORDINATOR,
@@ -40,27 +39,22 @@ from streamfl.quasi_newton.metrics import (
 )
 from streamfl.quasi_newton.scoring.predictions import Prediction
 from streamfl.quasi_newton.state import COORDINATOR_STATE, GUEST_STATE, HOST_STATE
-from streamfl.records.header_propagation import carried, timed
+from streamfl.records.header_propagation import carried, predictions_channel
 from streamfl.records.labels import LabelReader, of_two_classes
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.roles.message_contents import content_limits
 from streamfl.roles.partitioned_role import PartitionedRole, metrics_of
-from streamfl.roles.role_kind import RoleKind
-from streamfl.state.changeable import changeable_keys
-from streamfl.state.state_settings import StateSettings, by_key
+from streamfl.roles.role_kind import RoleKind, by_name, own_sections
+from streamfl.state.state_settings import StateSettings
 
 __all__ = ["ROLES"]
 
 
-def _predictions(settings: QuasiNewtonSettings) -> str:
-    return f"{settings.federation.name}.predictions"
-
-
 def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
     # A message put together from fragments is decoded like a single record.
-    inputs, decode = _table(settings).channels.inputs, _decoder(settings)
+    inputs, decode = _table(settings).channels.inputs, codec(settings.message_bytes).read
     whole = {name: decode for name, source in inputs.items() if source.sender is not None}
     limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
     patience, kind = settings.alignment.patience_seconds, settings.role.kind
@@ -103,7 +97,7 @@ def _party_given(settings: QuasiNewtonSettings) -> PartyGiven:
         codec=codec(settings.message_bytes),
         secret=own_secret,
         links=links,
-        encode=prediction_encoder(settings.predictions, _predictions(settings), Prediction),
+        encode=prediction_encoder(settings.predictions, settings.predictions_topic, Prediction),
         carry=carried(settings.predictions),
     )
 
@@ -140,18 +134,13 @@ def _private_key(settings: QuasiNewtonSettings) -> PaillierPrivateKey | None:
     )
 
 
-def _decoder(settings: QuasiNewtonSettings) -> Callable[[Record], Any]:
-    own = codec(settings.message_bytes)
-    return lambda record: own.decode(record.value)
-
-
 def _table(settings: QuasiNewtonSettings) -> ChannelTable:
     """The channels of quasi-Newton. All entities are rows of one training table, so each topic has one
     partition.
 
     Between guest and host a topic has the host's name, between coordinator and party the party's:
     FEDERATION.PARTY.NAME."""
-    federation, decode = settings.federation, decoded_in_fragments(_decoder(settings))
+    federation, decode = settings.federation, decoded_in_fragments(codec(settings.message_bytes).read)
     own = COORDINATOR if settings.role.kind == COORDINATOR else settings.required_party()
     one = partial(Channel, partitions=1, reason=_ONE_TABLE)
     between = partial(one, decode=decode, claimed_sender=lambda message: message.sender, makes_room=True)
@@ -178,22 +167,17 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
         rows += [
             from_hosts("answers"),
             to_hosts("questions"),
-            Channel(
-                name="predictions",
-                links={(guest, USER): _predictions(settings)},
-                time_of=timed(settings.predictions),
-            ),
+            predictions_channel(settings.predictions, settings.predictions_topic, guest),
         ]
-    rows += [
+    rows.append(
         # The coordinator speaks for no party.
         between(
             name="decisions",
             links={(COORDINATOR, party): f"{name}.{party}.decisions" for party in parties},
             to_each=True,
             claimed_sender=None,
-        ),
-        one(name="state", links={(own, own): f"{settings.member}.state"}, state=True),
-    ]
+        )
+    )
     if (samples := settings.samples) is not None:
         decode_sample = SampleReader(samples.samples)
         rows.insert(0, one(name="samples", links={(USER, own): samples.topic}, decode=decode_sample))
@@ -210,46 +194,33 @@ _PARTY_LAYOUT = 2
 
 
 def _state_settings(settings: QuasiNewtonSettings) -> StateSettings:
-    sections = [
-        *(
-            "federation",
-            "party",
-            "samples",
-            "labels",
-            "learning",
-            "encryption",
-            "alignment",
-            "preprocessing",
-            "retraining",
-        ),
-        "scoring",
-    ]
-    layout = 1 if settings.role.kind == COORDINATOR else _PARTY_LAYOUT
-    return StateSettings.of(by_key(settings, sections), changeable_keys(settings, settings.role.kind), layout)
+    return own_sections(settings, 1 if settings.role.kind == COORDINATOR else _PARTY_LAYOUT)
 
 
-_BUILD: Mapping[str, Callable[[QuasiNewtonSettings], PartitionedRole[Any]]] = {
-    GUEST: _build_guest,
-    HOST: _build_host,
-    COORDINATOR: _build_coordinator,
-}
+_kind = partial(
+    RoleKind[QuasiNewtonSettings],
+    settings=QuasiNewtonSettings,
+    table=_table,
+    state_settings=_state_settings,
+)
 
-_STATE = {GUEST: GUEST_STATE, HOST: HOST_STATE, COORDINATOR: COORDINATOR_STATE}
-_METRICS: Mapping[str, tuple[type, ...]] = {
-    GUEST: (PartyMetrics, TrafficMetrics, GuestMetrics, HeldOutMetrics),
-    HOST: (PartyMetrics, TrafficMetrics, HostMetrics),
-    COORDINATOR: (CoordinatorMetrics, TrafficMetrics),
-}
-
-ROLES: dict[str, RoleKind[Any]] = {
-    name: RoleKind(
-        name=name,
-        settings=QuasiNewtonSettings,
-        build=build,
-        table=_table,
-        state_settings=_state_settings,
-        state=_STATE[name],
-        metrics=metrics_of(MemberCounts, *_METRICS[name]),
-    )
-    for name, build in _BUILD.items()
-}
+ROLES = by_name(
+    _kind(
+        name=GUEST,
+        build=_build_guest,
+        state=GUEST_STATE,
+        metrics=metrics_of(MemberCounts, PartyMetrics, TrafficMetrics, GuestMetrics, HeldOutMetrics),
+    ),
+    _kind(
+        name=HOST,
+        build=_build_host,
+        state=HOST_STATE,
+        metrics=metrics_of(MemberCounts, PartyMetrics, TrafficMetrics, HostMetrics),
+    ),
+    _kind(
+        name=COORDINATOR,
+        build=_build_coordinator,
+        state=COORDINATOR_STATE,
+        metrics=metrics_of(MemberCounts, CoordinatorMetrics, TrafficMetrics),
+    ),
+)

@@ -196,13 +196,7 @@ class VerticalSettings(RecordSettings):
 
     @property
     def member(self) -> str:
-        """The prefix of the names of this member's own topics, of its state's topic and of its consumer
-        group."""
         return f"{self.federation.name}.{self.own_party or self.role.kind}"
-
-    @property
-    def group(self) -> str:
-        return self.bus.group or self.member
 
     @property
     def dead_letters(self) -> str:

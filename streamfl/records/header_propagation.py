@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from streamfl.contract.channel_table import USER, Channel
 from streamfl.contract.role import Headers, Record
 from streamfl.identity.authentication import SEAL
 from streamfl.records.predictions import PredictionsSection
@@ -20,9 +21,9 @@ __all__ = [
     "carried",
     "carried_nothing",
     "event_time",
+    "predictions_channel",
     "time_header",
     "time_in",
-    "timed",
 ]
 
 EVENT_TIME = "streamfl.time"
@@ -135,9 +136,12 @@ def time_in(headers: Headers) -> float | None:
     return None
 
 
-def timed(section: FollowedPredictions | FollowedAcross) -> Callable[[Headers], float | None] | None:
-    """The time of a prediction's record, found in its headers; None: the time of writing."""
-    return time_in if section.event_time else None
+def predictions_channel(
+    section: FollowedPredictions | FollowedAcross, topic: str, writer: str, caution: str = ""
+) -> Channel:
+    """The channel of the predictions that ``writer`` sends to users. caution: as in :class:`Channel`."""
+    time_of = time_in if section.event_time else None
+    return Channel(name="predictions", links={(writer, USER): topic}, time_of=time_of, caution=caution)
 
 
 def time_header(seconds: float) -> tuple[str, bytes]:

@@ -12,7 +12,7 @@ from streamfl.configuration.settings import Section
 from streamfl.records.formats import written_as
 from streamfl.records.topic import RegistrySection
 
-__all__ = ["PredictionsSection", "prediction_encoder"]
+__all__ = ["PredictionsSection", "SamplePrediction", "prediction_encoder"]
 
 
 class PredictionsSection(Section):
@@ -23,6 +23,10 @@ class PredictionsSection(Section):
     `<federation>.predictions-value`, and writes its number before each prediction."""
     registry: RegistrySection | None = Field(default=None)
     """The schema registry of the predictions; left out: [registry]."""
+
+    def remembered(self) -> dict[str, Any]:
+        # How predictions are written changes nothing that was learnt.
+        return {}
 
     @property
     def schema_file(self) -> None:
@@ -53,6 +57,17 @@ class PredictionsSection(Section):
     def check_schema(self) -> None:
         """See ``schema_file``."""
         return None
+
+
+class SamplePrediction(msgspec.Struct, gc=False):
+    """What users read: one for every sample of a client. A system may add fields in a subclass.
+
+    prediction: in the label's own unit.
+    """
+
+    client: str
+    sample: str
+    prediction: float
 
 
 def prediction_encoder(

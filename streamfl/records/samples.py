@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from pydantic import Field, model_validator
 
+from streamfl.contract.channel_table import USER, Channel
 from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, LARGEST_LABEL, LARGEST_NUMBER, LabelRange, name_in, scaled
@@ -24,7 +25,7 @@ from streamfl.records.inputs import (
     input_names,
     remembered_fields,
 )
-from streamfl.records.keys import key_reader
+from streamfl.records.keys import key_reader, key_writer
 from streamfl.records.paths import FieldPath
 from streamfl.records.rekey import AssembledTopic
 from streamfl.records.sample_fields import SampleFields
@@ -224,6 +225,16 @@ class SampleReader:
             list(map(self._key, keys))
             if field is None
             else [name_in(content.client, field) for content in contents]
+        )
+
+    def channel(self, member: str) -> Channel:
+        """The channel on which ``member`` gets the samples of clients."""
+        return Channel(
+            name="samples",
+            links={(USER, member): self._section.topic},
+            decode=self,
+            client=attrgetter("client"),
+            key_of=key_writer(self._section),
         )
 
     def name(self, record: Record) -> str:

@@ -48,6 +48,10 @@ class RegistrySection(Section):
     timeout_seconds: float = Field(default=5.0, gt=0, le=30, allow_inf_nan=False)
     """Seconds after which a request has failed. It is tried again; meanwhile records wait in their topic."""
 
+    def remembered(self) -> dict[str, Any]:
+        # Where schemas are found changes nothing that was learnt.
+        return {}
+
     @model_validator(mode="after")
     def _belong_together(self) -> RegistrySection:
         for one, other in (

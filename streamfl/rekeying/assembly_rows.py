@@ -69,7 +69,7 @@ ASSEMBLY_ROW = Codec(AssemblyRow)
 
 def decode_row(record: Record) -> AssemblyRow:
     """The row in a record; PeerError with reason malformed, version, oversized or not_finite."""
-    row = ASSEMBLY_ROW.decode(record.value)
+    row = ASSEMBLY_ROW.read(record)
     if not all(_is_finite(one.value) for one in row.inputs):
         raise PeerError("not_finite", "a piece has a value that is no number")
     check_size(row.values)

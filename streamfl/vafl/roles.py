@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -15,16 +14,16 @@ from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.encoding.wire import ROOM
-from streamfl.records.header_propagation import timed
+from streamfl.records.header_propagation import predictions_channel
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader
-from streamfl.roles.role_kind import RoleKind
+from streamfl.roles.role_kind import RoleKind, by_name
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.functions.models import embedding_function, head, output_loss
 from streamfl.vafl.given import CoordinatorGiven, PartyGiven
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
+from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
 from streamfl.vafl.metrics import CoordinatorMetrics, LabelMetrics, PartyMetrics, ScoreMetrics
 from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.privacy import Mechanism
@@ -122,9 +121,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         loss=loss,
         start=_start(settings, secret),
         secret=secret,
-        encode=prediction_encoder(
-            settings.predictions, f"{settings.federation.name}.predictions", Prediction
-        ),
+        encode=prediction_encoder(settings.predictions, settings.predictions_topic, Prediction),
         carry=settings.predictions.carried(by_party=False),
     )
     return VaflCoordinator(settings, given)
@@ -132,14 +129,6 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
 
 def _entity(sample: Sample) -> str:
     return sample.client
-
-
-def _decode_reply(record: Record) -> Reply:
-    return REPLY.decode(record.value)
-
-
-def _decode_embedding(record: Record) -> Embedding:
-    return EMBEDDING.decode(record.value)
 
 
 def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
@@ -183,27 +172,17 @@ def _party_table(settings: VaflSettings) -> ChannelTable:
             keyed_by=_entity if checked else None,
         ),
         *_between(settings, "samples"),
-        Channel(name="state", links={(own, own): f"{settings.member}.state"}, state=True, like="samples"),
     ]
     return ChannelTable(own, rows, _kinds(settings))
 
 
 def _coordinator_table(settings: VaflSettings) -> ChannelTable:
-    name, labels = settings.federation.name, settings.required_labels("a vafl-coordinator")
+    labels = settings.required_labels("a vafl-coordinator")
     rows = [
         Channel(name="labels", links={(USER, COORDINATOR): labels.topic}, decode=_decode_label(settings)),
         *_between(settings, "labels"),
-        Channel(
-            name="predictions",
-            links={(COORDINATOR, USER): f"{name}.predictions"},
-            time_of=timed(settings.predictions),
-            caution=_caution(settings),
-        ),
-        Channel(
-            name="state",
-            links={(COORDINATOR, COORDINATOR): f"{settings.member}.state"},
-            state=True,
-            like="labels",
+        predictions_channel(
+            settings.predictions, settings.predictions_topic, COORDINATOR, _caution(settings)
         ),
     ]
     return ChannelTable(COORDINATOR, rows, _kinds(settings))
@@ -222,14 +201,14 @@ def _between(settings: VaflSettings, like: str) -> list[Channel]:
             name="embeddings",
             links={(party, COORDINATOR): f"{name}.{party}.embeddings" for party in parties},
             from_each=True,
-            decode=_decode_embedding,
+            decode=EMBEDDING.read,
             like=like,
         ),
         Channel(
             name="gradients",
             links={(COORDINATOR, party): f"{name}.{party}.gradients" for party in parties},
             to_each=True,
-            decode=_decode_reply,
+            decode=REPLY.read,
             makes_room=True,
             like=like,
         ),
@@ -253,24 +232,21 @@ def _caution(settings: VaflSettings) -> str:
 
 _kind = partial(RoleKind[VaflSettings], settings=VaflSettings)
 
-ROLES: dict[str, RoleKind[Any]] = {
-    kind.name: kind
-    for kind in (
-        _kind(
-            name=PARTY,
-            build=_build_party,
-            table=_party_table,
-            state_settings=party_state_settings,
-            state=PARTY_STATE,
-            metrics=(PartyMetrics,),
-        ),
-        _kind(
-            name=COORDINATOR,
-            build=_build_coordinator,
-            table=_coordinator_table,
-            state_settings=coordinator_state_settings,
-            state=COORDINATOR_STATE,
-            metrics=(CoordinatorMetrics, ScoreMetrics, LabelMetrics),
-        ),
-    )
-}
+ROLES = by_name(
+    _kind(
+        name=PARTY,
+        build=_build_party,
+        table=_party_table,
+        state_settings=party_state_settings,
+        state=PARTY_STATE,
+        metrics=(PartyMetrics,),
+    ),
+    _kind(
+        name=COORDINATOR,
+        build=_build_coordinator,
+        table=_coordinator_table,
+        state_settings=coordinator_state_settings,
+        state=COORDINATOR_STATE,
+        metrics=(CoordinatorMetrics, ScoreMetrics, LabelMetrics),
+    ),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,27 @@ def test_topics_and_partitions_follow_from_the_rows_of_the_member() -> None:
     ]
     assert topics["fed.dead-letters"] == TopicSpec("fed.dead-letters", None, compacted=False)
     assert table("ann").partitioned_like == {"fed.ann.answers": "columns", "fed.ann.state": "columns"}
+
+
+def test_a_changelog_is_divided_as_what_the_member_reads_first() -> None:
+    """Protects restored state: partition p of the changelog is that of partition p of the inputs, whoever may
+    read it is told what it shows, and it is there before what is checked against it."""
+    model = Channel(name="model", links={("server", "ann"): "fed.model"}, decode=repr, published=True)
+    keyed = replace(ROWS[0], key_of=str.encode)
+    rows = [model, replace(ROWS[1], like="")]
+    of_server = ChannelTable("server", rows, PARTIES).with_changelog("fed.server", bytes.decode)
+    of_ann = ChannelTable("ann", [keyed, ROWS[2]], PARTIES).with_changelog("fed.ann", bytes.decode)
+    assert list(of_server.channels.changelogs.items()) == [("state", "fed.server"), ("model", "fed.model")]
+    assert of_server.partitioned_like["fed.server"] == "fed.ann.answers"
+    assert {spec.name: spec.caution for spec in of_server.topics("dead")}["fed.server"] == "numbers in plain"
+    assert of_server.channels.dealt is None
+    assert of_ann.partitioned_like == {"fed.ann": "columns"}
+    dealt = of_ann.channels.dealt
+    assert dealt is not None
+    assert (dealt.client_of(b"bob"), dealt.key_of("bob")) == ("bob", b"bob")
+    of_asked = ChannelTable("ann", [ROWS[2], keyed], PARTIES).with_changelog("fed.ann", bytes.decode)
+    [spec] = [spec for spec in of_asked.topics("dead") if spec.name == "fed.ann"]
+    assert (spec.partitions, spec.reason, of_asked.partitioned_like) == (3, "for a test", {})
 
 
 def test_what_members_send_one_another_is_known_in_the_whole_federation() -> None:

@@ -65,9 +65,7 @@ class Partials:
         self._outbox = outbox
         self._limit = public.settings.window.limit
         settings = public.settings
-        self._encode = prediction_encoder(
-            settings.predictions, f"{settings.federation.name}.predictions", Prediction
-        )
+        self._encode = prediction_encoder(settings.predictions, settings.predictions_topic, Prediction)
         self._carry = settings.predictions.carried(by_party=False)
         # By model of the first part and entity, in the order in which their latest parts came.
         self._waiting: dict[tuple[int, str], _Waiting] = {}

@@ -87,7 +87,7 @@ class ReceivedFits:
         }
         self._decode_whole = own.decode
         self._keeps_others = whole
-        self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
+        self._decode = decoded_in_fragments(own.read)
         # Received parts of long messages, by topic and digest.
         self._parts: dict[tuple[str, bytes], list[bytes]] = {}
         self._names: dict[str, dict[int, str]] = {name: {} for name in public.parties}

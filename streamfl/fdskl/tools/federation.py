@@ -107,9 +107,7 @@ class KernelFederation(TurnFederation[FdsklSettings]):
         names = self.settings.federation.active_parties
         if len(names) == 1:
             return names * self.held.model.version
-        said = (
-            TURN.decode(record.value) for record in self.bus.read(f"{self.settings.federation.name}.turns")
-        )
+        said = (TURN.read(record) for record in self.bus.read(f"{self.settings.federation.name}.turns"))
         return [message.sender for message in said if message.learnt]
 
     def learner_of(self, entity: int) -> str:

@@ -31,7 +31,7 @@ def decode_signed(identity: Identity | None) -> Callable[[Record], Turn]:
     topic and partition."""
 
     def decode(record: Record) -> Turn:
-        message = TURN.decode(record.value)
+        message = TURN.read(record)
         if identity is not None:
             member = identity.signer_of(
                 WORKER, _statement(record.topic, record.partition, message), message.signature

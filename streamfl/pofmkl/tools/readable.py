@@ -25,7 +25,7 @@ def updates(settings: PofmklSettings) -> Callable[[Record], Mapping[str, Any]]:
     number = np.dtype("<f8" if settings.learning.precision == "float64" else "<f4")
 
     def says(record: Record) -> Mapping[str, Any]:
-        update = UPDATE.decode(record.value)
+        update = UPDATE.read(record)
         steps = np.frombuffer(update.steps[: len(update.steps) // number.itemsize * number.itemsize], number)
         with np.errstate(over="ignore", invalid="ignore"):
             length = float(np.sqrt(np.square(steps, dtype=np.float64).sum()))

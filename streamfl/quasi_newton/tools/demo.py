@@ -71,7 +71,7 @@ class _Overheard:
 
     def __init__(self, settings: QuasiNewtonSettings) -> None:
         own = codec(settings.message_bytes)
-        self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
+        self._decode = decoded_in_fragments(own.read)
         self._topic = f"{settings.federation.name}.browser.outputs"
         self.content = b""
 

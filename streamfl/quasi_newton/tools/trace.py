@@ -42,7 +42,7 @@ class Recorder:
         self._guest = federation.guest_party
         self._topic = f"{federation.name}.{self._guest}.decisions"
         own = codec(settings.message_bytes)
-        self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
+        self._decode = decoded_in_fragments(own.read)
         self.weights: dict[str, list[Floats]] = {name: [] for name in federation.parties}
         self.steps: dict[str, list[Floats]] = {name: [] for name in federation.parties}
         self.curvatures: dict[str, list[Floats]] = {name: [] for name in federation.parties}

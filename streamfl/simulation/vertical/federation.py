@@ -118,10 +118,7 @@ class VirtualFederation(Generic[Settings, OneBus]):
     def predictions(self) -> list[Any]:
         """All published predictions, in order."""
         decode = msgspec.json.Decoder(self.prediction).decode
-        return [
-            decode(record.value or b"")
-            for record in self.bus.read(f"{self.settings.federation.name}.predictions")
-        ]
+        return [decode(record.value or b"") for record in self.bus.read(self.settings.predictions_topic)]
 
     def last_predictions(self, read: Callable[[Any], Any]) -> tuple[list[int], NDArray[np.float64]]:
         """The entities that were predicted, and the last prediction of each. read: what of a prediction is
@@ -143,7 +140,7 @@ class VirtualFederation(Generic[Settings, OneBus]):
 
         prepare: called before the worker takes the partition.
         """
-        table = find_kind(settings.role.kind).table(settings)
+        table = find_kind(settings.role.kind).channel_table(settings)
         self._know(table)
         topics = table.topics(settings.dead_letters)
         known = self.bus.describe([topic.name for topic in topics])

@@ -77,7 +77,7 @@ class ClientScenario(MembersScenario):
     @property
     def predictions(self) -> str:
         """The topic with the predictions."""
-        return f"{self.settings.federation.name}.predictions"
+        return self.settings.predictions_topic
 
     @property
     def samples(self) -> dict[str, list[Reading]]:

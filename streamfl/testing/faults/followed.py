@@ -27,7 +27,7 @@ def astray(bus: Bus, members: Iterable[RoleSettings]) -> str:
     """
     members = list(members)
     promised = any(TRACE in _promised(settings) for settings in members)
-    for topic in {f"{settings.federation.name}.predictions" for settings in members}:
+    for topic in {settings.predictions_topic for settings in members}:
         if not bus.describe([topic]):
             continue
         found = [(record.key, dict(record.headers).get(TRACE)) for record in bus.read(topic)]

@@ -355,7 +355,7 @@ def _messages(federation: VerticalFederation) -> tuple[list[_TracedMessage], lis
     replies: list[_TracedMessage] = []
     for number, party in enumerate(federation.parties):
         for record in federation.bus.read(f"{name}.{party.name}.embeddings"):
-            one = EMBEDDING.decode(record.value)
+            one = EMBEDDING.read(record)
             values = decode_array(one.values, dtype, (size,), "embedding")
             uploads.append(
                 (
@@ -369,7 +369,7 @@ def _messages(federation: VerticalFederation) -> tuple[list[_TracedMessage], lis
                 )
             )
         for record in federation.bus.read(f"{name}.{party.name}.gradients"):
-            answer = REPLY.decode(record.value)
+            answer = REPLY.read(record)
             asks = not answer.gradient
             gradient = (
                 np.zeros(size, dtype) if asks else decode_array(answer.gradient, dtype, (size,), "gradient")
