@@ -22,7 +22,7 @@ from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import Tasks
-from streamfl.simulation.system_tools import Report, Standing
+from streamfl.simulation.system_tools import Report, Standing, what_learning_waits_for
 from streamfl.terminal.console import (
     ConfigArgument,
     FormatOption,
@@ -107,11 +107,11 @@ def taken_back(configured: Configured, bus: Bus, counted: CountedState | None = 
 def how_it_stands(
     configured: Configured, bus: Bus, positions: Mapping[TopicPartition, int], role: Role | None
 ) -> Sequence[Standing]:
-    """How the role stands with its peers, if its system can tell. positions: the positions in its inputs."""
+    """How the role stands with its peers. positions: the positions in its inputs."""
     kind = configured.settings.role.kind
     place = find_system(kind).standings.get(kind)
     if place is None:
-        return []
+        return what_learning_waits_for(configured.settings, bus, {}, role)
     unread: Counter[str] = Counter()
     for one in _places(bus, configured, positions):
         unread[one["topic"]] += one["behind"]

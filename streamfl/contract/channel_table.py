@@ -130,9 +130,12 @@ class ChannelTable:
         """The same table with the changelog ``state``: partition p holds what is remembered of partition p of
         the member's first input. So readers learn from it what they learn from that input.
 
-        client_of: as in :class:`Dealt`; used if that input says the keys of its clients.
+        client_of: as in :class:`Dealt`; used if that input says the keys of its clients. ValueError if the
+        member has no input.
         """
-        first = next(row for row in self.rows if row.inputs_of(self.own) and not row.whole)
+        first = next((row for row in self.rows if row.inputs_of(self.own) and not row.whole), None)
+        if first is None:
+            raise ValueError(f"channels of {self.own!r}: no input says how many partitions its state has")
         state = Channel(
             name="state",
             links={(self.own, self.own): topic},

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 GROUP = "streamfl.systems"
 OWN = "streamfl"
+# The source of members: not a part of them, so that the options of `streamfl replay` load no settings.
+SAMPLES_OF_CLIENTS = "streamfl.simulation.sources:client_samples"
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class System:
     kinds: the names of its roles, as in ``[role] kind``.
     roles: a dictionary from each of these names to its :class:`streamfl.roles.role_kind.RoleKind`.
     members: who takes part, a :class:`streamfl.simulation.clients.ClientMembers`. ``simulate`` and ``demo``
-    follow from it, unless they are named, and so do scenarios under faults and targets of wrong messages that
-    a registered proof does not name.
+    follow from it, and the source of the first of ``kinds``, unless they are named, and so do scenarios under
+    faults and targets of wrong messages that a registered proof does not name.
     rank: the order in which systems are listed. If a user names none, the first system with a demo is shown.
     simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
     demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
@@ -68,7 +70,8 @@ class System:
     readers: by the last part of a topic's name, such as "updates", a
     :class:`streamfl.simulation.system_tools.Readers`. inspect: by role kind, a
     :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state. standings: by
-    role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers.
+    role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers; left out:
+    what the role waits for before it learns, if it can say that.
     exports: by name, the object that is exported as ``streamfl.NAME``.
     refusals, notices: the system's own reasons for refusing records and for notices in the log.
     :mod:`.refusals` has the common ones.
@@ -107,6 +110,8 @@ class System:
         if self.members is not None:
             for part in ("simulate", "demo"):
                 object.__setattr__(self, part, getattr(self, part) or f"{self.members}.{part}")
+            sources = self.sources or dict.fromkeys(self.kinds[:1], SAMPLES_OF_CLIENTS)
+            object.__setattr__(self, "sources", sources)
         own = (self.members, self.simulate, self.demo, self.dashboards, self.alerts, self.report)
         parts = [part for part in own if part is not None]
         groups = (self.sources, self.commands, self.readers, self.inspect, self.standings, self.exports)

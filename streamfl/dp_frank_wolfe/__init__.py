@@ -22,10 +22,6 @@ SYSTEM = System(
     simulate="streamfl.dp_frank_wolfe.tools.commands:simulate",
     demo="streamfl.dp_frank_wolfe.tools.demo:demo",
     sources={"dp-frank-wolfe-party": "streamfl.simulation.sources:entity_samples_and_labels"},
-    standings=dict.fromkeys(
-        ("dp-frank-wolfe-party", "dp-frank-wolfe-server"),
-        "streamfl.simulation.system_tools:what_learning_waits_for",
-    ),
     dashboards="streamfl.dp_frank_wolfe.tools.dashboard:DASHBOARDS",
     alerts="streamfl.dp_frank_wolfe.tools.alerts:ALERTS",
     report="streamfl.dp_frank_wolfe.tools.page:REPORTS",

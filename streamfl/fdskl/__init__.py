@@ -22,7 +22,6 @@ SYSTEM = System(
     alerts="streamfl.fdskl.tools.alerts:ALERTS",
     report="streamfl.fdskl.tools.page:REPORTS",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
-    standings={"fdskl-worker": "streamfl.simulation.system_tools:what_learning_waits_for"},
     refusals={
         "topology": Reason(
             "a sum from a party that sends to another one, or over other parties than the sender and those "

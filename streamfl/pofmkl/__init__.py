@@ -17,7 +17,6 @@ SYSTEM = System(
     members="streamfl.pofmkl.tools.members:MEMBERS",
     simulate="streamfl.pofmkl.tools.commands:simulate",
     demo="streamfl.pofmkl.tools.demo:demo",
-    sources={"pofmkl-client": "streamfl.simulation.sources:client_samples"},
     dashboards="streamfl.pofmkl.tools.dashboard:DASHBOARDS",
     alerts="streamfl.pofmkl.tools.alerts:ALERTS",
     report="streamfl.pofmkl.tools.page:REPORTS",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
-from streamfl.contract.measurement import Counts, Measurement
+from pydantic import Field
+
+from streamfl.configuration.settings import FederationSection
+from streamfl.contract.measurement import Counts, Measurement, gauge
 from streamfl.contract.role import PeerError, Received, Rejection, Send
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.roles.task_role import PartsTask, TaskRole
+from streamfl.state.changeable import CHANGEABLE
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.table import StateRow
+from streamfl.state.table import StateTable
 
-__all__ = ["ClientRole", "ClientValues"]
+__all__ = ["ClientCounts", "ClientRole", "ClientValues", "ClientsFederation", "client_state"]
 
 
 class _OfClient(Protocol):
@@ -24,14 +30,37 @@ Value = TypeVar("Value")
 Message = TypeVar("Message", bound=_OfClient)
 
 
+class ClientsFederation(FederationSection):
+    """Who learns together: clients, of each of which something is remembered."""
+
+    clients: Annotated[int, CHANGEABLE] = Field(default=100, ge=1, le=100_000)
+    """The most clients of one partition; samples of others are refused."""
+
+
+def client_state(content: type) -> StateTable:
+    """The table of a role that remembers one value of each client, and nothing else.
+
+    content: the type of a value. Its docstring says what the value holds.
+
+    >>> class Mean:
+    ...     "How many labels, and their mean."
+    >>> [(row.key, row.meaning) for row in client_state(Mean).rows]
+    [('client/NAME', 'How many labels, and their mean.')]
+    """
+    table, meaning = StateTable(), " ".join((content.__doc__ or "").split())
+    limit = "`federation.clients`; others are refused."
+    table.row("client/NAME", meaning, "When it changes.", limit, client=check_name)
+    return table
+
+
 class ClientValues(PartsTask, Generic[Value]):
     """One value of each client of a partition. There is no room for more than ``limit`` clients.
 
-    row: of the changelog, with the key ``client/NAME``.
     content: the type of a value, in MessagePack.
     """
 
-    def __init__(self, row: StateRow, content: type[Value], limit: int) -> None:
+    def __init__(self, content: type[Value], limit: int) -> None:
+        [row] = client_state(content).rows
         self.parts = ChangedParts("this role")
         self._limit = limit
         self._values: dict[str, Value] = {}
@@ -39,6 +68,10 @@ class ClientValues(PartsTask, Generic[Value]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def items(self) -> Iterable[tuple[str, Value]]:
+        """Each client with its value."""
+        return self._values.items()
 
     def get(self, client: str) -> Value | None:
         """The client's value; None if it has none. PeerError for a new client without room."""
@@ -61,27 +94,41 @@ class ClientValues(PartsTask, Generic[Value]):
         return True
 
 
+class ClientCounts(Counts):
+    """What every role measures that remembers one value of each client. A subclass declares its counters."""
+
+    clients = gauge("Clients that are known.")
+
+
 class ClientRole(TaskRole[ClientValues[Value]], Generic[Message, Value]):
     """Calls ``take`` for each sample. Opening, restoring, remembering, the bound, refusals and ``forget`` are
     the same for all.
 
-    row, content, limit: of :class:`ClientValues`.
+    content, limit: of :class:`ClientValues`.
     counts: the role's counters.
+    tables: by the channel of a global table, what is called with each of its messages.
     """
 
     wake_at: float | None = None
 
-    def __init__(self, row: StateRow, content: type[Value], limit: int, counts: Counts) -> None:
-        super().__init__(lambda _partition: ClientValues(row, content, limit), "the value of a client")
+    def __init__(
+        self,
+        content: type[Value],
+        limit: int,
+        counts: ClientCounts,
+        tables: Mapping[str, Callable[[Any], None]] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(lambda _partition: ClientValues(content, limit), "the value of a client")
         self._counts = counts
+        self._tables = tables
 
     @property
-    def known(self) -> int:
-        """How many clients are known, in all partitions."""
-        return sum(map(len, self._tasks.values()))
+    def values(self) -> dict[str, Value]:
+        """The value of each client, of all partitions."""
+        return dict(chain.from_iterable(values.items() for values in self._tasks.values()))
 
-    def take(self, sample: Message, value: Value | None) -> tuple[Send, Value | None]:
-        """The answer to a sample, and the client's new value; None: it stays. PeerError refuses the sample.
+    def take(self, sample: Message, value: Value | None) -> tuple[Sequence[Send], Value | None]:
+        """The answers to a sample, and the client's new value; None: it stays. PeerError refuses the sample.
 
         value: the client's value so far; None if it has none.
         """
@@ -90,20 +137,27 @@ class ClientRole(TaskRole[ClientValues[Value]], Generic[Message, Value]):
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
         for received in batch:
-            values, client = self._tasks[received.partition], received.message.client
             try:
-                reply, value = self.take(received.message, values.get(client))
+                replies += self._answers(received)
             except PeerError as error:
                 replies.append(Rejection(received, error))
-                continue
-            if value is not None:
-                values.put(client, value)
-            replies.append(reply)
         return replies
+
+    def _answers(self, received: Received) -> Sequence[Send]:
+        message, heard = received.message, self._tables.get(received.channel)
+        if heard is not None:
+            heard(message)
+            return ()
+        values = self._tasks[received.partition]
+        sends, value = self.take(message, values.get(message.client))
+        if value is not None:
+            values.put(message.client, value)
+        return sends
 
     def forget(self, name: str) -> bool:
         # Every partition forgets it.
         return any([values.forget(name) for values in self._tasks.values()])  # noqa: C419
 
     def measure(self) -> Iterable[Measurement]:
-        return self._counts.measure_counts()
+        yield from self._counts.measure_counts()
+        yield ClientCounts.clients(sum(map(len, self._tasks.values())))

@@ -124,7 +124,7 @@ class ClientMembers(Generic[Settings]):
         records = list(chain.from_iterable(rows.records(len(rows.usable))))
         bus = run_in_memory(self.of(settings.model_copy(update={"samples": section})).values(), records)
         decode, predicted = msgspec.json.Decoder(PublishedPrediction).decode, {}
-        for record in bus.read(f"{settings.federation.name}.predictions"):
+        for record in bus.read(settings.predictions_topic):
             one = decode(record.value or b"")
             predicted[int(one.sample)] = np.nan if one.prediction is None else one.prediction
         if not predicted:

@@ -22,9 +22,6 @@ SYSTEM = System(
         "vafl-party": "streamfl.simulation.sources:entity_samples",
         "vafl-coordinator": "streamfl.simulation.sources:entity_labels",
     },
-    standings=dict.fromkeys(
-        ("vafl-party", "vafl-coordinator"), "streamfl.simulation.system_tools:what_learning_waits_for"
-    ),
     dashboards="streamfl.vafl.tools.dashboard:DASHBOARDS",
     alerts="streamfl.vafl.tools.alerts:ALERTS",
     report="streamfl.vafl.tools.page:REPORTS",

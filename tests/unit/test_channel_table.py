@@ -144,6 +144,8 @@ def test_a_changelog_is_divided_as_what_the_member_reads_first() -> None:
     of_asked = ChannelTable("ann", [ROWS[2], keyed], PARTIES).with_changelog("fed.ann", bytes.decode)
     [spec] = [spec for spec in of_asked.topics("dead") if spec.name == "fed.ann"]
     assert (spec.partitions, spec.reason, of_asked.partitioned_like) == (3, "for a test", {})
+    with pytest.raises(ValueError, match="channels of 'ann': no input says how many partitions"):
+        ChannelTable("ann", [ROWS[4]], PARTIES).with_changelog("fed.ann", bytes.decode)
 
 
 def test_what_members_send_one_another_is_known_in_the_whole_federation() -> None:

@@ -60,6 +60,16 @@ def test_a_system_that_is_right_is_there(install: Install) -> None:
     assert "guest" in [system.name for system in installed_systems()]
 
 
+def test_what_a_system_does_not_name_follows_from_its_members() -> None:
+    """Protects authors: with members, `simulate`, `demo` and `replay` to the role that reads samples need no
+    word more; what a manifest names itself is taken."""
+    followed = manifest(kinds=("guest", "host"), members="guest:MEMBERS")
+    assert (followed.simulate, followed.demo) == ("guest:MEMBERS.simulate", "guest:MEMBERS.demo")
+    assert followed.sources == {"guest": "streamfl.simulation.sources:client_samples"}
+    assert manifest(members="guest:MEMBERS", sources={"guest": "guest:own"}).sources == {"guest": "guest:own"}
+    assert manifest().sources == {}
+
+
 @pytest.mark.parametrize(
     "found",
     [

@@ -10,5 +10,4 @@ SYSTEM = System(
     kinds=("running-mean",),
     roles="running_mean.roles:ROLES",
     members="running_mean.members:MEMBERS",
-    sources={"running-mean": "streamfl.simulation.sources:client_samples"},
 )
