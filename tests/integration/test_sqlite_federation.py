@@ -1,8 +1,5 @@
 """Processes on one file, killed and stopped at any moment: their commits are complete, and each is there
-once.
-
-``test_federation.py`` shows the same for a federation on both buses.
-"""
+once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A federation of processes on a real broker and on a file: what an operator deploys, and what a crash leaves
-of it."""
+"""A federation of processes on a real broker: what an operator deploys, and what a crash leaves of it."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.pofmkl.tools.federation import Outcome, simulate
 from streamfl.runtime.bus import Bus, connect
 
-CLIENTS = 40
+CLIENTS, ROWS = 40, 1_200
 
 CONFIGURATION = """
 [federation]
@@ -172,28 +171,19 @@ class Deployment:
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A bus that several processes can share."""
-    if request.param == "sqlite":
-        return f"sqlite://{tmp_path}/bus.db"
-    broker: Broker = request.getfixturevalue("broker")
-    return f"{request.param}://{broker.address}"
+def deployment(broker: Broker, tmp_path: Path) -> Iterator[Deployment]:
+    """A federation on librdkafka, its topics made."""
+    made = Deployment(tmp_path, f"kafka+librdkafka://{broker.address}", *stream(), "paper")
+    made.command("topics", "--create-inputs")
+    made.command("topics", "--create-inputs", kind="pofmkl-server")
+    yield made
+    made.stop()
 
 
-@pytest.fixture
-def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarray, str], Deployment]]:
-    made: list[Deployment] = []
-
-    def make(inputs: np.ndarray, labels: np.ndarray, preset: str) -> Deployment:
-        deployment = Deployment(tmp_path, url, inputs, labels, preset)
-        made.append(deployment)
-        deployment.command("topics", "--create-inputs")
-        deployment.command("topics", "--create-inputs", kind="pofmkl-server")
-        return deployment
-
-    yield make
-    for deployment in made:
-        deployment.stop()
+def stream() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(1)
+    inputs = generator.normal(size=(ROWS, 5))
+    return inputs, np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1]
 
 
 def check_predictions(
@@ -214,60 +204,30 @@ def check_predictions(
         np.testing.assert_allclose(scaled, expected.predictions[:, column], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("url", ["kafka"], indirect=True)
-def test_processes_predict_what_the_memory_bus_predicts(
-    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], data: Path
-) -> None:
-    """Protects the deployment as a whole: topics, replay, a server and two clients; one prediction a sample,
-    the right one."""
-    rows = 4_000
-    with np.load(data / "naval.npz") as archive:
-        order = np.random.default_rng(0).permutation(len(archive["y"]))[:rows]
-        inputs, labels = archive["X"][order, :15].astype(float), archive["y"][order].astype(float)
-    deployment = deploy(inputs, labels, "paper")
-    deployment.start("pofmkl-server")
-    deployment.start("pofmkl-client")
-    deployment.start("pofmkl-client")
-    deployment.command("replay", "--data", str(deployment.data))
-    with closing(deployment.bus()) as bus:
-        found = deployment.wait(bus, rows)
-        expected = deployment.simulated(inputs, labels)
-        check_predictions(found, expected, rows, labels.min(), labels.max())
-    assert deployment.stop() == [0, 0, 0]
+def test_killed_processes_lose_and_double_nothing(deployment: Deployment) -> None:
+    """Protects the deployment as a whole: topics, replay, a server and two clients, and one prediction a
+    sample, the right one. And exactly-once and the changelogs: after kill -9 of a client and of the server
+    the run is as if never stopped.
 
-
-# Every connector and both presets, not each with each: it is the time that they take.
-@pytest.mark.parametrize(
-    ("url", "preset"),
-    [("kafka", "default"), ("kafka+librdkafka", "paper"), ("sqlite", "paper")],
-    indirect=["url"],
-)
-def test_killed_processes_lose_and_double_nothing(
-    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], preset: str
-) -> None:
-    """Protects exactly-once and the changelogs: after kill -9 of a client and of the server the run is as if
-    never stopped."""
-    rows = 2_000
-    generator = np.random.default_rng(1)
-    inputs = generator.normal(size=(rows, 5))
-    labels = np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1]
-    deployment = deploy(inputs, labels, preset)
+    With kafka-python clients are killed where labels are late, and servers where shards move.
+    """
+    inputs, labels = stream()
     server = deployment.start("pofmkl-server")
     victim = deployment.start("pofmkl-client")
     deployment.start("pofmkl-client")
     deployment.command("replay", "--data", str(deployment.data))
     with closing(deployment.bus()) as bus:
-        deployment.wait(bus, rows // 5)
+        deployment.wait(bus, ROWS // 5)
         victim.kill()
         deployment.start("pofmkl-client")
-        deployment.wait(bus, rows // 2)
+        deployment.wait(bus, ROWS // 2)
         server.kill()
         deployment.start("pofmkl-server")
-        found = deployment.wait(bus, rows)
+        found = deployment.wait(bus, ROWS)
         expected = deployment.simulated(inputs, labels)
-        check_predictions(found, expected, rows, labels.min(), labels.max())
+        check_predictions(found, expected, ROWS, labels.min(), labels.max())
         deadline = time.monotonic() + 120
-        while deployment.applied(bus)[1] < rows and time.monotonic() < deadline:
+        while deployment.applied(bus)[1] < ROWS and time.monotonic() < deadline:
             time.sleep(0.5)
-        assert deployment.applied(bus) == (rows // CLIENTS, rows)
+        assert deployment.applied(bus) == (ROWS // CLIENTS, ROWS)
     assert deployment.stop() == [0, 0, 0]

@@ -1,5 +1,4 @@
-"""Samples and their labels on two topics of a real broker and of a file, with processes that are killed in
-between."""
+"""Samples and their labels on two topics of a real broker, with processes that are killed in between."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ clients = {clients}
 features = ["x0", "x1"]
 [bus]
 url = "{url}"
-options = {options}
+options = {{ session_timeout_ms = 6000 }}
 [role]
 kind = "pofmkl-client"
 [samples]
@@ -48,19 +47,13 @@ kernels_per_upload = 1
 """
 
 
-@pytest.fixture(params=["kafka", "sqlite"])
-def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
+@pytest.fixture(params=["kafka"])
+def deployment(request: pytest.FixtureRequest, broker: Broker, tmp_path: Path) -> Iterator[Deployment]:
     """A federation whose labels have a topic of their own, its topics made; a process that is killed is
     missed soon."""
-    if request.param == "sqlite":
-        url, options = f"sqlite://{tmp_path}/bus.db", "{ session_timeout_seconds = 3 }"
-    else:
-        broker: Broker = request.getfixturevalue("broker")
-        url, options = f"{request.param}://{broker.address}", "{ session_timeout_ms = 6000 }"
+    url = f"{request.param}://{broker.address}"
     made = Deployment(tmp_path, url, np.ones((2, 2)), np.array([-2.0, 2.0]), "default")
-    made.configuration.write_text(
-        CONFIGURATION.format(name=made.name, clients=CLIENTS, url=url, options=options)
-    )
+    made.configuration.write_text(CONFIGURATION.format(name=made.name, clients=CLIENTS, url=url))
     made.command("topics", "--create-inputs")
     made.command("topics", "--create-inputs", kind="pofmkl-server")
     yield made

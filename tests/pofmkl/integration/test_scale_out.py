@@ -20,7 +20,7 @@ from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.runtime.bus import Bus, Outgoing, Session, Step, Subscription, connect
 
 PARTITIONS, SHARDS = 4, 4
-ROWS = 3_000
+ROWS = 2_000
 SECONDS = 60.0
 
 
