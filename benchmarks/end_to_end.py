@@ -33,8 +33,8 @@ __all__ = [
     "streamfl_rate",
 ]
 
-CLIENTS, SAMPLES, PARTITIONS = size(1_000, 20), size(100_000, 5_000), 4
-COMMIT_SECONDS, WAIT_SECONDS, LOOK_SECONDS = 0.1, 180.0, size(2.0, 0.2)
+CLIENTS, SAMPLES, PARTITIONS = size(1_000, 20), size(100_000, 500), 4
+COMMIT_SECONDS, WAIT_SECONDS, LOOK_SECONDS = 0.1, 180.0, size(2.0, 1.0)
 
 CONFIGURATION = """
 [federation]

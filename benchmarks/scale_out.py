@@ -36,9 +36,9 @@ __all__ = ["measure"]
 CONNECTORS, PARTITIONS = size(("kafka", "kafka+librdkafka"), ("kafka+librdkafka",)), 6
 # A record every 20 ms in each partition; quiet, then with one process more, then with one less, so many
 # seconds each.
-BEAT_SECONDS = 0.02
+BEAT_SECONDS = size(0.02, 0.2)
 QUIET_SECONDS = size(5.0, 1.0)
-JOINED_SECONDS = size(20.0, 4.0)
+JOINED_SECONDS = size(20.0, 1.0)
 LEFT_SECONDS = size(15.0, 2.0)
 RESTORED_CLIENTS, RESTORED_SAMPLES = size(10_000, 50), size(4, 1)
 RESTORED_PRESETS = size(("paper", "default"), ("default",))
