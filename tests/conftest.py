@@ -33,8 +33,8 @@ ROOT = Path(__file__).parents[1]
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # How many examples a test tries, and by what the numbers of tests that set their own are divided. Every run
 # draws others. ``HYPOTHESIS_PROFILE=thorough`` is for a search that may take long.
-EXAMPLES = {"fast": 10, "whole": 25, "thorough": 50}
-DIVISORS = {"fast": 4, "whole": 2, "thorough": 1}
+EXAMPLES = {"fast": 10, "whole": 16, "thorough": 50}
+DIVISORS = {"fast": 4, "whole": 3, "thorough": 1}
 LEAST_EXAMPLES = 3
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "whole")
 

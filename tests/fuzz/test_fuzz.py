@@ -29,7 +29,7 @@ from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import installed_proofs
 from streamfl.vafl.messages import LARGEST_COMPONENT
 
-MESSAGES = 25_000
+MESSAGES = 12_000
 # Usually half of all messages are refused. This system treats an unreadable row as zeros, so fewer are
 # refused.
 LEAST = {"dp-frank-wolfe": 0.3}

@@ -39,7 +39,7 @@ features = ["{feature}"]
 preset = "paper"
 features_per_kernel = 4
 """
-SAMPLES = 6_000
+SAMPLES = 3_000
 PATIENCE = 120.0
 
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("quick_starts")
 
 # Of POF-MKL, test_sqlite_simulation runs these seeds and more.
 SYSTEMS = {name: found for name, found in fault_simulations().items() if name != "pofmkl"}
-SEEDS = range(4)
+SEEDS = range(2)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

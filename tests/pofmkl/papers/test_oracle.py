@@ -197,13 +197,13 @@ def test_synthetic_federation_equals_the_paper(
 @pytest.mark.parametrize(
     ("name", "precision", "kernels_per_upload", "samples"),
     [
-        ("naval", "float32", 1, 300),
-        ("naval", "float64", 5, 300),
-        ("air", "float32", 5, 300),
-        ("air", "float64", 1, 300),
+        ("naval", "float32", 1, 120),
+        ("naval", "float64", 5, 120),
+        ("air", "float32", 5, 120),
+        ("air", "float64", 1, 120),
         # 520 inputs wide: it takes most of the time.
         ("uji", "float32", 1, 120),
-        ("uji", "float64", 5, 120),
+        ("uji", "float64", 5, 50),
     ],
 )
 def test_data_sets_equal_the_paper(

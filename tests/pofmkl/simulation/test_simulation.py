@@ -19,7 +19,7 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(48)
+SEEDS = range(32)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,21 @@ from streamfl.pofmkl.estimators.lone_client import LOG_ROWS, LoneClient
 from streamfl.pofmkl.tools.alone import alone
 
 ESTIMATORS = [Regressor, Classifier]
+
+
+def first_of_each(checks: Iterable[Callable[[Any], None]]) -> dict[str, Callable[[Any], None]]:
+    """By name, the first check that has it."""
+    found: dict[str, Callable[[Any], None]] = {}
+    for check in checks:
+        found.setdefault(check.__name__, check)
+    return found
+
+
+# Each check with one of the data sets that River tries it with: all of them take twice the time.
 CHECKS = [
-    pytest.param(estimator, check, id=f"{estimator.__name__}-{number}-{check.__name__}")
+    pytest.param(estimator, check, id=f"{estimator.__name__}-{name}")
     for estimator in ESTIMATORS
-    for number, check in enumerate(yield_checks(estimator(features_per_kernel=10)))
+    for name, check in first_of_each(yield_checks(estimator(features_per_kernel=10))).items()
 ]
 
 

@@ -18,7 +18,7 @@ from streamfl.pofmkl.tools.direct import federated
 
 Floats = NDArray[np.float64]
 Stream = tuple[Floats, Floats]
-ROUNDS = 330
+ROUNDS = 130
 
 
 def plain(dimension: int = 3) -> Stream:
@@ -68,9 +68,9 @@ def one_sample() -> Stream:
     return inputs[:1], labels[:1]
 
 
-def labels_from_the_300th() -> Stream:
+def labels_late() -> Stream:
     inputs, labels = plain()
-    return inputs, np.where(np.arange(ROUNDS) < 300, np.nan, labels)
+    return inputs, np.where(np.arange(ROUNDS) < 100, np.nan, labels)
 
 
 def wide_and_huge() -> Stream:
@@ -88,14 +88,14 @@ STREAMS: list[Callable[[], Stream]] = [
     one_column,
     no_inputs,
     one_sample,
-    labels_from_the_300th,
+    labels_late,
     wide_and_huge,
 ]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("precision", [np.float32, np.float64])
-@pytest.mark.parametrize("together", [1, 60])
+# Each number in each precision would take twice the time; a batch is worth its samples by a law of its own.
+@pytest.mark.parametrize(("together", "precision"), [(1, np.float64), (60, np.float32)])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_hostile_input_gives_finite_predictions(
     stream: Callable[[], Stream], together: int, precision: type
@@ -144,12 +144,12 @@ def test_hostile_input_gives_finite_predictions(
 
 @pytest.mark.long
 def test_a_long_stream_with_a_drift_recovers() -> None:
-    """Protects deployments: after 3,000 samples all labels change their sign, and the error comes back near
+    """Protects deployments: after 1,500 samples all labels change their sign, and the error comes back near
     what it was.
 
     Near: the least squares at the server hardly forget, so that what the kernels say is halfway for long; the
     ridge makes it good."""
-    rounds, drift, clients = 10_000, 3_000, 2
+    rounds, drift, clients = 7_000, 1_500, 2
     settings = PofmklSettings.model_validate(
         {
             "federation": {"name": "drift", "clients": clients},

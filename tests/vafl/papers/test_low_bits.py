@@ -30,6 +30,8 @@ from benchmarks.vafl.feature_attacks import reachable
 from benchmarks.vafl.label_attacks import told_of_a_label
 
 SECRET, SIZE, ENTITIES = "5e" * 32, 8, 1500
+# Enough for a number on a finer grid to be among them.
+FEW = 200
 
 
 def embeddings(record: Sequence[float], noise: float) -> NDArray[np.float64]:
@@ -94,11 +96,13 @@ def test_the_last_digits_of_an_embedding_tell_no_record() -> None:
     assert grid(shown[0]) == grid(shown[1]) == 2.0**-18
 
 
-def label_parts(loss: OutputLoss, noise: float, label: float, dtype: Any) -> NDArray[np.float64]:
+def label_parts(
+    loss: OutputLoss, noise: float, label: float, dtype: Any, entities: int
+) -> NDArray[np.float64]:
     """What a party is told of so many entities with this label, less what it can compute by itself,
-    (ENTITIES, outputs)."""
-    told = told_of_a_label(loss, noise, label, ENTITIES, SECRET, dtype)
-    assert len(told) == ENTITIES
+    (entities, outputs)."""
+    told = told_of_a_label(loss, noise, label, entities, SECRET, dtype)
+    assert len(told) == entities
     return told.astype(np.float64)
 
 
@@ -106,7 +110,7 @@ def test_the_last_digits_of_a_gradient_tell_no_label() -> None:
     """Protects labels from whoever makes the rest of a gradient so small that the label and its noise are
     told exactly."""
     noise, truth = 2.0, np.repeat([1.0, 0.0], ENTITIES)
-    told = [label_parts(LOGISTIC, noise, label, np.float64)[:, 0] for label in (1.0, 0.0)]
+    told = [label_parts(LOGISTIC, noise, label, np.float64, ENTITIES)[:, 0] for label in (1.0, 0.0)]
     drawn = noise * ndtri((np.random.default_rng(2).integers(0, 2**52, (2, ENTITIES)) + 0.5) * 2.0**-52)
 
     def area(told: Sequence[NDArray[Any]]) -> float:
@@ -130,7 +134,7 @@ def test_what_is_told_of_a_label_lies_on_one_grid(loss: OutputLoss, dtype: Any) 
     nothing = loss.gradient(outputs, np.zeros(1))[0] if loss.name != "logistic" else np.zeros(1)
     steps = set()
     for label in (0.0, 1.0):
-        told = label_parts(loss, 1.0, label, dtype)
+        told = label_parts(loss, 1.0, label, dtype, FEW)
         # The part of the output is no power of two with three classes, and is rounded as the sum is.
         rounding = 0.0 if loss.name != "softmax" else 2.0 ** (-20 if dtype is np.float32 else -48)
         steps_told = (told - nothing) * 2.0**17

@@ -33,7 +33,7 @@ from streamfl.vafl.functions.heads import (
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import REPLY, Embedding, Prediction
 
-SEEDS = range(80)
+SEEDS = range(40)
 CLASSES = 3
 # Loss, and the hidden units of the head; None: the head is the sum.
 KINDS: tuple[tuple[OutputLoss, tuple[int, ...] | None], ...] = (

@@ -26,7 +26,7 @@ from streamfl.vafl.party.role import VaflParty
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(36)
+SEEDS = range(24)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
