@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -98,8 +99,14 @@ def running_prometheus(
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The output of promtool."""
-    return subprocess.run([_program("promtool"), *arguments], capture_output=True, text=True)
+    """The output of promtool. It makes much garbage and lives for seconds: collecting it seldom saves a fifth
+    of the time."""
+    return subprocess.run(
+        [_program("promtool"), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GOGC": "800"},
+    )
 
 
 def _program(name: str) -> str:
