@@ -79,8 +79,10 @@ def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> 
                 refused[place] = reply.error
     _assert_restored(run, NOW)
     for now in (NOW + len(records), NOW + LONG / 2, NOW + LONG):
+        known_changes = len(run.changes)
         run.feed(now, [])
-        _assert_restored(run, now)
+        if len(run.changes) > known_changes:
+            _assert_restored(run, now)
     for place, reason in refused.items():
         letter = dead_letter("dead-letters", records[place][1], reason)
         _assert_fits(f"the dead letter of message {place}", letter.key, letter.value, letter.headers)

@@ -27,8 +27,8 @@ class Extreme(NamedTuple):
 
 ORDINARY = Extreme()
 
-# Characters of one to four bytes in UTF-8, and one that JSON writes in six.
-_CHARACTERS = ("x", "é", "€", "\N{GRINNING FACE}", "\0")
+# A character of one byte in UTF-8, one of four, and one that JSON writes in six.
+_CHARACTERS = ("x", "\N{GRINNING FACE}", "\0")
 _LENGTHS = (1, 64, 255, 256, 257, 1_024, 65_536, 245_000, 990_000)
 _WHOLES = (0, 2**31, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**200, -1, -(2**63))
 _NUMBERS = (
