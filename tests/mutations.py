@@ -13,7 +13,7 @@ from streamfl.testing.faults import Verdict
 
 MOST_SEEDS = 200
 # Seeds that may be run in vain. A search for the one that finds it, in each run of the tests, takes minutes.
-FEW_SEEDS = 8
+FEW_SEEDS = 30
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 

@@ -310,6 +310,7 @@ MUTATIONS: dict[str, Mutation] = {
 
 # Seeds that catch what few do, tried before all others: it saves minutes, and decides nothing.
 TRIED_FIRST = {
+    "client: labelled pairs that wait not restored": 8,
     "worker: takes back what is damaged": 34,
     "connector: no new epoch after an unanswered EndTxn": 67,
     "client: bucket refilled at a restart": 21,
@@ -318,7 +319,7 @@ TRIED_FIRST = {
     "client: uses half a version": 409,
     "server: round not restored": 24,
     "server: adds up in order of arrival": 17,
-    "worker: does not wait for the changelog": 19,
+    "worker: does not wait for the changelog": 8,
     "client: bins drawn anew": 6,
     "client: the last of two labels counts": 8,
     "client: every label is another number": 8,
