@@ -95,7 +95,7 @@ def role_of(learner: Learner, clients: int, preset: str, kernels: int, lockstep:
     """A client role with this learner, without an open partition. kernels: M."""
     pace = {"staleness": "lockstep" if lockstep else "async", "catch_up_samples": 0, "exploration": 1.0}
     settings = client_settings(clients, DIMENSION, preset=preset, kernels=kernels, **pace)
-    given = ClientGiven(learner=learner, fingerprint=0, encode=msgspec.json.Encoder().encode, original=float)
+    given = ClientGiven(learner=learner, fingerprint=0, encode=msgspec.json.Encoder().encode)
     return PofmklClient(settings, given)
 
 

@@ -17,7 +17,9 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 7. what was accepted can be written: changelog entries and messages that follow from it fit into a record, and
    can be restored;
 8. a tick replaces every remembered time that is later than now with now, in the changelog too
-   (:mod:`streamfl.state.clock_guard`).
+   (:mod:`streamfl.state.clock_guard`);
+9. a batch in runs, however it is cut, equals a list of its messages, bit for bit
+   (:mod:`streamfl.contract.batch`).
 
 A batch with messages is never a tick: the clock's time passes for a role only with an empty batch. There the
 role checks timeouts and whatever else falls due at ``wake_at``. A message is judged by its own time in its
@@ -338,10 +340,7 @@ class Role(Protocol):
     @property
     def waiting(self) -> Mapping[str, int]:
         """How much of each kind the role has taken and not worked off yet, without zeros. The kinds are few
-        and fixed.
-
-        Waiting until a time shows in ``wake_at`` instead.
-        """
+        and fixed. Waiting until a time shows in ``wake_at`` instead."""
 
     @property
     def prompt(self) -> bool:

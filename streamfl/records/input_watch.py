@@ -65,16 +65,14 @@ class InputWatch:
                 self._outside += 1
                 self._last_outside = label
 
-    def samples(
-        self, partitions: Sequence[int], clients: Sequence[str], labels: Sequence[float | None]
-    ) -> None:
-        """As :meth:`sample` for each of several samples, in order."""
+    def samples(self, partition: int, clients: Sequence[str], labels: Sequence[float | None]) -> None:
+        """As :meth:`sample` for each of several samples of one partition, in order."""
         given = [label for label in labels if label is not None]
-        if list(map(self._place.get, clients)) != partitions or (
+        if {*map(self._place.get, clients)} != {partition} or (
             given and not 0.0 <= min(given) <= max(given) <= 1.0
         ):
-            for one in zip(partitions, clients, labels, strict=True):
-                self.sample(*one)
+            for client, label in zip(clients, labels, strict=True):
+                self.sample(partition, client, label)
         else:
             self._samples += len(labels)
             self._pairs += len(given)

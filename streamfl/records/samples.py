@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat, starmap
 from math import hypot
-from operator import attrgetter
-from typing import Annotated, Any, Literal, Self
+from operator import attrgetter, gt
+from typing import Annotated, Any, Literal, Self, overload
 
 import msgspec
 from pydantic import Field, model_validator
@@ -30,7 +31,7 @@ from streamfl.records.paths import FieldPath
 from streamfl.records.rekey import AssembledTopic
 from streamfl.records.sample_fields import SampleFields
 
-__all__ = ["Sample", "SampleReader", "SamplesSection"]
+__all__ = ["Sample", "SampleColumns", "SampleReader", "SamplesSection"]
 
 
 class SamplesSection(AssembledTopic):
@@ -90,6 +91,46 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     label: float | None
 
 
+class SampleColumns(Sequence[Sample]):
+    """Samples as columns. A :class:`Sample` is made when somebody looks at one."""
+
+    __slots__ = ("clients", "features", "ids", "labels")
+
+    def __init__(
+        self,
+        clients: list[str],
+        ids: list[str],
+        features: list[tuple[float, ...]],
+        labels: Sequence[float | None],
+    ) -> None:
+        self.clients, self.ids, self.features, self.labels = clients, ids, features, labels
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> SampleColumns:
+        """These samples."""
+        if isinstance(samples, SampleColumns):
+            return samples
+        return cls(
+            [sample.client for sample in samples],
+            [sample.id for sample in samples],
+            [sample.features for sample in samples],
+            [sample.label for sample in samples],
+        )
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(Sample, self.clients, self.ids, self.features, self.labels)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+        return list(self)[index]
+
+
 class SampleReader:
     """Decodes the records of one section.
 
@@ -97,6 +138,7 @@ class SampleReader:
     into a struct with exactly these fields; only a record that fails is decoded whole, to find the reason.
     All other records are decoded whole.
 
+    low, span: a label y is ``low + y * span`` in its own unit.
     fills_means: whether the role fills in missing values of inputs with missing = "mean" or "last". They are
     NaN in a sample; ``means`` has the places of both, ``lasts`` of the latter.
 
@@ -128,7 +170,7 @@ class SampleReader:
                 "number are possible"
             )
         low, high = section.label_range
-        self._low, self._span = low, high - low
+        self.low, self.span = low, high - low
         self._norm = section.input_norm
         self._client_field, self._id_field = section.client, section.sample_id
         self._key = key_reader(section, "samples")
@@ -182,17 +224,17 @@ class SampleReader:
 
     __call__ = decode
 
-    def run(self, records: Sequence[Record]) -> list[Sample] | None:
+    def run(self, records: Sequence[Record]) -> SampleColumns | None:
         """The samples in these records of one partition; None if one of them may be refused, or records are
         decoded whole."""
-        values = [record.value for record in records if record.value is not None]
         keys = [record.key for record in records]
+        values = [value for record in records if (value := record.value) is not None]
         if self._decode is None or len(values) < len(records):
             return None
         key_size = max(map(len, filter(None, keys)), default=0)
         if key_size > LONGEST_KEY or max(map(len, values)) + key_size > MAXIMUM_BYTES:
             return None
-        client_field, id_field, low, span = self._client_field, self._id_field, self._low, self._span
+        client_field, id_field, low, span = self._client_field, self._id_field, self.low, self.span
         try:
             contents = list(map(self._decode, values))
             names = self._names(keys, contents)
@@ -209,15 +251,22 @@ class SampleReader:
         if self._norm != 1.0:
             features = [tuple([number / self._norm for number in row]) for row in features]
         given = [content.label for content in contents]
-        labels = [None if label is None else (label - low) / span for label in given]
-        # Comparisons that are False for a NaN. No sum of inputs is larger than their number times their norm.
+        labels: Sequence[float | None]
+        if None in given:
+            labels = [None if label is None else (label - low) / span for label in given]
+            known = [label for label in labels if label is not None]
+        else:
+            labels = known = [(label - low) / span for label in given]
+        # Comparisons that are False for a NaN. No number is larger than a norm, and no sum of inputs than
+        # their number times their norm.
         largest = LARGEST_NUMBER / (2 * self.dimension)
-        fits = [hypot(*row) < largest for row in features] + [
-            label is None or abs(label) <= LARGEST_LABEL for label in labels
-        ]
-        if {*map(len, features)} != {self.dimension} or False in fits:
+        if (
+            {*map(len, features)} != {self.dimension}
+            or not all(map(gt, repeat(largest), starmap(hypot, features)))
+            or not hypot(*known) <= LARGEST_LABEL
+        ):
             return None
-        return list(map(Sample, names, identifiers, features, labels))
+        return SampleColumns(names, identifiers, features, labels)
 
     def _names(self, keys: Sequence[bytes | None], contents: Sequence[Any]) -> list[str]:
         field = self._client_field
@@ -253,7 +302,7 @@ class SampleReader:
         >>> SampleReader(section).original(0.5)
         20.0
         """
-        return self._low + prediction * self._span
+        return self.low + prediction * self.span
 
 
 def _oversized(value_size: int, key_size: int) -> PeerError:

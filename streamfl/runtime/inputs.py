@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice, repeat
+from itertools import groupby, islice
 from operator import attrgetter, lt
 from typing import Any
 
+from streamfl.contract.batch import Run
 from streamfl.contract.role import (
     Channels,
     ConfigurationError,
@@ -126,10 +127,12 @@ class Inputs:
                 self.reject(record, error, pending)
         return batch
 
-    def decode(self, session: Session, records: Sequence[Record], pending: PendingStep) -> list[Received]:
-        """The messages in input records that the state does not reflect yet. ConfigurationError if a topic
-        was made again."""
-        batch: list[Received] = []
+    def decode(
+        self, session: Session, records: Sequence[Record], pending: PendingStep
+    ) -> list[Sequence[Received]]:
+        """The messages in input records that the state does not reflect yet, in parts. ConfigurationError if
+        a topic was made again."""
+        batch: list[Sequence[Received]] = []
         read: dict[TopicPartition, int] = {}
         repeated: set[TopicPartition] = set()
         held: set[TopicPartition] = set()
@@ -160,7 +163,7 @@ class Inputs:
         return batch
 
     def _decode_run(
-        self, run: Sequence[Record], position: int, batch: list[Received], pending: PendingStep
+        self, run: Sequence[Record], position: int, batch: list[Sequence[Received]], pending: PendingStep
     ) -> tuple[Record, str] | None:
         """Add to ``batch`` the messages in records of one place from ``position`` on.
 
@@ -173,11 +176,13 @@ class Inputs:
         if together is not None and keyed_by is None and not forwards and _follow(run, position):
             messages = together(run)
             if messages is not None:
-                batch += map(Received, repeat(channel), messages, run)
+                batch.append(Run(channel, messages, run))
                 pending.records += len(run)
                 pending.step.positions[place] = run[-1].offset + 1
                 return None
         taken, awaited = 0, None
+        rows: list[Received] = []
+        batch.append(rows)
         for record in run:
             if record.offset < position:
                 pending.repeated += 1
@@ -188,7 +193,7 @@ class Inputs:
                     self._check_place(record, message, keyed_by)
                 if forwards:
                     self._send_on(source, message, record, pending)
-                batch.append(Received(channel, message, record))
+                rows.append(Received(channel, message, record))
             except IgnoredRecord as passed:
                 pending.passed_over[passed.reason] += 1
             except PeerError as error:

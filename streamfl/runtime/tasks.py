@@ -187,7 +187,7 @@ class Tasks:
         records = [*self._settings.to_write(touched)]
         for channel, group in groupby(changes, CHANNEL):
             topic = changelogs[channel]
-            records += [with_checksum(topic, change.partition, change.key, change.value) for change in group]
+            records += [with_checksum(topic, one.partition, one.key, one.value) for one in group]
         return records + self._remembered_positions(positions, touched)
 
     def _remembered_positions(

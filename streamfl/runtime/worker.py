@@ -15,6 +15,7 @@ from functools import partial
 from itertools import groupby
 from typing import cast
 
+from streamfl.contract.batch import Batch
 from streamfl.contract.measurement import Measurement
 from streamfl.contract.role import Channels, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
@@ -297,9 +298,8 @@ class Worker:
     def _process(self, session: Session, polled: Polled, pending: PendingStep) -> None:
         """Give the role what was polled, and note the results in ``pending``."""
         with self.lock:
-            batch = self._inputs.decode_tables(polled.tables, pending) + self._inputs.decode(
-                session, polled.records, pending
-            )
+            tables = self._inputs.decode_tables(polled.tables, pending)
+            batch = Batch([tables, *self._inputs.decode(session, polled.records, pending)])
             self._inputs.moved(polled.moved, pending)
             self._tasks.topics.written_by(polled.epochs)
             now = self._clock()

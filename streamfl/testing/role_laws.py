@@ -31,6 +31,7 @@ from streamfl.testing.agreement import assert_same_sends, assert_same_state, rej
 from streamfl.testing.bound_laws import law_accepted_can_be_written
 from streamfl.testing.clock_laws import law_clock_ahead, law_clock_is_right_again, law_clock_jumps
 from streamfl.testing.extremes import Extreme
+from streamfl.testing.run_laws import law_runs
 from streamfl.testing.subjects import LONG, RoleRun, Same, State, Subject, Traffic, answers, equal
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "law_moves",
     "law_rejects_leave_state",
     "law_restore",
+    "law_runs",
     "law_waiting",
 ]
 
@@ -81,6 +83,12 @@ class RoleLaws:
     def test_a_batch_equals_its_messages(self, subject: Subject, data: st.DataObject) -> None:
         """Protects results from depending on how records were divided into polls."""
         law_batch_equals_singles(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_runs_equal_their_messages(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects results from depending on which records were decoded together."""
+        law_runs(subject, data.draw(subject.traffic), data)
 
     @given(data=st.data())
     # Every cut of every example is tried.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -79,7 +80,8 @@ class Subject:
     paced: the outputs whose number of messages depends on the clock, such as those under a budget of bytes a
     second. same: whether two values of a channel and key are equal up to rounding, one from a batch and one
     from single messages. same_restored: the same for a role that stayed and one that was restored.
-    canonical: the state without differences that have no meaning.
+    canonical: the state without differences that have no meaning. together: by channel, messages in a row as
+        a decoder gives them together, such as in columns; a list on other channels.
 
     """
 
@@ -93,6 +95,7 @@ class Subject:
     same: Same = equal
     same_restored: Same = equal
     canonical: Callable[[State], State] = as_it_is
+    together: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] = field(default_factory=dict)
 
 
 @dataclass

@@ -81,7 +81,7 @@ def new_client(
         "uplink": uplink or {},
     }
     settings = _validated(msgspec.json.encode(content))
-    own = {"encode": msgspec.json.encode, "original": float, **given}
+    own = {"encode": msgspec.json.encode, **given}
     return PofmklClient(settings, ClientGiven(learner=learner, fingerprint=fingerprint, **own))
 
 

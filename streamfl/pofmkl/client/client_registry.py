@@ -148,14 +148,19 @@ class ClientRegistry:
         client.same_written = client.same_heard = -math.inf
 
     def hear_samples(
-        self, clients: list[Client], times: list[float], labels: list[float | None], now: float
+        self,
+        partition: int,
+        clients: list[Client],
+        times: list[float],
+        labels: Sequence[float | None],
+        now: float,
     ) -> None:
         """:meth:`observe`, :meth:`hear_sample` and, with a label, :meth:`hear_label` for each of these
-        samples, in order.
+        samples of a partition, in order.
 
         times: when they were written.
         """
-        steady = self._stays(clients, max(times))
+        steady = self._stays(partition, clients, max(times))
         for client, at, label in zip(clients, times, labels, strict=True):
             if steady and at < client.same_written and now < client.same_heard:
                 continue
@@ -170,16 +175,12 @@ class ClientRegistry:
             )
             client.same_written, client.same_heard = min(written, label_written), min(heard, label_heard)
 
-    def _stays(self, clients: list[Client], newest: float) -> bool:
-        """Whether samples of these clients, written up to ``newest``, leave all times of :meth:`observe` as
-        they are."""
-        reached = [self._reached[client.key[0]] for client in clients]
-        oldest = min(reached)
-        return (
-            [client.record.seen_at for client in clients] == reached
-            and oldest > 0.0
-            and newest < oldest + self._step
-        )
+    def _stays(self, partition: int, clients: list[Client], newest: float) -> bool:
+        """Whether samples of these clients of a partition, written up to ``newest``, leave all times of
+        :meth:`observe` as they are."""
+        reached = self._reached[partition]
+        seen = {client.record.seen_at for client in clients}
+        return seen == {reached} and reached > 0.0 and newest < reached + self._step
 
     def measure(self) -> Iterable[Measurement]:
         """Counts clients, and those whose samples or labels are overdue by their own rhythm."""
@@ -330,15 +331,17 @@ class ClientRegistry:
         touched = list(self._touched.values())
         remembered = self._learner.remember([client.row for client in touched])
         for client, numbers, upload in zip(touched, remembered, uploads_of(touched), strict=True):
-            record, partition = client.record, client.key[0]
-            if client.bucket is not None:
-                record.tokens, record.filled_at = client.bucket.tokens, client.bucket.filled_at
+            record, partition, bucket = client.record, client.key[0], client.bucket
+            if bucket is not None:
+                record.tokens, record.filled_at = bucket.tokens, bucket.filled_at
             record.numbers, record.upload = numbers, upload
             name = record.name.encode()
             yield StateChange("state", partition, prefix + name, encode(record))
             record.numbers, record.upload = b"", None
-            for part, content in parts(client.row):
-                yield StateChange("state", partition, named_key(part_prefix, name, part), content)
+            if changed := parts(client.row):
+                begin = named_key(part_prefix, name, b"")
+                for part, content in changed:
+                    yield StateChange("state", partition, begin + part, content)
         self._touched = {}
 
     def known(self, key: ClientKey) -> Client:

@@ -20,8 +20,8 @@ class ClientGiven:
     """learner: the mathematics.
 
     fingerprint: of the settings that all members need alike.
-    encode: encodes a prediction for users. original: converts a prediction or label back to the label's own
-    unit.
+    encode: encodes a prediction for users. low, span: a prediction or label y is ``low + y * span`` in the
+    label's own unit.
     carry: which headers of a sample's record its prediction gets.
     means: fills in missing inputs.
     challengers: models that learn beside the learner and are only measured.
@@ -31,7 +31,8 @@ class ClientGiven:
     learner: Learner
     fingerprint: int
     encode: Callable[[Prediction], bytes]
-    original: Callable[[float], float]
+    low: float = 0.0
+    span: float = 1.0
     carry: Carry = carried_nothing
     means: RunningMeans = field(default_factory=RunningMeans)
     challengers: LiveChallengers | None = None

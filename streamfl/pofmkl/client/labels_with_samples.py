@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -96,11 +97,13 @@ class LabelsWithSamples:
     ) -> None:
         if client is None or not isinstance(message, Sample):
             raise PeerError("malformed", "a label came on a topic of its own, and there is no [labels]")
-        self.pending.put(client, (message, record.key, headers))
+        self.pending.put(client, PendingSample.of(message, record.key, headers))
 
-    def arrive_together(self, clients: Sequence[Client], samples: Iterable[PendingSample]) -> None:
-        """Take samples of these registered clients, in order."""
-        self.pending.put_together(clients, samples)
+    def arrive_together(
+        self, keys: Sequence[ClientKey], clients: Sequence[Client], samples: Iterable[PendingSample]
+    ) -> None:
+        """Take samples of these registered clients with these keys, in order."""
+        self.pending.put_together(keys, clients, samples)
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         clients: list[Client] = []
@@ -108,13 +111,14 @@ class LabelsWithSamples:
         starts: list[int] = []
         uploads: dict[int, Upload] = {}
         pending = self.pending
+        admit = self._admit_all if self._uploads.gathers_all else self._admit
         for queue in pending.ready.values():
             start = len(samples)
-            self._admit(queue, samples, uploads, now)
+            admit(queue, samples, uploads, now)
             if len(samples) > start:
                 clients.append(queue.client)
                 starts.append(start)
-            pending.remember(queue, len(samples) - start)
+            pending.leave(queue, len(samples) - start)
         pending.rest(self._uploads, self._budgeted)
         return self._learn(clients, samples, starts, uploads, now) if samples else []
 
@@ -127,26 +131,33 @@ class LabelsWithSamples:
     ) -> None:
         """Add the samples that a client may learn now to ``samples``, and by place the uploads of labelled
         ones to ``uploads``."""
-        items, start = queue.items, len(samples)
+        items = queue.items
         self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
-        if len(items) > 1 and self._uploads.gathers_all:
-            labelled = [
-                place for place, (sample, _, _) in enumerate(items, start) if sample.label is not None
-            ]
-            samples += items
-            items.clear()
-            if labelled:
-                upload = self._uploads.for_label(queue.client, now)
-                assert upload is not None
-                uploads |= dict.fromkeys(labelled, upload)
         while items:
-            if items[0][0].label is not None:
+            if items[0].label is not None:
                 upload = self._uploads.for_label(queue.client, now)
                 if upload is None:
                     break
                 uploads[len(samples)] = upload
             samples.append(items.popleft())
-        self.pending.left(queue, len(samples) - start)
+
+    def _admit_all(
+        self,
+        queue: ClientQueue[PendingSample],
+        samples: list[PendingSample],
+        uploads: dict[int, Upload],
+        now: float,
+    ) -> None:
+        """:meth:`_admit` where an upload gathers all labels of its client."""
+        items, start = queue.items, len(samples)
+        self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
+        labelled = [place for place, item in enumerate(items, start) if item.label is not None]
+        samples += items
+        items.clear()
+        if labelled:
+            upload = self._uploads.for_label(queue.client, now)
+            assert upload is not None
+            uploads.update(zip(labelled, repeat(upload)))
 
     def _learn(
         self,
@@ -156,12 +167,12 @@ class LabelsWithSamples:
         uploads: dict[int, Upload],
         now: float,
     ) -> list[Send]:
-        given = [sample.label for sample, _, _ in samples]
+        given = [sample.label for sample in samples]
         batch = Batch(
             rows=np.array([client.row for client in clients]),
             starts=np.array(starts),
             counts=np.diff([*starts, len(samples)]),
-            inputs=np.array([sample.features for sample, _, _ in samples], dtype=self._learner.input_dtype),
+            inputs=np.array([sample.features for sample in samples], dtype=self._learner.input_dtype),
             labels=np.array([0.0 if label is None else label for label in given] if None in given else given),
             labelled=np.array(
                 [label is not None for label in given] if None in given else [True] * len(given)
@@ -177,7 +188,11 @@ class LabelsWithSamples:
         self._scores.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled], now)
         if self._challengers is not None:
             self._challengers.run(
-                ((upload.client.key, samples[place][0]) for place, upload in uploads.items()), now
+                [
+                    (upload.client.key, samples[place].features, samples[place].label)
+                    for place, upload in uploads.items()
+                ],
+                now,
             )
         self._registry.touch_all(clients)
         if self.trace is not None:

@@ -103,7 +103,7 @@ class LateLabels:
                 if isinstance(message, Label)
             ]
             samples = [
-                (key, (message, record.key, headers))
+                (key, PendingSample.of(message, record.key, headers))
                 for key, message, record, headers in wave
                 if isinstance(message, Sample)
             ]
@@ -143,7 +143,7 @@ class LateLabels:
         """Predict one sample of each of these clients. Returns a pair where the label came before its sample,
         else None."""
         clients = [self._registry[key] for key, _ in samples]
-        inputs = np.array([sample.features for _, (sample, _, _) in samples], dtype=self._learner.input_dtype)
+        inputs = np.array([sample.features for _, sample in samples], dtype=self._learner.input_dtype)
         forecast = self._learner.predict(
             np.array([client.row for client in clients]), inputs, self._model.parameters
         )
@@ -153,7 +153,7 @@ class LateLabels:
             for client in clients:
                 self._scores.count_on_version_zero(client, 1)
         pairs = []
-        for client, (_, (sample, _, _)), content in zip(clients, samples, forecast.encoded(), strict=True):
+        for client, (_, sample), content in zip(clients, samples, forecast.encoded(), strict=True):
             self._registry.touch(client)
             pairs.append(self._join.sample(JoinKey(client.key[0], sample.client, sample.id), content, now))
         return pairs

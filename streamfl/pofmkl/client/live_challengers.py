@@ -17,7 +17,6 @@ from streamfl.learning.challengers import Challenger, challenger, model_name
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber, OwnChallenger, OwnModel
 from streamfl.pofmkl.client.challenger_memory import ChallengerMemory
 from streamfl.pofmkl.metrics import OFF_LABELS, ChallengerClassification, ChallengerMetrics, OwnModelMetrics
-from streamfl.records.samples import Sample
 from streamfl.roles.recent import Recent
 
 __all__ = ["LiveChallengers", "classification_measurements"]
@@ -62,11 +61,10 @@ class LiveChallengers:
         self._failures = dict.fromkeys(self._models, 0)
         self._recent: dict[str, Recent[tuple[float, float]]] = {name: Recent() for name in self._models}
 
-    def run(self, samples: Iterable[tuple[_ClientKey, Sample]], now: float) -> None:
+    def run(self, samples: Iterable[tuple[_ClientKey, tuple[float, ...], float | None]], now: float) -> None:
         """Process labelled samples, each with its partition and client, each client's in order."""
-        for key, sample in samples:
-            own = self._own(key)
-            inputs, label = dict(enumerate(sample.features)), sample.label
+        for key, features, label in samples:
+            own, inputs = self._own(key), dict(enumerate(features))
             assert label is not None
             for name in [*own]:
                 step = "predict"

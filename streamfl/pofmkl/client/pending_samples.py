@@ -3,7 +3,7 @@ label."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeVar, cast
@@ -25,8 +25,19 @@ __all__ = ["ClientQueue", "PendingQueues", "PendingSample", "PendingSamples"]
 Item = TypeVar("Item")
 
 
-PendingSample = tuple[Sample, bytes | None, Headers]
-"""A sample, the key of its record, and the headers that its prediction gets."""
+class PendingSample(msgspec.Struct, frozen=True, gc=False):
+    """A sample, the key of its record, and the headers that its prediction gets."""
+
+    client: str
+    id: str
+    features: tuple[float, ...]
+    label: float | None
+    key: bytes | None
+    headers: Headers
+
+    @classmethod
+    def of(cls, sample: Sample, key: bytes | None, headers: Headers) -> PendingSample:
+        return cls(sample.client, sample.id, sample.features, sample.label, key, headers)
 
 
 class _Slot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -87,16 +98,17 @@ class PendingQueues(Generic[Item]):
         self._counts[key[0]] += 1
         self.ready[key] = queue
 
-    def put_together(self, clients: Sequence[Client], items: Iterable[Item]) -> None:
-        """:meth:`put` for each of these items, in order, with the client of each."""
-        keys = [client.key for client in clients]
+    def put_together(
+        self, keys: Sequence[ClientKey], clients: Sequence[Client], items: Iterable[Item]
+    ) -> None:
+        """:meth:`put` for each of these items of a partition, in order, with the client of each and its
+        key."""
         queues = cast("list[ClientQueue[Item]]", list(map(self._queues.get, keys)))
         if None in queues:
             queues = list(map(self.queue, clients))
         for queue, item in zip(queues, items, strict=True):
             queue.items.append(item)
-        for partition, count in Counter([partition for partition, _ in keys]).items():
-            self._counts[partition] += count
+        self._counts[keys[0][0]] += len(keys)
         self.ready.update(zip(keys, queues, strict=True))
 
     def left(self, queue: ClientQueue[Item], count: int) -> None:
@@ -180,9 +192,10 @@ class PendingSamples(PendingQueues[PendingSample]):
         super().close(partition)
         self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
 
-    def remember(self, queue: ClientQueue[PendingSample], left: int) -> None:
+    def leave(self, queue: ClientQueue[PendingSample], left: int) -> None:
         """Note that ``left`` samples have left a queue. Their slots are deleted, and each sample that stays
         gets one."""
+        self._counts[queue.client.key[0]] -= left
         if queue.items or queue.slots_written:
             partition, name = queue.client.key[0], queue.client.record.name.encode()
             for slot in range(queue.first_slot, queue.first_slot + min(left, queue.slots_written)):
@@ -190,9 +203,9 @@ class PendingSamples(PendingQueues[PendingSample]):
             queue.first_slot += left
             queue.slots_written = max(0, queue.slots_written - left)
             for index in range(queue.slots_written, len(queue.items)):
-                sample, key, headers = queue.items[index]
-                content = (sample.id, sample.features, sample.label, key)
-                value = msgspec.msgpack.encode((*content, headers) if headers else content)
+                sample = queue.items[index]
+                content = (sample.id, sample.features, sample.label, sample.key)
+                value = msgspec.msgpack.encode((*content, sample.headers) if sample.headers else content)
                 self._changed[partition, _slot_key(name, queue.first_slot + index)] = value
             queue.slots_written = len(queue.items)
         else:
@@ -224,7 +237,7 @@ class PendingSamples(PendingQueues[PendingSample]):
         check_inputs(np.array(slot.features), self._dimension)
         if slot.label is not None:
             check_label(slot.label, self._logistic)
-        return Sample(name, slot.id, slot.features, slot.label), slot.key, slot.headers
+        return PendingSample(name, slot.id, slot.features, slot.label, slot.key, slot.headers)
 
     def restore(self, client: Client, slot: int, sample: PendingSample) -> None:
         """Restore a slot. PeerError if it is not the next one.

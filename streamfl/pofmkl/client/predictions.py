@@ -19,36 +19,36 @@ class PredictionWriter:
     """Encodes predictions as records.
 
     encode: encodes a prediction.
-    original: converts a prediction or label to the label's own unit.
+    low, span: a prediction or label y is ``low + y * span`` in the label's own unit.
     model: gives the version that each prediction names.
     """
 
     def __init__(
-        self, encode: Callable[[Prediction], bytes], original: Callable[[float], float], model: ModelTable
+        self, encode: Callable[[Prediction], bytes], low: float, span: float, model: ModelTable
     ) -> None:
         self._encode = encode
-        self._original = original
+        self._low, self._span = low, span
         self._model = model
 
     def records(self, samples: Iterable[PendingSample], predictions: NDArray[np.float64]) -> list[Send]:
         """A record for each sample, with the key of the sample's record and the headers to carry on.
         predictions: (samples,)."""
-        original, encode, version = self._original, self._encode, self._model.name
+        low, span, encode, version = self._low, self._span, self._encode, self._model.name
         return [
             Send(
                 "predictions",
-                key,
+                sample.key,
                 encode(
                     Prediction(
                         sample.client,
                         sample.id,
-                        original(prediction),
+                        low + prediction * span,
                         version,
-                        None if sample.label is None else original(sample.label),
+                        None if sample.label is None else low + sample.label * span,
                     )
                 ),
                 None,
-                headers,
+                sample.headers,
             )
-            for (sample, key, headers), prediction in zip(samples, predictions.tolist(), strict=True)
+            for sample, prediction in zip(samples, predictions.tolist(), strict=True)
         ]

@@ -26,12 +26,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 
 import msgspec
 import numpy as np
 
+from streamfl.contract.batch import Run, runs_of
 from streamfl.contract.role import (
     Measurement,
     OperatorNotice,
@@ -73,9 +72,6 @@ from streamfl.state.clock_guard import ClockGuard, time_written_by
 __all__ = ["PofmklClient", "StepTrace"]
 
 WAITING_LIMIT = 10_000
-# Samples that are taken together; if one of them is a new client's, they are taken one by one.
-RUN = 128
-CHANNEL, PARTITION = attrgetter("channel"), attrgetter("record.partition")
 
 
 class PofmklClient:
@@ -123,11 +119,11 @@ class PofmklClient:
         self._uploads = Uploads(
             settings, given, self.model, self.staleness_policy, self.catch_up, self._budgets, self._registry
         )
-        self._scores = PrequentialScores(learner, self._registry, given.original(1.0) - given.original(0.0))
+        self._scores = PrequentialScores(learner, self._registry, given.low + given.span - given.low)
         self._clock_guard = ClockGuard()
         self._means = given.means
         self._unread: Mapping[int, Mapping[str, int]] = {}
-        predictions = PredictionWriter(given.encode, given.original, self.model)
+        predictions = PredictionWriter(given.encode, given.low, given.span, self.model)
         parts = (learner, self.model, self._registry, self._uploads, self._scores, predictions, self.catch_up)
         budgeted = settings.uplink.budget_bytes_per_second is not None
         self._labels: LabelSource
@@ -239,7 +235,7 @@ class PofmklClient:
         self._budgets.pass_to(now, len(self._registry))
         before = self.model.versions
         replies: list[Send | Rejection] = []
-        runs = [(channel, list(group)) for channel, group in groupby(batch, CHANNEL)]
+        runs = runs_of(batch)
         self.catch_up.note_unread(self._unread, _counts(runs))
         self._unread = {}
         self._hear(runs, now, replies)
@@ -272,15 +268,11 @@ class PofmklClient:
     def _anybody_waits_for_model(self) -> bool:
         return not all(map(self._uploads.may_learn, self._labels.pending.waiting_clients()))
 
-    def _hear(
-        self, runs: Sequence[tuple[str, list[Received]]], now: float, replies: list[Send | Rejection]
-    ) -> None:
-        """Process the messages, by channel in a row; add a rejection to ``replies`` for each refused one."""
-        for channel, run in runs:
-            for start in range(0, len(run), RUN):
-                part = run[start : start + RUN]
-                if channel != "samples" or self._samples is None or not self._samples.take(part, now):
-                    self._hear_each(part, now, replies)
+    def _hear(self, runs: Iterable[Run], now: float, replies: list[Send | Rejection]) -> None:
+        """Process the messages; add a rejection to ``replies`` for each refused one."""
+        for run in runs:
+            if run.channel != "samples" or self._samples is None or not self._samples.take(run, now):
+                self._hear_each(run, now, replies)
         self._registry.batch_is_over()
 
     def _hear_each(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
@@ -380,12 +372,12 @@ class PofmklClient:
         yield from self.silence.measure()
 
 
-def _counts(runs: Iterable[tuple[str, Sequence[Received]]]) -> Counter[int]:
+def _counts(runs: Iterable[Run]) -> Counter[int]:
     """The records of inputs by partition."""
     counts: Counter[int] = Counter()
-    for channel, run in runs:
-        if channel != "model":
-            counts.update(map(PARTITION, run))
+    for run in runs:
+        if run.channel != "model":
+            counts[run.partition] += len(run)
     return counts
 
 

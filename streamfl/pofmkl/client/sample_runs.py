@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import repeat
 
-from streamfl.contract.role import Headers, Received, Record
+from streamfl.contract.batch import Run
+from streamfl.contract.role import Headers, Record
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples
+from streamfl.pofmkl.client.pending_samples import PendingSample
 from streamfl.records.input_watch import InputWatch
+from streamfl.records.samples import SampleColumns
 from streamfl.state.clock_guard import times_written_by
 
 __all__ = ["SampleRuns"]
@@ -39,19 +43,19 @@ class SampleRuns:
         self._carry = carry
         self._logistic = loss is LOGISTIC
 
-    def take(self, run: Sequence[Received], now: float) -> bool:
+    def take(self, run: Run, now: float) -> bool:
         """Take these samples. False, and no change, if one of them may be refused, or its client is not
         registered."""
-        samples, records = [received.message for received in run], [received.record for received in run]
-        partitions, names = [record.partition for record in records], [sample.client for sample in samples]
-        labels = [sample.label for sample in samples]
-        clients = self._registry.find_all(zip(partitions, names, strict=True))
+        samples, records, partition = SampleColumns.of(run.messages), run.records, run.partition
+        names, labels = samples.clients, samples.labels
+        keys = list(zip(repeat(partition), names))
+        clients = self._registry.find_all(keys)
         if clients is None or (self._logistic and not CLASSES.issuperset(labels)):
             return False
-        self.watch.samples(partitions, names, labels)
-        keys, headers = [record.key for record in records], map(self._carry, records)
-        self._labels.arrive_together(clients, zip(samples, keys, headers, strict=True))
-        self._registry.hear_samples(
-            clients, times_written_by(now, [record.timestamp for record in records]), labels, now
-        )
+        self.watch.samples(partition, names, labels)
+        record_keys, headers = [record.key for record in records], map(self._carry, records)
+        taken = map(PendingSample, names, samples.ids, samples.features, labels, record_keys, headers)
+        self._labels.arrive_together(keys, clients, taken)
+        times = times_written_by(now, [record.timestamp for record in records])
+        self._registry.hear_samples(partition, clients, times, labels, now)
         return True

@@ -72,7 +72,10 @@ class Uploads:
         self._budgets = budgets
         self._registry = registry
         self._fingerprint = given.fingerprint
-        self._seal_bytes = given.seal_bytes
+        # By a message's headers: its bytes besides key and value.
+        self._framing = {
+            headers: encoded_size(None, None, headers) + given.seal_bytes for headers in ((), AWAITED)
+        }
         self._open: dict[ClientKey, Upload] = {}
         self._due: list[tuple[float, ClientKey]] = []
         self._steps = RowPool(learner.row_length)
@@ -171,9 +174,10 @@ class Uploads:
         1)."""
         beginning: dict[int, Upload] = {}
         for place, upload in uploads.items():
-            if upload.record.samples == 0:
+            record = upload.record
+            if not record.samples:
                 beginning[place] = upload
-            upload.record.samples += 1
+            record.samples += 1
         if not beginning:
             return {}
         at = list(beginning)
@@ -216,7 +220,10 @@ class Uploads:
         them."""
         if self.gathers_all:
             return []
-        return self._send([upload for upload in dict.fromkeys(uploads) if self._is_complete(upload)], now)
+        complete = list(dict.fromkeys(uploads))
+        if self._learner.summed:
+            complete = [upload for upload in complete if self._is_complete(upload)]
+        return self._send(complete, now)
 
     def send_outdated(self, now: float) -> list[Send]:
         """Send the open uploads that were begun on another version of the model."""
@@ -255,11 +262,7 @@ class Uploads:
 
     def _is_complete(self, upload: Upload) -> bool:
         client = upload.client
-        return (
-            not self._learner.summed
-            or self._staleness_policy.is_used_up(client.record)
-            or self._catch_up.is_used_up(client)
-        )
+        return self._staleness_policy.is_used_up(client.record) or self._catch_up.is_used_up(client)
 
     def _send(self, uploads: Sequence[Upload], now: float) -> list[Send]:
         """End these uploads and send what they gathered."""
@@ -274,23 +277,23 @@ class Uploads:
         self._registry.touch_all([upload.client for upload in uploads])
         sends: list[Send] = []
         start = 0
+        row_bytes, renew_epoch, drop = self._row_bytes, self._registry.renew_epoch, self._open.pop
         for upload in uploads:
-            client = upload.client
-            self._open.pop(client.key, None)
+            client, kernels = upload.client, len(upload.step_rows)
+            drop(client.key, None)
             client.uploading = False
-            kernels = len(upload.step_rows)
-            steps = content[start : start + self._row_bytes * kernels]
-            start += len(steps)
             if not kernels:
                 continue
+            end = start + row_bytes * kernels
             if client.bucket is not None:
                 client.bucket.sent(client.cost.bytes_for(kernels), now)
             # Not only at a tick: there is none while many records are unread.
-            self._registry.renew_epoch(client, now)
+            renew_epoch(client, now)
             client.record.sequence += 1
-            self._add_updates(upload, steps, sends)
+            self._add_updates(upload, content[start:end], sends)
             self._sent_from.add(client.key[0])
             self.sent += 1
+            start = end
         self._steps.give_back(rows)
         return sends
 
@@ -299,6 +302,7 @@ class Uploads:
         record, made = upload.client.record, upload.record
         name, shards, size = record.name.encode(), len(self._model.versions), self._row_bytes
         headers = AWAITED if made.awaited else ()
+        framing = len(name) + self._framing[headers]
         fingerprint = self._fingerprint
         dimension = self._learner.dimension
         for shard in range(shards):
@@ -323,7 +327,7 @@ class Uploads:
             )
             self._catch_up.sent(upload.client, shard)
             value = UPDATE.encode(update)
-            self._bytes += encoded_size(name, value, headers) + self._seal_bytes
+            self._bytes += framing + len(value)
             sends.append(Send("updates", name, value, shard, headers))
 
     # ---- state

@@ -26,7 +26,7 @@ from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.inputs import InputSection
-from streamfl.records.samples import Sample, SampleReader, SamplesSection
+from streamfl.records.samples import Sample, SampleColumns, SampleReader, SamplesSection
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
 
 FEATURES, CLIENTS, FINGERPRINT, DIMENSION = 4, 3, 77, 2
@@ -241,6 +241,7 @@ def subject(
         same=same,
         same_restored=same,
         canonical=pofmkl_laws.renumbered,
+        together={"samples": SampleColumns.of},
     )
 
 

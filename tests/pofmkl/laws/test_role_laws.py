@@ -34,7 +34,7 @@ from streamfl.pofmkl.messages import (
     kernel_key,
 )
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.records.samples import Sample, SampleReader, SamplesSection
+from streamfl.records.samples import Sample, SampleColumns, SampleReader, SamplesSection
 from streamfl.testing.role_laws import Extreme, RoleLaws, State, Subject, Traffic, law_batch_equals_singles
 
 KERNELS, FEATURES, CLIENTS, FINGERPRINT, TIMEOUT = 5, 4, 3, 77, 30.0
@@ -439,6 +439,7 @@ def client_subject(mode: str, shards: int, learner: Callable[[], Learner]) -> Su
         same=same_of_client,
         same_restored=same_of_client,
         canonical=renumbered,
+        together={"samples": SampleColumns.of},
     )
 
 

@@ -285,7 +285,7 @@ def test_the_window_is_of_a_thousand_labels() -> None:
     """Protects the windowed figure from what has long passed: without it a stream's change would show
     late."""
     beside = LiveChallengers(["last-label"], "square")
-    beside.run((((0, "a"), Sample("a", str(number), (), float(number == 0))) for number in range(1001)), 0.0)
+    beside.run((((0, "a"), (), float(number == 0)) for number in range(1001)), 0.0)
     measured = figures(beside.measure())
     assert measured["challenger_rmse", "last-label"] == pytest.approx((2 / 1001) ** 0.5)
     assert measured["challenger_rmse_windowed", "last-label"] == pytest.approx((1 / 1000) ** 0.5)

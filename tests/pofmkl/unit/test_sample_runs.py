@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pofmkl.makers import new_client
 
+from streamfl.contract.batch import Batch
 from streamfl.contract.role import Received, Record, Rejection, Send
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import role as client_role
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
@@ -59,7 +60,7 @@ def client(learning: dict[str, Any]) -> PofmklClient:
     return made
 
 
-def told(role: PofmklClient, batch: list[Received], now: float) -> object:
+def told(role: PofmklClient, batch: Sequence[Received], now: float) -> object:
     replies = [
         (reply.channel, reply.key, reply.value, reply.partition, reply.headers)
         if isinstance(reply, Send)
@@ -96,8 +97,7 @@ def test_samples_in_a_row_are_taken_as_one_by_one(learning: dict[str, Any], step
             offset += 1
         expected = told(singly, batch, now)
         assert told(together, batch, now) == expected
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(client_role, "RUN", cut)
-            assert told(by_cuts, batch, now) == expected
+        cuts = Batch([batch[start : start + cut] for start in range(0, len(batch), cut)])
+        assert told(by_cuts, cuts, now) == expected
         expected = told(singly, [], now)
         assert told(together, [], now) == told(by_cuts, [], now) == expected
