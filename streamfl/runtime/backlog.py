@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from streamfl.contract.further_interfaces import BalancesInputs, CatchesUp, Waits
 from streamfl.contract.role import Role
-from streamfl.runtime.bus import Session
+from streamfl.runtime.bus import Session, TopicPartition
 
 __all__ = ["Backlog"]
 
@@ -23,6 +23,8 @@ class Backlog:
         self._balancing = role if isinstance(role, BalancesInputs) else None
         self._waits = role if isinstance(role, Waits) else None
         self._max_records = max_records
+        # What the cluster said of inputs from which nothing was fetched yet.
+        self._asked: Mapping[TopicPartition, int] = {}
 
     @property
     def most_records(self) -> int:
@@ -58,8 +60,12 @@ class Backlog:
             number: {channel: (topic, number) for topic, channel in channels.items()} for number in partitions
         }
         known = session.unread()
-        if any(place not in known for inputs in places.values() for place in inputs.values()):
-            known = {**session.lag(), **known}
+        missing = [place for inputs in places.values() for place in inputs.values() if place not in known]
+        if not self._asked.keys() >= set(missing):
+            self._asked = session.lag()
+        # Nothing was read there since.
+        self._asked = {place: self._asked[place] for place in missing if place in self._asked}
+        known = {**self._asked, **known}
         self._role.unread(
             {
                 number: {channel: known[place] for channel, place in inputs.items()}

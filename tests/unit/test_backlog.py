@@ -28,13 +28,15 @@ class Fetching:
 
     def __init__(self) -> None:
         self.reported: dict[TopicPartition, int] = {}
-        self.asked: dict[TopicPartition, int] = {}
+        self.answer: dict[TopicPartition, int] = {}
+        self.asked = 0
 
     def unread(self) -> Mapping[TopicPartition, int]:
         return self.reported
 
     def lag(self) -> Mapping[TopicPartition, int]:
-        return self.asked
+        self.asked += 1
+        return self.answer
 
 
 def test_a_partition_is_told_of_once_the_end_of_each_of_its_inputs_is_known() -> None:
@@ -58,8 +60,13 @@ def test_the_cluster_is_asked_for_an_end_that_no_fetch_has_brought() -> None:
     """Protects the labels of a history: kafka-python knows their end once it has given all samples that came
     in the same fetch, and these would be predicted before a label is read."""
     role, session = Listening(), Fetching()
-    session.reported, session.asked = {("samples", 0): 3}, {("samples", 0): 8, ("labels", 0): 8}
-    Backlog(cast("Role", role), 500).tell(
-        cast("Session", session), {"samples": "rows", "labels": "results"}, (0,)
-    )
-    assert role.told == [{0: {"rows": 3, "results": 8}}]
+    session.reported, session.answer = {("samples", 0): 3}, {("samples", 0): 8, ("labels", 0): 8}
+    backlog, channels = Backlog(cast("Role", role), 500), {"samples": "rows", "labels": "results"}
+    for samples in (3, 2, 1):
+        session.reported = {("samples", 0): samples}
+        backlog.tell(cast("Session", session), channels, (0,))
+    assert role.told == [{0: {"rows": samples, "results": 8}} for samples in (3, 2, 1)]
+    assert session.asked == 1
+    session.reported = {("samples", 0): 1, ("labels", 0): 5}
+    backlog.tell(cast("Session", session), channels, (0,))
+    assert role.told[-1] == {0: {"rows": 1, "results": 5}}
