@@ -56,18 +56,18 @@ class Federation:
             self.bus.create(
                 [
                     replace(spec, partitions=spec.partitions or 2)
-                    for spec in find_kind(kind).topics(self.settings)
+                    for spec in find_kind(kind).topics(self._settings_of(kind))
                 ]
             )
         self.workers: list[Worker] = []
 
     def start(self, kind: str = "pofmkl-client") -> Worker:
-        chosen = self.settings.model_copy(
-            update={"role": self.settings.role.model_copy(update={"kind": kind})}
-        )
-        worker = build_worker(chosen, self.bus, clock=self.clock)
+        worker = build_worker(self._settings_of(kind), self.bus, clock=self.clock)
         self.workers.append(worker)
         return worker
+
+    def _settings_of(self, kind: str) -> PofmklSettings:
+        return self.settings.model_copy(update={"role": self.settings.role.model_copy(update={"kind": kind})})
 
     def kill(self, worker: Worker) -> None:
         """The worker is gone without a word: the cluster gives its partitions to others, and nothing of its
