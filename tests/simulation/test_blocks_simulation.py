@@ -199,12 +199,12 @@ def does_not_know_what_it_heard(patch: pytest.MonkeyPatch) -> None:
 
 
 def goes_on_without_its_partition(patch: pytest.MonkeyPatch) -> None:
-    def give_up_nothing(self: Worker, session: Any, polled: Any) -> None:
+    def give_up_nothing(self: Worker, polled: Any) -> None:
         with self.lock:
             self._drop_tasks()
         self._meanwhile.revoked.clear()
 
-    patch.setattr(Worker, "_after_giving_up", give_up_nothing)
+    patch.setattr(Worker, "_do_again", give_up_nothing)
 
 
 @pytest.mark.parametrize(
