@@ -109,7 +109,9 @@ class OwnSteps:
             if not lengths.max() < LARGEST_OWN_STEP:
                 # Steps that could not be restored are not stored.
                 steps[~(lengths < LARGEST_OWN_STEP)] = 0.0
-            self._changed.put(row, OWN_STEPS, encode_array(steps))
+            # Steps of 0 are not stored: :meth:`end` does not delete them, and a restored client would go on
+            # with them although a new version has come.
+            self._changed.put(row, OWN_STEPS, encode_array(steps) if steps.any() else b"")
 
     def _begun(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         steps = self._steps

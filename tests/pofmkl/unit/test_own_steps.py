@@ -8,9 +8,10 @@ import pytest
 
 from streamfl.contract.role import PeerError
 from streamfl.kernels import SQUARE
+from streamfl.pofmkl.learning.client_journal import ChangedClientParts
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Batch
-from streamfl.pofmkl.learning.own_steps import OWN_STEPS, RATE
+from streamfl.pofmkl.learning.own_steps import OWN_STEPS, RATE, OwnSteps
 from streamfl.pofmkl.learning.views import ViewedFeatures
 
 SAMPLES = 30
@@ -99,3 +100,17 @@ def test_what_cannot_be_steps_is_refused() -> None:
             made.restore_part(row, OWN_STEPS, content)
     made.restore_part(row, OWN_STEPS, b"")
     assert len(made.own_steps) == 0
+
+
+def test_steps_of_zero_are_not_remembered() -> None:
+    """Protects who restores a client whose model fitted its labels: steps of 0 stayed in the changelog when a
+    new version came, and the restored client went on with steps of its own."""
+    features, changed = ViewedFeatures(("standardised",), (0.7,), 4, 2, seed=3), ChangedClientParts()
+    own_steps, views = OwnSteps(features, changed), [np.array([[0.5, -0.5]])]
+    own_steps.begin(0)
+    parameters = np.zeros((features.kernels, 2 * features.count))
+    for target, kept in ((0.0, False), (0.5, True)):
+        own_steps.learn(np.array([0]), views, parameters, np.array([target]))
+        assert [(key, bool(value)) for key, value in changed.collect(0)] == [(OWN_STEPS, kept)]
+    assert own_steps.end(0)
+    assert [*changed.collect(0)] == [(OWN_STEPS, b"")]
