@@ -114,6 +114,7 @@ class LabelsWithSamples:
         admit = self._admit_all if self._uploads.gathers_all else self._admit
         for queue in pending.ready.values():
             start = len(samples)
+            self._catch_up.limit(queue.client, len(queue.items), pending.counts, waited=queue.held)
             admit(queue, samples, uploads, now)
             if len(samples) > start:
                 clients.append(queue.client)
@@ -132,7 +133,6 @@ class LabelsWithSamples:
         """Add the samples that a client may learn now to ``samples``, and by place the uploads of labelled
         ones to ``uploads``."""
         items = queue.items
-        self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
         while items:
             if items[0].label is not None:
                 upload = self._uploads.for_label(queue.client, now)
@@ -150,7 +150,6 @@ class LabelsWithSamples:
     ) -> None:
         """:meth:`_admit` where an upload gathers all labels of its client."""
         items, start = queue.items, len(samples)
-        self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
         labelled = [place for place, item in enumerate(items, start) if item.label is not None]
         samples += items
         items.clear()

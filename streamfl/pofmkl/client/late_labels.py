@@ -85,7 +85,6 @@ class LateLabels:
     ) -> None:
         if client is None:
             self._join.check_room(*key)
-        self._order.received(message, record)
         self._arrived.setdefault(key, []).append((message, record, headers))
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
@@ -126,16 +125,16 @@ class LateLabels:
     ) -> None:
         """Note which clients are behind with their labels: those that came, and those whose samples came only
         now."""
-        labels = {key: sum(self._has_label(key, message) for message, _, _ in own) for key, own in arrived}
+        labels = {
+            key: sum(self._order.received(message, record) for message, record, _ in own)
+            for key, own in arrived
+        }
         for key in {*labels, *self.pending.ready}:
             client = self._registry.find(key)
             if client is not None:
                 queue = self.pending.queue(client)
                 in_hand = len(queue.items) + labels.get(key, 0)
                 self._catch_up.limit(client, in_hand, self.pending.counts, waited=queue.held)
-
-    def _has_label(self, key: ClientKey, message: Sample | Label) -> bool:
-        return isinstance(message, Label) or self._join.has_label(JoinKey(*key, message.id))
 
     def _predict(
         self, samples: list[tuple[ClientKey, PendingSample]], sends: list[Send], now: float

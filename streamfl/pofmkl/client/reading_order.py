@@ -94,20 +94,21 @@ class ReadingOrder:
     def close(self, partition: int) -> None:
         del self._partitions[partition]
 
-    def received(self, message: Sample | Label, record: Record) -> None:
-        """Note that a sample or a label came."""
+    def received(self, message: Sample | Label, record: Record) -> bool:
+        """Note that a sample or a label came. Returns whether its label is in hand."""
         partition = self._partitions[record.partition]
         if isinstance(message, Sample):
             channel = SAMPLES
             has_label = self._join.has_label(JoinKey(record.partition, message.client, message.id))
             partition.misses = 0 if has_label else partition.misses + 1
         else:
-            channel = LABELS
+            channel, has_label = LABELS, True
             is_late = self._join.has_sample(JoinKey(record.partition, message.client, message.sample))
             partition.late += is_late
             partition.early += not is_late
         partition.received[channel] += 1
         partition.written_at[channel] = record.timestamp
+        return has_label
 
     def learnt(self, partition: int) -> None:
         """Note that a label was learnt."""
