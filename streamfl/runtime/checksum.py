@@ -24,19 +24,15 @@ def with_checksum(topic: str, partition: int, key: bytes, value: bytes | None) -
     """The changelog record for this key; the value None forgets it."""
     if value is None:
         return Outgoing(topic, key, None, partition)
-    # As _checksum, without a further call for each record.
     checksum = crc32(value, crc32(key, _begun(partition, len(key)))).to_bytes(4, "big")
     return Outgoing(topic, key, value, partition, ((HEADER, checksum),))
 
 
 def is_damaged(record: Record) -> bool:
     """Whether a record has a checksum that does not fit its content."""
-    found = [content for name, content in record.headers if name == HEADER]
-    return bool(found) and found != [_checksum(record.partition, record.key or b"", record.value or b"")]
-
-
-def _checksum(partition: int, key: bytes, value: bytes) -> bytes:
-    return crc32(value, crc32(key, _begun(partition, len(key)))).to_bytes(4, "big")
+    found = tuple(header for header in record.headers if header[0] == HEADER)
+    whole = with_checksum(record.topic, record.partition, record.key or b"", record.value or b"")
+    return bool(found) and found != whole.headers
 
 
 @lru_cache
