@@ -113,6 +113,21 @@ class Plant:
 
         return write
 
+    def begin(self, bus: Bus) -> Write:
+        """Make the topics, and write a round of samples before partitions are added. Returns the writer."""
+        bus.create(
+            [TopicSpec(f"{self.name}-{topic}", BEFORE, compacted=False) for topic in ("samples", "labels")]
+        )
+        assert self.command("topics", "--create").wait(SECONDS) == 0
+        write = self.writer()
+        write("samples", named(1))
+        return write
+
+    def add_partitions(self, broker: Broker) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=broker.address)
+        for topic in ("-samples", "-labels", ".pofmkl-client.state"):
+            admin.create_partitions({f"{self.name}{topic}": NOW})
+
     def command(self, *arguments: object) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             words = [sys.executable, "-m", "streamfl", *map(str, arguments), str(self.config)]
@@ -184,12 +199,7 @@ def test_partitions_are_added_under_load_and_every_client_goes_on(
     label learnt once."""
     plant = Plant(broker, scheme, tmp_path)
     with closing(connect(broker.url)) as bus:
-        bus.create(
-            [TopicSpec(f"{plant.name}-{topic}", BEFORE, compacted=False) for topic in ("samples", "labels")]
-        )
-        assert plant.command("topics", "--create").wait(SECONDS) == 0
-        stale = plant.writer()
-        stale("samples", named(1))
+        stale = plant.begin(bus)
         stale("labels", named(1)[:1])
 
         def predicted() -> Counter[str]:
@@ -200,9 +210,7 @@ def test_partitions_are_added_under_load_and_every_client_goes_on(
         worker = plant.command("run")
         wait_for(lambda: len(predicted()) == 96, predicted)
         begun = {client: epoch for (_, client), epoch in epochs(bus, plant).items()}
-        admin = KafkaAdminClient(bootstrap_servers=broker.address)
-        for topic in ("-samples", "-labels", ".pofmkl-client.state"):
-            admin.create_partitions({f"{plant.name}{topic}": NOW})
+        plant.add_partitions(broker)
         # It says so itself, before anything is begun in a new partition.
         assert worker.wait(SECONDS) == 2
         assert "streamfl repartition" in plant.log.read_text()
@@ -257,18 +265,11 @@ def test_a_transaction_that_a_killed_command_left_open_hides_nothing(
     hides it from readers of committed records."""
     plant = Plant(broker, scheme, tmp_path)
     with closing(connect(broker.url)) as bus:
-        bus.create(
-            [TopicSpec(f"{plant.name}-{topic}", BEFORE, compacted=False) for topic in ("samples", "labels")]
-        )
-        assert plant.command("topics", "--create").wait(SECONDS) == 0
-        stale = plant.writer()
-        stale("samples", named(1))
+        stale = plant.begin(bus)
         worker = plant.command("run")
         predictions = f"{plant.name}.predictions"
         wait_for(lambda: len(list(bus.read(predictions))) == 96, lambda: len(list(bus.read(predictions))))
-        admin = KafkaAdminClient(bootstrap_servers=broker.address)
-        for topic in ("-samples", "-labels", ".pofmkl-client.state"):
-            admin.create_partitions({f"{plant.name}{topic}": NOW})
+        plant.add_partitions(broker)
         assert worker.wait(SECONDS) == 2
         stale("samples", named(2))
         stale("labels", [*named(1), *named(2)])
