@@ -30,6 +30,7 @@ __all__ = [
     "measure",
     "running",
     "samples",
+    "span",
     "streamfl_rate",
 ]
 
@@ -181,8 +182,14 @@ def _count(bus: Bus, topic: str) -> int:
 
 def _rate(bus: Bus, topic: str) -> float:
     """Records a second from the first record's time to the last one's: joining the group and starting up are
-    left out. Kafka's times are whole milliseconds, and the records of one step share one."""
-    times = np.sort([record.timestamp for record in bus.read(topic)])
+    left out."""
+    times = [record.timestamp for record in bus.read(topic)]
     if len(times) != SAMPLES:
         raise RuntimeError(f"{topic} has {len(times)} records, not {SAMPLES}: something was lost or doubled")
-    return (len(times) - 1) / max(float(times[-1] - times[0]), 0.001)
+    return (len(times) - 1) / span(times)
+
+
+def span(times: Sequence[float]) -> float:
+    """Seconds from the first time to the last one. Kafka's times are whole milliseconds, and the records of
+    one step share one: no span counts as shorter."""
+    return max(max(times) - min(times), 0.001)

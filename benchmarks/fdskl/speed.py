@@ -238,7 +238,7 @@ def _bare_rate(address: str, bus: Bus) -> float:
     producer.close()
     found = [(record.timestamp, len(record.value or b"") // (4 * FEATURES)) for record in bus.read("numbers")]
     # What the first record holds was computed before it.
-    return (sum(rows for _, rows in found) - found[0][1]) / (found[-1][0] - found[0][0])
+    return (sum(rows for _, rows in found) - found[0][1]) / end_to_end.span([at for at, _ in found])
 
 
 def _federation_rate(url: str, bus: Bus) -> float:
@@ -267,7 +267,7 @@ def _federation_rate(url: str, bus: Bus) -> float:
         wait(learnt, "a model was learnt")
         _write(bus, range(COUNTED), "counted", ("bank", "shop"))
         wait(lambda: len(predicted("counted")) >= COUNTED, "every entity was predicted")
-    times = np.sort([at for at, _ in predicted("counted")])
+    times = [at for at, _ in predicted("counted")]
     if len(times) != COUNTED:
         raise RuntimeError(f"{len(times)} predictions were made of {COUNTED} entities")
-    return (COUNTED - 1) / float(times[-1] - times[0])
+    return (COUNTED - 1) / end_to_end.span(times)
