@@ -90,7 +90,7 @@ class CommitLaws:
             records_of(session, 2)
             assert bus.committed(group) == {}
             session.commit(Step({(samples, 0): 2}))
-        assert bus.committed(group) == {(samples, 0): 2}
+        eventually(lambda: bus.committed(group), {(samples, 0): 2})
 
     def test_who_fell_silent_cannot_commit(self, bus: Bus) -> None:
         """Protects against two owners: a stalled worker's step on moved partitions is refused whole, and the
