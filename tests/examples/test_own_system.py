@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -59,6 +60,26 @@ def _run(site: Path, tmp_path: Path) -> Command:
 
 def environment(site: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)])}
+
+
+def test_it_says_no_more_than_its_page_counts() -> None:
+    """Protects authors of a system: what is derived for them does not become what they write."""
+    counted = re.search(r"(\d+) lines of code", (EXAMPLE / "README.md").read_text(encoding="utf-8"))
+    assert counted is not None
+    paths = sorted(EXAMPLE.rglob("*.py"))
+    assert sum(code_lines(path.read_text(encoding="utf-8")) for path in paths) == int(counted[1])
+
+
+def code_lines(source: str) -> int:
+    """Lines that are neither blank, nor a comment, nor of a docstring."""
+    texts = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is not ...
+    ]
+    of_texts = {line for node in texts for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    code = {number for number, line in enumerate(source.splitlines(), 1) if line.partition("#")[0].strip()}
+    return len(code - of_texts)
 
 
 def test_it_is_simulated_and_shown(run: Command, tmp_path: Path) -> None:
