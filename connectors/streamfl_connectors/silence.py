@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -35,12 +35,21 @@ class Silence:
 
     After an outage of the whole cluster the library may never fetch a partition again, without an error. It
     also reports nothing about a record that it cannot read.
+
+    slowed_down: whether the cluster has delayed the library's requests lately, as a quota asks of it: then
+    records come late.
     """
 
-    def __init__(self, cluster: ReadableCluster) -> None:
+    def __init__(self, cluster: ReadableCluster, slowed_down: Callable[[], bool]) -> None:
         self._cluster = cluster
+        self._slowed_down = slowed_down
         self._behind: dict[TopicPartition, int] = {}
         self._next = time.monotonic() + cluster.connect_timeout
+
+    def forget(self, places: Iterable[TopicPartition]) -> None:
+        """Nothing is expected of these partitions for now, because the caller pauses them."""
+        for place in places:
+            self._behind.pop(place, None)
 
     def check(self, positions: Mapping[TopicPartition, int]) -> None:
         """Check whether a partition does not move although records are there. Call it when the library has no
@@ -53,6 +62,8 @@ class Silence:
             return
         self._next = time.monotonic() + self._cluster.connect_timeout
         before, self._behind = self._behind, {}
+        if self._slowed_down():
+            return
         with suppress(BusUnavailable, ConfigurationError):
             ends = self._cluster.ends(positions, END_SECONDS)
             self._behind = {

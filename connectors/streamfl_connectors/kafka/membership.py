@@ -21,6 +21,7 @@ from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
 from streamfl_connectors.positions import Beginnings, Positions, no_offset
 from streamfl_connectors.reading import Logs
 from streamfl_connectors.silence import Silence
+from streamfl_connectors.throttling import Throttling
 
 __all__ = ["KafkaMembership"]
 
@@ -57,7 +58,8 @@ class KafkaMembership:
         self.group: Any = None
         self._alone_since: float | None = None
         self._fetches = PendingFetches(cluster.connect_timeout)
-        self._silence = Silence(logs)
+        self._throttling = Throttling()
+        self._silence = Silence(logs, self._throttling.lately)
         self._assignor = CoPartitionAssignor()
         self.consumer = cluster.make(
             KafkaConsumer,
@@ -113,12 +115,13 @@ class KafkaMembership:
         self._note_moves(batches, polled)
         if coordinator.rejoining:
             # Nothing is read during a join, and that is no fault.
-            self._silence = Silence(self._logs)
+            self._silence = Silence(self._logs, self._throttling.lately)
         elif not batches:
-            still = {KafkaPartition(*place) for place in self.positions.now} - self.consumer.paused()
-            self._silence.check(
-                {(one.topic, one.partition): self.positions.now[one.topic, one.partition] for one in still}
-            )
+            library = self.consumer._client
+            if any(library.throttle_delay(broker.node_id) for broker in library.cluster.brokers()):
+                self._throttling.note()
+            now, paused = self.positions.now, self.consumer.paused()
+            self._silence.check({one: now[one] for one in now if KafkaPartition(*one) not in paused})
         for place, own in self._library_positions().items():
             self.positions.now[place] = own.offset
             self.positions.came(place, own.leader_epoch, polled)
@@ -202,6 +205,7 @@ class KafkaMembership:
     def pause(self, places: Iterable[TopicPartition]) -> None:
         """Bring no records of exactly these partitions until the next call."""
         self._paused = set(places)
+        self._silence.forget(self._paused)
 
     def unread(self) -> dict[TopicPartition, int]:
         """Records after the position of each partition whose end the last fetch reported."""

@@ -25,6 +25,7 @@ from streamfl_connectors.librdkafka.failures import UNREADABLE, told
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs, record_of, unreadable
 from streamfl_connectors.positions import Beginnings, Positions, no_offset
 from streamfl_connectors.silence import Silence
+from streamfl_connectors.throttling import Throttling
 
 __all__ = ["LibrdkafkaMembership"]
 
@@ -68,12 +69,14 @@ class LibrdkafkaMembership:
         # The group's metadata as of the last poll; None for a member that was put out.
         self.group: Any = None
         self._refreshed = float("-inf")
-        self._silence = Silence(logs)
+        throttling = Throttling()
+        self._silence = Silence(logs, throttling.lately)
         self._unreadable: Unreadable | None = None
         self.consumer: Consumer = cluster.make(
             Consumer,
             **{
                 "group.id": subscription.group,
+                "throttle_cb": throttling.note,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
@@ -215,6 +218,7 @@ class LibrdkafkaMembership:
     def pause(self, places: Iterable[Place]) -> None:
         """Bring no records of exactly these partitions until the next call."""
         self._paused = set(places)
+        self._silence.forget(self._paused)
 
     def unread(self) -> dict[Place, int]:
         """Records after the position of each partition whose end the last fetch reported."""
