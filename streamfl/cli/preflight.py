@@ -10,9 +10,10 @@ from typing import Any
 
 from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
 from streamfl.contract.role import TopicSpec
+from streamfl.contract.system import installed_systems
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, TopicState, connect
-from streamfl.runtime.kinds import find_kind, known_kinds
+from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.remembered_settings import stream_option
 from streamfl.terminal.words import counted
 
@@ -107,7 +108,9 @@ def namesakes(configured: Configured, bus: Bus) -> list[str]:
     """State topics of other systems' roles under the same federation.name: both would write to the same
     topics."""
     name = configured.settings.federation.name
-    others = [kind.name for kind in known_kinds().values() if kind.settings is not configured.kind.settings]
+    # Manifests name the roles. To load the roles would load every system into each worker.
+    own = configured.settings.role.kind
+    others = [kind for system in installed_systems() if own not in system.kinds for kind in system.kinds]
     found = bus.describe([f"{name}.{other}.state" for other in others])
     # A topic that this principal may not describe may not exist.
     return sorted(topic for topic, state in found.items() if state.error is None)

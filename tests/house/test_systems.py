@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import grimp
 import pytest
-from soak.subject import find_soaked
+from releases import Federation
+from soak.subject import find_soaked, soaked_systems
 
 from streamfl.contract.system import System, installed_systems, load, systems_with
 from streamfl.testing.proof import GROUP, installed_proofs
@@ -115,20 +117,25 @@ def test_nothing_outside_a_system_names_one() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("kind", [kind for system in OWN.values() for kind in system.kinds])
-def test_a_worker_loads_its_own_system_and_no_tools(kind: str) -> None:
+@pytest.mark.parametrize("name", soaked_systems())
+def test_a_worker_loads_its_own_system_and_no_tools(name: str, tmp_path: Path) -> None:
     """Protects production from simulation code, and a worker's start from loading systems that it does not
-    run, or scikit-learn, which takes as much memory as all the rest."""
+    run, or scikit-learn, which takes as much memory as all the rest. One member is enough: a system's kinds
+    of roles are in one module."""
+    with closing(Federation(name, tmp_path)) as federation:
+        member = next(iter(federation.files.values()))
     program = (
-        "import sys; import streamfl.cli.run; from streamfl.runtime.kinds import find_kind;"
-        f"find_kind({kind!r}); print('\\n'.join(sys.modules))"
+        "import sys; from streamfl.cli import main; from streamfl.runtime.worker import Worker;"
+        "Worker.run = lambda worker, stop: print('\\n'.join(sys.modules));"
+        f"sys.argv = ['streamfl', 'run', {str(member)!r}]; main()"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     loaded = ended.stdout.split()
+    assert f"{PACKAGES[name]}.roles" in loaded
     assert {"sklearn", "pandas", "scipy.stats"}.isdisjoint(loaded)
-    others = [package for name, package in PACKAGES.items() if kind not in OWN[name].kinds]
+    others = [package for other, package in PACKAGES.items() if other != name]
     left_alone = {"tools", "proof"}
     assert [
         module

@@ -22,10 +22,11 @@ from streamfl.cli.preflight import Configured
 from streamfl.cli.remembered_rows import CountedState
 from streamfl.configuration.settings import RoleSettings, load_settings
 from streamfl.contract.role import ConfigurationError, PeerError, Record, Role, TopicSpec
+from streamfl.contract.system import System, installed_systems
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion, decode_model
 from streamfl.records.input_watch import InputWatch
 from streamfl.runtime.bus import Bus, Outgoing
-from streamfl.runtime.kinds import build_worker, find_kind, known_kinds
+from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.tasks import POSITION_KEY, Tasks
 from streamfl.runtime.worker import Worker
@@ -836,9 +837,9 @@ def test_what_may_have_any_number_of_partitions_has_the_users(plant: Plant) -> N
 def test_one_name_for_two_federations_is_told(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects two teams with the same federation name: for one system the state reveals it, for two systems
     the topics."""
-    kinds = known_kinds()
-    other = replace(kinds["pofmkl-server"], name="another-role", settings=RoleSettings)
-    monkeypatch.setattr(preflight, "known_kinds", lambda: {**kinds, other.name: other})
+    other = System("another", "a system of somebody else's", ("another-role",), "another:ROLES")
+    systems = installed_systems()
+    monkeypatch.setattr(preflight, "installed_systems", lambda: (*systems, other))
     plant.run()
     plant.change('topic = "readings"', 'topic = "theirs"')
     plant.create()

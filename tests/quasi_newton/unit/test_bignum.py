@@ -31,8 +31,8 @@ WITHOUT = "import sys; sys.modules.update(gmpy2=None, phe=None);"
 
 
 def test_who_needs_no_encryption_needs_no_extra() -> None:
-    """Protects every other system, and `precision = "plain"`: `run` and `check` load all kinds of roles that
-    are installed."""
+    """Protects what lists all kinds of roles that are installed, as the reference does, and
+    `precision = "plain"`."""
     program = (
         f"{WITHOUT} from streamfl.runtime.kinds import known_kinds; known_kinds();"
         "import streamfl.quasi_newton.tools.direct, streamfl.quasi_newton.tools.keys;"
