@@ -235,45 +235,71 @@ class Federation:
         noted = -1
         # Polled records that wait for their commit are not visible here. They never wait longer than one
         # round of this loop.
-        while (standing := self._standing(last)) or len(self.history.lines) > noted:
+        while not self._is_done(last) or len(self.history.lines) > noted:
             if self.scheduler.now >= deadline:
-                raise CheckFailed(f"not done {PATIENCE:g} s after the last fault: {standing}")
+                raise CheckFailed(f"not done {PATIENCE:g} s after the last fault: {self._standing(last)}")
             noted = len(self.history.lines)
             self.scheduler.run(self.scheduler.now + LONGEST_GATHERING)
 
+    def _is_done(self, last: bool) -> bool:
+        """Whether every record was read by all members, and no role waits for a time. It is asked hundreds of
+        times in a run, so what costs most comes last: figures of a worker, and what is in the topics."""
+        return not (
+            self._busy()
+            or self._ticks()
+            or any(worker.role.waiting for worker in self._expected().values())
+            or any(self._unread_and_unowned())
+            or self.scenario.standing(self.bus, last)
+        )
+
     def _standing(self, last: bool) -> str:
-        """Describes what is not done yet. Empty: every record was read by all members, and no role waits for
-        a time."""
-        busy = [
+        """Describes what is not done yet."""
+        if busy := self._busy():
+            return f"{', '.join(busy)}: still at it"
+        unread, unowned = self._unread_and_unowned()
+        waits = {
+            f"{who} {what}": count
+            for who, worker in self._expected().items()
+            for what, count in worker.role.waiting.items()
+        }
+        return (
+            f"{self.scenario.standing(self.bus, last)}, {unowned} partitions without owner; waiting: "
+            f"{waits | unread}; ticks: {self._ticks()}"
+        )
+
+    def _expected(self) -> dict[str, Worker]:
+        """The workers that have to finish something, by process."""
+        return {who: worker for who, worker in sorted(self._workers.items()) if who not in self._lost}
+
+    def _busy(self) -> list[str]:
+        """The processes that are in the middle of something."""
+        return [
             process.name
             for process in self.scheduler.processes
             if not process.idle and process.name not in self._lost
         ]
-        if busy:
-            return f"{', '.join(busy)}: still at it"
-        workers = [(who, worker) for who, worker in sorted(self._workers.items()) if who not in self._lost]
+
+    def _ticks(self) -> list[str]:
+        """The processes whose role asks for a tick. The memory of learnt samples, by which late labels are
+        recognised, expires much later: such ticks do not count."""
+        soon = self.scheduler.now + PATIENCE
+        return [who for who, worker in self._expected().items() if _is_before(worker.role.wake_at, soon)]
+
+    def _unread_and_unowned(self) -> tuple[dict[str, int], int]:
+        """Numbers of unread records, by process, and the number of partitions that nobody has."""
         figures = [
             (who, figure)
-            for who, worker in workers
+            for who, worker in self._expected().items()
             for figure in worker.measure()
-            if not self._is_out_of_reach(figure)
+            if figure.name in (LAG, PARTITIONS) and not self._is_out_of_reach(figure)
         ]
-        waits = {
-            f"{who} {what}": count for who, worker in workers for what, count in worker.role.waiting.items()
+        unread = {
+            f"{who} {figure.name}": int(figure.value)
+            for who, figure in figures
+            if figure.name == LAG and figure.value
         }
-        behind = [(who, figure) for who, figure in figures if figure.name == LAG and figure.value]
-        waits |= {f"{who} {figure.name}": int(figure.value) for who, figure in behind}
-        unowned = self.scenario.tasks - int(
-            sum(figure.value for _, figure in figures if figure.name == PARTITIONS)
-        )
-        # The memory of learnt samples, by which late labels are recognised, expires much later. Such ticks do
-        # not count.
-        soon = self.scheduler.now + PATIENCE
-        ticks = [who for who, worker in workers if _is_before(worker.role.wake_at, soon)]
-        standing = self.scenario.standing(self.bus, last)
-        if not (standing or waits or ticks or unowned):
-            return ""
-        return f"{standing}, {unowned} partitions without owner; waiting: {waits}; ticks: {ticks}"
+        owned = sum(figure.value for _, figure in figures if figure.name == PARTITIONS)
+        return unread, self.scenario.tasks - int(owned)
 
     def _is_out_of_reach(self, figure: Measurement) -> bool:
         """Whether a figure is the lag of a partition that nobody can read."""
