@@ -13,6 +13,7 @@ import fcntl
 import gc
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -82,6 +83,7 @@ node.id=1
 controller.quorum.voters=1@127.0.0.1:9093
 listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093
 controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={data}
 """
 
@@ -187,11 +189,7 @@ class Broker:
             )
             text += "".join(f"{name}={value}\n" for name, value in self._properties.items())
             self._settings(node).write_text(text)
-            data = self._directory / f"data-{node}"
-            data.mkdir()
-            identity = f"version=1\ncluster.id={cluster}\nnode.id={node + 1}\ndirectory.id={_identifier()}\n"
-            (data / "meta.properties").write_text(identity)
-            shutil.copy(_bootstrap(libraries), data)
+            _storage(libraries, self._directory / f"data-{node}", cluster, node + 1)
         self.start()
         return self
 
@@ -376,25 +374,28 @@ def _archive(libraries: Path) -> Path:
     return archive
 
 
-def _bootstrap(libraries: Path) -> Path:
-    """The first records of a cluster's metadata, made once by Kafka's own tool. They are the same for all
-    clusters, and the tool takes a JVM of its own for each node: 1.2 s of processor time.
-    """
-    bootstrap = libraries / "bootstrap.checkpoint"
-    with (HOME / "bootstrap.lock").open("w") as lock, tempfile.TemporaryDirectory(dir=HOME) as folder:
+def _storage(libraries: Path, data: Path, cluster: str, node: int) -> None:
+    """A node's storage, as Kafka's own tool makes it. The tool takes a JVM of its own, 1.2 s of processor
+    time, so it is run once, and only identifiers differ."""
+    made = libraries / "storage"
+    with (HOME / "storage.lock").open("w") as lock, tempfile.TemporaryDirectory(dir=HOME) as folder:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not bootstrap.exists():
-            settings, data = Path(folder, "server.properties"), Path(folder, "data")
-            settings.write_text(FORMATTED.format(data=data))
+        if not made.exists():
+            settings, unfinished = Path(folder, "server.properties"), Path(folder, "data")
+            settings.write_text(FORMATTED.format(data=unfinished))
             tool = ["java", "-cp", f"{libraries}/*", "kafka.tools.StorageTool", "format", "-c", str(settings)]
             # One argument with "=": a separate identifier that begins with "-", as one in 64 does, would be
             # read as an option.
-            command = [*tool, f"--cluster-id={_identifier()}"]
+            command = [*tool, f"--cluster-id={cluster}"]
             said = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if said.returncode:
                 raise RuntimeError(f"the broker's storage could not be prepared: {said.stdout}")
-            (data / bootstrap.name).rename(bootstrap)
-    return bootstrap
+            unfinished.rename(made)
+    shutil.copytree(made, data)
+    text = (data / "meta.properties").read_text()
+    for key, value in {"cluster.id": cluster, "node.id": node, "directory.id": _identifier()}.items():
+        text = re.sub(f"^{key}=.*$", f"{key}={value}", text, flags=re.MULTILINE)
+    (data / "meta.properties").write_text(text)
 
 
 def _identifier() -> str:
