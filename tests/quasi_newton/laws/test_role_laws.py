@@ -62,14 +62,19 @@ def settings(name: str, hidden: bool) -> Any:
 
 
 @cache
-def heard(name: str, hidden: bool) -> list[tuple[float, list[Received]]]:
-    """All that a member hears in a small training."""
+def small_training(hidden: bool) -> ClosedLoop:
+    """A small training from its beginning to its end, for all members."""
     with made_up_files():
         loop = ClosedLoop({one: settings(one, hidden) for one in ("g", "h1", "c")})
     loop.write_table(84, 1, 1, missing=2)
     loop.settle()
     assert loop.rejections() == []
-    batches = loop.members[name].heard
+    return loop
+
+
+def heard(name: str, hidden: bool) -> list[tuple[float, list[Received]]]:
+    """All that a member hears in a small training."""
+    batches = small_training(hidden).members[name].heard
     assert len(batches) > 8
     return batches
 

@@ -31,14 +31,21 @@ def settings(name: str) -> Any:
 
 
 @cache
-def after_training(name: str) -> dict[bytes, bytes]:
-    """What a member remembers at the end of a small training, of entities but the last few."""
+def small_training() -> ClosedLoop:
+    """A small training from its beginning to its end, for all members."""
     loop = ClosedLoop({one: settings(one) for one in ("g", "h1", "c")})
     loop.write_table(64, 1, 1, missing=2)
     while loop.party("g").trained is None or loop.party("h1").trained is None:
         if not sum(loop.step(one) for one in ("g", "h1", "c")):
             loop.now += 5.0
     assert not loop.members["g"].role.counts.questions
+    return loop
+
+
+@cache
+def after_training(name: str) -> dict[bytes, bytes]:
+    """What a member remembers at the end of a small training, of entities but the last few."""
+    loop = small_training()
     return {
         key: value
         for key, value in loop.members[name].state.items()
