@@ -306,7 +306,7 @@ def shared(make: Callable[[], Broker], folder: Path) -> Iterator[Broker]:
     """One cluster for all processes that name this folder. The process that started it waits for the others
     and then stops it.
 
-    An idle broker takes 3% of a processor. Only the process that started it may halt it.
+    An idle broker takes 1% of a processor. Only the process that started it may halt it.
     """
     folder.mkdir(exist_ok=True)
     place = folder / "place.json"

@@ -1,13 +1,15 @@
-"""The command ``streamfl`` in the test's own process."""
+"""The command ``streamfl`` in the test's own process. To start a process takes longer than most commands."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamfl.cli import main
+from streamfl.cli.topics import topics
 
 
 def run_command(
@@ -22,3 +24,12 @@ def run_command(
     except SystemExit as ended:
         code = ended.code or 0
     return int(code), *capture.readouterr()
+
+
+def make_topics(config: Path, partitions: int | None = None, kind: str | None = None) -> None:
+    """Make the topics of a settings file's role, the user's own included. kind: another role than the
+    file's."""
+    with pytest.MonkeyPatch.context() as patch:
+        if kind is not None:
+            patch.setenv("STREAMFL_ROLE__KIND", kind)
+        topics(config, create_inputs=True, partitions=partitions)

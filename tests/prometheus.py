@@ -100,12 +100,12 @@ def running_prometheus(
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The output of promtool. It makes much garbage and lives for seconds: collecting it seldom saves a fifth
-    of the time."""
+    of the processor time, and one thread of the rest a fourteenth."""
     return subprocess.run(
         [_program("promtool"), *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "GOGC": "800"},
+        env={**os.environ, "GOGC": "800", "GOMAXPROCS": "1"},
     )
 
 

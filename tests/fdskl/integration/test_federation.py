@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import pytest
 from broker import Broker
+from command_line import make_topics
 from identities import Keys
 
 from streamfl.fdskl.messages import PARTIAL_SUM, ROUND, TURN, PartialSum, Round, Turn
@@ -91,9 +92,7 @@ class Federation:
                 )
             (folder / f"{party}.toml").write_text(text)
         for party in PARTIES:
-            self._call(
-                "topics", str(folder / f"{party}.toml"), "--create-inputs", "--partitions", str(PARTITIONS)
-            )
+            make_topics(folder / f"{party}.toml", PARTITIONS)
 
     def labels_of(self, party: str) -> str:
         """The topic of an active party's labels."""
@@ -131,13 +130,6 @@ class Federation:
                 f"{number} of {count} {what}; the processes said:\n{self.log()}"
             )
             time.sleep(0.5)
-
-    def _call(self, *words: str) -> str:
-        ended = subprocess.run(
-            self._line(*words), timeout=120, env=_environment(), capture_output=True, text=True
-        )
-        assert ended.returncode == 0, f"streamfl {' '.join(words)}: {ended.stderr}"
-        return ended.stdout
 
     def _line(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "streamfl", *words]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from broker import Broker
+from command_line import make_topics
 
 from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
@@ -174,8 +175,8 @@ class Deployment:
 def deployment(broker: Broker, tmp_path: Path) -> Iterator[Deployment]:
     """A federation on librdkafka, its topics made."""
     made = Deployment(tmp_path, f"kafka+librdkafka://{broker.address}", *stream(), "paper")
-    made.command("topics", "--create-inputs")
-    made.command("topics", "--create-inputs", kind="pofmkl-server")
+    make_topics(made.configuration)
+    make_topics(made.configuration, kind="pofmkl-server")
     yield made
     made.stop()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from broker import Broker
+from command_line import make_topics
 from pofmkl.integration.test_federation import Deployment
 
 from streamfl.pofmkl.messages import UPDATE
@@ -54,8 +55,8 @@ def deployment(request: pytest.FixtureRequest, broker: Broker, tmp_path: Path) -
     url = f"{request.param}://{broker.address}"
     made = Deployment(tmp_path, url, np.ones((2, 2)), np.array([-2.0, 2.0]), "default")
     made.configuration.write_text(CONFIGURATION.format(name=made.name, clients=CLIENTS, url=url))
-    made.command("topics", "--create-inputs")
-    made.command("topics", "--create-inputs", kind="pofmkl-server")
+    make_topics(made.configuration)
+    make_topics(made.configuration, kind="pofmkl-server")
     yield made
     made.stop()
 

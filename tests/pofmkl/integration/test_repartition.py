@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from broker import Broker
+from command_line import make_topics
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
@@ -118,7 +119,7 @@ class Plant:
         bus.create(
             [TopicSpec(f"{self.name}-{topic}", BEFORE, compacted=False) for topic in ("samples", "labels")]
         )
-        assert self.command("topics", "--create").wait(SECONDS) == 0
+        make_topics(self.config)
         write = self.writer()
         write("samples", named(1))
         return write

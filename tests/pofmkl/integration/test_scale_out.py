@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from broker import Broker
+from command_line import make_topics
 from pofmkl.integration.test_federation import CLIENTS, Deployment, check_predictions
 
 from streamfl.contract.role import TopicSpec
@@ -41,8 +42,8 @@ def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarra
         deployment.configuration.write_text(
             text.replace("[federation]\n", f"[federation]\nshards = {SHARDS}\n")
         )
-        deployment.command("topics", "--create-inputs", "--partitions", str(PARTITIONS))
-        deployment.command("topics", "--create-inputs", kind="pofmkl-server")
+        make_topics(deployment.configuration, PARTITIONS)
+        make_topics(deployment.configuration, kind="pofmkl-server")
         return deployment
 
     yield make

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from broker import free_ports
+from command_line import make_topics
 from prometheus import Prometheus, running_prometheus
 
 from streamfl.runtime.bus import Bus, Outgoing, connect
@@ -99,9 +100,7 @@ class Plant:
                 TIGHT if name == "tight" else ""
             )
             (folder / f"{member}.toml").write_text(text)
-            made = ("--create-inputs", "--partitions", "1") if kind == "client" else ("--create",)
-            line = [sys.executable, "-m", "streamfl", "topics", f"{member}.toml", *made]
-            subprocess.run(line, cwd=folder, check=True, capture_output=True)
+            make_topics(folder / f"{member}.toml", 1)
         self.bus: Bus = connect(f"sqlite://{folder}/bus.db")
         self._thread.start()
 

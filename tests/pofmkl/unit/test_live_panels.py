@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from broker import free_ports
+from command_line import make_topics
 from live.lines import Figures, wrong_lines
 from pofmkl.live_truth import EMPTY, CalmPlant, squared_errors, truths
 from prometheus import Prometheus, running_prometheus
@@ -98,8 +99,8 @@ class Plant:
         self.before_kills = math.nan, math.nan
         # What the panel of lag says while some partitions' worker is dead.
         self.orphaned: list[tuple[Any, float]] = []
-        self.command("topics", "client.toml", "--create-inputs", "--partitions", str(PARTITIONS))
-        self.command("topics", "server.toml", "--create")
+        make_topics(folder / "client.toml", PARTITIONS)
+        make_topics(folder / "server.toml")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.at_rest: CalmPlant
         self.prometheus: Prometheus

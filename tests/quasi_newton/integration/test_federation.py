@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from broker import Broker
+from command_line import make_topics
 from identities import Keys
 from quasi_newton.laws.closed_loop import start_of
 from quasi_newton.makers import problem
@@ -129,7 +130,7 @@ class Federation:
                     features=features,
                 )
             )
-            self.call("topics", str(folder / f"{member}.toml"), "--create-inputs")
+            make_topics(folder / f"{member}.toml")
 
     def settings(self, member: str) -> QuasiNewtonSettings:
         return load_settings(self._folder / f"{member}.toml", QuasiNewtonSettings)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from broker import Broker
+from command_line import make_topics
 
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.vafl.messages import EMBEDDING, REPLY
@@ -77,8 +78,7 @@ class Federation:
         for member, text in {"coordinator": COORDINATOR, **dict.fromkeys(PARTIES, PARTY)}.items():
             content = (SHARED + text).format(name=self.name, url=url, party=member)
             (folder / f"{member}.toml").write_text(content)
-            arguments = self._line("topics", member, "--create-inputs", "--partitions", str(PARTITIONS))
-            subprocess.run(arguments, check=True, timeout=120, env=self._environment(), capture_output=True)
+            make_topics(folder / f"{member}.toml", PARTITIONS)
 
     def start(self, member: str) -> subprocess.Popen[bytes]:
         log = (self._folder / f"{member}.log").open("ab")
