@@ -84,6 +84,11 @@ SYSTEM = System(
             "no entity has become known to all parties for window.patience_seconds",
             "check that records and labels come to the parties that the text names, under the same names",
         ),
+        "noisy_predictions": Reason(
+            "serving.mode is private, and predictions have more noise than the label's bounds are wide",
+            "compute predictions from <federation>.model where the columns are, or raise privacy.epsilon or "
+            "serving.share, or lower serving.predictions; `streamfl simulate` says what each would do",
+        ),
         "not_centred": Reason(
             "a party sends no means", "set its learning.intercept to true, or bring it to this release"
         ),

@@ -4,10 +4,12 @@ sampling, sketch, plans."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.seeding import rng_for
@@ -17,7 +19,7 @@ from streamfl.dp_frank_wolfe.learning.means import MeansPlan, plan_means
 from streamfl.dp_frank_wolfe.learning.selection import MARGINAL, TWO_ROUND, SelectionPlan, plan_selection
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
 from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, budget, claim, plan_fit
-from streamfl.dp_frank_wolfe.serving.partials import partial_variation
+from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, partial_variation
 from streamfl.encoding.wire import fingerprint
 
 __all__ = ["Public"]
@@ -140,6 +142,11 @@ class Public:
         if self.settings.serving.mode != "private":
             return math.inf
         return self.party_cost(party) * self._serving_share / self.settings.serving.predictions
+
+    def prediction_noise(self, weights: Mapping[str, NDArray[np.float64]]) -> float:
+        """Deviation of the noise in a prediction, in the label's own unit. weights: the model's, by party."""
+        plans = [PartialPlan.of(own, self.prediction_cost(party)) for party, own in weights.items()]
+        return self.settings.bounds.label_bound * math.hypot(*(plan.deviation for plan in plans))
 
     def quota(self, party: str) -> int:
         """N_k: most columns of a party with a weight."""

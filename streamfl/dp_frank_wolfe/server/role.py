@@ -344,7 +344,7 @@ class ServerTask(PartsTask):
         self._run.phase = GATHERING
         self._remember_run(self._run)
         self.liveness.end()
-        self.partials.model_is(self.window, intercept)
+        self.partials.model_is(self.window, intercept, self.estimator.weights)
         self.outbox.counts.models += 1
         self._begin_window_if_full()
         self._look_at_names()

@@ -46,6 +46,11 @@ class PartialPlan:
         """The part without noise. columns: of the entity, (columns,)."""
         return int(outputs(columns[np.newaxis], self.weights)[0])
 
+    @property
+    def deviation(self) -> float:
+        """Of the noise, in label bounds."""
+        return 0.0 if self.noise is None else math.ldexp(self.noise.deviation, -self.bits)
+
     def told(self, exact: int, bits: bytes) -> float:
         """The part as it is sent, in label bounds. bits: 16 uniform bytes, for the noise."""
         if self.noise is not None:

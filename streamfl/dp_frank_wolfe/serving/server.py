@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.public import Public
@@ -122,9 +124,10 @@ class Partials:
                 self._expire(next(iter(self._waiting)))
         return True
 
-    def model_is(self, version: int, intercept: float) -> None:
+    def model_is(self, version: int, intercept: float, weights: Mapping[str, NDArray[np.float64]]) -> None:
         """Takes a new model. Parts with older ones may be on their way. version, intercept: the model's, in
-        label bounds."""
+        label bounds. weights: by party."""
+        self._say_if_noisy(version, self._public.prediction_noise(weights))
         if self._public.settings.serving.mode != "off":
             self._intercepts[version] = intercept
             self._kept_intercepts.remember(version, intercept)
@@ -134,6 +137,15 @@ class Partials:
             self._kept_intercepts.forget(old)
         for place in [place for place in self._waiting if place[0] <= version - MODELS_KEPT]:
             self._expire(place)
+
+    def _say_if_noisy(self, version: int, noise: float) -> None:
+        bounds = self._public.settings.bounds
+        if noise > bounds.label_bound:
+            text = (
+                f"the noise in a prediction with model {version} has a deviation of {noise:.4g}, and labels "
+                f"lie within {bounds.label_bound:g} of {bounds.label_centre:g}"
+            )
+            self._outbox.notices.say("noisy_predictions", text)
 
     def pass_time(self, now: float) -> None:
         for place in overdue(self._waiting, PART_SECONDS, now):

@@ -27,6 +27,8 @@ class FitOutcome:
     on the clock. weights: by party. intercept: of the last model, in label bounds. trace: arrays by name.
     r2_draws: r2 of this and of other draws of noise, on the same rows; one without noise, none where r2 is
     None.
+    prediction_noise: deviation of the noise in a prediction that is served, in the label's own unit; 0
+    without noise. served_r2: r2 of such predictions. None without noise, or where r2 is None.
     alone, pooled: r2 of least squares without privacy, on each party's columns and on all.
     """
 
@@ -51,6 +53,8 @@ class FitOutcome:
     r2_draws: list[float]
     alone: dict[str, float | None]
     pooled: float | None
+    prediction_noise: float
+    served_r2: float | None
 
     def summary(self) -> dict[str, Any]:
         """Everything but arrays, ready for JSON. messages, bytes: between members."""
@@ -68,7 +72,7 @@ class FitOutcome:
             "iterations": self.iterations,
             "virtual_seconds": self.virtual_seconds,
             "intercept": self.intercept,
-            "not_private": ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled"],
+            "not_private": ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled", "served_r2"],
             "r2_draws": self.r2_draws,
             "alone": self.alone,
             "pooled": self.pooled,
@@ -85,4 +89,6 @@ class FitOutcome:
             "traffic": self.traffic,
             "parties": self.parties,
             "history": self.history,
+            "prediction_noise": self.prediction_noise,
+            "served_r2": self.served_r2,
         }

@@ -129,6 +129,11 @@ class _Fits:
     def r2(self, predicted: Floats) -> float | None:
         return r_squared(predicted, self.table.labels[self.rows])
 
+    def served_r2(self, noise: float) -> float | None:
+        """R^2 to expect of predictions with noise of this deviation. None without noise."""
+        r2 = self.r2(self.predicted)
+        return r2 - noise**2 / float(self.table.labels[self.rows].var()) if noise and r2 is not None else None
+
     def r2_draws(
         self, places: Mapping[str, ReleaseContext], draws: int, watch: Callable[[float], bool]
     ) -> Iterator[float]:
@@ -164,6 +169,7 @@ def _outcome(
 ) -> FitOutcome:
     settings, public, last = fits.settings, fits.public, fits.last
     weights, windows = last.messages.models, len(fits.fits)
+    noise = public.prediction_noise(weights)
     pooled, *alone = _without_privacy(settings, fits.table, fits.learnt, fits.rows)
     return FitOutcome(
         settings=settings,
@@ -190,6 +196,8 @@ def _outcome(
         r2_draws=r2_draws,
         alone=dict(zip(public.parties, alone, strict=True)),
         pooled=pooled,
+        prediction_noise=noise,
+        served_r2=fits.served_r2(noise),
     )
 
 

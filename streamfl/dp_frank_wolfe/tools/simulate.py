@@ -27,6 +27,10 @@ USELESS = (
     "Its noise is too much for so few rows: take more of them or a larger privacy.epsilon, or the best party "
     "alone"
 )
+TOO_NOISY = (
+    'serving.mode = "private" adds noise to each single prediction: compute predictions from '
+    "<federation>.model where the columns are, or raise privacy.epsilon or serving.share"
+)
 
 
 class _Members(DPFrankWolfeSettings):
@@ -74,6 +78,9 @@ def simulate(
         # R^2 is 1 minus this error. The labels' mean has an error of 1.
         error = 1 - math.fsum(outcome.r2_draws) / len(outcome.r2_draws)
         say_where_useless([(f"{outcome.summary()['r2_of']}, 1 - R^2", error, 1.0)], USELESS)
+    if outcome.served_r2 is not None:
+        served = "predictions with their noise, 1 - R^2"
+        say_where_useless([(served, 1 - outcome.served_r2, 1.0)], TOO_NOISY)
     figures = {**outcome.summary(), "dropped_rows": dealt.dropped}
     return report(asked, work, "Sparse model of", fit_rows(outcome), figures, outcome.trace)
 
@@ -90,6 +97,11 @@ def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:
         ("Columns", f"{columns:,} of {len(outcome.parties)} parties"),
         ("Estimator", summary["estimator"]),
         (f"R^2 of {summary['r2_of']} ({LABORATORY})", _explained(outcome)),
+        *(
+            []
+            if outcome.served_r2 is None
+            else [("The same of predictions with their noise (serving.mode)", _served(outcome))]
+        ),
         ("The same of the best party alone, without privacy", _alone(outcome)),
         (
             "The same of all columns in one place, without privacy",
@@ -120,6 +132,10 @@ def _explained(outcome: FitOutcome) -> str:
         f"{mean_and_deviation(outcome.r2_draws)}, mean and deviation of {len(outcome.r2_draws)} draws; this "
         f"one {outcome.r2:.3f}"
     )
+
+
+def _served(outcome: FitOutcome) -> str:
+    return f"{outcome.served_r2:.3f}; the noise has a deviation of {outcome.prediction_noise:.4g}"
 
 
 def _alone(outcome: FitOutcome) -> str:

@@ -112,6 +112,22 @@ def test_private_predictions_are_charged_before_they_are_sent(tmp_path: Path) ->
     assert all(one["private"] for one in published)
 
 
+def test_predictions_have_the_noise_that_is_told(tmp_path: Path) -> None:
+    """Protects who reads predictions: the server says when noise hides what they are to tell, and how much
+    noise `simulate` promises is how much they have."""
+    loop = with_model(tmp_path, serving={"mode": "private"}, bounds={"label_bound": 4.0})
+    outputs = shown(loop, names_of(300, 500))
+    found = {one["entity"]: one["prediction"] for one in loop.published("predictions")}
+    assert found.keys() == outputs.keys()
+    told = loop.public.prediction_noise(loop.models())
+    noise = np.std([found[name] - 4.0 * output for name, output in outputs.items()])
+    assert noise == pytest.approx(told, rel=0.15)
+    (notice,) = loop.members[SERVER_MEMBER].role.notices()
+    assert notice.reason == "noisy_predictions"
+    assert f"{told:.4g}" in notice.text
+    assert told > 4.0
+
+
 def test_a_record_that_comes_again_costs_a_prediction_and_changes_none(tmp_path: Path) -> None:
     """Protects the claim, and who reads what a repeated record does: each release is charged, and the first
     part is used."""

@@ -81,7 +81,16 @@ def test_a_private_run_says_what_it_cost_and_what_is_not_private(line: Line) -> 
     found = line.json(**PRIVATE)
     assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
     assert found["epsilon_spent"] == pytest.approx(2.0, abs=1e-3)
-    assert found["not_private"] == ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled"]
+    assert found["not_private"] == [
+        "r2",
+        "objective",
+        "gap",
+        "history",
+        "r2_draws",
+        "alone",
+        "pooled",
+        "served_r2",
+    ]
     # A mean of each column, and of the label by each party; signed indices; sketches.
     assert (
         12 + 3 * ITERATIONS < found["uplink_numbers"] <= found["uplink_most"] == 12 + 3 * ITERATIONS + 3 * 8
@@ -340,6 +349,21 @@ def test_serving_without_noise_is_told(line: Line) -> None:
     """Protects a reader from an epsilon that does not cover what is served."""
     told = line(more='[serving]\nmode = "exact"', insecure=False, **PRIVATE)[1]
     assert "predictions are not covered" in told
+
+
+def test_what_noise_leaves_of_predictions_is_told(line: Line) -> None:
+    """Protects who turns serving on because the model is good: each single prediction has noise of its own,
+    which R^2 of the model leaves out."""
+    served = {**PRIVATE, "more": '[serving]\nmode = "private"'}
+    found = line.json(**served)
+    spread = line.frame["y"][WINDOW:].var(ddof=0)
+    assert found["served_r2"] == pytest.approx(found["r2"] - found["prediction_noise"] ** 2 / spread)
+    assert "served_r2" in found["not_private"]
+    _, out, error = line(**served)
+    assert f"the noise has a deviation of {found['prediction_noise']:.4g}" in out
+    assert "predictions with their noise" in error
+    unserved = line.json(**PRIVATE)
+    assert (unserved["served_r2"], unserved["prediction_noise"]) == (None, 0.0)
 
 
 def test_a_model_that_is_worse_than_the_mean_is_told(line: Line) -> None:
