@@ -63,6 +63,11 @@ class Due:
         return 0 if self._model.version else max(0, self.missing)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no entity and no label has come to the partition."""
+        return not (self._model.version or self._standardisation.seen or self._labelled.fresh)
+
+    @property
     def awaited(self) -> str | None:
         """What the first model waits for, and how much of it is there; None once there is one."""
         if self._model.version:

@@ -99,6 +99,11 @@ class WorkerPartition(PartsTask):
         )
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no entity has come to it."""
+        return not self.standardisation.seen
+
+    @property
     def awaited(self) -> str | None:
         """What the columns' scale waits for, and how much of it is there; None once it is known."""
         seen, wanted = self.standardisation.seen, self._settings.standardisation.first_entities

@@ -21,6 +21,7 @@ from streamfl.fdskl.worker.given import PartyGiven
 from streamfl.fdskl.worker.partition import WorkerPartition
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
+from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.label_pause import LabelPause
 from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.roles.task_role import TaskRole
@@ -99,9 +100,9 @@ class FdsklWorker(TaskRole[WorkerPartition]):
 
     @property
     def backlog(self) -> str | None:
-        told = [active.catch_up.told or active.due.awaited for active in self._actives.values()]
-        if not self.settings.is_active:
-            told = [task.awaited for task in self._tasks.values()]
+        told = [active.catch_up.told for active in self._actives.values()]
+        dues = {partition: active.due for partition, active in self._actives.items()}
+        told.append(first_awaited(dues if self.settings.is_active else self._tasks))
         late = self._reply_deadline.waits_for(self._owing)
         return next((one for one in [late, *told, self._label_pause.told] if one is not None), None)
 

@@ -70,6 +70,11 @@ class CoordinatorPartition:
         return CoordinatorSnapshot(self.entities.names, self.entities.awaited)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no entity waits in it and nothing was learnt."""
+        return self.awaited is not None and not len(self.entities)
+
+    @property
     def awaited(self) -> str | None:
         """Why nothing was learnt yet, with the entities that lack a label or embeddings; None once something
         was learnt."""

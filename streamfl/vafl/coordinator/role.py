@@ -34,6 +34,7 @@ from streamfl.contract.role import (
 )
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.labels import Label
+from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.label_pause import LabelPause
 from streamfl.roles.task_role import TaskRole
 from streamfl.state.clock_guard import time_written
@@ -98,8 +99,8 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
 
     @property
     def backlog(self) -> str | None:
-        unlearnt = () if self._figures.learnt else self._tasks.values()
-        told = [self._watch.late, *(task.awaited for task in unlearnt), self._label_pause.told]
+        unlearnt = None if self._figures.learnt else first_awaited(self._tasks)
+        told = [self._watch.late, unlearnt, self._label_pause.told]
         return next((one for one in told if one is not None), None)
 
     @property

@@ -103,6 +103,11 @@ class PartyPartition:
         return 0 if self.life.steps else max(0, self.model.wanted - self.model.gathered)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no sample has come to it that is remembered, and no step was taken."""
+        return not (self.life.steps or len(self.in_flight) or len(self.waiting) or self.model.gathered)
+
+    @property
     def awaited(self) -> str | None:
         """The gradients that the first step waits for, as text; None once a step was taken."""
         if self.life.steps:

@@ -16,6 +16,7 @@ from streamfl.contract.role import Headers, Measurement, PeerError, Received, Re
 from streamfl.encoding.wire import VERSION
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.samples import Sample
+from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.roles.task_role import TaskRole
 from streamfl.vafl.config import VaflSettings
@@ -90,7 +91,7 @@ class VaflParty(TaskRole[PartyPartition]):
     def backlog(self) -> str | None:
         told = [self._reply_deadline.waits_for(lambda: ["gradients of the coordinator"])]
         told += [task.catch_up.told(len(task.waiting)) for task in self._tasks.values()]
-        told += [task.awaited for task in self._tasks.values()]
+        told.append(first_awaited(self._tasks))
         return next((one for one in told if one is not None), None)
 
     def unread(self, records: Mapping[int, Mapping[str, int]]) -> None:

@@ -166,6 +166,10 @@ def test_what_the_first_model_waits_for_is_said() -> None:
     assert found.held.model.version
     assert (active.backlog, passive.backlog) == (None, None)
     assert {one.name: one.value for one in active.measure()}["missing_entities"] == 0
+    # No key leads to another partition: it says nothing of the federation.
+    for role in (active, passive):
+        role.open(1)
+    assert (active.backlog, passive.backlog) == (None, None)
 
 
 def test_a_party_that_is_away_is_named() -> None:

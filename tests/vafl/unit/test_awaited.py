@@ -7,6 +7,8 @@ from typing import Any
 from vafl.makers import Steps
 from vafl.unit.test_conversations import PARTIES, Coordinator, Party, figures
 
+from streamfl.contract.role import Received, Record
+from streamfl.records.samples import Sample
 from streamfl.simulation.system_tools import what_learning_waits_for
 
 
@@ -74,3 +76,31 @@ def test_a_coordinator_says_since_when_no_label_has_come() -> None:
     assert coordinator.role.trouble is None
     coordinator.labelled("e250", 1.0, now=300.0)
     assert coordinator.role.backlog is None
+
+
+def test_a_partition_that_no_entity_comes_to_does_not_say_that_nothing_is_learnt() -> None:
+    """Protects the operator: no key led to partitions 1 and 2, so a party that learnt in partition 0 said for
+    ever that it knew no entity with a gradient, and after a restart the coordinator that it had learnt from
+    none."""
+    coordinator, party = Coordinator(quorum=1), Party(steps=Steps("sgd", 1.0, 1))
+    for role in (coordinator.role, party.role):
+        role.open(1)
+        role.open(2)
+        assert str(role.backlog).startswith("partition 0 ")
+    party.sees("e")
+    party.answered("e", 1, 1.0)
+    coordinator.hears("bank", "e", 1.0, version=3)
+    assert (coordinator.role.backlog, party.role.backlog) == (None, None)
+    assert standing(coordinator.role) == standing(party.role) == []
+
+
+def test_a_partition_that_has_not_learnt_is_named_beside_others_that_have() -> None:
+    """Protects the operator of several partitions: which of them predicts by a model that has learnt
+    nothing."""
+    party = Party(steps=Steps("sgd", 1.0, 1))
+    party.sees("e")
+    party.answered("e", 1, 1.0)
+    party.role.open(1)
+    sample = Sample("other", "s", (1.0,), None)
+    party.role.receive([Received("samples", sample, Record("samples", 1, 0, b"other", b""))], 0.0)
+    assert str(party.role.backlog).startswith("partition 1 knows 0 of 1 entities with a gradient")
