@@ -41,8 +41,8 @@ from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["GuestScoring"]
 
-# Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answers no
-# more for this version.
+# Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answered no
+# more for this version; it is asked again after alignment.patience_seconds, because it may allow more since.
 IDLE, ASKED, CHOSEN, SHUT = range(4)
 # A session takes a third of a millisecond of the guest's processor for each entity that it asks about. With
 # this pause it takes a sixth of a processor at most, however many entities are never common.
@@ -116,6 +116,16 @@ class GuestScoring(Scoring):
             return None
         most = max(len(self.scores.open(self._hosts.index(host))) for host in asked)
         return f"waits for {', '.join(asked)} to answer a question: {most:,} entities have no points yet"
+
+    @property
+    def trouble(self) -> str | None:
+        shut = [host for host in self._hosts if self._sessions[host].phase == SHUT]
+        if not shut or not self._ready():
+            return None
+        return (
+            f"{', '.join(shut)} answers no questions about model {self._sessions[shut[0]].version}, having "
+            "answered for scoring.versions of them: no further entity is scored until that host allows more"
+        )
 
     def set_back(self, now: float) -> None:
         for host, session in self._sessions.items():
@@ -218,11 +228,7 @@ class GuestScoring(Scoring):
             session.phase = SHUT
             self._sought[host].clear()
             self._remember(host)
-            self._party.outbox.notices.say(
-                "closed",
-                f"{host} answers no questions about model {session.version}: it has answered for "
-                "scoring.versions of them",
-            )
+            self._party.outbox.notices.say("closed", self.trouble)
 
     def _take_found(self, host: str, found: ScoringAnswer) -> None:
         names = self._names(host)
@@ -287,8 +293,10 @@ class GuestScoring(Scoring):
         if session.phase == ASKED:
             return session.since + settings.alignment.patience_seconds
         entities = len(self.scores.open(self._hosts.index(host)))
-        if session.phase != IDLE or not entities:
+        if session.phase == CHOSEN or not entities:
             return None
+        if session.phase == SHUT:
+            return session.since + settings.alignment.patience_seconds
         wait = max(settings.scoring.interval_seconds, SECONDS_AN_ENTITY * entities)
         if self._party.table.latest < session.since:
             wait *= 2 ** min(session.fruitless, MOST_DOUBLINGS)

@@ -264,6 +264,27 @@ def test_the_budget_of_versions_is_kept() -> None:
     assert guest.waiting == {}
 
 
+def test_a_guest_whom_a_host_answers_no_more_is_red_until_the_host_allows_more() -> None:
+    """Protects whoever waits for scores: no further entity had any, and the guest that publishes them was
+    ready. Raising scoring.versions, as the notice says, had no effect before the next training."""
+    loop = scored(1, scoring={"versions": 1})
+    guest, host = loop.members["g"], loop.members["h1"]
+    before = len(predictions(loop))
+    new_version(loop, 2)
+    loop.settle()
+    assert len(predictions(loop)) == before
+    for _ in range(2):
+        assert "h1 answers no questions about model 2" in str(guest.role.trouble)
+        loop.restart("g")
+    scoring = host.settings.scoring.model_copy(update={"versions": 2})
+    host.settings = host.settings.model_copy(update={"scoring": scoring})
+    loop.restart("h1")
+    loop.now += guest.settings.alignment.patience_seconds
+    loop.settle()
+    assert (guest.role.trouble, host.role.trouble) == (None, None)
+    assert len(predictions(loop)) == 2 * before
+
+
 def test_names_never_show(loops: dict[int, ClosedLoop]) -> None:
     """Protects who is a customer: no name is on the wire, sealed or not, and a predicted one is common to all
     parties."""
