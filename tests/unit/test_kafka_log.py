@@ -57,3 +57,18 @@ def test_everything_is_there_for_who_asks_for_it(caplog: pytest.LogCaptureFixtur
     for name, text in HARMLESS:
         logging.getLogger(name).warning(text)
     assert len(caplog.records) == len(HARMLESS)
+
+
+@pytest.mark.parametrize(("raised", "reaches"), [("Invalid file descriptor: -1", False), ("no memory", True)])
+def test_a_closed_connection_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture, raised: str, reaches: bool
+) -> None:
+    """Protects an operator whose worker ends for a missing right: a traceback of the library stood before the
+    line that names the right."""
+    quieten()
+    caplog.set_level(logging.WARNING, "kafka")
+    try:
+        raise ValueError(raised)
+    except ValueError:
+        logging.getLogger("kafka.net.selector").exception("Unhandled exception in task <Task>:")
+    assert bool(caplog.records) == reaches

@@ -181,6 +181,8 @@ PUT_RIGHT = (
     ("kafka.coordinator.heartbeat", "local member_id was not recognized"),
     # The machine was busy for a tenth of a second.
     ("kafka.net.selector", "blocking the event loop"),
+    # A connection was closed just before its next bytes were to be waited for.
+    ("kafka.net.selector", "Invalid file descriptor: -1"),
 )
 
 
@@ -193,7 +195,8 @@ class _PutRight(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         wanted = logging.getLogger("streamfl").isEnabledFor(logging.DEBUG)
-        return wanted or not any(text in record.getMessage() for text in self._texts)
+        raised = str(record.exc_info[1]) if record.exc_info else ""
+        return wanted or not any(text in record.getMessage() or text in raised for text in self._texts)
 
 
 _FILTERS = {name: _PutRight(name) for name, _ in PUT_RIGHT}
