@@ -59,9 +59,15 @@ def test_everything_is_there_for_who_asks_for_it(caplog: pytest.LogCaptureFixtur
     assert len(caplog.records) == len(HARMLESS)
 
 
-@pytest.mark.parametrize(("raised", "reaches"), [("Invalid file descriptor: -1", False), ("no memory", True)])
+@pytest.mark.parametrize(
+    ("text", "raised", "reaches"),
+    [
+        ("Unhandled exception in task <One>:", "Invalid file descriptor: -1", False),
+        ("Unhandled exception in task <Other>:", "no memory", True),
+    ],
+)
 def test_a_closed_connection_leaves_no_traceback(
-    caplog: pytest.LogCaptureFixture, raised: str, reaches: bool
+    caplog: pytest.LogCaptureFixture, text: str, raised: str, reaches: bool
 ) -> None:
     """Protects an operator whose worker ends for a missing right: a traceback of the library stood before the
     line that names the right."""
@@ -70,5 +76,5 @@ def test_a_closed_connection_leaves_no_traceback(
     try:
         raise ValueError(raised)
     except ValueError:
-        logging.getLogger("kafka.net.selector").exception("Unhandled exception in task <Task>:")
+        logging.getLogger("kafka.net.selector").exception(text)
     assert bool(caplog.records) == reaches
