@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,12 @@ from broker import Broker
 from kafka import KafkaAdminClient
 from kafka.admin import (
     ACL,
+    ACLFilter,
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
     ResourcePattern,
+    ResourcePatternFilter,
     ResourceType,
 )
 from streamfl_connectors.kafka.bus import KafkaBus
@@ -114,6 +117,36 @@ def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(
         assert session.committed(samples, 0) == 1
         session.close()
     finally:
+        worker.close()
+
+
+def test_only_the_input_that_may_not_be_read_any_more_is_named(secured: Broker, admin: KafkaBus) -> None:
+    """Protects the operator of a worker with several inputs: the cluster refuses their offsets together and
+    names none, so the worker named them all, also those whose rights were there."""
+    run = uuid.uuid4().hex[:12]
+    kept, taken, group = f"kept-{run}", f"taken-{run}", f"group-{run}"
+    admin.create([TopicSpec(kept, 1, False), TopicSpec(taken, 1, False)])
+    allow(secured, ResourceType.TOPIC, kept, ACLOperation.READ)
+    allow(secured, ResourceType.TOPIC, taken, ACLOperation.READ)
+    allow(secured, ResourceType.TRANSACTIONAL_ID, f"{group}:", ACLOperation.WRITE)
+    allow(secured, ResourceType.GROUP, group, ACLOperation.READ)
+    worker = KafkaBus(secured.url, options(WORKER, PASSWORDS[WORKER]))
+    session = worker.session(Subscription(group, (kept, taken)))
+    try:
+        admin.write([Outgoing(kept, None, b"a"), Outgoing(taken, None, b"a")])
+        _poll_record(session)
+        one = ResourcePatternFilter(ResourceType.TOPIC, taken, ACLResourcePatternType.PREFIXED)
+        client = KafkaAdminClient(bootstrap_servers=secured.address, **secured.options)
+        anything = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, one)
+        client.delete_acls([anything])
+        while client.describe_acls(anything)[0]:
+            time.sleep(0.05)
+        client.close()
+        with pytest.raises(ConfigurationError, match=rf"on topic '{taken}'") as caught:
+            session.commit(Step({(kept, 0): 1, (taken, 0): 1}, []))
+        assert kept not in str(caught.value)
+    finally:
+        session.close()
         worker.close()
 
 

@@ -16,7 +16,7 @@ from streamfl_connectors.kafka.failures import named
 from streamfl_connectors.kafka.membership import KafkaMembership, library_offsets
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 from streamfl_connectors.kafka.sending import publish
-from streamfl_connectors.topics import Topics
+from streamfl_connectors.kafka.topics import KafkaTopics
 
 __all__ = ["KafkaCommits"]
 
@@ -30,7 +30,7 @@ class KafkaCommits:
     transactional_id: the name by which the cluster fences earlier producers; None: without transactions.
     """
 
-    def __init__(self, cluster: KafkaCluster, topics: Topics, transactional_id: str | None) -> None:
+    def __init__(self, cluster: KafkaCluster, topics: KafkaTopics, transactional_id: str | None) -> None:
         self._cluster = cluster
         self._topics = topics
         self._transactional_id = transactional_id
@@ -98,7 +98,7 @@ class KafkaCommits:
             publish(producer, [*step.outputs, *step.changelog], limits, self._cluster.write_timeout)
             positions = {**({} if member is None else member.fence(step)), **step.positions}
             if member is not None and positions:
-                with named(topic for topic, _ in positions):
+                with named(lambda: self._topics.unreadable({topic for topic, _ in positions})):
                     complete(
                         producer,
                         transactions.send_offsets_to_transaction(library_offsets(positions), member.group),

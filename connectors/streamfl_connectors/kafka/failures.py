@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -144,15 +144,15 @@ def translated(doing: str, group: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def named(topics: Iterable[str]) -> Iterator[None]:
-    """If a right to a topic is refused and the library does not name the topic, names those that were asked
-    about."""
+def named(topics: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """If a right to a topic is refused and the library does not name the topic, names these. topics: called
+    only then."""
     try:
         yield
     except KafkaError as error:
         refused = kafka_errors.TopicAuthorizationFailedError
         if issubclass(kind_of(error), refused) and not (isinstance(error, refused) and error.args):
-            raise refused(set(topics)) from error
+            raise refused(set(topics())) from error
         raise
 
 

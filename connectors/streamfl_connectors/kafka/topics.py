@@ -11,7 +11,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, TopicSpec, TopicState
+from streamfl.runtime.rights import Right
 from streamfl_connectors.kafka.failures import needed, translated
+from streamfl_connectors.kafka.rights import missing
 from streamfl_connectors.topics import Topics, options_of
 
 __all__ = ["KafkaTopics"]
@@ -28,6 +30,12 @@ class KafkaTopics(Topics):
         super().__init__(largest)
         self._admin = admin
         self._patience = patience
+
+    def unreadable(self, topics: Iterable[str]) -> set[str]:
+        """Those that this principal may not read; all of them if the cluster does not tell."""
+        names = set(topics)
+        rights = [Right("", "topic", name, "literal", ("Read",)) for name in sorted(names)]
+        return {right.name for right in missing(self._admin, rights)} or names
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         """The topics that exist, by name; ``error`` and ``hidden`` say which right is missing.
