@@ -360,7 +360,11 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({f"phase{{{GUEST}}}": stays(3), f"iteration{{{GUEST}}}": "4x50 5x50 6x50 7x70"}),
         Told({f"phase{{{COORDINATOR}}}": stays(2), f"iteration{{{COORDINATOR}}}": stays(4)}),
     ),
-    "StreamflQuestionsUnanswered": once("abandoned_questions_total"),
+    "StreamflQuestionsUnanswered": (
+        Told({"abandoned_questions_total": "0x60 1x2 2x4 3x60"}, 69),
+        # A host that was away for two or three minutes.
+        Told({"abandoned_questions_total": "0x60 1x2 2x60"}),
+    ),
     "StreamflModelVersionsNearlySpent": (
         Told({"model_versions_left": "3x9 2x9 1x60"}, 20),
         Told({"model_versions_left": stays(1.2)}),

@@ -49,6 +49,10 @@ IDLE, ASKED, CHOSEN, SHUT = range(4)
 SECONDS_AN_ENTITY = 0.002
 # Most doublings of the wait before a question: it doubles while sessions find nothing and no entity comes.
 MOST_DOUBLINGS = 6
+# A question without an answer is asked anew: its topic may have lost it. The wait for the answer doubles each
+# time, because a host that is away has to answer all of them when it is back.
+ANSWER_SECONDS = 60.0
+MOST_LONGER_WAITS = 4
 PUBLISHED_AT_ONCE = 10_000
 
 
@@ -56,7 +60,7 @@ class _Session(msgspec.Struct, array_like=True):
     """The present session with one host.
 
     version: of the model. number: of the session, counted from 1 under the version. since: when the guest
-    asked. fruitless: sessions in a row that found nothing.
+    asked. fruitless: sessions in a row that found nothing, or were given up.
     """
 
     version: Count = 0
@@ -88,6 +92,8 @@ class GuestScoring(Scoring):
         # take a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         self._labels = Rhythm()
+        # When time first passed in this process.
+        self._awake_since: float | None = None
         self._pending_headers = PendingHeaders(party.parts, party.given.carry, settings.alignment.limit)
         party.table.on_forget = self._forget
 
@@ -137,14 +143,17 @@ class GuestScoring(Scoring):
         if self._labels.heard is None:
             # After a restart there are figures although no label may have come yet.
             self.label_came(now)
+        if self._awake_since is None or self._awake_since > now:
+            self._awake_since = now
         if not self._ready():
             return
         for host, session in self._sessions.items():
             due = self._due(host)
             if due is None or due > now:
                 continue
-            if session.phase == ASKED:
+            if session.phase in (ASKED, CHOSEN):
                 self._counts.abandoned_questions += 1
+                session.fruitless += 1
             self._ask(host, now)
         if self._may_calibrate():
             self._calibrate()
@@ -290,13 +299,19 @@ class GuestScoring(Scoring):
     def _due(self, host: str) -> float | None:
         """When the next question to a host is due; None if there is nothing to ask."""
         session, settings = self._sessions[host], self._settings
-        if session.phase == ASKED:
-            return session.since + settings.alignment.patience_seconds
+        patience = settings.alignment.patience_seconds
         entities = len(self.scores.open(self._hosts.index(host)))
-        if session.phase == CHOSEN or not entities:
+        if session.phase == ASKED:
+            wait = max(ANSWER_SECONDS, SECONDS_AN_ENTITY * entities)
+            return session.since + min(patience, wait * 2 ** min(session.fruitless, MOST_LONGER_WAITS))
+        if session.phase == CHOSEN:
+            # Of a version a host sends an entity's points once: those that only come late have to be read
+            # first, also after this guest was away.
+            return max(session.since, self._awake_since or 0.0) + patience
+        if not entities:
             return None
         if session.phase == SHUT:
-            return session.since + settings.alignment.patience_seconds
+            return session.since + patience
         wait = max(settings.scoring.interval_seconds, SECONDS_AN_ENTITY * entities)
         if self._party.table.latest < session.since:
             wait *= 2 ** min(session.fruitless, MOST_DOUBLINGS)

@@ -52,7 +52,8 @@ ALERTS = (
     ),
     Alert(
         "StreamflQuestionsUnanswered",
-        f"{increased(MemberCounts.abandoned_questions, 60)} > 0",
+        # A question is given up after a minute, two, four, and so on: a short absence is not worth an alert.
+        f"{increased(MemberCounts.abandoned_questions, 60)} > 2",
         0,
         "warning",
         "A host of {{ $labels.federation }} does not answer questions about scores.",

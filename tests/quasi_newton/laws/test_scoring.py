@@ -346,6 +346,79 @@ def test_an_answer_that_never_comes_is_asked_for_anew() -> None:
     assert loop.rejections() == []
 
 
+def lose(loop: ClosedLoop, name: str, topic: str, members: tuple[str, ...]) -> None:
+    """These members go on until the topic has a message for the named one, which is deleted unread."""
+    unread = loop.members[name].unread
+    while not any(one[0] == topic for one in unread):
+        if not sum(loop.step(member) for member in members):
+            loop.now += 5.0
+    kept = [one for one in unread if one[0] != topic]
+    unread.clear()
+    unread.extend(kept)
+
+
+def test_a_lost_question_is_asked_anew_within_minutes() -> None:
+    """Protects predictions: they were held for an hour, the default patience, when retention had deleted a
+    question. A host that stays away is asked ever more rarely."""
+    loop = scoring_federation(1)
+    guest = loop.members["g"]
+    lose(loop, "h1", "f.h1.questions", ("h1", "c", "g"))
+    lost_at = loop.now
+    while not predictions(loop):
+        if not sum(loop.step(name) for name in loop.members):
+            loop.now += 5.0
+    assert loop.now - lost_at <= 120
+    assert guest.role.counts.abandoned_questions == 1
+    loop.settle()
+    # A host that is away for a day and a half is not asked at the same pace.
+    before = guest.role.counts.questions
+    write_entity(loop, "new", {"g": [0.0, 0.0, 0.0], "h1": [0.0, 0.0, 0.0]})
+    end = loop.now + 129_600
+    while loop.now < end:
+        if not sum(loop.step(name) for name in ("g", "c")):
+            loop.now += 10.0
+    assert 36 <= guest.role.counts.questions - before <= 36 * 4
+    loop.settle()
+    assert any("new" in one.values() for one in predictions(loop))
+    assert loop.rejections() == []
+
+
+def in_second_half(loop: ClosedLoop) -> None:
+    """The guest has chosen entities, and waits for their points."""
+    while loop.members["g"].role.counts.questions == 0:
+        if not sum(loop.step(name) for name in ("h1", "c", "g")):
+            loop.now += 5.0
+    loop.step("h1")
+    loop.step("g")
+
+
+def test_a_session_that_lost_its_second_half_ends() -> None:
+    """Protects predictions from waiting for ever when the guest's choice was deleted unread."""
+    loop = scoring_federation(1)
+    in_second_half(loop)
+    assert loop.members["h1"].unread
+    loop.members["h1"].unread.clear()
+    loop.now += 3_600
+    loop.settle()
+    assert loop.members["g"].role.counts.abandoned_questions == 1
+    assert len(predictions(loop)) == 336
+
+
+def test_late_points_are_read_before_a_session_is_given_up() -> None:
+    """Protects scores: of a version a host sends points once. A guest that was away longer than its patience
+    reads those that came meanwhile."""
+    loop = scoring_federation(1)
+    in_second_half(loop)
+    loop.step("h1")
+    loop.now += 10_000
+    loop.restart("g")
+    loop.lose_tick("g")
+    loop.step("g", most=0)
+    loop.settle()
+    assert loop.members["g"].role.counts.abandoned_questions == 0
+    assert len(predictions(loop)) == 336
+
+
 def test_a_question_may_come_before_the_end_of_the_training() -> None:
     """The guest's first question may be read before the coordinator's last decision: it is kept, over a
     restart too."""
