@@ -94,7 +94,8 @@ class ConfigDraft:
         """Sections that the file has to have, or with a key that it is asked for."""
         for name, field_ in settings.model_fields.items():
             section = _section_of(settings, name)
-            if section is not None and (field_.is_required() or self._marked(section)):
+            asked = field_.is_required() or name in settings.needed_by(self._kind)
+            if section is not None and (asked or self._marked(section)):
                 yield name, section
 
     def _marked(self, section: type[BaseModel]) -> bool:

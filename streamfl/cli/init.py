@@ -300,14 +300,20 @@ def _settle(
     alone: the draft without the user's --set. ConfigurationError if the user's --set makes settings that
     cannot run.
     """
+    missing = [name for name in kind.settings.needed_by(kind.name) if name not in draft.sections]
     settings, wrong = _validated(draft, kind, config)
     # A mistake that is there without --set is left for the user to correct in the file; others come from
     # --set.
     if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
         raise ConfigurationError("\n".join(map(_with_option, own)))
-    if draft.to_fill_in(kind.settings):
+    asked = {one.partition(".")[0] for one in draft.to_fill_in(kind.settings)}
+    for name in missing:
+        draft.notes[name] = [f"`streamfl init` writes this section with {SECTIONS[name]}."]
+    if asked - {*missing}:
+        # Without these keys the others were not looked at.
         return None
-    draft.head += [f"{BEFORE} {_with_option(line)}" for line in wrong]
+    told = [line for line in wrong if not any(f"{name} is missing: " in line for name in missing)]
+    draft.head += [f"{BEFORE} {_with_option(line)}" for line in told]
     if settings is None or seen is None or "samples" not in draft.sections:
         return None
     reader = rekey_kind("samples") if "samples.assemble" in draft.sections else kind
@@ -340,7 +346,7 @@ def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[A
     for name in [one for one in draft.sections if one.split(".")[0] in unread]:
         draft.drop(name)
     # Parsed from the file's text, because a key may be in it twice.
-    content = GivenSettings(draft.content(kind.settings))
+    content = GivenSettings({name: keys for name, keys in draft.content(kind.settings).items() if keys})
     try:
         settings = load_settings(content, kind.settings)
         kind.build(settings)

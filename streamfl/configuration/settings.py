@@ -226,6 +226,11 @@ class RoleSettings(_Copied, BaseSettings):
     log: LogSection = Field(default_factory=LogSection)
     tracing: TracingSection = Field(default_factory=TracingSection)
 
+    @classmethod
+    def needed_by(cls, kind: str) -> list[str]:
+        """The sections that a role of this kind cannot run without, although their fields have a default."""
+        return []
+
     @property
     def member(self) -> str:
         """The prefix of the names of this member's own topics and of its consumer group."""

@@ -203,12 +203,16 @@ class VerticalSettings(RecordSettings):
         # A member's dead letters hold its own records, which no other member may read.
         return f"{self.member}.dead-letters"
 
+    @classmethod
+    def needed_by(cls, kind: str) -> list[str]:
+        return [section for section, readers in cls.read_by.items() if kind in readers]
+
     def unfit(self) -> Iterator[str]:
         """What this kind of role lacks, or has although it must not: all is told together. Each text begins
         with the key."""
         kind = self.role.kind
-        for section, readers in self.read_by.items():
-            if kind in readers and getattr(self, section) is None:
+        for section in self.needed_by(kind):
+            if getattr(self, section) is None:
                 yield f"{section} is missing: a {kind} needs this section"
 
     def without_meaning(self) -> Iterator[str]:

@@ -95,3 +95,25 @@ def test_what_is_written_is_what_the_kind_reads(
     assert run_command(monkeypatch, capsys, "topics", config, "--create")[0] == 0
     code, out, error = run_command(monkeypatch, capsys, "check", config)
     assert code == 0, out + error
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
+def test_sections_that_a_kind_needs_are_asked_for(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who gives no labels' topic, and no party: where other keys were to be filled in too, the file
+    did not say that the role needs the sections."""
+    url, config = bus_with_records(tmp_path.name), tmp_path / "member.toml"
+    parties = () if find_system(name).name == "pofmkl" else PARTIES[:2]
+    command = ("init", config, "--role", name, "--url", url, "--from-topic", "rentals", "--no-label")
+    code, _, error = run_command(monkeypatch, capsys, *command, *parties)
+    assert code == 0, error
+    settings, text = find_kind(name).settings, config.read_text()
+    needed = settings.needed_by(name)
+    assert {*needed} <= tomllib.loads(text).keys()
+    asked = {line.removeprefix("to fill in: ").partition(".")[0] for line in error.splitlines()}
+    assert {*needed} - {"samples"} <= asked
+    # A comment of the section says which option writes it.
+    assert [text.count(f"writes this section with --{one}") for one in ("party", "labels-topic")] == [
+        one in needed for one in ("party", "labels")
+    ]

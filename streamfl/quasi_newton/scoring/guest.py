@@ -303,7 +303,8 @@ class GuestScoring(Scoring):
         entities = len(self.scores.open(self._hosts.index(host)))
         if session.phase == ASKED:
             wait = max(ANSWER_SECONDS, SECONDS_AN_ENTITY * entities)
-            return session.since + min(patience, wait * 2 ** min(session.fruitless, MOST_LONGER_WAITS))
+            wait *= 2.0 ** min(session.fruitless, MOST_LONGER_WAITS)
+            return session.since + min(patience, wait)
         if session.phase == CHOSEN:
             # Of a version a host sends an entity's points once: those that only come late have to be read
             # first, also after this guest was away.
