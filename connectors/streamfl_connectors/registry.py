@@ -13,6 +13,8 @@ import time
 import urllib.error
 import urllib.parse
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,12 +162,13 @@ class Registry:
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The registry's answer; _Answered if it refuses with 404, 409 or 422, NotYetReadable if it cannot be
         asked."""
+        again = partial(self._answers, path, body)
         if self._clock() < self._paused_until:
-            raise NotYetReadable(self._trouble)
+            raise NotYetReadable(self._trouble, again)
         try:
             login = self._credentials()
         except (ConfigurationError, OSError, ValueError) as error:
-            raise self._pause(f"the login failed: {error}") from None
+            raise self._pause(f"the login failed: {error}", again) from None
         try:
             content = self._ask(self._base + path, None if body is None else json.dumps(body).encode(), login)
             if not isinstance(content, dict) or ("schema" not in content and "id" not in content):
@@ -181,15 +184,20 @@ class Registry:
             cause = f"{error.code} {text}"
         except (OSError, ValueError, ConfigurationError) as error:
             cause = str(getattr(error, "reason", None) or error) or type(error).__name__
-        raise self._pause(cause)
+        raise self._pause(cause, again)
 
-    def _pause(self, cause: str) -> NotYetReadable:
+    def _answers(self, path: str, body: Mapping[str, Any] | None) -> None:
+        """Ask once more; a refusal is an answer, too. NotYetReadable if it cannot be asked."""
+        with suppress(_Answered):
+            self._get(path, body)
+
+    def _pause(self, cause: str, again: Callable[[], object]) -> NotYetReadable:
         self._trouble = (
             f"the schema registry at {self._base} cannot be asked: {cause}. Records stay in their topic "
             "meanwhile"
         )
         self._paused_until = self._clock() + PAUSE_SECONDS
-        return NotYetReadable(self._trouble)
+        return NotYetReadable(self._trouble, again)
 
     def _credentials(self) -> str | None:
         section = self._section

@@ -110,7 +110,14 @@ class NotYetReadable(Exception):
 
     The text says what the worker waits for and what the operator can do. Nothing is lost: the worker reads
     the record again later. Raised while records are written, it ends the step, which is done again later.
+
+    again: asks the service once more. It raises NotYetReadable while there is still no answer, so that a
+    worker restores its state for a step only once the step can go on.
     """
+
+    def __init__(self, text: str, again: Callable[[], object] = lambda: None) -> None:
+        super().__init__(text)
+        self.again = again
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

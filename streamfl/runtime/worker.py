@@ -94,8 +94,7 @@ class Worker:
         self._progress = ProgressLine(progress_seconds, monotonic)
         self._channels, self._bus, self._subscription = channels, bus, subscription
         self._outputs = Outputs(channels)
-        self._clock = clock
-        self._commit_interval = commit_interval
+        self._clock, self._commit_interval = clock, commit_interval
         self._restore_seconds = restore_seconds
         self._monotonic, self._sleep = monotonic, sleep
         self._pool: Pool = pool or Inline()
@@ -117,8 +116,8 @@ class Worker:
         self._stop = threading.Event()
         # What the next step takes: one that is done again, and what polls brought meanwhile.
         self._meanwhile = Polled()
-        # What the worker waits for before it can write what its role sends.
-        self._unwritten: str | None = None
+        # What the worker waits for before it can write what its role sends, and before it restores its state.
+        self._unwritten: NotYetReadable | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Take steps until ``stop`` is set. Then finish the step, or give up the work that it waits for, and
@@ -138,7 +137,7 @@ class Worker:
         ConfigurationError if the cluster says that a topic or a right is missing; Unreadable at a batch that
         cannot be read; WorkFailed if the role's work cannot be done.
         """
-        pending: PendingStep | None = None
+        pending, polled = None, Polled()
         try:
             session = self._join()
             polled = self._gather(session, timeout)
@@ -162,8 +161,8 @@ class Worker:
             self._do_again(polled)
             return True
         except NotYetReadable as later:
-            self._unwritten = str(later)
-            self._journal.waits(self._unwritten)
+            self._unwritten = later
+            self._journal.waits(str(later))
             self._do_again(polled)
             self._sleep(max(0.0, min(timeout, RETRY_SECONDS)))
             return False
@@ -185,7 +184,7 @@ class Worker:
             self.health.note("partitions", None if self._partitions else NO_PARTITION)
             self.health.note("role", self.role.trouble)
             self.health.backlog = self._backlog.told
-            self.health.note("records", self._unwritten or self._inputs.awaited)
+            self.health.note("records", str(self._unwritten or "") or self._inputs.awaited)
 
     def _report(self) -> None:
         """Log the counts and the line of progress that are due, whether anything happens or not."""
@@ -235,6 +234,7 @@ class Worker:
         session.pause(self._paused() | self._inputs.held)
         if self._unwritten is not None:
             self._stay(session)
+            self._unwritten.again()
         if self._meanwhile:
             gathered, self._meanwhile = self._meanwhile, Polled()
         else:

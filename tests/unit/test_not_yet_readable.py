@@ -19,6 +19,12 @@ class Registry:
     """Can decode ``later`` once it answers."""
 
     answers = False
+    asked = 0
+
+    def ask(self) -> None:
+        self.asked += 1
+        if not self.answers:
+            raise NotYetReadable("the schema registry cannot be asked", self.ask)
 
     def decode(self, record: Record) -> object:
         if record.key == b"later" and not self.answers:
@@ -115,8 +121,14 @@ class Awaiting(CountingRole):
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies = super().receive(batch, now)
         if replies and not self.registry.answers:
-            raise NotYetReadable("the schema registry cannot be asked")
+            self.registry.ask()
         return replies
+
+
+def _restored(worker: Worker) -> str:
+    """How often partitions were restored."""
+    lines = worker.metrics.render().decode().splitlines()
+    return next(line for line in lines if line.startswith("streamfl_restore_seconds_count"))
 
 
 def test_what_cannot_be_written_yet_is_done_again_and_counts_once() -> None:
@@ -134,10 +146,14 @@ def test_what_cannot_be_written_yet_is_done_again_and_counts_once() -> None:
         _send(bus, key, partition, number(1, 5), number(2, 7))
     first.step(0)
     session = first._session
+    asked, restored = registry.asked, _restored(first)
     for _ in range(5):
         first.step(0)
         assert first.health.trouble == "records: the schema registry cannot be asked"
     assert first._session is session
+    # The changelog may be large: it is read once the registry answers.
+    assert registry.asked == asked + 5
+    assert _restored(first) == restored
     assert "streamfl_bus_failures_total 0.0" in first.metrics.render().decode()
     assert not list(bus.read("totals"))
     other = _worker(bus, registry, lambda: 0.0, Awaiting(registry))

@@ -110,6 +110,25 @@ def test_a_registry_that_is_away_or_slow_is_waited_for(served: FakeRegistry) -> 
         Registry(RegistrySection(url="http://127.0.0.1:9")).schema(number)
 
 
+def test_who_waits_can_ask_again_without_doing_a_step_again(served: FakeRegistry) -> None:
+    """Protects workers with a large state: they restore it for a step once the registry has answered, and a
+    refusal is an answer."""
+    now = [0.0]
+    registry = Registry(section(served), clock=lambda: now[0])
+    schema = Schema("AVRO", '"double"')
+    served.status = 503
+    with pytest.raises(NotYetReadable) as first:
+        registry.register("s", schema)
+    now[0] += 2
+    with pytest.raises(NotYetReadable) as second:
+        first.value.again()
+    with pytest.raises(NotYetReadable):
+        second.value.again()
+    for served.status in (None, 422):
+        now[0] += 2
+        second.value.again()
+
+
 def test_an_unknown_number_is_waited_for_and_then_refused(served: FakeRegistry) -> None:
     """Protects a new schema that the registry does not know yet, and the stream from made-up numbers: one
     delay a minute."""
