@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +131,45 @@ def test_who_waits_can_ask_again_without_doing_a_step_again(served: FakeRegistry
     for served.status in (None, 422):
         now[0] += 2
         second.value.again()
+
+
+@pytest.mark.parametrize(
+    ("at_once", "told"),
+    [
+        (b"", "took longer than 0.3 s"),
+        (b"HTTP/1.1 200 OK\r\n", "took longer than 0.3 s"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "took longer than 0.3 s"),
+        (b"HTTP/1.1 500 Oops\r\n\r\n", "500 Oops"),
+    ],
+    ids=["status", "headers", "content", "refusal"],
+)
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(at_once: bytes, told: str) -> None:
+    """Protects the worker's loop: a registry, or what stands before it, that sends a byte now and then held
+    it for longer than registry.timeout_seconds."""
+    answer = b'HTTP/1.1 200 OK\r\n\r\n{"schema": "1", "message": "late"}'
+    rest = (
+        answer[len(b"HTTP/1.1 200 OK\r\n\r\n") :] if at_once.endswith(b"\r\n\r\n") else answer[len(at_once) :]
+    )
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        # A client that has gone ends it.
+        with connection, suppress(OSError):
+            connection.recv(10_000)
+            connection.sendall(at_once)
+            for number in range(len(rest)):
+                time.sleep(0.05)
+                connection.sendall(rest[number : number + 1])
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        registry = Registry(
+            RegistrySection(url=f"http://127.0.0.1:{server.getsockname()[1]}", timeout_seconds=0.3)
+        )
+        with pytest.raises(NotYetReadable, match=told):
+            registry.schema(1)
+        thread.join()
 
 
 def test_an_unknown_number_is_waited_for_and_then_refused(served: FakeRegistry) -> None:
