@@ -60,6 +60,16 @@ def share(counted: tuple[str, float], of: Mapping[str, float], less: float, minu
     return Told({name: grows(more), **others}, minute), Told({name: grows(less), **others})
 
 
+def absence(counter: str, of: str) -> tuple[Told, ...]:
+    """Cases of an alert on a share that grows while a party is away: it is away for a quarter of an hour, or
+    for an hour, and the alert ends a quarter of an hour later."""
+    return (
+        Told({counter: "0x60 1+1x14 15x100", of: grows(1)}, end=170),
+        Told({counter: "0+1x60 60x110", of: grows(1)}, 31, (60, 70)),
+        Told({counter: "0+1x60 60x110", of: grows(1)}, begin=76, end=170),
+    )
+
+
 def first_training(other: Mapping[str, str]) -> Mapping[str, str]:
     """A party of quasi-Newton with one entity that stays incomplete. other: series that differ."""
     return {
@@ -307,7 +317,10 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"predictions_total": grows(0.02), "learnt_total": stays(0)}, 61),
         Told({"predictions_total": grows(5), "learnt_total": "0 1x220"}, begin=10),
     ),
-    "StreamflBelowQuorum": share(("learnt_below_quorum_total", 1.1), {"learnt_total": 10}, 0.9, 31),
+    "StreamflBelowQuorum": (
+        *share(("learnt_below_quorum_total", 1.1), {"learnt_total": 10}, 0.9, 31),
+        *absence("learnt_below_quorum_total", "learnt_total"),
+    ),
     "StreamflTwoSpeak": once("superseded_embeddings_total"),
     "StreamflStepsRefused": once("refused_steps_total"),
     # Alerts of kernel federations.
@@ -392,8 +405,9 @@ CASES: dict[str, tuple[Told, ...]] = {
     ),
     "StreamflFitsStand": ends("windows_total", {"samples_total": grows(0.02)}),
     "StreamflNoModelYet": share(("early_records_total", 5.1), {"samples_total": 10}, 4.9, 61),
-    "StreamflPredictionsExpired": share(
-        ("expired_predictions_total", 1.1), {"predictions_total": 10}, 0.9, 31
+    "StreamflPredictionsExpired": (
+        *share(("expired_predictions_total", 1.1), {"predictions_total": 10}, 0.9, 31),
+        *absence("expired_predictions_total", "predictions_total"),
     ),
     "StreamflPredictionBudgetNearlySpent": share(
         ("unpredicted_entities_total", 1.1), {"samples_total": 10}, 0.9, 31

@@ -75,8 +75,9 @@ ALERTS = (
     ),
     Alert(
         "StreamflPredictionsExpired",
-        f"{increased(MemberCounts.expired_predictions, 60)} > 0.1 * "
-        f"{increased(MemberCounts.predictions, 60)}",
+        # Of less time than the alert has to hold: a short absence of a party does not outlast itself.
+        f"{increased(MemberCounts.expired_predictions, 15)} > 0.1 * "
+        f"{increased(MemberCounts.predictions, 15)}",
         30,
         "warning",
         "Predictions of {{ $labels.federation }} are given up: a party does not send its part.",

@@ -68,8 +68,9 @@ ALERTS = (
     ),
     Alert(
         "StreamflBelowQuorum",
-        f"{increased(CoordinatorMetrics.learnt_below_quorum, 60)} > 0.1 * "
-        f"{increased(CoordinatorMetrics.learnt, 60)}",
+        # Of less time than the alert has to hold: a short absence of a party does not outlast itself.
+        f"{increased(CoordinatorMetrics.learnt_below_quorum, 15)} > 0.1 * "
+        f"{increased(CoordinatorMetrics.learnt, 15)}",
         30,
         "warning",
         "{{ $labels.group }} learns one in ten entities from fewer parties than learning.quorum.",
