@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -123,27 +124,46 @@ class Reader(ABC):
 
 
 class Readers:
-    """The readers of a session. They are reused, because each takes a connection."""
+    """Readers that are reused, because each takes a connection. Any thread may take one."""
 
     def __init__(self, make: Callable[[], Reader]) -> None:
         self._make = make
         self._free: list[Reader] = []
+        self._lock = threading.Lock()
+        self._closed = False
 
     @contextmanager
     def one(self) -> Iterator[Reader]:
-        """A reader that nobody else uses meanwhile. After an error it is closed."""
-        reader = self._free.pop() if self._free else self._make()
+        """A reader that nobody else uses meanwhile. After an error it is closed; to read less than there is
+        is none."""
+        with self._lock:
+            free = self._free.pop() if self._free else None
+        reader = self._make() if free is None else free
         try:
             yield reader
+        except GeneratorExit:
+            # It would fetch more.
+            reader.go_to({})
+            self._put_back(reader)
+            raise
         except BaseException:
             reader.close()
             raise
-        self._free.append(reader)
+        self._put_back(reader)
+
+    def _put_back(self, reader: Reader) -> None:
+        with self._lock:
+            if not self._closed:
+                self._free.append(reader)
+                return
+        reader.close()
 
     def close(self) -> None:
-        """Close the readers that are not in use."""
-        while self._free:
-            self._free.pop().close()
+        """Close the readers that are not in use, and the others once they are not."""
+        with self._lock:
+            free, self._free, self._closed = self._free, [], True
+        for reader in free:
+            reader.close()
 
 
 class Logs(ABC):

@@ -10,10 +10,12 @@ from contextlib import closing
 import pytest
 from broker import Broker
 from kafka import KafkaProducer
+from streamfl_connectors.kafka.cluster import KafkaCluster
+from streamfl_connectors.kafka.logs import KafkaReader
 
 from streamfl.cli.inspect import records_behind
 from streamfl.contract.role import TopicSpec
-from streamfl.runtime.bus import connect
+from streamfl.runtime.bus import Outgoing, connect
 
 pytestmark = pytest.mark.broker
 
@@ -39,3 +41,26 @@ def test_a_marker_is_no_unread_record(scheme: str, broker: Broker) -> None:
         assert records_behind(bus, (topic, 0), 2, end) == 0
         assert records_behind(bus, (topic, 0), end, end) == 0
         assert records_behind(bus, (topic, 0), 1, end) > 0
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+def test_looking_again_makes_no_new_reader(
+    scheme: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects a cluster from `streamfl top`: each look made a consumer, with its connections, for each
+    partition that was behind."""
+    topic, made = f"behind-{uuid.uuid4().hex[:8]}", []
+    begin = KafkaReader.__init__
+
+    def counted(reader: KafkaReader, cluster: KafkaCluster) -> None:
+        made.append(reader)
+        begin(reader, cluster)
+
+    monkeypatch.setattr(KafkaReader, "__init__", counted)
+    with closing(connect(f"{scheme}://{broker.address}")) as bus:
+        bus.create([TopicSpec(topic, 4, compacted=False)])
+        bus.write([Outgoing(topic, None, b"%d" % number, number % 4) for number in range(400)])
+        for position in (0, 40, 99):
+            behind = [records_behind(bus, (topic, partition), position, 100) for partition in range(4)]
+            assert behind == [100 - position] * 4
+    assert len(made) == 1

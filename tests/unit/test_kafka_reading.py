@@ -176,8 +176,20 @@ def test_a_reader_is_used_again_unless_it_failed() -> None:
     assert made[0].closed
     with readers.one() as reader:
         assert reader is made[1]
-    readers.close()
+
+    def begun() -> Iterator[Record]:
+        with readers.one() as reader:
+            yield from reader.read_whole([PLACE])
+
+    # Who wants the first record alone reads no further.
+    assert next(begun()).offset == 0
+    assert not made[1].positions()
+    with readers.one() as late, readers.one() as other:
+        assert late is made[1]
+        readers.close()
+    assert other is made[2]
     assert made[1].closed
+    assert made[2].closed
 
 
 class Numbers(Logs):

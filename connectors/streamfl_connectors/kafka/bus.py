@@ -172,6 +172,7 @@ class KafkaBus:
         """Close the clients of the bus. Sessions are closed separately."""
         with self._lock:
             self._discard_producer()
+        self.logs.close()
         self.admin.close()
 
     def _discard_producer(self) -> None:

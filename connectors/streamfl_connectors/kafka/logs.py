@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing
 from typing import Any
 
 from kafka import IsolationLevel, KafkaConsumer, OffsetSpec
@@ -19,7 +18,7 @@ from streamfl_connectors.kafka.clients import PendingFetches, answered, close_co
 from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.failures import translated
 from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
-from streamfl_connectors.reading import Logs, Reader
+from streamfl_connectors.reading import Logs, Reader, Readers
 
 __all__ = ["KafkaLogs", "KafkaReader", "record_of"]
 
@@ -50,6 +49,12 @@ class KafkaLogs(Logs):
         super().__init__(counts, cluster.connect_timeout)
         self._cluster = cluster
         self._admin = admin
+        # For reading from an offset, which `streamfl top` asks for each partition at each look.
+        self._readers = Readers(self.reader)
+
+    def close(self) -> None:
+        """Close the readers that are kept."""
+        self._readers.close()
 
     def reader(self) -> KafkaReader:
         """A new reader."""
@@ -116,7 +121,7 @@ class KafkaLogs(Logs):
         bytes."""
         self.check_places(topic, [partition])
         end = self.ends([(topic, partition)])[topic, partition]
-        with closing(self.reader()) as reader, translated("reading"):
+        with self._readers.one() as reader, translated("reading"):
             reader.go_to({(topic, partition): offset})
             try:
                 yield from reader.read_to_end()
