@@ -77,6 +77,14 @@ def repartition(
         say(f"nothing to do: the state is spread over {result.now} partitions, as many as there are")
     else:
         say(f"read {counted(result.drained, 'record')} that were in the {result.before} old partitions")
+        for counts, became in (
+            (result.dead_letters, f"became dead letters (see streamfl dead-letters {config})"),
+            (result.passed_over, "were passed over"),
+            (result.deleted_unread, "had been deleted unread"),
+        ):
+            if counts:
+                each = ", ".join(f"{label} {count}" for label, count in sorted(counts.items()))
+                say(f"of these, {sum(counts.values())} {became}: {each}")
         say(
             f"moved {result.moved} of {counted(result.clients, 'client')}: all are spread over {result.now} "
             "partitions now"

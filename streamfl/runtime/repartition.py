@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamfl.contract.role import ConfigurationError, Record
@@ -48,13 +48,20 @@ Told = Callable[[str, float, float], object]
 @dataclass(frozen=True)
 class RepartitionResult:
     """The result. before, now: numbers of partitions. clients, moved: known and moved clients. drained:
-    records read before."""
+    records read before; of these:
+
+    dead_letters, passed_over: how many were refused, and how many were nobody's mistake, by reason.
+    deleted_unread: how many were gone before they could be read, by topic.
+    """
 
     before: int
     now: int
     clients: int
     moved: int
     drained: int
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    passed_over: Mapping[str, int] = field(default_factory=dict)
+    deleted_unread: Mapping[str, int] = field(default_factory=dict)
 
 
 class Repartition(Repair):
@@ -82,12 +89,16 @@ class Repartition(Repair):
                 return RepartitionResult(self._now, self._now, len(clients), 0, 0)
             drained = self._drain(session, told)
             states = self._states(session)
+            metrics = self.metrics
             return RepartitionResult(
                 self._before,
                 self._now,
                 len(self._clients(states)),
                 self._move(session, states, told),
                 drained,
+                _some(metrics.dead_letters),
+                _some(metrics.records_passed_over),
+                _some(metrics.deleted_unread_records),
             )
 
         return self._do(change, self._take_old, self._subscription.tables)
@@ -329,3 +340,8 @@ class Repartition(Repair):
         # A poll keeps this member in its group while it moves much.
         if session.poll(0.0, 1).revoked:
             raise CommitRefused("another worker of the group came")
+
+
+def _some(counts: Mapping[str, int]) -> dict[str, int]:
+    """Those of these counts that are not 0."""
+    return {label: count for label, count in counts.items() if count}

@@ -75,13 +75,42 @@ def test_what_is_being_put_together_moves_with_its_client(
     write("load", 3)
     code, out, error = command("repartition", plant.path, "--stream", "samples", "--format", "json")
     assert code == 0, error
-    assert json.loads(out) == {"before": 2, "now": 4, "clients": 5, "moved": 3, "drained": 5}
+    assert json.loads(out) == {
+        "before": 2,
+        "now": 4,
+        "clients": 5,
+        "moved": 3,
+        "drained": 5,
+        "dead_letters": {},
+        "passed_over": {},
+        "deleted_unread": {},
+    }
     drain(worker := plant.worker())
     worker.close()
     assert {client: len(found) for client, found in plant.samples().items()} == dict.fromkeys(SITES, 1)
     assert all({"temp", "hum", "load"} <= found.keys() for (found,) in plant.samples().values())
     code, _, error = command("repartition", plant.path, "--stream", "samples")
     assert (code, "nothing to do" in error) == (0, True)
+
+
+def test_what_is_not_carried_over_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who moves a federation from a loss that only dead letters and metrics of a command that has
+    ended would tell."""
+    plant = Plant(tmp_path, ASSEMBLE, partitions=2)
+    piece = {"meta": {"site": SITES[0]}, "sensor": "temp", "value": 1.0, "ts": 100}
+    plant.write(piece, partition=0)
+    drain(worker := plant.worker())
+    worker.close()
+    for value in (piece, {"meta": {}}, {"meta": {"site": 5}}):
+        plant.write(value, partition=0)
+    grow(plant.bus, 4, "readings", STATE, PIECES)
+    code, _, error = run_command(monkeypatch, capsys, "repartition", plant.path, "--stream", "samples")
+    assert code == 0, error
+    assert "read 3 records" in error
+    assert f"of these, 2 became dead letters (see streamfl dead-letters {plant.path}): " in error
+    assert "passed over" not in error
 
 
 def test_check_names_the_command_while_nothing_runs(
