@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.config_draft import ConfigDraft, section_class
+from streamfl.cli.init_like import other_member, put_like
 from streamfl.cli.init_read import RecordSample, lines_of, look, records_of, topic_section
 from streamfl.cli.init_samples import InitOptions, LabelsTopic, put_labels, put_samples, with_ids
 from streamfl.cli.init_write import BEFORE, tell_result, write_draft
@@ -71,6 +72,13 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Another key, such as --set federation.clients=40. It can be repeated."),
 ]
+LikeOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="CONFIG",
+        help="Another member's file: [federation] is taken from it, so that members agree, and bus.url.",
+    ),
+]
 SecondsOption = Annotated[
     float, typer.Option(min=0.1, help="For so long the bus and the registry are waited for.")
 ]
@@ -94,9 +102,12 @@ def init(
         bool, typer.Option("--no-label", help="No field is: predict, and learn nothing.")
     ] = False,
     labels_topic: LabelsTopicOption = None,
+    like: LikeOption = None,
     sample_id: SampleIdOption = None,
     assemble: AssembleOption = True,
-    federation: Annotated[str, typer.Option(help="federation.name.")] = "federation",
+    federation: Annotated[
+        str | None, typer.Option(help="federation.name; left out: `federation`.", show_default=False)
+    ] = None,
     parties: Annotated[str | None, typer.Option(help="federation.parties, with commas between them.")] = None,
     party: Annotated[str | None, typer.Option(help="party.name, which of the parties this is.")] = None,
     record_format: Annotated[
@@ -124,7 +135,11 @@ def init(
     Logins of a cluster and of a registry come from the environment, as STREAMFL_BUS__OPTIONS__… and
     STREAMFL_REGISTRY__…, and are not put into the file.
     """
-    sources = _Sources(from_topic, from_file, labels_topic)
+    sources = _Sources(from_topic, from_file, labels_topic, like)
+    said = {"name": federation, "parties": None if parties is None else parties.split(",")}
+    other = other_member(like, said)
+    federation = federation or str(other.get("federation", {}).get("name", "federation"))
+    url = url or other.get("bus", {}).get("url")
     _check_given(config, sources, {"--client": client, "--label": label, "--sample-id": sample_id})
     kind = find_kind(role or installed_systems()[0].kinds[0])
     names = None if columns is None else columns.split(",")
@@ -142,6 +157,7 @@ def init(
     draft = _member_draft(kind, federation, reached.bus.url, parties, party, registry)
     asked = InitOptions(draft, kind, client, label, no_label, sample_id, assemble, own)
     samples, guesses = _put_records(asked, sources, look_at)
+    put_like(draft, like, other)
     alone = copy.deepcopy(draft)
     for section, key, value in own:
         draft.put(section, key, value, "as you say")
@@ -152,11 +168,13 @@ def init(
 
 @dataclass(frozen=True)
 class _Sources:
-    """Where the records to look at are. topic, file: at most one, with samples. labels: the labels' topic."""
+    """What to look at. topic, file: at most one, with samples. labels: the labels' topic. like: another
+    member's file."""
 
     topic: str | None
     file: Path | None
     labels: str | None
+    like: Path | None
 
 
 def _check_given(config: Path, sources: _Sources, fields: Mapping[str, str | None]) -> None:
@@ -167,9 +185,10 @@ def _check_given(config: Path, sources: _Sources, fields: Mapping[str, str | Non
         )
     if sources.topic is not None and sources.file is not None:
         raise ConfigurationError("--from-topic and --from-file exclude one another: leave one out")
-    if sources == _Sources(None, None, None):
+    if sources == _Sources(None, None, None, None):
         raise ConfigurationError(
-            "--from-topic is missing: the topic with the records to look at; or a file, --from-file"
+            "--from-topic is missing: the topic with the records to look at; or a file, --from-file; or "
+            "another member's settings, --like"
         )
     for option, field in fields.items():
         if field == "":
@@ -301,19 +320,19 @@ def _settle(
     cannot run.
     """
     missing = [name for name in kind.settings.needed_by(kind.name) if name not in draft.sections]
-    settings, wrong = _validated(draft, kind, config)
+    settings, found = _validated(draft, kind, config)
+    wrong = [line for line in found if not any(f"{name} is missing: " in line for name in missing)]
     # A mistake that is there without --set is left for the user to correct in the file; others come from
     # --set.
     if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
         raise ConfigurationError("\n".join(map(_with_option, own)))
     asked = {one.partition(".")[0] for one in draft.to_fill_in(kind.settings)}
-    for name in missing:
+    for name in SECTIONS.keys() & {*missing}:
         draft.notes[name] = [f"`streamfl init` writes this section with {SECTIONS[name]}."]
     if asked - {*missing}:
         # Without these keys the others were not looked at.
         return None
-    told = [line for line in wrong if not any(f"{name} is missing: " in line for name in missing)]
-    draft.head += [f"{BEFORE} {_with_option(line)}" for line in told]
+    draft.head += [f"{BEFORE} {_with_option(line)}" for line in wrong]
     if settings is None or seen is None or "samples" not in draft.sections:
         return None
     reader = rekey_kind("samples") if "samples.assemble" in draft.sections else kind

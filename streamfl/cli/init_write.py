@@ -102,7 +102,7 @@ def tell_result(
     inputs = "-inputs" if seen is not None and seen.partitions is None else ""
     say(f"then: streamfl topics {config} --create{inputs}, streamfl check {config}, streamfl run {config}")
     if others:
-        say(f"for {others}: the same command with --role and another file")
+        say(f"for {others}: the same command with --role, another file and --like {config}")
 
 
 def taken_as(guess: InferredField) -> str:

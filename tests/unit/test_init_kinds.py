@@ -12,7 +12,7 @@ from command_line import run_command
 
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import read_configuration
-from streamfl.contract.system import find_system, installed_systems
+from streamfl.contract.system import System, find_system, installed_systems
 from streamfl.runtime.bus import Outgoing, TopicSpec
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.memory_bus import MemoryBus
@@ -95,6 +95,37 @@ def test_what_is_written_is_what_the_kind_reads(
     assert run_command(monkeypatch, capsys, "topics", config, "--create")[0] == 0
     code, out, error = run_command(monkeypatch, capsys, "check", config)
     assert code == 0, out + error
+
+
+@pytest.mark.parametrize("system", [one for one in installed_systems() if len(one.kinds) > 1])
+def test_members_agree_on_their_federation(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects federations from members that count apart: the topic grows between two commands, and with it
+    the guess of federation.clients."""
+    url, first = bus_with_records(tmp_path.name), tmp_path / "first.toml"
+    parties = () if system.name == "pofmkl" else PARTIES[:2]
+    said = ("--url", url, "--federation", "bikes", *parties, *SAID.get(system.name, ()))
+    command = ("--from-topic", "rentals", "--labels-topic", "returns", "--label", "late", *said)
+    code, _, error = run_command(monkeypatch, capsys, "init", first, "--role", system.kinds[0], *command)
+    assert code == 0, error
+    assert f"the same command with --role, another file and --like {first}" in " ".join(error.split())
+    for number in range(9 * ROWS):
+        sample = {"trip": f"m{number}", "km": number % 7, "age": 3, "slope": 0.5}
+        MemoryBus.at(url).write([Outgoing("rentals", b"new-%d" % number, json.dumps(sample).encode())])
+    for name in system.kinds[1:]:
+        for options in ((), command):
+            other = tmp_path / f"{name}-{len(options)}.toml"
+            more = ("--role", name, "--like", first, *options)
+            code, _, error = run_command(monkeypatch, capsys, "init", other, *more)
+            assert code == 0, error
+            written = [tomllib.loads(one.read_text()) for one in (first, other)]
+            assert written[0]["federation"] == written[1]["federation"]
+            assert written[0]["bus"] == written[1]["bus"]
+    code, _, error = run_command(
+        monkeypatch, capsys, "init", tmp_path / "x", "--like", first, "--federation", "cars"
+    )
+    assert (code, "federation.name is 'bikes' there, and you say 'cars'" in error) == (2, True)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
