@@ -16,6 +16,7 @@ from streamfl.records.fields import shown
 from streamfl.records.formats import is_textual
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
+from streamfl.records.sample_fields import WORDS_REMEDY
 from streamfl.records.schema_inference import InferredField, field_values, infer_fields, numbers_among
 from streamfl.records.shared_names import names_in
 from streamfl.terminal.words import counted
@@ -236,8 +237,9 @@ def put_labels(
     """
     if not survey.numbers:
         found = f"it is {shown(survey.other)}" if survey.other is not None else "no record has it"
+        words = f". {WORDS_REMEDY}" if isinstance(survey.other, str) else ""
         raise ConfigurationError(
-            f"--label {label}: {found}, numbers are expected, 1 and 0 of two classes; {_labels(seen)}"
+            f"--label {label}: {found}, numbers are expected, 1 and 0 of two classes; {_labels(seen)}{words}"
         )
     none = survey.values - survey.numbers
     told = f"{survey.numbers} of {counted(survey.records, 'record')} have it" + (

@@ -21,7 +21,7 @@ from streamfl.records.input_reader import InputReader, Numbers
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import ABSENT, Path, path_of
 
-__all__ = ["SampleFields", "fits_a_struct", "label_in", "name_at"]
+__all__ = ["WORDS_REMEDY", "SampleFields", "fits_a_struct", "label_in", "name_at"]
 
 # Characters that a name of a struct's field may not have.
 _UNFIT = re.compile(r'[\\"\x00-\x1f]')
@@ -213,6 +213,11 @@ def name_at(path: Path, content: dict[str, Any]) -> str | int:
     return value
 
 
+WORDS_REMEDY = (
+    "Words are no labels, and no setting maps them: write numbers in their place, of two classes 1 and 0"
+)
+
+
 def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
     """The label in a field's value, in the user's unit; PeerError with reason label.
 
@@ -223,8 +228,11 @@ def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
     except PeerError:
         label = float("nan")
     if not abs(label) < LARGEST_NUMBER:
-        textual = not as_text and isinstance(value, str) and number_of_text(value) is not None
-        hint = '; label_as = "number" accepts numbers as text' if textual else ""
+        hint = ""
+        if isinstance(value, str) and number_of_text(value) is None:
+            hint = f". {WORDS_REMEDY}" if value.strip() else ""
+        elif isinstance(value, str) and not as_text:
+            hint = '; label_as = "number" accepts numbers as text'
         raise PeerError("label", f"{field} is {shown(value)}, a finite number{also} is expected{hint}")
     return label
 

@@ -102,6 +102,17 @@ def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reaso
     assert caught.value.reason == reason
 
 
+def test_a_word_is_refused_with_what_to_write_in_its_place() -> None:
+    """Protects who has a topic of classes with names from a dead letter of each record that does not say what
+    would be accepted; no setting maps names."""
+    for format, written in (("json", b'{"s": "1", "y": "yes"}'), ("csv", b"1,yes")):
+        columns = {"columns": ["s", "y"]} if format == "csv" else {}
+        with pytest.raises(PeerError, match=r"y is 'yes'.*write numbers in their place.* 1 and 0"):
+            reader(format=format, **columns).decode(record(written))
+    with pytest.raises(PeerError, match=r'label_as = "number" accepts numbers as text$'):
+        reader().decode(record(b'{"s": "1", "y": "1"}'))
+
+
 def test_numbers_that_only_messagepack_has() -> None:
     """Protects a client's weights: a single NaN label would spoil them all."""
     encode = format_named("msgpack").encode

@@ -268,7 +268,8 @@ def test_a_file_will_do(site: Site) -> None:
 
 
 def test_words_are_no_numbers_to_predict(site: Site) -> None:
-    """A label of yes and no was refused, and listed among the fields that could be one."""
+    """A label of yes and no was refused, and listed among the fields that could be one. What to write in its
+    place is said."""
     table = site.folder / "doors.csv"
     table.write_text(
         "site,temp,open\n"
@@ -276,7 +277,8 @@ def test_words_are_no_numbers_to_predict(site: Site) -> None:
     )
     code, _, error = site.init("new.toml", "--from-file", table, "--client", "site", "--label", "open")
     assert code == 2
-    assert "numbers are expected, 1 and 0 of two classes; fields with numbers are temp\n" in error
+    assert "numbers are expected, 1 and 0 of two classes; fields with numbers are temp. Words are no" in error
+    assert "write numbers in their place, of two classes 1 and 0" in error
 
 
 @pytest.mark.parametrize(
