@@ -80,6 +80,11 @@ SYSTEM = System(
         "ledger_went_back": Reason(
             "a party's release does not follow those before it in its ledger", TELL_OPERATOR
         ),
+        "lost_names": Reason(
+            "a party's announcements of entities were overtaken by later ones, and have not come",
+            "replay the server's dead letters; let the parties' topics `releases` keep their records for "
+            "longer than the server may be away. What was deleted unread comes into no window",
+        ),
         "names": Reason(
             "no entity has become known to all parties for window.patience_seconds",
             "check that records and labels come to the parties that the text names, under the same names",

@@ -56,6 +56,12 @@ class Announced:
         return {party: len(self._names) - waiting for party, waiting in self._waiting.items()}
 
     @property
+    def lost(self) -> dict[str, list[tuple[int, int]]]:
+        """By party, the announcements that have not come although later ones have: from one number to
+        another."""
+        return self._received.gaps
+
+    @property
     def complete(self) -> int:
         """How many names all parties have announced."""
         return len(self._complete)

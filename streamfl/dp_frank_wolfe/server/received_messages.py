@@ -35,6 +35,11 @@ class ReceivedMessages:
         # Ascending.
         self._gaps: dict[str, list[tuple[int, int]]] = {party: [] for party in parties}
 
+    @property
+    def gaps(self) -> dict[str, list[tuple[int, int]]]:
+        """The first and the last number of each gap, by party; parties without any are left out."""
+        return {party: gaps for party, gaps in self._gaps.items() if gaps}
+
     def is_new(self, party: str, number: int) -> bool:
         """Whether this message of the party has not come before."""
         if number > self._latest[party]:

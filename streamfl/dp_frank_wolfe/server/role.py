@@ -51,6 +51,8 @@ __all__ = ["ServerTask"]
 
 # Phases: waiting for names; for parties to freeze the window; for their releases.
 GATHERING, FREEZING, FITTING = range(3)
+# An announcement may be refused and replayed, so it is not told at once that it was overtaken.
+LOST_SECONDS = 60.0
 
 
 class _Run(msgspec.Struct, array_like=True):
@@ -92,6 +94,7 @@ class ServerTask(PartsTask):
         window = public.settings.window
         self.announced = Announced(self.parts, public.parties, window.limit, outbox.counts)
         self._progress_timer = ProgressTimer(window.patience_seconds)
+        self._lost_timer = ProgressTimer(min(LOST_SECONDS, window.patience_seconds))
         self.liveness = PartyLiveness(self.parts, public.parties, window.patience_seconds)
         self.means = ToldMeans(public, self.parts)
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
@@ -117,8 +120,8 @@ class ServerTask(PartsTask):
 
     @property
     def wake_at(self) -> float | None:
-        times = (self.liveness.wake_at, self.partials.wake_at, self._progress_timer.wake_at)
-        return min((at for at in times if at is not None), default=None)
+        timed = (self.liveness, self.partials, self._progress_timer, self._lost_timer)
+        return min((at for one in timed if (at := one.wake_at) is not None), default=None)
 
     @property
     def owed(self) -> bool:
@@ -138,12 +141,21 @@ class ServerTask(PartsTask):
         rows, complete = self._public.settings.window.rows, self.announced.complete
         if self.window or complete >= rows:
             return None
-        return f"knows {complete:,} of {rows:,} entities that every party has announced (window.rows)"
+        lacking = "".join(f"; {party} lacks {count:,} that others have" for party, count in self._lacking)
+        return (
+            f"knows {complete:,} of {rows:,} entities that every party has announced (window.rows){lacking}"
+        )
+
+    @property
+    def _lacking(self) -> list[tuple[str, int]]:
+        """Parties that have not announced all that others have, with how many lack."""
+        return [(party, count) for party, count in self.announced.missing.items() if count]
 
     def set_back(self, now: float) -> None:
         self.liveness.set_back(now)
         self.partials.set_back(now)
         self._progress_timer.set_back(now)
+        self._lost_timer.set_back(now)
 
     def pass_time(self, now: float) -> None:
         self._now = now
@@ -210,14 +222,29 @@ class ServerTask(PartsTask):
     # ---- a window
 
     def _look_at_names(self) -> None:
-        """Logs a notice if names wait for a party: such a window waits for ever."""
-        missing = {party: count for party, count in self.announced.missing.items() if count}
+        """Logs a notice if names wait for a party, because such a window waits for ever, and if names are
+        lost."""
+        missing, lost = self._lacking, self.announced.lost
         self._progress_timer.see(
             self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now
         )
+        self._lost_timer.see(
+            bool(lost), sum(last + 1 - first for gaps in lost.values() for first, last in gaps), self._now
+        )
+        if self._lost_timer.is_due(self._now):
+            told = ", ".join(
+                f"{party!r} {' '.join(f'{first}-{last}' for first, last in gaps)}"
+                for party, gaps in lost.items()
+            )
+            self.outbox.notices.say(
+                "lost_names",
+                f"announcements of entities have not come, although later ones have: {told}. They were "
+                "refused, or deleted unread. Replay those that are dead letters. The entities in the others "
+                "come into no window",
+            )
         if self._progress_timer.is_due(self._now):
             window = self._public.settings.window
-            lacking = ", ".join(f"{party!r} {count}" for party, count in missing.items())
+            lacking = ", ".join(f"{party!r} {count}" for party, count in missing)
             text = (
                 f"no entity has become known to all parties for {window.patience_seconds:g} s: window "
                 f"{self.window + 1} has {self.announced.complete} of {window.rows}, and of those that others "

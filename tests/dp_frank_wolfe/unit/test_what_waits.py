@@ -72,6 +72,38 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
     assert notices(server) == [], "what all have announced waits for more entities, and for no party"
 
 
+def test_announcements_that_are_lost_are_told_after_a_minute() -> None:
+    """Protects a federation from waiting for names that a party has sent and the server never got: retention
+    had deleted the announcement, and for `window.patience_seconds` nobody said which party lacks what."""
+    server = Server(settings_of(window={"patience_seconds": 600}))
+    names = names_of(ROWS)
+    assert server.task.awaited == f"knows 0 of {ROWS} entities that every party has announced (window.rows)"
+    assert server.hear("party-0", "entities", Entities(names), iteration=1) == []
+    assert server.hear("party-1", "entities", Entities(names[:5]), iteration=1) == []
+    assert server.hear("party-1", "entities", Entities(names[9:]), iteration=4) == []
+    assert str(server.task.awaited).endswith("(window.rows); party-1 lacks 4 that others have")
+
+    def lost() -> list[str]:
+        return [one.text for one in server.role.notices() if one.reason == "lost_names"]
+
+    server.tick(59)
+    assert lost() == []
+    server.tick(2)
+    assert ["later ones have: 'party-1' 2-3. They were" in text for text in lost()] == [True]
+    server.tick(60)
+    assert lost() == []
+    server.restart()
+    server.tick()
+    server.tick(61)
+    assert len(lost()) == 1
+    # They were dead letters, and are replayed.
+    assert server.hear("party-1", "entities", Entities(names[5:7]), iteration=2) == []
+    server.hear("party-1", "entities", Entities(names[7:9]), iteration=3)
+    server.tick(61)
+    assert lost() == []
+    assert server.task.window == 1
+
+
 def test_a_clock_that_was_ahead_does_not_put_the_notice_off() -> None:
     """Protects the notice from a clock that is set back: it comes a patience after that, not when the clock
     has caught up."""
