@@ -327,8 +327,8 @@ def _settle(
     if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
         raise ConfigurationError("\n".join(map(_with_option, own)))
     asked = {one.partition(".")[0] for one in draft.to_fill_in(kind.settings)}
-    for name in SECTIONS.keys() & {*missing}:
-        draft.notes[name] = [f"`streamfl init` writes this section with {SECTIONS[name]}."]
+    lacking = [f"{name} is missing: a {kind.name} needs this section" for name in missing]
+    draft.head += [f"{BEFORE} {_with_option(line)}" for line in lacking]
     if asked - {*missing}:
         # Without these keys the others were not looked at.
         return None

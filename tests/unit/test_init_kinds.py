@@ -144,7 +144,8 @@ def test_sections_that_a_kind_needs_are_asked_for(
     assert {*needed} <= tomllib.loads(text).keys()
     asked = {line.removeprefix("to fill in: ").partition(".")[0] for line in error.splitlines()}
     assert {*needed} - {"samples"} <= asked
-    # A comment of the section says which option writes it.
-    assert [text.count(f"writes this section with --{one}") for one in ("party", "labels-topic")] == [
-        one in needed for one in ("party", "labels")
-    ]
+    # The option that writes the section is said, too.
+    for told in (error, text):
+        assert [
+            f"say --{one}" in " ".join(told.replace("\n#", "").split()) for one in ("party", "labels-topic")
+        ] == [one in needed for one in ("party", "labels")]
