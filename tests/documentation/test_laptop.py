@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from laptop import Laptop
 from page_commands import page_text
+
+from streamfl.runtime.bus import connect
 
 # What follows the tutorial says more of the bus.
 TEXT = page_text("laptop.md").partition("\n## The bus in a file\n")[0]
@@ -45,7 +49,11 @@ def test_the_tutorial_runs_as_it_stands(laptop: Laptop) -> None:
             if script.startswith("streamfl run"):
                 for command in script.splitlines():
                     laptop.start(command)
-                laptop.wait_for(180)
+                laptop.wait_for(480)
+                with closing(connect(f"sqlite://{laptop.folder}/plant.db")) as bus:
+                    presses = {(record.partition, record.key) for record in bus.read("readings")}
+                # Both client processes have something to do.
+                assert Counter(partition for partition, _ in presses) == {0: 4, 1: 4}
             else:
                 said.append(laptop.shell(script))
     everything = "".join(said)
@@ -55,5 +63,5 @@ def test_the_tutorial_runs_as_it_stands(laptop: Laptop) -> None:
     assert "ACLs" not in everything
     for kind in ("server", "client", "client"):
         laptop.start(f"streamfl run {kind}.toml &")
-    laptop.wait_for(2 * 182)
+    laptop.wait_for(2 * 482)
     assert laptop.shell("streamfl read client.toml dead-letters --format json") == ""

@@ -22,6 +22,8 @@ SECRET = "2-7-1-8"
         ({"sasl_mechanism": "plain"}, "sasl_mechanism: .* is expected"),
         # The library raises a TypeError when it connects.
         ({"ssl_crlfile": "revoked.pem"}, "ssl_crlfile cannot be set: .*ssl.crl.location"),
+        # The settings of a role are librdkafka's, and the environment says kafka://.
+        ({"security.protocol": "ssl"}, r"security\.protocol is librdkafka's name: .*kafka\+librdkafka://"),
         ({"sasl_mechanism": ["PLAIN"]}, "sasl_mechanism: .* is expected"),
         ({"security_protocol": "SASL_SSL"}, "'SASL_SSL' needs sasl_mechanism"),
         (

@@ -93,6 +93,11 @@ def check_options(options: Mapping[str, Any]) -> None:
         if name in OWN_OPTIONS:
             raise ConfigurationError(f"bus.options.{name} cannot be set: {OWN_OPTIONS[name]}")
         if name not in known:
+            if "." in name:
+                raise ConfigurationError(
+                    f"bus.options.{name} is librdkafka's name: with kafka:// say kafka-python's, which has "
+                    "no dots, or begin bus.url with kafka+librdkafka://"
+                )
             near = difflib.get_close_matches(
                 name, {*known, *ENDPOINT_OPTIONS, PROVIDER} - OWN_OPTIONS.keys(), n=3
             )
