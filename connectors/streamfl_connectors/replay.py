@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from streamfl.contract.role import DataError
 from streamfl.records.csv_layout import guess_layout, with_point
+from streamfl.records.json_lines import json_line
 
 __all__ = ["ReplayTable", "read"]
 
@@ -140,9 +140,9 @@ def _json_lines(path: Path) -> ReplayTable:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 try:
-                    rows.append(msgspec.json.decode(line, type=dict[str, Any]))
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                    raise DataError(f"{path}: line {number}: is no JSON object: {error}") from None
+                    rows.append(json_line(line, number, dict[str, Any]))
+                except DataError as error:
+                    raise DataError(f"{path}: {error}") from None
     return _frame(pd.json_normalize(rows))
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, cast
 
-import msgspec
 import typer
 
 from streamfl.cli.named_topics import format_of_channel, users_channels
@@ -23,6 +22,7 @@ from streamfl.contract.role import (
 )
 from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.records.formats import Format, format_named
+from streamfl.records.json_lines import json_line
 from streamfl.records.keys import WITHOUT_KEY, KeySection, key_writer
 from streamfl.records.paths import ABSENT, named_in
 from streamfl.runtime.bus import BusUnavailable, Outgoing
@@ -111,10 +111,7 @@ class _Lines:
         self._number += 1
         if not line.strip():
             return None
-        try:
-            content = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(f"line {self._number}: is not JSON: {error}") from None
+        content = json_line(line, self._number, cast(type[Any], Any))
         try:
             value = self._format.encode(content)
         except (ValueError, TypeError) as error:

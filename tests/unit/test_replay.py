@@ -42,7 +42,7 @@ def test_json_lines_are_read_as_write_takes_them(tmp_path: Path) -> None:
 def test_a_line_that_is_no_json_object_is_named(tmp_path: Path, line: bytes) -> None:
     """Protects from a traceback, and from rows that are passed over."""
     (tmp_path / "f.jsonl").write_bytes(b'{"a": 1}\n' + line)
-    with pytest.raises(DataError, match=r"f\.jsonl: line 2: is no JSON object"):
+    with pytest.raises(DataError, match=r"f\.jsonl: line 2: is not JSON as expected"):
         read(str(tmp_path / "f.jsonl"))
 
 

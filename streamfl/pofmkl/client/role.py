@@ -71,6 +71,8 @@ from streamfl.state.clock_guard import ClockGuard, time_written_by
 
 __all__ = ["PofmklClient", "StepTrace"]
 
+# Bounds the memory of what waits for the model. MOST_LABELS of the reading order is another fact: it bounds
+# the labels that are read before their samples. Either may change alone.
 WAITING_LIMIT = 10_000
 
 
