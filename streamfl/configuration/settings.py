@@ -8,7 +8,6 @@ allowed.
 from __future__ import annotations
 
 import copy
-import json
 import os
 import tomllib
 from collections.abc import Collection, Mapping
@@ -24,10 +23,10 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
-from pydantic_settings.sources import EnvSettingsSource
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from streamfl.configuration.settings_mistakes import explained, unknown
+from streamfl.configuration.environment import ENVIRONMENT_PREFIX, NESTED_DELIMITER, read_environment
+from streamfl.configuration.settings_mistakes import explained
 from streamfl.configuration.urls import check_url
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import installed_systems
@@ -51,8 +50,6 @@ __all__ = [
     "text_of",
 ]
 
-ENVIRONMENT_PREFIX = "STREAMFL_"
-NESTED_DELIMITER = "__"
 ReadBy = Mapping[str, Collection[str]]
 """By section, the kinds of role that read it; left out: every kind."""
 
@@ -322,7 +319,7 @@ def load_settings(
     """
     content = _read_file(path)
     if not isinstance(path, GivenSettings):
-        _merge(content, _read_environment(cls))
+        _merge(content, read_environment(cls))
     _merge(content, dict(overrides or {}))
     try:
         return cls(**content)
@@ -369,32 +366,6 @@ def _read_file(path: SettingsSource) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         # A number with thousands of digits is a plain ValueError.
         raise ConfigurationError(f"{path}: is not TOML: {error}") from None
-
-
-def _read_environment(cls: type[RoleSettings]) -> dict[str, Any]:
-    for name in os.environ:
-        # A name with single underscores is not ours (Kubernetes sets STREAMFL_SERVICE_HOST for a service
-        # named streamfl).
-        if name.upper().startswith(ENVIRONMENT_PREFIX) and NESTED_DELIMITER in name:
-            section = name[len(ENVIRONMENT_PREFIX) :].split(NESTED_DELIMITER)[0].lower()
-            if section not in cls.model_fields:
-                raise ConfigurationError(f"environment variable {name}: {unknown(section, cls.model_fields)}")
-    try:
-        content = dict(EnvSettingsSource(cls)())
-    except SettingsError as error:
-        raise ConfigurationError(f"environment: {error}: {error.__cause__}") from None
-    bus = content.get("bus")
-    if isinstance(bus, dict) and isinstance(options := bus.get("options"), dict):
-        bus["options"] = {name: _json_or_text(value) for name, value in options.items()}
-    return content
-
-
-def _json_or_text(value: Any) -> Any:
-    # Other sections declare the types of their keys; the options of a client library have no declared types.
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 def _merge(base: dict[str, Any], above: Mapping[str, Any]) -> None:

@@ -110,9 +110,7 @@ class NotYetReadable(Exception):
 
     The text says what the worker waits for and what the operator can do. Nothing is lost: the worker reads
     the record again later. Raised while records are written, it ends the step, which is done again later.
-
-    again: asks the service once more. It raises NotYetReadable while there is still no answer, so that a
-    worker restores its state for a step only once the step can go on.
+    again: asks the service once more, and raises NotYetReadable while there is still no answer.
     """
 
     def __init__(self, text: str, again: Callable[[], object] = lambda: None) -> None:
@@ -393,12 +391,8 @@ def receive_at_once(role: Role, batch: Sequence[Received], now: float) -> list[S
     answers: list[Send | Rejection] = []
     replies = role.receive(batch, now)
     while True:
-        work: list[Work] = []
-        for reply in replies:
-            if isinstance(reply, Work):
-                work.append(reply)
-            else:
-                answers.append(reply)
+        work = [one for one in replies if isinstance(one, Work)]
+        answers += [one for one in replies if not isinstance(one, Work)]
         if not work:
             return answers
         replies = role.receive(

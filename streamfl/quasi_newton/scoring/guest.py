@@ -306,8 +306,7 @@ class GuestScoring(Scoring):
             wait *= 2.0 ** min(session.fruitless, MOST_LONGER_WAITS)
             return session.since + min(patience, wait)
         if session.phase == CHOSEN:
-            # Of a version a host sends an entity's points once: those that only come late have to be read
-            # first, also after this guest was away.
+            # A host sends points once: late ones have to be read first, also after this guest was away.
             return max(session.since, self._awake_since or 0.0) + patience
         if not entities:
             return None
