@@ -261,7 +261,7 @@ def test_a_label_that_says_nothing_leaves_a_sample_unlabelled(text: str) -> None
         read([{"field": "f"}], {"f": 1, "y": text}, label="y")
     with pytest.raises(PeerError, match='label_as = "number"'):
         read([{"field": "f"}], {"f": 1, "y": "0.5"}, label="y")
-    with pytest.raises(PeerError, match=r"y is 'high'.*expected$"):
+    with pytest.raises(PeerError, match=r"y is 'high'.*expected\."):
         read([{"field": "f"}], {"f": 1, "y": "high"}, label="y", label_as="number")
 
 

@@ -11,7 +11,7 @@ from streamfl.fdskl.config import FdsklSettings
 from streamfl.runtime.kinds import find_kind
 
 # Elements behind those that a struct has are skipped, at whatever depth they are.
-DEEP = b"\x91" * 5_000 + b"\x90"
+DEEP = b"\x91" * 50_000 + b"\x90"
 
 
 class _Two(msgspec.Struct, array_like=True):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from streamfl.contract.measurement import Measurement, declared
 from streamfl.contract.role import PeerError
-from streamfl.encoding.changelog_checks import Time
-from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
@@ -34,6 +32,7 @@ from streamfl.quasi_newton.scoring.party import Scoring
 from streamfl.quasi_newton.scoring.predictions import predictions_of
 from streamfl.quasi_newton.scoring.scorecard import Calibration, fit_calibration
 from streamfl.quasi_newton.scoring.scores import BARE, CALIBRATED, Scores
+from streamfl.quasi_newton.scoring.session import ASKED, CHOSEN, IDLE, SHUT, Session
 from streamfl.quasi_newton.state import SESSION, SOUGHT
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.roles.rhythm import Rhythm
@@ -41,33 +40,7 @@ from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["GuestScoring"]
 
-# Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answered no
-# more for this version; it is asked again after alignment.patience_seconds, because it may allow more since.
-IDLE, ASKED, CHOSEN, SHUT = range(4)
-# A session takes a third of a millisecond of the guest's processor for each entity that it asks about. With
-# this pause it takes a sixth of a processor at most, however many entities are never common.
-SECONDS_AN_ENTITY = 0.002
-# Most doublings of the wait before a question: it doubles while sessions find nothing and no entity comes.
-MOST_DOUBLINGS = 6
-# A question without an answer is asked anew: its topic may have lost it. The wait for the answer doubles each
-# time, because a host that is away has to answer all of them when it is back.
-ANSWER_SECONDS = 60.0
-MOST_LONGER_WAITS = 4
 PUBLISHED_AT_ONCE = 10_000
-
-
-class _Session(msgspec.Struct, array_like=True):
-    """The present session with one host.
-
-    version: of the model. number: of the session, counted from 1 under the version. since: when the guest
-    asked. fruitless: sessions in a row that found nothing, or were given up.
-    """
-
-    version: Count = 0
-    number: Count = 0
-    phase: Annotated[int, msgspec.Meta(ge=IDLE, le=SHUT)] = IDLE
-    since: Time = 0.0
-    fruitless: Count = 0
 
 
 class GuestScoring(Scoring):
@@ -81,8 +54,8 @@ class GuestScoring(Scoring):
             host: ScoringLink(settings, party.given, party.outbox, f"questions/{host}", host, host)
             for host in self._hosts
         }
-        self._sessions = {host: _Session() for host in self._hosts}
-        self._kept_sessions = party.parts.named(SESSION, bytes.decode, _Session, self._restore_session)
+        self._sessions = {host: Session() for host in self._hosts}
+        self._kept_sessions = party.parts.named(SESSION, bytes.decode, Session, self._restore_session)
         # Entities of the present question; then the chosen ones, in the order of the places.
         most = 5 + settings.alignment.limit * NAME_BYTES
         self._sought = {host: ValueFragments(party.parts, SOUGHT, most, host) for host in self._hosts}
@@ -197,7 +170,7 @@ class GuestScoring(Scoring):
             return
         for host, session in self._sessions.items():
             if session.version != model.version:
-                self._sessions[host] = _Session(model.version)
+                self._sessions[host] = Session(model.version)
                 self._sought[host].clear()
                 self._remember(host)
 
@@ -298,24 +271,14 @@ class GuestScoring(Scoring):
 
     def _due(self, host: str) -> float | None:
         """When the next question to a host is due; None if there is nothing to ask."""
-        session, settings = self._sessions[host], self._settings
-        patience = settings.alignment.patience_seconds
-        entities = len(self.scores.open(self._hosts.index(host)))
-        if session.phase == ASKED:
-            wait = max(ANSWER_SECONDS, SECONDS_AN_ENTITY * entities)
-            wait *= 2.0 ** min(session.fruitless, MOST_LONGER_WAITS)
-            return session.since + min(patience, wait)
-        if session.phase == CHOSEN:
-            # A host sends points once: late ones have to be read first, also after this guest was away.
-            return max(session.since, self._awake_since or 0.0) + patience
-        if not entities:
-            return None
-        if session.phase == SHUT:
-            return session.since + patience
-        wait = max(settings.scoring.interval_seconds, SECONDS_AN_ENTITY * entities)
-        if self._party.table.latest < session.since:
-            wait *= 2 ** min(session.fruitless, MOST_DOUBLINGS)
-        return session.since + wait
+        settings = self._settings
+        return self._sessions[host].due(
+            len(self.scores.open(self._hosts.index(host))),
+            self._party.table.latest,
+            self._awake_since or 0.0,
+            settings.alignment.patience_seconds,
+            settings.scoring.interval_seconds,
+        )
 
     def _ask(self, host: str, now: float) -> None:
         session = self._sessions[host]
@@ -402,7 +365,7 @@ class GuestScoring(Scoring):
     def _remember(self, host: str) -> None:
         self._kept_sessions.remember(host, self._sessions[host])
 
-    def _restore_session(self, host: str, session: _Session) -> None:
+    def _restore_session(self, host: str, session: Session) -> None:
         if host not in self._sessions:
             raise PeerError("malformed", f"a session with {host!r} in state, which is no host")
         self._sessions[host] = session

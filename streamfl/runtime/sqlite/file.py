@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from streamfl.contract.role import ConfigurationError
@@ -57,9 +57,11 @@ class Database:
             self.connection = sqlite3.connect(
                 path, timeout=patience, isolation_level=None, check_same_thread=False
             )
-        with self._lock, self.failing():
+        with self._lock, self.failing(), ExitStack() as made:
+            made.callback(self.connection.close)
             self.connection.execute("PRAGMA synchronous = FULL")
             self.connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+            made.pop_all()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

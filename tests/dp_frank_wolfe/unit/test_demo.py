@@ -33,7 +33,8 @@ def test_the_demo_shows_what_three_find_for_epsilon_one(
     assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(out)
     assert found["epsilon_spent"] == pytest.approx(1.0, abs=1e-3)
-    assert found["not_private"] == ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled"]
+    measured = ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled", "served_r2"]
+    assert found["not_private"] == measured
     runs = found["runs"]
     assert np.mean(runs["marginal"]["r2"]) > runs["one table"]["r2"][0] - 0.02
     assert (runs["marginal"]["right"], runs["marginal"]["numbers"]) == (6, 90)

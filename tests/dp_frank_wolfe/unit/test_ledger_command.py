@@ -39,7 +39,7 @@ def test_a_file_is_begun_once(place: Place) -> None:
     [
         ({"kind": SERVER, "secret_file": None, "ledger": None, "ledger_file": None}, "has no ledger"),
         ({"ledger_file": '"/nowhere/at/all"'}, "No such file"),
-        ({"ledger_file": '"a\\u0000b"'}, "null byte"),
+        ({"ledger_file": '"a\\u0000b"'}, "null"),
         ({"ledger_file": None}, "privacy.ledger_file is missing"),
         ({"ledger": None}, "privacy.ledger is missing"),
         ({"ledger": '"a/b"'}, "privacy.ledger"),
