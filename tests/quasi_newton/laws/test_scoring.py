@@ -573,7 +573,7 @@ def test_scores_are_the_same_under_encryption(tmp_path: Path) -> None:
 def test_a_question_about_many_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects processors from customers who are many and never common: while others keep coming, the pace
     follows their number."""
-    monkeypatch.setattr("streamfl.quasi_newton.scoring.guest.SECONDS_AN_ENTITY", 10.0)
+    monkeypatch.setattr("streamfl.quasi_newton.scoring.session.SECONDS_AN_ENTITY", 10.0)
     loop = scored(1)
     role = loop.members["g"].role
     loop.now += 10_000.0
