@@ -6,9 +6,11 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 from collections import deque
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -28,14 +30,37 @@ IDLE_CLIENTS, IDLE_DEFAULT_CLIENTS, CHUNK = size(10_000, 200), size(2_000, 100),
 # Snapshots of the default preset come every 64 samples, so that many seconds have to be seen.
 CLIENTS, SECONDS = size(1_000, 20), {"paper": size(6, 3), "default": size(66, 3)}
 
-# Prints processor seconds and MiB of a worker on a memory bus that is ready for its first record.
+# Prints processor seconds and MiB of `streamfl run`, once its worker would take its first step.
 START = """
-import resource
-from benchmarks.federation import Clock, client_settings, new_worker
-from streamfl.runtime.memory_bus import MemoryBus
-new_worker(client_settings(1, 5, preset={preset!r}), MemoryBus(), Clock()).step(0)
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+import resource, sys
+from streamfl.cli import main
+from streamfl.runtime.worker import Worker
+def run(worker, stop):
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+Worker.run = run
+sys.argv = ["streamfl", "run", "client.toml"]
+main()
+"""
+CONFIGURATION = """
+[federation]
+name = "footprint"
+seed = 7
+clients = 1
+features = ["x"]
+[bus]
+url = "sqlite://bus.db"
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "samples"
+client = "client"
+label = "y"
+label_range = [0.0, 1.0]
+[learning]
+preset = "{preset}"
+[metrics]
+port = 0
 """
 STARTS = size(5, 1)
 
@@ -70,10 +95,15 @@ def measure() -> Iterator[Figure]:
 
 
 def _start(preset: str) -> list[float]:
-    """Processor seconds and MiB."""
-    command = [sys.executable, "-c", START.format(preset=preset)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [float(one) for one in told.split()]
+    """Processor seconds and MiB of a worker with a file as its bus, its topics made."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "client.toml").write_text(CONFIGURATION.format(preset=preset), encoding="utf-8")
+        made = [sys.executable, "-m", "streamfl", "topics", "client.toml", "--create-inputs"]
+        subprocess.run(made, check=True, capture_output=True, cwd=folder)
+        run = subprocess.run(
+            [sys.executable, "-c", START], check=True, capture_output=True, text=True, cwd=folder
+        )
+    return [float(one) for one in run.stdout.split()]
 
 
 def _kib_a_client(client: PofmklClient, clients: int) -> float:
