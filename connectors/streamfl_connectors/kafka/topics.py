@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.protocol.metadata import MetadataRequest
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, TopicSpec, TopicState
@@ -17,6 +19,8 @@ from streamfl_connectors.kafka.rights import missing
 from streamfl_connectors.topics import Topics, options_of
 
 __all__ = ["KafkaTopics"]
+
+PAUSE_SECONDS = 0.05
 
 
 class KafkaTopics(Topics):
@@ -109,7 +113,25 @@ class KafkaTopics(Topics):
                 if issubclass(kind, kafka_errors.RetriableError):
                     raise BusUnavailable(text)
                 raise ConfigurationError(text)
+            deadline = time.monotonic() + self._patience
             self._admin.wait_for_topics(list(wanted), timeout_ms=int(self._patience * 1000))
+            for broker in self._admin._manager.cluster.brokers():
+                while not self._knows(broker.node_id, wanted) and time.monotonic() < deadline:
+                    time.sleep(PAUSE_SECONDS)
+
+    def _knows(self, node: int, names: Iterable[str]) -> bool:
+        """Whether a broker knows these topics: the others hear of new ones later than the one that was asked
+        to create them. One that does not answer is not waited for."""
+        asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        manager = self._admin._manager
+        try:
+            answer = manager.run(
+                manager.send, MetadataRequest(topics=asked, allow_auto_topic_creation=False), node
+            )
+        except kafka_errors.KafkaError:
+            return True
+        unknown = kafka_errors.UnknownTopicOrPartitionError.errno
+        return all(topic.error_code != unknown for topic in answer.topics)
 
     def look_up(self, names: list[str]) -> dict[str, int | Exception | None]:
         """The partitions of topics; or why one cannot be used; None for a topic that does not exist."""
