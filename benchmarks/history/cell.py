@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.end_to_end import span
 from benchmarks.history.bus import bus_at
 from benchmarks.history.deployment import LOOK_SECONDS, Deployment
 from benchmarks.history.tables import CLIENT, LABEL, write_table
@@ -215,15 +216,14 @@ def _measured(
         times.append(one.at)
     made = ~np.isnan(predictions)
     errors = np.square(predictions - labels)
-    last, first = max(times, default=np.nan), min(times, default=np.nan)
     return Measured(
         mse=float(np.nanmean(errors)),
         mse_half=float(np.nanmean(errors[samples // 2 :])),
         variance=float(labels.var()),
         versions=len(np.unique(versions[made])),
         unlearnt=float((versions[made] == 0).mean()),
-        rate=(len(times) - 1) / max(last - first, 1e-3),
-        seconds=last - began,
+        rate=(len(times) - 1) / span(times or [np.nan]),
+        seconds=max(times, default=np.nan) - began,
         processor=processor,
         missing=int((~made).sum()),
         by_tenth=[float(np.nanmean(part)) for part in np.array_split(errors, min(10, samples))],

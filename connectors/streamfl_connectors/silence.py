@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -35,16 +35,20 @@ class Silence:
 
     After an outage of the whole cluster the library may never fetch a partition again, without an error. It
     also reports nothing about a record that it cannot read.
-
-    slowed_down: whether the cluster has delayed the library's requests lately, as a quota asks of it: then
-    records come late.
     """
 
-    def __init__(self, cluster: ReadableCluster, slowed_down: Callable[[], bool]) -> None:
+    def __init__(self, cluster: ReadableCluster) -> None:
         self._cluster = cluster
-        self._slowed_down = slowed_down
         self._behind: dict[TopicPartition, int] = {}
-        self._next = time.monotonic() + cluster.connect_timeout
+        self._next = 0.0
+        self.begin()
+
+    def begin(self, delay: float = 0.0) -> None:
+        """Begin to watch anew in ``delay`` seconds. Call it while nothing is read for a good reason: during a
+        join, or while brokers delay the library's requests because of a quota."""
+        self._behind = {}
+        # Another broker may not delay anything.
+        self._next = max(self._next, time.monotonic() + delay + self._cluster.connect_timeout)
 
     def forget(self, places: Iterable[TopicPartition]) -> None:
         """Nothing is expected of these partitions for now, because the caller pauses them."""
@@ -62,8 +66,6 @@ class Silence:
             return
         self._next = time.monotonic() + self._cluster.connect_timeout
         before, self._behind = self._behind, {}
-        if self._slowed_down():
-            return
         with suppress(BusUnavailable, ConfigurationError):
             ends = self._cluster.ends(positions, END_SECONDS)
             self._behind = {

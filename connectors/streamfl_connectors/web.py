@@ -68,18 +68,15 @@ class _Bounded(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         self._response, self._tls = partial(_Response, left=left), context
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._plain, req)
+        return self.do_open(partial(self._connection, http.client.HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._secured, req)
+        return self.do_open(partial(self._connection, http.client.HTTPSConnection), req, context=self._tls)
 
-    def _plain(self, host: str, /, **options: Any) -> http.client.HTTPConnection:
-        return self._with_response(http.client.HTTPConnection(host, **options))
-
-    def _secured(self, host: str, /, **options: Any) -> http.client.HTTPConnection:
-        return self._with_response(http.client.HTTPSConnection(host, context=self._tls, **options))
-
-    def _with_response(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
+    def _connection(
+        self, kind: type[http.client.HTTPConnection], host: str, /, **options: Any
+    ) -> http.client.HTTPConnection:
+        connection = kind(host, **options)
         vars(connection)["response_class"] = self._response
         return connection
 

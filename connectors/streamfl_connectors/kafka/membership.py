@@ -21,7 +21,6 @@ from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
 from streamfl_connectors.positions import Beginnings, Positions, no_offset
 from streamfl_connectors.reading import Logs
 from streamfl_connectors.silence import Silence
-from streamfl_connectors.throttling import Throttling
 
 __all__ = ["KafkaMembership"]
 
@@ -58,8 +57,7 @@ class KafkaMembership:
         self.group: Any = None
         self._alone_since: float | None = None
         self._fetches = PendingFetches(cluster.connect_timeout)
-        self._throttling = Throttling()
-        self._silence = Silence(logs, self._throttling.lately)
+        self._silence = Silence(logs)
         self._assignor = CoPartitionAssignor()
         self.consumer = cluster.make(
             KafkaConsumer,
@@ -115,11 +113,12 @@ class KafkaMembership:
         self._note_moves(batches, polled)
         if coordinator.rejoining:
             # Nothing is read during a join, and that is no fault.
-            self._silence = Silence(self._logs, self._throttling.lately)
+            self._silence.begin()
         elif not batches:
             library = self.consumer._client
-            if any(library.throttle_delay(broker.node_id) for broker in library.cluster.brokers()):
-                self._throttling.note()
+            for broker in library.cluster.brokers():
+                if delay := library.throttle_delay(broker.node_id):
+                    self._silence.begin(delay / 1000)
             now, paused = self.positions.now, self.consumer.paused()
             self._silence.check({one: now[one] for one in now if KafkaPartition(*one) not in paused})
         for place, own in self._library_positions().items():

@@ -19,7 +19,6 @@ from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
 from streamfl_connectors.reading import Logs, Reader
 from streamfl_connectors.silence import END_SECONDS, Silence
-from streamfl_connectors.throttling import Throttling
 
 __all__ = ["LibrdkafkaLogs", "LibrdkafkaReader", "record_of", "unreadable"]
 
@@ -119,11 +118,12 @@ class LibrdkafkaReader(Reader):
 
     def __init__(self, cluster: LibrdkafkaCluster, logs: LibrdkafkaLogs) -> None:
         super().__init__(cluster.connect_timeout)
-        throttling = Throttling()
-        self.consumer: Consumer = cluster.make(Consumer, throttle_cb=throttling.note, **READER)
+        self._silence = Silence(logs)
+        self.consumer: Consumer = cluster.make(
+            Consumer, throttle_cb=lambda event: self._silence.begin(event.throttle_time), **READER
+        )
         self._logs = logs
         self._positions: dict[Place, int] = {}
-        self._silence = Silence(logs, throttling.lately)
         self._unreadable: Unreadable | None = None
 
     def go_to(self, offsets: Mapping[Place, int | None]) -> None:

@@ -25,7 +25,6 @@ from streamfl_connectors.librdkafka.failures import UNREADABLE, told
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs, record_of, unreadable
 from streamfl_connectors.positions import Beginnings, Positions, no_offset
 from streamfl_connectors.silence import Silence
-from streamfl_connectors.throttling import Throttling
 
 __all__ = ["LibrdkafkaMembership"]
 
@@ -69,14 +68,13 @@ class LibrdkafkaMembership:
         # The group's metadata as of the last poll; None for a member that was put out.
         self.group: Any = None
         self._refreshed = float("-inf")
-        throttling = Throttling()
-        self._silence = Silence(logs, throttling.lately)
+        self._silence = Silence(logs)
         self._unreadable: Unreadable | None = None
         self.consumer: Consumer = cluster.make(
             Consumer,
             **{
                 "group.id": subscription.group,
-                "throttle_cb": throttling.note,
+                "throttle_cb": lambda event: self._silence.begin(event.throttle_time),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
