@@ -13,7 +13,7 @@ SCHEME ?= kafka
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak kill-brokers lock check-deploy check-dashboards picture check-release clean
+.PHONY: help setup demo test test-fast compile-tests check integration bench attack accuracy fuzz simulate reference docs soak kill-brokers lock check-deploy check-dashboards picture check-release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test: $(INSTALLED) ## run every test, those on a real Kafka broker included (nee
 
 test-fast: $(INSTALLED) ## run the tests of units and laws that need no broker and do not take long, with fewer examples; SYSTEM=name: the edit loop
 	HYPOTHESIS_PROFILE=fast OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM)) -m "not broker and not long" --ignore-glob 'tests/*integration' --ignore-glob 'tests/*/integration' --ignore-glob 'tests/*/papers' --ignore tests/alerts --ignore tests/deploy --ignore tests/examples --ignore tests/simulation --ignore tests/transcripts
+
+compile-tests: $(INSTALLED) ## compile the tests, which each process of a first "make test" does for itself otherwise
+	-@$(BIN)/pytest -q --collect-only > /dev/null
 
 check: $(INSTALLED) ## ruff's linter and formatter, mypy --strict, import-linter, doctests
 	$(BIN)/ruff check .

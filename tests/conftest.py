@@ -20,6 +20,7 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 import streamfl.records.formats
+from streamfl.testing.role_laws import RoleLaws
 
 # The Kafka client reads its schemas in a way that Python 3.11 calls deprecated; the tests turn warnings into
 # errors.
@@ -33,8 +34,8 @@ ROOT = Path(__file__).parents[1]
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # How many examples a test tries, and by what the numbers of tests that set their own are divided. Every run
 # draws others. ``HYPOTHESIS_PROFILE=thorough`` is for a search that may take long.
-EXAMPLES = {"fast": 10, "whole": 16, "thorough": 50}
-DIVISORS = {"fast": 4, "whole": 3, "thorough": 1}
+EXAMPLES = {"fast": 8, "whole": 16, "thorough": 50}
+DIVISORS = {"fast": 6, "whole": 3, "thorough": 1}
 LEAST_EXAMPLES = 3
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "whole")
 
@@ -59,6 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the tests that do not belong to the named system, if one is named. A name without any test is
     an error."""
     try_fewer_examples(items)
+    if PROFILE == "fast":
+        leave_out_further_subjects(config, items)
+    spread_waiting(items)
     if config.getoption("--backwards"):
         items.reverse()
     name = config.getoption("--system")
@@ -83,6 +87,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
 
 
+def leave_out_further_subjects(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the first subject of each law of roles. ``make test`` tries the law with all of them."""
+    further, seen = set[pytest.Item](), set[tuple[type, str]]()
+    for item in items:
+        if isinstance(item, pytest.Function) and item.cls is not None and issubclass(item.cls, RoleLaws):
+            law = (item.cls, item.originalname)
+            if law in seen:
+                further.add(item)
+            seen.add(law)
+    config.hook.pytest_deselected(items=list(further))
+    items[:] = [item for item in items if item not in further]
+
+
+def spread_waiting(items: list[pytest.Item]) -> None:
+    """Spread the modules that wait for a broker evenly among those that compute.
+
+    Each of pytest's processes begins with a part of its own. Side by side, one waits while others compute. At
+    the end nothing would compute if the waiting were left over.
+    """
+    places: dict[tuple[Path, bool], float] = {}
+    for waits in (False, True):
+        alike = [item for item in items if (item.get_closest_marker("broker") is not None) == waits]
+        for number, item in enumerate(alike):
+            places.setdefault((item.path, waits), number / len(alike))
+    items.sort(key=lambda item: places[item.path, item.get_closest_marker("broker") is not None])
+
+
 def try_fewer_examples(items: list[pytest.Item]) -> None:
     """Divide the numbers of tests that set their own, because a profile does not affect those."""
     functions = {
@@ -92,7 +123,7 @@ def try_fewer_examples(items: list[pytest.Item]) -> None:
     }
     for function in functions:
         own: settings | None = getattr(function, "_hypothesis_internal_use_settings", None)
-        if own is not None and own.max_examples != settings.default.max_examples:
+        if own is not None and own is not settings.default:
             fewer = max(LEAST_EXAMPLES, own.max_examples // DIVISORS[PROFILE])
             function._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
 

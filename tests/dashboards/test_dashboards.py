@@ -159,6 +159,7 @@ def test_a_choice_narrows_the_next(described: Dashboard) -> None:
         assert narrowed == {*list(described.choices)[:before], *(["system"] if described.system else [])}
 
 
+@pytest.mark.long
 def test_prometheus_reads_every_query(tmp_path: Path) -> None:
     """Protects panels from an error in place of a graph: promtool reads each query as a recording rule."""
     queries = [asked_of_prometheus(expression) for board in BOARDS.values() for expression in asked(board)]

@@ -54,6 +54,7 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_every_page_is_built_and_every_link_of_it_leads_somewhere(site: Path) -> None:
     """Protects readers of the site: an unlisted page, and a link that only works on GitHub, lead nowhere
     here."""

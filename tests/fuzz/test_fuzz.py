@@ -63,6 +63,7 @@ def test_malformed_messages_are_refused_and_change_nothing(
     assert report.growth() < 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_what_is_recorded_is_always_the_same(system: str) -> None:
     """Protects a seed of `make fuzz`: another process records the same bytes."""

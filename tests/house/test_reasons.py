@@ -24,6 +24,7 @@ OWN = {
 Declared = Mapping[str, Reason]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("error", "common", "own"),
     [

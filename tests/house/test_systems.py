@@ -117,6 +117,7 @@ def test_nothing_outside_a_system_names_one() -> None:
     assert found == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", soaked_systems())
 def test_a_worker_loads_its_own_system_and_no_tools(name: str, tmp_path: Path) -> None:
     """Protects production from simulation code, and a worker's start from loading systems that it does not

@@ -49,6 +49,7 @@ def _archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archive
 
 
+@pytest.mark.long
 def test_it_has_every_file_of_the_repository(archive: Path) -> None:
     """Protects packagers: tests, pages, dashboards and examples are included, and no leftovers of a build or
     a run."""

@@ -88,6 +88,7 @@ def test_every_metric_says_what_it_means(system: System) -> None:
         assert set(one.labels) <= {"reason", "topic", "partition", "work"}, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", FUZZED, ids=lambda system: system.name)
 def test_what_is_measured_is_declared(system: System) -> None:
     """Protects pages, dashboards and alerts, which are written from declarations: a role measures what its

@@ -313,6 +313,7 @@ def test_a_federation_that_diverges_is_said_to(
     assert "learning.learning_rate" in error
 
 
+@pytest.mark.long
 def test_a_tiny_budget_takes_simulated_time_only(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget of a byte a day is slow in virtual time only, and it is kept."""
     monkeypatch.setenv("STREAMFL_LEARNING__STALENESS", "lockstep")

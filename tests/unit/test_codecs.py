@@ -43,6 +43,7 @@ MISSING = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("module", "package", "command"), MISSING)
 def test_a_missing_codec_stops_the_start(tmp_path: Path, module: str, package: str, command: str) -> None:
     """Protects against a worker that is green until a producer uses another compression."""

@@ -200,6 +200,7 @@ def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent
     assert told.startswith("interrupted: asking kafka://")
 
 
+@pytest.mark.long
 def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) -> None:
     """Protects minutes of waiting: a process that gets SIGINT ends with the figures so far, its progress, and
     exit code 130."""

@@ -65,6 +65,7 @@ def test_the_settings_of_every_member_load(
     assert PREDICTIONS in all_topics(settings)
 
 
+@pytest.mark.long
 def test_a_load_is_the_same_every_time_and_another_by_another_seed(soaked: tuple[SoakedSystem, Left]) -> None:
     """Protects the verdict, which makes the load once more, and checks that seeds differ."""
     system, left = soaked
@@ -115,6 +116,7 @@ def messages(left: Left) -> list[str]:
     return sorted(topic for topic in topics if left.topics[topic])
 
 
+@pytest.mark.long
 def test_the_verdict_finds_a_lost_and_a_doubled_message(soaked: tuple[SoakedSystem, Left]) -> None:
     """Protects messages between members: predictions may be complete although a message was lost or sent
     twice."""
@@ -141,6 +143,7 @@ def test_the_verdict_finds_a_lost_and_a_doubled_record_of_the_load(soaked: tuple
             assert any(text in one for one in verdict.wrong), (topic, verdict.wrong)
 
 
+@pytest.mark.long
 def test_the_verdict_finds_a_state_that_is_behind_and_a_dead_letter(
     soaked: tuple[SoakedSystem, Left],
 ) -> None:

@@ -101,6 +101,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Case) -> None:
     """Protects a member that its settings allow from ending at every start."""

@@ -133,6 +133,7 @@ CASES = [(what, content, None) for what, content in COLUMNS_INSTEAD.items()]
 CASES += [(f"label {what}", None, content) for what, content in LABEL_INSTEAD.items()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
 def test_nothing_but_releases_depends_on_values(estimator: str, tmp_path: Path) -> None:
     """Protects every entity: whatever is in its records, manifests, counts, times, metrics, notices and sizes

@@ -18,6 +18,7 @@ def after_some_rounds(federation: str) -> MemoryFederation:
     return after_rounds(MemoryFederation(fuzz.FEDERATIONS[federation]), ROUNDS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("federation", ["fdskl-newton", "fdskl-sgd"])
 @pytest.mark.parametrize("member", fuzz.PARTIES[:2])
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:

@@ -263,6 +263,7 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the law above from being blind: stale coefficients, or decay out of order, fail within 30

@@ -53,6 +53,7 @@ def learnt(restarts: dict[int, int], **learning: Any) -> ClosedLoop:
     return loop
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("learning", [{}, {"sweeps": 2}, {"cache_bytes": 24 * 4 * 10}, {"loss": "square"}])
 @pytest.mark.parametrize(
     "restarts",

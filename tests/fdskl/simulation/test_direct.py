@@ -47,6 +47,7 @@ def federation(learning: dict[str, Any], epochs: int) -> tuple[KernelFederation,
     return found, inputs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("learning", "epochs"),
     [

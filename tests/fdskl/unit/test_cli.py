@@ -175,6 +175,7 @@ def test_topics_and_rights_are_those_that_a_party_needs(line: Line) -> None:
     }
 
 
+@pytest.mark.long
 def test_the_demo_shows_what_two_parties_learn_together(
     line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

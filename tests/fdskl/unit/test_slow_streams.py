@@ -194,6 +194,7 @@ def test_a_party_that_is_away_is_named() -> None:
     assert found.active.backlog is None
 
 
+@pytest.mark.long
 def test_labels_that_stop_are_told() -> None:
     """Protects the operator of the active party: its model stands still while it serves and predicts."""
     found = federation(500)

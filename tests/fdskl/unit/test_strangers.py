@@ -123,6 +123,7 @@ def lose_state(loop: ClosedLoop) -> None:
     loop.restart(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "wrong",
     [

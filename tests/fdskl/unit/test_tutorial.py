@@ -115,6 +115,7 @@ def test_history_is_learnt_from_and_the_stream_is_predicted_from_both(customers:
     tutorial.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bank", "shop"])
 def test_the_command_that_says_whether_it_is_worth_it_runs(
     name: str,

@@ -21,6 +21,7 @@ def after_some_rounds(federation: str) -> MemoryFederation:
     return after_rounds(fuzz.run(federation), ROUNDS[federation])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("federation", ROUNDS)
 @pytest.mark.parametrize("member", [fuzz.CLIENT, fuzz.SERVER])
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:

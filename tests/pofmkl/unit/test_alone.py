@@ -58,6 +58,7 @@ def one_after_the_other(settings: PofmklSettings, inputs: Floats, labels: Floats
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["least-squares", "gradient", "adagrad"])
 @pytest.mark.parametrize("delay", [0, 3])
 def test_all_at_once_is_one_after_the_other(monkeypatch: pytest.MonkeyPatch, step: str, delay: int) -> None:
@@ -74,6 +75,7 @@ def test_all_at_once_is_one_after_the_other(monkeypatch: pytest.MonkeyPatch, ste
     assert (np.isnan(found) == np.isnan(labels)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delay", [0, 3])
 def test_what_was_looked_at_ahead_is_looked_at_again_after_a_change(
     monkeypatch: pytest.MonkeyPatch, delay: int

@@ -491,6 +491,7 @@ def test_history_costs_no_accuracy(late: bool) -> None:
     )
 
 
+@pytest.mark.long
 def test_restarts_in_the_middle_change_nothing() -> None:
     """Protects a backlog from a worker that is replaced every few steps: order, count and pace of each client
     stay."""

@@ -28,6 +28,7 @@ def rows(count: int = 60) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return inputs, inputs[:, 0] + 0.5 * inputs[:, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "labels",
     [
@@ -102,6 +103,7 @@ def test_labels_that_are_no_classes_are_told(monkeypatch: pytest.MonkeyPatch) ->
     assert pickle.dumps(model) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("estimator", [Regressor, Classifier])
 def test_tables_of_each_library_are_learnt_alike(estimator: Any) -> None:
     """Protects whoever has no pandas frame: rows are learnt as samples are, and answers are of the table's

@@ -220,6 +220,7 @@ def test_the_ridge_without_a_leak_is_the_direct_solution() -> None:
         assert change[0] == pytest.approx(weights[client] @ query / (1 + query @ inverse @ query))
 
 
+@pytest.mark.long
 def test_the_ridge_does_not_wind_up() -> None:
     """Protects clients that see the same for a long time: with a window Q would grow without end, and the
     first novelty explode."""
@@ -238,6 +239,7 @@ def test_the_ridge_does_not_wind_up() -> None:
     assert (weights @ deviations.T).item() == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dimension", [16, 520])
 def test_a_clients_state_is_below_64_kilobytes(dimension: int) -> None:
     """Protects workers that host a hundred thousand clients: everything that grows by the client, and the

@@ -13,6 +13,7 @@ from streamfl.kernels import LOGISTIC
 CHANGE = 300
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", [CHANGE, 345, 400])
 @pytest.mark.parametrize("river", [(), ("linear", "hoeffding")])
 def test_restored_goes_on_as_if_never_stopped(cut: int, river: tuple[str, ...]) -> None:
@@ -77,6 +78,7 @@ def test_scale_stays_where_labels_are_as_they_were() -> None:
     assert moments["kept"] == pytest.approx(np.isfinite(labels[0, CHANGE:]).sum(), abs=8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"loss": LOGISTIC}], ids=["square", "logistic"])
 def test_no_change_is_found_where_there_is_none(options: dict[str, Any]) -> None:
     """A false alarm costs what the client knows."""

@@ -27,6 +27,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_river_check(estimator: Any, check: Any) -> None:
     """Each check of river.checks.check_estimator, with none skipped: pipelines and evaluators rely on every

@@ -57,6 +57,7 @@ EXPERTS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cut", "change"), [(100, None), (288, None), (333, 300)])
 def test_a_restart_changes_nothing(cut: int, change: int | None) -> None:
     """Protects law 3 with experts that remember themselves: whatever they forget, refuse or raise, a restart

@@ -215,6 +215,7 @@ STRANGE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", ["table", "json"])
 @pytest.mark.parametrize("strange", STRANGE)
 def test_no_record_ends_a_command_with_a_traceback(
@@ -253,6 +254,7 @@ def test_no_record_ends_a_command_with_a_traceback(
     plant.said("report", plant.client, "--out", tmp_path / "report.html")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", ["table", "json"])
 @pytest.mark.parametrize(
     "strange", [name for name, value in STRANGE.items() if value is not None and value[:1] >= b"\x80"]
@@ -511,6 +513,7 @@ def test_a_shell_completes_commands_and_options(words: str, expected: set[str]) 
     assert set(ended.stdout.split()) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "first"),
     [("top client.toml --every 0.1", "pofmkl-client of plant"), ("topics client.toml", "Topics")],

@@ -90,6 +90,7 @@ def test_window_is_the_latest_period_to_two_periods() -> None:
     assert often.at(1, np.zeros((ring, 1), np.float32), 2).fed == [0.0, 0.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", [SQUARE, LOGISTIC], ids=["square", "logistic"])
 @pytest.mark.parametrize("cut", [100, 300, 333])
 def test_restored_goes_on_as_if_never_stopped(loss: Loss, cut: int) -> None:

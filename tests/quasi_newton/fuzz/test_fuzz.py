@@ -32,6 +32,7 @@ def test_the_recording_has_all_that_guest_and_host_say_about_scores() -> None:
     assert {one.kind for one in heard} == {"question", "found", "chosen", "points", "closed"}
 
 
+@pytest.mark.long
 def test_no_wrong_message_ends_a_role() -> None:
     """Protects members from whoever can write to their topics, at any place of a training: no traceback,
     nothing changed."""

@@ -79,6 +79,7 @@ def outcome(loop: ClosedLoop) -> list[bytes]:
     return [b"" if model is None else model.tobytes() for model in models]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "period"), [("plain", 1), ("plain", 5), ("plain", 7), ("paillier", 1)])
 @pytest.mark.parametrize("killed", ["g", "h1", "c"])
 def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precision: str, period: int) -> None:

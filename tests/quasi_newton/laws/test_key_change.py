@@ -120,6 +120,7 @@ STAGES: dict[str, Callable[[ClosedLoop], bool]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["ghc", "gch", "hgc", "hcg", "cgh", "chg"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_training_begins_again_under_the_new_key_whoever_is_restarted_first(

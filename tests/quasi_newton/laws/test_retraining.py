@@ -335,6 +335,7 @@ def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
     return Secrets(tmp_path_factory.mktemp("secrets"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "period"), [("plain", 3), ("paillier", 1)])
 @pytest.mark.parametrize("killed", ["g", "h1", "c"])
 def test_a_member_may_end_at_any_message_of_two_trainings(
@@ -373,6 +374,7 @@ def test_a_member_may_end_at_any_message_of_two_trainings(
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> None:
     """Protects what a place in one topic says of another: over two trainings, with kills, it is the same

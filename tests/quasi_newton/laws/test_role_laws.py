@@ -195,6 +195,7 @@ class TestUnderPaillier:
     """What encryption could break: a ciphertext or a mask that is drawn anew is another message, or shows
     what it hides."""
 
+    @pytest.mark.long
     @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
     @given(data=st.data())
     @examples(max_examples=2, deadline=None)

@@ -132,6 +132,7 @@ def test_figures_follow_what_they_are_of() -> None:
     assert len(set(found)) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("killed", ["g", "h1"])
 def test_a_member_may_end_at_any_message(loops: dict[int, ClosedLoop], hosts: int, killed: str) -> None:

@@ -141,6 +141,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing() -> None:
     assert loop.rejections() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most", [1, 1000])
 def test_what_comes_twice_changes_nothing(most: int) -> None:
     """Protects a host's columns and users' counts: what comes again is not answered again, and nothing is

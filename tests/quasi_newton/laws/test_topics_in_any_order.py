@@ -37,6 +37,7 @@ def learnt(order: tuple[str, ...]) -> Ordered:
     return loop
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", list(permutations(PARTIES)))
 def test_the_coordinator_reads_parties_in_any_order(order: tuple[str, ...]) -> None:
     """Protects a training from its beginning: the guest's first gradient may be read before a host's word

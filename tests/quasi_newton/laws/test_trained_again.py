@@ -106,6 +106,7 @@ class Host:
         return label_auc(Equations(rows, sums), self.inputs[:known], table().labels[:known])
 
 
+@pytest.mark.long
 def test_three_more_trainings_of_roles_tell_no_more_labels_than_one_visit() -> None:
     """Protects labels over a federation's life: customers come, batches go, some wait, and no customer
     changes its batch."""

@@ -16,6 +16,7 @@ from streamfl.quasi_newton.tools import demo as demo_scorecard
 PAGE = (Path(__file__).parents[3] / "docs" / "quasi-newton.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_demo_shows_what_two_companies_learn_together(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

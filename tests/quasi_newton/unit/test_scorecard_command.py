@@ -114,6 +114,7 @@ def points_of(card: dict[str, Any], numbers: Any) -> float:
     return total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["standardise", "clip", "rank", "quantile-bins", "weight-of-evidence"])
 def test_the_files_score_as_the_federation_does(place: Place, method: str) -> None:
     """Protects whoever takes a scorecard elsewhere: the parties' points, by their files alone, add up to each

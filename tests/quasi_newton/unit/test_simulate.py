@@ -73,6 +73,7 @@ def test_evidence_is_weighed_at_the_guest_alone(line: Line) -> None:
     np.testing.assert_array_equal(weighed["inputs/shop"], usual["inputs/shop"])
 
 
+@pytest.mark.long
 def test_encryption_changes_nothing_but_the_cost(line: Line) -> None:
     """Protects the fast path: plain numbers come to the same as encrypted ones, bit by bit, and the
     ciphertexts are as many as the formula says.
@@ -154,6 +155,7 @@ def test_a_message_takes_as_long_as_is_asked(line: Line) -> None:
     assert found["history"][0]["seconds"] == pytest.approx(3 * (BEFORE + EACH * 5), rel=0.01)
 
 
+@pytest.mark.long
 def test_any_members_file_is_the_same_federation(line: Line) -> None:
     """Protects a newcomer: a host's file does as the coordinator's, and what they say of keys and secrets is
     not looked at."""
@@ -316,6 +318,7 @@ def test_who_is_held_out_is_not_learnt_from(line: Line) -> None:
     assert trace["batches"].shape == (3, 100)
 
 
+@pytest.mark.long
 def test_a_scorecard_that_is_worse_than_the_mean_is_told(line: Line) -> None:
     """Protects users from taking a scorecard for useful whose probabilities the labels' own shares beat."""
     found = line.json()

@@ -94,6 +94,7 @@ def members_in(folder: Path) -> list[QuasiNewtonSettings]:
     return members
 
 
+@pytest.mark.long
 def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: list[Row]) -> None:
     """Protects a newcomer's first try: with the files of the page and secrets made as it says, a training
     begins by itself, of the customers that both know, and each party has weights of its own in the end. Then
@@ -147,6 +148,7 @@ def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: 
     tutorial.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bank", "shop", "auditor"])
 def test_the_command_that_says_whether_it_is_worth_it_runs(
     name: str,

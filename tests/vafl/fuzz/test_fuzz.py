@@ -51,6 +51,7 @@ MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the run from finding nothing because it looks at nothing."""

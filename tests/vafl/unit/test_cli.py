@@ -256,6 +256,7 @@ def test_check_names_the_topic_where_refused_records_go(line: Line) -> None:
     assert "loans.shop.dead-letters" in found["remedy"]
 
 
+@pytest.mark.long
 def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the first look at a vertical federation: everybody it is to be compared with is there, and a
     picture."""

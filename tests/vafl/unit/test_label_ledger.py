@@ -102,6 +102,7 @@ class Coordinator:
 # ---- which telling has which noise
 
 
+@pytest.mark.long
 def test_an_entity_that_comes_back_has_noise_of_its_own() -> None:
     """Protects the label of a customer who was forgotten and is shown again: the same noise on both would
     tell whether the label is the same one, for certain. Of both tellings together no more is known than mu =

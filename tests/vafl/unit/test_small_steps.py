@@ -174,6 +174,7 @@ def test_the_batch_that_is_left_out(
     assert (role.settings.batch_size, role.settings.fewer_at_once) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("square", "name"), [(True, "diabetes"), (True, "river TrumpApproval"), (False, "breast cancer")]
 )

@@ -162,6 +162,7 @@ def test_the_rate_that_is_left_out(
     assert role.settings.party_rate(role.settings.standardise) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_linear_parties_learn_under_a_network(activation: str) -> None:
     """Protects head.kind = "network" with its defaults: linear embeddings begin at 0, where a relu without a
