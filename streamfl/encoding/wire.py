@@ -71,7 +71,8 @@ Number = TypeVar("Number", np.float32, np.float64)
 class Codec(Generic[Message]):
     """Encode and decode one message type, whose first field is ``version``.
 
-    TypeError if a text or a whole number in it has no bound; :data:`Name` and :data:`Count` have one.
+    TypeError if it has another first field, or if a text or a whole number in it has no bound; :data:`Name`
+    and :data:`Count` have one.
 
     >>> class Ping(msgspec.Struct, array_like=True):
     ...     version: Version
@@ -82,7 +83,12 @@ class Codec(Generic[Message]):
     """
 
     def __init__(self, message_type: type[Message], maximum_bytes: int = LARGEST_VALUE) -> None:
-        _check_bounded(msgspec.inspect.type_info(message_type), message_type.__name__)
+        kind = msgspec.inspect.type_info(message_type)
+        if not (isinstance(kind, msgspec.inspect.StructType) and kind.array_like and kind.fields[:1]):
+            raise TypeError(f"{message_type.__name__} is no msgspec.Struct with fields and array_like=True")
+        if kind.fields[0].name != "version":
+            raise TypeError(f"{message_type.__name__} begins with {kind.fields[0].name}, not with version")
+        _check_bounded(kind, message_type.__name__)
         self._name = message_type.__name__
         self._maximum_bytes = maximum_bytes
         self._encoder = msgspec.msgpack.Encoder()

@@ -36,6 +36,12 @@ LEAST = {"dp-frank-wolfe": 0.3}
 SYSTEMS = {name: load(proof.fuzz) for name, proof in installed_proofs().items() if proof.fuzz}
 
 
+def test_a_name_that_no_target_has_is_an_error() -> None:
+    """Protects whoever mistypes it: a campaign without a target would never end."""
+    with pytest.raises(ValueError, match="no target is called like 'pofmlk'"):
+        run(1, seed=0, only="pofmlk")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_malformed_messages_are_refused_and_change_nothing(

@@ -86,6 +86,22 @@ def test_a_message_type_with_an_unbounded_field_is_none(kind: Any) -> None:
         Codec(unbounded)
 
 
+@pytest.mark.parametrize(
+    ("fields", "array", "text"),
+    [
+        ([("count", Count), ("version", Version)], True, "begins with count, not with version"),
+        ([("version", Version), ("count", Count)], False, "array_like=True"),
+        ([], True, "with fields"),
+    ],
+)
+def test_a_message_type_that_does_not_begin_with_its_version_is_none(
+    fields: list[tuple[str, Any]], array: bool, text: str
+) -> None:
+    """Protects authors of a system: receivers read the version first and would refuse every message."""
+    with pytest.raises(TypeError, match=text):
+        Codec(msgspec.defstruct("Unversioned", fields, array_like=array))
+
+
 @pytest.mark.parametrize("version", [0, VERSION + 1, 127])
 def test_another_version_is_told_as_such(version: int) -> None:
     """During an upgrade the operator must read "version", also if the newer message has other fields."""

@@ -14,6 +14,9 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="part of the names of targets")
     chosen = parser.parse_args()
-    report = run(chosen.messages, chosen.seed, chosen.only)
+    try:
+        report = run(chosen.messages, chosen.seed, chosen.only)
+    except ValueError as error:
+        parser.error(f"--only: {error}")
     print_report(report, chosen.seed)
     sys.exit(bool(report.defects))

@@ -69,7 +69,8 @@ def run(messages: int, seed: int, only: str = "") -> CampaignReport:
     """Send at least ``messages`` wrong messages, a block to each target in turn. The same seed gives the same
     messages.
 
-    Every block has new roles, so target, block and seed are enough to reproduce a defect.
+    Every block has new roles, so target, block and seed are enough to reproduce a defect. ValueError if no
+    target's name contains ``only``.
     """
     report, began, block = CampaignReport(), time.monotonic(), 0
     with warnings.catch_warnings(), _hanging_raises():
@@ -98,6 +99,8 @@ def run(messages: int, seed: int, only: str = "") -> CampaignReport:
                     where = f"{place.filename.rpartition('/')[2]}:{place.lineno} {place.name}"
                     text = f"{type(error).__name__}: {str(error)[:200]}"
                     report.defects.append(Defect(target.name, block, where, text, message))
+            if not report.taken:
+                raise ValueError(f"no target is called like {only!r}")
             report.memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
             block += 1
     report.seconds = time.monotonic() - began

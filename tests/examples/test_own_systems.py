@@ -1,4 +1,4 @@
-"""The example of a learning system: once its package is installed it has everything that systems have."""
+"""The examples of learning systems: once a package is installed it has everything that systems have."""
 
 from __future__ import annotations
 
@@ -11,34 +11,52 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "own_system"
+# Each example's folder, and the name of its system.
+EXAMPLES = {"own_system": "running-mean", "client_and_server": "shared-mean"}
+ONE_ROLE, TWO_ROLES = [
+    pytest.mark.parametrize("example", [name], indirect=True, scope="module") for name in EXAMPLES
+]
+MOST_LINES = 150
 ROWS = 30
 
 Command = Callable[..., str]
 
 
+@pytest.fixture(name="example", scope="module", params=EXAMPLES)
+def _example(request: pytest.FixtureRequest) -> Path:
+    return ROOT / "examples" / str(request.param)
+
+
+@pytest.fixture(name="system")
+def _system(example: Path) -> str:
+    return EXAMPLES[example.name]
+
+
 @pytest.fixture(name="site", scope="module")
-def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _site(example: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package, installed as by pip."""
-    folder = tmp_path_factory.mktemp("own_system")
+    folder = tmp_path_factory.mktemp(example.name)
     # pip leaves its build files beside the sources.
-    source = shutil.copytree(EXAMPLE, folder / "source")
+    source = shutil.copytree(example, folder / "source")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", folder / "site", source], check=True, timeout=300)
     return folder / "site"
 
 
 @pytest.fixture(name="run")
-def _run(site: Path, tmp_path: Path) -> Command:
-    """Runs a command with the package installed, beside its settings file and some data. Returns the
+def _run(example: Path, site: Path, tmp_path: Path) -> Command:
+    """Runs a command with the package installed, beside its settings files and some data. Returns the
     output."""
-    shutil.copy(EXAMPLE / "client.toml", tmp_path)
+    for file in set(example.glob("*.toml")) - {example / "pyproject.toml"}:
+        shutil.copy(file, tmp_path)
     rows = "".join(f"{number},{number % 7 / 7}\n" for number in range(ROWS))
     (tmp_path / "data.csv").write_text(f"x,y\n{rows}")
 
@@ -62,12 +80,14 @@ def environment(site: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)])}
 
 
-def test_it_says_no_more_than_its_page_counts() -> None:
+def test_it_says_no_more_than_its_page_counts(example: Path) -> None:
     """Protects authors of a system: what is derived for them does not become what they write."""
-    counted = re.search(r"(\d+) lines of code", (EXAMPLE / "README.md").read_text(encoding="utf-8"))
+    counted = re.search(r"(\d+) lines of code", (example / "README.md").read_text(encoding="utf-8"))
     assert counted is not None
-    paths = sorted(EXAMPLE.rglob("*.py"))
-    assert sum(code_lines(path.read_text(encoding="utf-8")) for path in paths) == int(counted[1])
+    paths = sorted(example.rglob("*.py"))
+    written = sum(code_lines(path.read_text(encoding="utf-8")) for path in paths)
+    assert written == int(counted[1])
+    assert written <= MOST_LINES
 
 
 def code_lines(source: str) -> int:
@@ -82,6 +102,7 @@ def code_lines(source: str) -> int:
     return len(code - of_texts)
 
 
+@ONE_ROLE
 def test_it_is_simulated_and_shown(run: Command, tmp_path: Path) -> None:
     """Protects authors of a system: simulate and demo, and their help, include it."""
     found = json.loads(
@@ -108,6 +129,64 @@ def test_it_is_simulated_and_shown(run: Command, tmp_path: Path) -> None:
     assert "running-mean" in run("streamfl", "demo", "--help")
 
 
+@TWO_ROLES
+def test_it_is_simulated_as_a_stream_is_learnt(run: Command) -> None:
+    """Protects what simulate promises of a model that comes back: each sample is predicted by a model of all
+    labels before it, not all of them by the first one."""
+    found = json.loads(run("streamfl", "simulate", "client.toml", "--data", "data.csv", "--format", "json"))
+    labels = [number % 7 / 7 for number in range(ROWS)]
+    # The labels' range becomes 0 to 1.
+    own, errors = defaultdict[int, list[float]](list), []
+    for number, label in enumerate(label / max(labels) for label in labels):
+        means = [sum(values) / len(values) for values in own.values() if values]
+        shared = sum(means) / len(means) if means else 0.5
+        told = own[number % 5]
+        errors.append((sum(told) + 5 * shared) / (len(told) + 5) - label)
+        told.append(label)
+    assert found["rmse"] == pytest.approx(max(labels) * (sum(one**2 for one in errors) / ROWS) ** 0.5)
+
+
+@TWO_ROLES
+def test_its_members_learn_in_processes_of_their_own(run: Command, site: Path, tmp_path: Path) -> None:
+    """Protects a deployment of such a system: what clients tell comes to the server, and its model back to
+    them."""
+    for member in ("client", "server"):
+        run("streamfl", "topics", f"{member}.toml", "--create-inputs")
+    run("streamfl", "replay", "client.toml", "--data", "data.csv")
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "streamfl", "run", f"{member}.toml"],
+                    cwd=tmp_path,
+                    env=environment(site),
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+            for member in ("client", "server")
+        ]
+        for worker in workers:
+            stack.callback(worker.kill)
+        inspect = ["streamfl", "inspect", "server.toml", "--format", "json"]
+        deadline = time.monotonic() + 60
+        while json.loads(run(*inspect))["remembered"][0]["records"] < 5:
+            assert time.monotonic() < deadline
+        # The model has come back before this sample is predicted.
+        run("streamfl", "replay", "client.toml", "--data", "data.csv")
+        while max(learnt_from(run)) < ROWS:
+            assert time.monotonic() < deadline
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(60) == 0
+
+
+def learnt_from(run: Command) -> list[int]:
+    """How many labels were in the model of each prediction."""
+    lines = run("streamfl", "read", "client.toml", "--format", "json").splitlines()
+    return [json.loads(line)["labels"] for line in lines]
+
+
+@ONE_ROLE
 def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path: Path) -> None:
     """Protects a deployment of such a system: topics, replay, run, check and read, on a bus between
     processes."""
@@ -140,22 +219,20 @@ def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path
     )
 
 
-def test_its_scenarios_run_with_faults(run: Command) -> None:
+def test_its_scenarios_run_with_faults(run: Command, system: str) -> None:
     """Protects its exactly-once behaviour: the fault simulator runs it by seed on both buses."""
-    assert "20 of 20 federations hold" in run(
-        "streamfl.testing.faults", "--system", "running-mean", "--seeds", 20
-    )
-    out = run("streamfl.testing.faults", "--system", "running-mean", "--seeds", 3, "--bus", "sqlite")
+    assert "20 of 20 federations hold" in run("streamfl.testing.faults", "--system", system, "--seeds", 20)
+    out = run("streamfl.testing.faults", "--system", system, "--seeds", 3, "--bus", "sqlite")
     assert "3 of 3 federations hold" in out
 
 
-def test_it_is_given_wrong_messages(run: Command) -> None:
+def test_it_is_given_wrong_messages(run: Command, system: str) -> None:
     """Protects it from wrong records in its input and its changelog."""
-    out = run("streamfl.testing.fuzz", "--only", "running-mean", "--messages", 3000)
-    assert "3000 malformed messages" in out
-    assert " 0 defects" in out
+    out = run("streamfl.testing.fuzz", "--only", system, "--messages", 3000)
+    assert re.search(r"\d{4} malformed messages in .* 0 defects", out)
 
 
+@ONE_ROLE
 def test_it_has_a_dashboard_and_a_page(run: Command, tmp_path: Path) -> None:
     """Protects its operators: dashboard, alerts, and the page of settings and metrics are generated from its
     code."""
@@ -167,8 +244,8 @@ def test_it_has_a_dashboard_and_a_page(run: Command, tmp_path: Path) -> None:
     assert ("streamfl_rmse" in page, "federation.clients" in page) == (True, True)
 
 
-def test_its_role_obeys_the_laws(run: Command) -> None:
+def test_its_role_obeys_the_laws(run: Command, example: Path) -> None:
     """Protects users who copy the example: it passes the laws, run as its page says."""
     assert "passed" in run(
-        "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, EXAMPLE / "test_laws.py"
+        "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", example, example / "test_laws.py"
     )
