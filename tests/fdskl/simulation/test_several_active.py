@@ -76,9 +76,13 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
+# Seed 2 finds the others soon.
+TRIED_FIRST = {"decay: not of others' iterations": 12}
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the simulation's worth: what learns out of turn or from stale coefficients fails, and says
     how."""
     MUTATIONS[name](monkeypatch)
-    check_caught(name, simulate_several)
+    check_caught(name, simulate_several, TRIED_FIRST.get(name, 2))
