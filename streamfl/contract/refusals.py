@@ -43,8 +43,9 @@ REFUSALS: Mapping[str, Reason] = {
     "contradictory_part": Reason("a part of a long message does not fit the message that it names"),
     "damaged_part": Reason("the parts of a long message do not have the digest that they name"),
     "dimension": Reason(
-        "a list of features has another length",
-        "the writer has other features: run streamfl check CONFIG at both members",
+        "a sample or a message has another number of features than the settings",
+        "correct the writer of the samples, or samples.features and samples.dimension; between members: run "
+        "streamfl check CONFIG at both",
     ),
     "forged": Reason(
         "a message of one member, client or entity under the key of another; with keys of members, a seal or "

@@ -82,8 +82,8 @@ class DataError(Exception):
 
 
 class PeerError(Exception):
-    """A record that its sender got wrong. ``reason`` is one of a small fixed set: it labels a metric and a
-    dead letter."""
+    """A record of a user, a member or the role's own changelog that cannot be used. ``reason`` is one of a
+    small fixed set: it labels a metric and a dead letter."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(f"{reason}: {text}")

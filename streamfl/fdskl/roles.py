@@ -16,10 +16,10 @@ from streamfl.encoding.wire import Codec
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
 from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
+from streamfl.fdskl.party.given import PartyGiven
+from streamfl.fdskl.party.role import FdsklParty
+from streamfl.fdskl.party.turn_signing import decode_signed, signer
 from streamfl.fdskl.state import STATE
-from streamfl.fdskl.worker.given import PartyGiven
-from streamfl.fdskl.worker.role import FdsklWorker
-from streamfl.fdskl.worker.turn_signing import decode_signed, signer
 from streamfl.identity import load_identity
 from streamfl.records.header_propagation import carried, carried_nothing, predictions_channel
 from streamfl.records.labels import LabelReader, of_two_classes
@@ -40,7 +40,7 @@ _CAUTION = {
 }
 
 
-def _build(settings: FdsklSettings) -> FdsklWorker:
+def _build(settings: FdsklSettings) -> FdsklParty:
     if len(settings.columns) > MOST_COLUMNS:
         raise ConfigurationError(
             f"samples.features: {len(settings.columns):,} columns: their common state is one record, so at "
@@ -56,7 +56,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         carry=carried(settings.predictions) if settings.predicts else carried_nothing,
         sign=signer(None if log is None else load_identity(settings), log or ""),
     )
-    return FdsklWorker(settings, given)
+    return FdsklParty(settings, given)
 
 
 def _derived(secret: bytes, settings: FdsklSettings) -> bytes:

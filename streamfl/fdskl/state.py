@@ -7,20 +7,20 @@ from streamfl.state.table import StateTable
 
 __all__ = [
     "ALPHAS",
+    "ANNOUNCED",
     "COLUMNS",
     "ENTITY",
     "FORECAST",
     "HEADERS",
     "LABELLED",
     "LABELS",
-    "LIFE",
     "MODEL",
     "OUTPUTS",
     "PEER",
     "RESCALED",
     "SECRET",
+    "SENT_REVISIONS",
     "STATE",
-    "TOLD",
     "TURNS",
 ]
 
@@ -56,12 +56,12 @@ PEER = STATE.row(
     "With each announcement or revision of that party.",
     "One for each other party.",
 )
-TOLD = STATE.row(
+ANNOUNCED = STATE.row(
     "told",
     "Which life of this party was announced, how often, and what its answers have told.",
     "With each announcement, and with the first answers.",
 )
-LIFE = STATE.row("life", "The numbers of the last revision that was sent.", "With each revision.")
+SENT_REVISIONS = STATE.row("life", "The numbers of the last revision that was sent.", "With each revision.")
 
 # ---- at the party that predicts
 

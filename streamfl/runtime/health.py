@@ -18,7 +18,7 @@ __all__ = ["REASONS", "Health", "HealthMetrics", "Watchdog"]
 # The reasons why a worker may not serve, with their meanings; they label a metric.
 REASONS = {
     "starting": "the worker loop has not completed a round yet",
-    "bus": "the cluster does not answer",
+    "bus": "the cluster does not answer, or a partition brings nothing although it has records",
     "topics": "a topic that it reads or writes is gone, or was deleted and made again. If it does not come "
     "back within bus.connect_timeout_seconds, or is another one, the worker ends with exit code 2",
     "partitions": "the worker has no partition, although there are not more workers than partitions",

@@ -10,9 +10,9 @@ from itertools import count
 from typing import Any
 
 from streamfl.fdskl.config import WORKER, FdsklSettings
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.roles import ROLES
 from streamfl.fdskl.sums.masks import OwnIncarnation
-from streamfl.fdskl.worker.role import FdsklWorker
 
 COLUMNS = ("x", "y")
 
@@ -68,10 +68,10 @@ def lives(party: int, first: int = 0) -> Callable[[], bytes]:
     return lambda: secret_bytes(party, next(numbers))
 
 
-def make_worker(settings: FdsklSettings, entropy: Callable[[], bytes] | None = None) -> FdsklWorker:
+def make_worker(settings: FdsklSettings, entropy: Callable[[], bytes] | None = None) -> FdsklParty:
     """The party's role, whose secret and incarnations follow from its name."""
     role = ROLES[WORKER].build(settings)
-    assert isinstance(role, FdsklWorker)
+    assert isinstance(role, FdsklParty)
     own = settings.own
     role.given = replace(role.given, secret=secret_bytes("secret", own), entropy=entropy or lives(own))
     return role

@@ -15,7 +15,6 @@ import msgspec
 
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.estimator import Estimator
-from streamfl.dp_frank_wolfe.learning.fit import Fit
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.weights import weights_of
 from streamfl.dp_frank_wolfe.messages import (
@@ -34,6 +33,7 @@ from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
 from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
 from streamfl.dp_frank_wolfe.server.announced import Announced
+from streamfl.dp_frank_wolfe.server.fit import Fit
 from streamfl.dp_frank_wolfe.server.party_liveness import PartyLiveness
 from streamfl.dp_frank_wolfe.server.progress_timer import ProgressTimer
 from streamfl.dp_frank_wolfe.server.selection import Selection

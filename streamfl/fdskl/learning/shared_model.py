@@ -17,8 +17,8 @@ from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.own_outputs import OwnOutputs
 from streamfl.fdskl.messages import TURN, Turn
+from streamfl.fdskl.party.partition import PartyPartition
 from streamfl.fdskl.sums.rounds import Rounds
-from streamfl.fdskl.worker.partition import WorkerPartition
 
 __all__ = ["ANOTHER_LEARNING", "SharedModel"]
 
@@ -41,7 +41,7 @@ class SharedModel:
         self,
         settings: FdsklSettings,
         sign: Callable[[Turn, int], Turn],
-        partition: WorkerPartition,
+        partition: PartyPartition,
         model: KernelModel,
         rounds: Rounds,
     ) -> None:

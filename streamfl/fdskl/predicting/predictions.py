@@ -19,12 +19,12 @@ from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.model import Expansion, KernelModel
 from streamfl.fdskl.messages import KNOWN, OUTPUTS, Prediction
+from streamfl.fdskl.party.figures import ActiveFigures
+from streamfl.fdskl.party.partition import PartyPartition
 from streamfl.fdskl.predicting.catch_up import CatchUp
 from streamfl.fdskl.predicting.forecasts import Forecasts
 from streamfl.fdskl.sums.contributions import features_of, opened_outputs
 from streamfl.fdskl.sums.rounds import Question, Rounds, cut, fit_together, outputs_of, phases_of
-from streamfl.fdskl.worker.figures import ActiveFigures
-from streamfl.fdskl.worker.partition import WorkerPartition
 
 __all__ = ["EntityPredictor"]
 
@@ -66,7 +66,7 @@ class EntityPredictor:
         self,
         settings: FdsklSettings,
         encode: Callable[[Prediction], bytes],
-        partition: WorkerPartition,
+        partition: PartyPartition,
         figures: ActiveFigures,
         model: KernelModel,
         forecasts: Forecasts,

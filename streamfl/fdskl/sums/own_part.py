@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import DISTANCES, KNOWN, PHASES
 from streamfl.fdskl.metrics import PartyMetrics
+from streamfl.fdskl.party.answered import Answered
+from streamfl.fdskl.party.given import PartyGiven
 from streamfl.fdskl.sums.contributions import Contributions, numbers_of
 from streamfl.fdskl.sums.masks import CHECK_WORDS
 from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.fdskl.sums.pending_sums import OFF, PendingSum
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
-from streamfl.fdskl.worker.answered import Answered
-from streamfl.fdskl.worker.given import PartyGiven
 
 __all__ = ["OwnPart"]
 

@@ -16,6 +16,7 @@ from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import KNOWN, OUTPUTS, PARTIAL_SUM, PartialSum, Round, identity_of
 from streamfl.fdskl.metrics import PartyMetrics
+from streamfl.fdskl.party.peers import Peers
 from streamfl.fdskl.sums.contributions import LARGEST_PART
 from streamfl.fdskl.sums.early_sums import EarlySums
 from streamfl.fdskl.sums.issued_rounds import asked_by
@@ -24,7 +25,6 @@ from streamfl.fdskl.sums.own_part import OwnPart
 from streamfl.fdskl.sums.pending_sums import OFF, STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.received_rounds import ReceivedRounds
 from streamfl.fdskl.sums.standardisation import Standardisation
-from streamfl.fdskl.worker.peers import Peers
 from streamfl.roles.notices import Notices
 
 __all__ = ["Collector", "Sums"]

@@ -15,9 +15,9 @@ from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import FdsklFederation, FdsklSettings
 from streamfl.fdskl.learning.model import Expansion
 from streamfl.fdskl.messages import TURN, Prediction
+from streamfl.fdskl.party.active import ActivePartition
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.tools.members import BETWEEN, labels_topic, members
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.federation import TurnFederation
@@ -80,11 +80,11 @@ class KernelFederation(TurnFederation[FdsklSettings]):
             self.workers[name] = self._begin(name)
 
     @property
-    def roles(self) -> Mapping[str, FdsklWorker]:
-        return {name: cast(FdsklWorker, worker.role) for name, worker in self.workers.items()}
+    def roles(self) -> Mapping[str, FdsklParty]:
+        return {name: cast(FdsklParty, worker.role) for name, worker in self.workers.items()}
 
     @property
-    def active(self) -> FdsklWorker:
+    def active(self) -> FdsklParty:
         """The active party's role, or the first one's."""
         return self.roles[self.settings.federation.active_party]
 
@@ -186,7 +186,7 @@ class KernelFederation(TurnFederation[FdsklSettings]):
         )
 
         def prepare(worker: Worker) -> None:
-            role = cast(FdsklWorker, worker.role)
+            role = cast(FdsklParty, worker.role)
             role.given = replace(role.given, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
             if privacy.input_noise is not None:
                 role.given = replace(role.given, noise_secret=draws.bytes(32).hex())

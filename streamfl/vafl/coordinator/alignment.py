@@ -46,7 +46,7 @@ class Decision:
     together: (n,) the entity is learnt from with ``wait_for`` parties together.
     below_quorum: (n,) fewer parties than the quorum have a usable embedding.
     withheld: (n,) the label may not be released. False until :class:`LabelRelease` sets it.
-    lives: (n,) how often the label was released, this time included.
+    releases: (n,) how often the label was released, this time included.
     noises: (n,) fingerprint of the noise and secret of that release.
     """
 
@@ -62,7 +62,7 @@ class Decision:
     together: NDArray[np.bool_]
     below_quorum: NDArray[np.bool_]
     withheld: NDArray[np.bool_]
-    lives: NDArray[np.int64]
+    releases: NDArray[np.int64]
     noises: NDArray[np.int64]
 
     @property
@@ -92,25 +92,25 @@ def decide(
     outdated: (n, M) which embeddings are older than D steps.
     behind: (M,) or (n, M) which parties the quorum does not wait for.
     """
-    held, fresh = embeddings["held"], embeddings["fresh"]
-    ready = entities["labelled"] & ~(fresh & embeddings["asked"]).any(axis=1)
+    held, unanswered = embeddings["held"], embeddings["unanswered"]
+    ready = entities["labelled"] & ~(unanswered & embeddings["asked"]).any(axis=1)
     # A party that used up its requests and whose embedding is too old again counts as absent. One more
     # request, whose answer is not waited for, tells the party to forget the entity: no gradient will come.
     given_up = (
-        fresh & outdated & (embeddings["requests"] >= settings.alignment.requests) & ready[:, np.newaxis]
+        unanswered & outdated & (embeddings["requests"] >= settings.alignment.requests) & ready[:, np.newaxis]
     )
-    fresh = fresh & ~given_up
+    unanswered = unanswered & ~given_up
     # A party that was absent when enough others were there comes too late: nobody waits for it, and it waits
     # for nobody.
-    late = fresh & (embeddings["answers"] < entities["rounds"][:, np.newaxis])
-    enough = (fresh & ~late).sum(axis=1) >= settings.learning.wait_for
-    missing = ~held | (outdated & ~fresh)
+    late = unanswered & (embeddings["answers"] < entities["rounds"][:, np.newaxis])
+    enough = (unanswered & ~late).sum(axis=1) >= settings.learning.wait_for
+    missing = ~held | (outdated & ~unanswered)
     below_quorum = np.asarray((~missing).sum(axis=1) < learning_quorum)
     waits = ready & enough & below_quorum & (missing & ~behind).any(axis=1)
     together = ready & enough & ~waits
-    answered = np.where(together[:, np.newaxis], fresh, late & ready[:, np.newaxis])
+    answered = np.where(together[:, np.newaxis], unanswered, late & ready[:, np.newaxis])
     answers = np.asarray(answered.any(axis=1))
-    stale = fresh & outdated & answers[:, np.newaxis]
+    stale = unanswered & outdated & answers[:, np.newaxis]
     return Decision(
         ready=ready,
         answers=answers,
@@ -124,6 +124,6 @@ def decide(
         together=together,
         below_quorum=below_quorum,
         withheld=np.zeros(len(entities), np.bool_),
-        lives=entities["life"].copy(),
+        releases=entities["releases"].copy(),
         noises=entities["noise"].copy(),
     )

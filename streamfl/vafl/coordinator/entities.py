@@ -150,7 +150,7 @@ class CoordinatorEntities:
         of_party["requests"][rows] = np.where(before["asked"], before["requests"] + 1, 0)
         of_party["epoch"][rows], of_party["sequence"][rows] = shown.epochs, shown.sequences
         of_party["parameters_version"][rows] = shown.versions
-        of_party["held"][rows] = of_party["fresh"][rows] = True
+        of_party["held"][rows] = of_party["unanswered"][rows] = True
         of_party["asked"][rows] = False
         self._values[rows, number] = shown.values
 
@@ -177,7 +177,7 @@ class CoordinatorEntities:
 
     def labels(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """The labels, and how often each was released."""
-        return self._entities["label"].take(rows), self._entities["life"].take(rows)
+        return self._entities["label"].take(rows), self._entities["releases"].take(rows)
 
     def labelled(self, rows: NDArray[np.intp]) -> bool:
         """Whether any of the entities has a label."""
@@ -223,7 +223,7 @@ class CoordinatorEntities:
         """Parties that have no embedding of an entity, or an outdated one that waits for no gradient, (n,
         M)."""
         embeddings = self._embeddings.take(rows, axis=0)
-        return np.asarray(~embeddings["held"] | (outdated & ~embeddings["fresh"]))
+        return np.asarray(~embeddings["held"] | (outdated & ~embeddings["unanswered"]))
 
     def decide(
         self, rows: NDArray[np.intp], outdated: NDArray[np.bool_], behind: NDArray[np.bool_]
@@ -242,14 +242,14 @@ class CoordinatorEntities:
         decided = decision.ready & ~asks
         waits = np.where(decided, decision.waits & ~withheld, ~np.isnan(self._pending.since(rows)))
         self._pending.settle(names, rows, now, asks, waits)
-        fresh = embeddings["fresh"] & ~decision.given_up & ~answered
+        unanswered = embeddings["unanswered"] & ~decision.given_up & ~answered
         asked = embeddings["asked"] | (decision.stale & asks[:, np.newaxis])
-        self._embeddings["fresh"][rows], self._embeddings["asked"][rows] = fresh, asked
+        self._embeddings["unanswered"][rows], self._embeddings["asked"][rows] = unanswered, asked
         self._embeddings["answers"][rows] = embeddings["answers"] + answered
         together = decision.together & learns
         self._entities["rounds"][rows] = entities["rounds"] + together
         self._entities["learnt_at"][rows] = np.where(together, now, entities["learnt_at"])
-        self._entities["life"][rows], self._entities["noise"][rows] = decision.lives, decision.noises
+        self._entities["releases"][rows], self._entities["noise"][rows] = decision.releases, decision.noises
         self._entities["withheld"][rows] = np.where(decision.answers, withheld, entities["withheld"])
         if self._alignment.keep:
             return
@@ -257,7 +257,7 @@ class CoordinatorEntities:
         for place in np.flatnonzero(shown_by_all & withheld).tolist():
             self._forget(names[place])
         for place in np.flatnonzero(
-            shown_by_all & decided & ~withheld & ~(fresh | asked).any(axis=1)
+            shown_by_all & decided & ~withheld & ~(unanswered | asked).any(axis=1)
         ).tolist():
             self._remove(names[place])
 
@@ -269,9 +269,9 @@ class CoordinatorEntities:
         names = self._pending.overdue(now)
         rows, _, _ = self.admit(names, now)
         embeddings = self._embeddings.take(rows, axis=0)
-        silent = embeddings["fresh"] & embeddings["asked"]
+        silent = embeddings["unanswered"] & embeddings["asked"]
         self._metrics.silent_parties += int(silent.sum())
-        self._embeddings["fresh"][rows] = embeddings["fresh"] & ~silent
+        self._embeddings["unanswered"][rows] = embeddings["unanswered"] & ~silent
         self._pending.give_up(names, rows)
         return names, rows
 
@@ -337,7 +337,7 @@ class CoordinatorEntities:
         self._pending.remove(name)
         row = self._rows.restore(name, entity.since)
         self._blank()
-        for column in ("shown", "revision", "rounds", "life", "noise", "withheld"):
+        for column in ("shown", "revision", "rounds", "releases", "noise", "withheld"):
             self._entities[column][row] = getattr(entity, column)
         self._entities["label"][row], self._entities["labelled"][row] = (
             entity.label or 0.0,
@@ -349,7 +349,7 @@ class CoordinatorEntities:
             self._entities["learnt_at"][row] = entity.learnt_at
         for (number, one), content in zip(entity.held.items(), values, strict=True):
             numbers = one.epoch, one.sequence, one.parameters_version, one.requests, one.answers
-            self._embeddings[row, number] = (*numbers, True, one.fresh, one.asked)
+            self._embeddings[row, number] = (*numbers, True, one.unanswered, one.asked)
             self._values[row, number] = content
         if entity.shown:
             self._outputs[row] = outputs

@@ -55,14 +55,14 @@ class LabelRelease:
         for place in np.flatnonzero(decision.answers).tolist():
             # A label released with the present noise gets the same noise again, which reveals no more and
             # costs nothing.
-            if decision.lives[place] and decision.noises[place] == self._name:
+            if decision.releases[place] and decision.noises[place] == self._name:
                 continue
             refusal = ledger.refusal(names[place], self._cost)
             if refusal is not None:
                 decision.withheld[place] = True
                 withheld[refusal] += 1
             elif not decision.asks[place]:
-                decision.lives[place], decision.noises[place] = (
+                decision.releases[place], decision.noises[place] = (
                     ledger.spend(names[place], self._cost),
                     self._name,
                 )
@@ -71,7 +71,7 @@ class LabelRelease:
         self,
         partition: int,
         names: Sequence[str],
-        lives: Sequence[int],
+        releases: Sequence[int],
         labels: NDArray[np.float64],
         outputs: NDArray[np.float64],
     ) -> NDArray[np.float64]:
@@ -81,20 +81,20 @@ class LabelRelease:
         outputs. Beside a large output, which a party can choose, rounding would make the label's part larger
         than it is.
 
-        names, lives: the entities, and how often their labels were released.
+        names, releases: the entities, and how often their labels were released.
         """
         nothing, none = np.zeros_like(outputs), np.zeros_like(labels)
         hidden = self._loss.gradient(nothing, labels) - self._loss.gradient(nothing, none)
-        told = [self._noisy_label(partition, *one) for one in zip(hidden, names, lives, strict=True)]
+        told = [self._noisy_label(partition, *one) for one in zip(hidden, names, releases, strict=True)]
         return np.asarray(self._loss.gradient(outputs, none) + np.array(told), dtype=np.float64)
 
     def _noisy_label(
-        self, partition: int, part: NDArray[np.float64], name: str, life: int
+        self, partition: int, part: NDArray[np.float64], name: str, releases: int
     ) -> NDArray[np.float64]:
-        # Within one life of the entity the noise is the same for every party and every time, as if the label
-        # were released once. So several gradients, or several parties together, cannot average it out.
-        # Another life is a new release, which is counted.
-        place = (self._fingerprint, partition, self._loss.name, name, life)
+        # Within one release the noise is the same for every party and every time, as if the label were told
+        # once. So several gradients, or several parties together, cannot average it out.
+        # Another release is counted.
+        place = (self._fingerprint, partition, self._loss.name, name, releases)
         return noisy(part, self.noise, 1.0, self._secret, "label", *place)
 
     def measure(self, mu: float) -> Iterable[Measurement]:

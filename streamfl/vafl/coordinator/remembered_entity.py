@@ -22,7 +22,7 @@ class RememberedEmbedding(msgspec.Struct, array_like=True, gc=False):
     epoch, sequence: its number.
     parameters_version: the party's steps when it made the embedding.
     values: raw numbers.
-    fresh: whether it waits for a gradient.
+    unanswered: whether it waits for a gradient.
     asked: whether the coordinator asked for a newer one. It may still come after the waiting has ended.
     requests: how many newer embeddings were asked for and came, since the party sent the entity by itself.
         The first releases remembered only whether this one was asked for.
@@ -33,7 +33,7 @@ class RememberedEmbedding(msgspec.Struct, array_like=True, gc=False):
     sequence: Count
     parameters_version: Count
     values: bytes
-    fresh: bool = True
+    unanswered: bool = True
     asked: bool = False
     requests: Count | bool = 0
     answers: Count = 0
@@ -50,7 +50,7 @@ class RememberedEntity(msgspec.Struct, array_like=True):
     outputs: the head's outputs of the last prediction; None without a prediction.
     awaited_at: since when it waits for a newer embedding, or for the learning quorum.
     rounds: how often it was learnt from with ``wait_for`` parties together.
-    life: how often its label was released, by the ledger; 0: never, or without noise.
+    releases: how often its label was released, by the ledger; 0: never, or without noise.
     noise: fingerprint of the noise and secret of the last release.
     withheld: whether its label may not be released.
     learnt_at: when it was last learnt from with ``wait_for`` parties together.
@@ -64,7 +64,7 @@ class RememberedEntity(msgspec.Struct, array_like=True):
     outputs: tuple[float, ...] | None = None
     awaited_at: Time | None = None
     rounds: Count = 0
-    life: Count = 0
+    releases: Count = 0
     noise: Count = 0
     withheld: bool = False
     learnt_at: Time | None = None
@@ -79,7 +79,7 @@ ENTITY = np.dtype(
         ("shown", "i8"),
         ("revision", "i8"),
         ("rounds", "i8"),
-        ("life", "i8"),
+        ("releases", "i8"),
         ("noise", "i8"),
         ("labelled", "?"),
         ("withheld", "?"),
@@ -94,7 +94,7 @@ EMBEDDING = np.dtype(
         ("requests", "i8"),
         ("answers", "i8"),
         ("held", "?"),
-        ("fresh", "?"),
+        ("unanswered", "?"),
         ("asked", "?"),
     ]
 )

@@ -308,12 +308,12 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
             learning = np.flatnonzero(decision.learns)
             learnt = [names[place] for place in learning.tolist()]
             used = entities.inputs(rows[learning], means, decision.used[learning])
-            labels, lives = entities.labels(rows[learning])
+            labels, releases = entities.labels(rows[learning])
             gradients = np.empty(used.shape, self._dtype)
             for some, others in self._between_steps(task.head, predicting.places, learning):
                 outputs[some] = self._predict(task, inputs[some])
                 gradients[others] = self._learn(
-                    task, learnt[others], used[others], labels[others], lives[others]
+                    task, learnt[others], used[others], labels[others], releases[others]
                 )
             encode, partition, answered = self._replies.encode, task.partition, decision.answered[learning]
             requests = encode(partition, names, epochs, sequences, decision.asked)
@@ -351,9 +351,9 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         names: list[str],
         inputs: NDArray[Any],
         labels: NDArray[np.float64],
-        lives: NDArray[np.int64],
+        releases: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """Learn from n entities. Returns d l / d h, (n, M, embedding size). lives: how often their labels
+        """Learn from n entities. Returns d l / d h, (n, M, embedding size). releases: how often their labels
         were released."""
         if not names:
             return np.empty_like(inputs)
@@ -362,7 +362,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
             if not self._release.noise:
                 return self._loss.gradient(outputs, labels)
             return self._release.gradient(
-                task.partition, names, lives.tolist(), labels, outputs.astype(np.float64)
+                task.partition, names, releases.tolist(), labels, outputs.astype(np.float64)
             )
 
         return task.head.learn(inputs, gradient_of)

@@ -13,10 +13,10 @@ from wrong_messages import check_found
 from streamfl.contract.role import PeerError, StateChange
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import PartialSum, Round
+from streamfl.fdskl.party.active import ActivePartition
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.sums import sums
 from streamfl.fdskl.sums.pending_sums import PendingSum, PendingSums
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.worker.role import FdsklWorker
 
 
 def _asked_by_whoever_says_so(message: Round, settings: FdsklSettings) -> int:
@@ -31,7 +31,7 @@ def _adds_whatever_came(
     return True
 
 
-def _restores_unchecked(self: FdsklWorker, change: StateChange) -> None:
+def _restores_unchecked(self: FdsklParty, change: StateChange) -> None:
     if change.value is not None:
         self._tasks[change.partition].parts.restore(change.key, change.value)
 
@@ -45,7 +45,7 @@ MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
         "fdskl-worker press",
     ),
     "a party adds whatever came": (PendingSums, "add", _adds_whatever_came, "fdskl-worker press"),
-    "a party's state is not checked": (FdsklWorker, "restore", _restores_unchecked, "restore fdskl-worker"),
+    "a party's state is not checked": (FdsklParty, "restore", _restores_unchecked, "restore fdskl-worker"),
 }
 
 

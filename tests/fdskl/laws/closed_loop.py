@@ -12,8 +12,8 @@ from fdskl.makers import lives, make_worker
 from streamfl.contract.role import Decode, Received, Record, Rejection, Send, StateChange
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import TURN, Prediction, Turn
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.roles import ROLES
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
@@ -28,7 +28,7 @@ class Member:
 
     settings: FdsklSettings
     number: int
-    role: FdsklWorker
+    role: FdsklParty
     decode: dict[str, Decode]
     state: dict[bytes, bytes] = field(default_factory=dict)
     unread: deque[tuple[str, Record | Received]] = field(default_factory=deque)
@@ -56,7 +56,7 @@ class ClosedLoop:
             self.members.append(Member(own, number, role, {name: one.decode for name, one in inputs.items()}))
 
     @property
-    def active(self) -> FdsklWorker:
+    def active(self) -> FdsklParty:
         return self.members[0].role
 
     def write_sample(self, entity: str, number: float) -> None:

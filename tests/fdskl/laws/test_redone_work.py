@@ -16,10 +16,10 @@ from scipy.stats import kstest
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, Round
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.sums import masks
 from streamfl.fdskl.sums.circle import to_circle
 from streamfl.fdskl.sums.keystream import Keystream
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.samples import Sample
 
 ENTITIES = [f"e{number}" for number in range(8)]
@@ -61,7 +61,7 @@ class Leaf:
         self.settings = settings_of(
             "p1", 3, aggregation={"topology": "star"}, standardisation={"columns": False}
         )
-        self.role: FdsklWorker = make_worker(self.settings, lives(1, first))
+        self.role: FdsklParty = make_worker(self.settings, lives(1, first))
         self.told = 0
 
     def open(self, partition: int, state: dict[bytes, bytes]) -> None:

@@ -19,9 +19,9 @@ from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.own_outputs import OwnOutputs
 from streamfl.fdskl.learning.shared_model import SharedModel
+from streamfl.fdskl.party.active import ActivePartition
 from streamfl.fdskl.sums import masks
 from streamfl.fdskl.sums.masks import mask_key
-from streamfl.fdskl.worker.active import ActivePartition
 
 ENTITIES = [f"e{number}" for number in range(18)]
 # B, R, kept features, gamma, lambda of the makers' federation.

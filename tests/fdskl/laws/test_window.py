@@ -13,8 +13,8 @@ from fdskl.makers import settings_of
 from streamfl.contract.role import Received, Record
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.newton_iteration import NewtonIteration
+from streamfl.fdskl.party.active import ActivePartition
 from streamfl.fdskl.sums.rounds import Question, Rounds
-from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.records.samples import Sample
 
 LEARNING = {"window": 30, "block_instances": 6, "block_features": 4, "features_limit": 24, "visits": 2}

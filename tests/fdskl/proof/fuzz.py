@@ -31,8 +31,8 @@ from streamfl.fdskl.messages import (
     Round,
     identity_of,
 )
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.tools.members import members
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings_of
 from streamfl.testing.fuzz.federations import FuzzedFederation, partition_of
 from streamfl.testing.fuzz.member import build_role
@@ -121,7 +121,7 @@ def _federation(content: Mapping[str, Any]) -> FuzzedFederation:
 
 def _build(settings: RoleSettings) -> Role:
     """A party with keys that the recorded messages name: keys of a real party differ in each of its lives."""
-    worker, lives = cast(FdsklWorker, build_role(settings)), count()
+    worker, lives = cast(FdsklParty, build_role(settings)), count()
     name = worker.settings.required_party()
     worker.given = replace(
         worker.given,
@@ -142,7 +142,7 @@ FEDERATIONS = {name: _federation(content) for name, content in CONTENT.items()}
 class FdsklTarget(RoleTarget):
     """A party of one of these federations."""
 
-    role: FdsklWorker
+    role: FdsklParty
 
     settings: FdsklSettings
     # They also count refused messages.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Record
 from streamfl.fdskl.messages import Prediction
+from streamfl.fdskl.party.active import ActivePartition
 from streamfl.fdskl.sums import contributions, masks
-from streamfl.fdskl.worker.active import ActivePartition
 
 __all__ = ["Observed", "decode_prediction", "recorded"]
 

@@ -11,8 +11,8 @@ from fdskl.proof.observed_messages import Observed, decode_prediction
 
 from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklSettings
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.tools.members import BETWEEN, labels_topic, members
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.members import LABELS, samples_topic
@@ -94,7 +94,7 @@ class FdsklScenario(MembersScenario):
 
     def prepare(self, worker: Worker) -> None:
         """Draw from the seed what a real process draws at random. It differs in each life."""
-        role = cast(FdsklWorker, worker.role)
+        role = cast(FdsklParty, worker.role)
         lives = self.observed.lives
 
         def entropy() -> bytes:
@@ -104,7 +104,7 @@ class FdsklScenario(MembersScenario):
         role.given = replace(role.given, secret=entropy(), entropy=entropy)
 
     def check_bounds(self, worker: Worker) -> None:
-        role, settings = cast(FdsklWorker, worker.role), self.settings
+        role, settings = cast(FdsklParty, worker.role), self.settings
         if role.settings.is_active:
             self.observed.trouble |= role.trouble is not None
             counted = {one.name: int(one.value) for one in role.measure() if one.value}

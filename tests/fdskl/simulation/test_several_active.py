@@ -14,7 +14,7 @@ from streamfl.fdskl.learning import iteration
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.own_outputs import OwnOutputs
-from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.fdskl.party.active import ActivePartition
 from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]

@@ -15,6 +15,10 @@ from streamfl.fdskl.learning import iteration
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.party.active import ActivePartition
+from streamfl.fdskl.party.partition import PartyPartition
+from streamfl.fdskl.party.peers import Peers
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.predicting.catch_up import CatchUp
 from streamfl.fdskl.sums import contributions, standardisation, sums
 from streamfl.fdskl.sums.own_columns import OwnColumns
@@ -23,10 +27,6 @@ from streamfl.fdskl.sums.received_rounds import ReceivedRounds
 from streamfl.fdskl.sums.rounds import Rounds
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.worker.partition import WorkerPartition
-from streamfl.fdskl.worker.peers import Peers
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
@@ -131,7 +131,7 @@ def imputes_without_saying_so(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignores_new_columns(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, WorkerPartition, "tell_revision", lambda real, self, entity, now: None)
+    instead(patch, PartyPartition, "tell_revision", lambda real, self, entity, now: None)
 
 
 def predicts_once(patch: pytest.MonkeyPatch) -> None:
@@ -238,12 +238,12 @@ MUTATIONS: dict[str, Mutation] = {
         b"alphas/", lambda content: np.full(len(content) // 8, 1e101).tobytes()
     ),
     "restored: without the secret": begins_with_another_secret,
-    "restored: without the model": without(b"model", role=FdsklWorker),
-    "restored: without coefficients": without(b"alphas/", role=FdsklWorker),
-    "restored: without predictions to be made": without(b"forecast/", role=FdsklWorker),
-    "restored: without labels": without(b"labels", role=FdsklWorker),
-    "restored: without columns": without(b"entity/", role=FdsklWorker),
-    "restored: without the mean of columns": without(b"columns", role=FdsklWorker),
+    "restored: without the model": without(b"model", role=FdsklParty),
+    "restored: without coefficients": without(b"alphas/", role=FdsklParty),
+    "restored: without predictions to be made": without(b"forecast/", role=FdsklParty),
+    "restored: without labels": without(b"labels", role=FdsklParty),
+    "restored: without columns": without(b"entity/", role=FdsklParty),
+    "restored: without the mean of columns": without(b"columns", role=FdsklParty),
 }
 # The seed that is known to find it: the first ones do not.
 TRIED_FIRST = {

@@ -24,11 +24,11 @@ from streamfl.fdskl.messages import (
     PartialSum,
     Round,
 )
+from streamfl.fdskl.party.answered import FARTHEST, MANY_DISTANCES
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.sums.circle import from_circle, to_circle
 from streamfl.fdskl.sums.contributions import Contributions
 from streamfl.fdskl.sums.own_columns import OwnColumns
-from streamfl.fdskl.worker.answered import FARTHEST, MANY_DISTANCES
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.samples import Sample
 from streamfl.state.changelog import ChangedParts
 
@@ -48,7 +48,7 @@ class Asked:
             "privacy": {"features_per_entity": MOST},
             "standardisation": {"columns": False, "transform": "none"},
         }
-        self.role: FdsklWorker = make_worker(settings_of("p1", 2, **sections), lives(1, life))
+        self.role: FdsklParty = make_worker(settings_of("p1", 2, **sections), lives(1, life))
         self.role.open(0)
         for key, value in (state or {}).items():
             self.role.restore(StateChange("state", 0, key, value))

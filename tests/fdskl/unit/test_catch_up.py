@@ -14,8 +14,8 @@ from streamfl.contract.further_interfaces import CatchesUp
 from streamfl.contract.role import Received, Record, Send, StateChange
 from streamfl.fdskl.learning.schedule import ends_of_iterations
 from streamfl.fdskl.messages import Prediction
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.worker.role import FdsklWorker
+from streamfl.fdskl.party.active import ActivePartition
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
@@ -37,7 +37,7 @@ class Alone:
         self.offset = 0
         self.has_ticked = False
 
-    def begun(self) -> FdsklWorker:
+    def begun(self) -> FdsklParty:
         role = make_worker(self.settings)
         role.open(0)
         return role

@@ -10,9 +10,9 @@ from fdskl.makers import settings_of
 
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.losses import LOGISTIC, SQUARE, MarginLoss
+from streamfl.fdskl.party.figures import ActiveFigures
 from streamfl.fdskl.predicting.prequential_totals import FEWEST, PrequentialTotals, measure_totals, of_no_use
 from streamfl.fdskl.tools.dashboard import DASHBOARDS
-from streamfl.fdskl.worker.figures import ActiveFigures
 from streamfl.state.changelog import ChangedParts
 
 OUTPUTS = np.array([0.4, -1.3, 0.2, 2.0, -0.1, 0.7])

@@ -13,7 +13,7 @@ from fdskl.makers import life_of, lives, make_worker, settings_of
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import INCARNATION, PHASES, ROUND, FeatureRange, Incarnation, Round
-from streamfl.fdskl.worker.role import FdsklWorker
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 
@@ -23,9 +23,7 @@ KNOWN = np.ones(len(ROWS), np.bool_)
 State = dict[bytes, bytes]
 
 
-def worker(
-    party: str, number: int = 0, state: State | None = None, **sections: dict[str, Any]
-) -> FdsklWorker:
+def worker(party: str, number: int = 0, state: State | None = None, **sections: dict[str, Any]) -> FdsklParty:
     """One life of a party of two."""
     settings = settings_of(
         party, 2, standardisation={"first_entities": WANTED, "transform": "auto"}, **sections
@@ -50,13 +48,13 @@ def samples(first: int, count: int) -> list[Received]:
     ]
 
 
-def life_of_p0(role: FdsklWorker) -> Received:
+def life_of_p0(role: FdsklParty) -> Received:
     life = life_of(0, 50)
     message = Incarnation(VERSION, role.settings.fingerprint, "p0", life.number, life.public, 1, 0)
     return record("incarnations", message, INCARNATION.encode(message))
 
 
-def asked(role: FdsklWorker, life: int = 0, number: int = 0) -> Received:
+def asked(role: FdsklParty, life: int = 0, number: int = 0) -> Received:
     """A round about an entity that is known."""
     numbers = [life_of(0, 50).number, life_of(1, life).number]
     message = Round(
@@ -70,14 +68,14 @@ def sends(replies: Sequence[Send | Rejection], kind: str) -> int:
     return sum(isinstance(one, Send) and one.channel.startswith(kind) for one in replies)
 
 
-def remember(role: FdsklWorker, state: State) -> None:
+def remember(role: FdsklParty, state: State) -> None:
     for change in role.changed_state():
         state.pop(change.key, None)
         if change.value is not None:
             state[change.key] = change.value
 
 
-def applied(role: FdsklWorker) -> list[list[float]]:
+def applied(role: FdsklParty) -> list[list[float]]:
     found: list[list[float]] = role.partition(0).standardisation.apply(ROWS, KNOWN).tolist()
     return found
 

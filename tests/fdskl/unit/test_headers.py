@@ -10,8 +10,8 @@ from fdskl.makers import lives, make_worker, settings_of
 
 from streamfl.contract.role import Headers, Received, Record, Rejection, Send
 from streamfl.fdskl.config import WORKER
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.roles import ROLES
-from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.runtime.bus import Outgoing
@@ -21,7 +21,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),)
 
 
-def alone(life: int = 0) -> FdsklWorker:
+def alone(life: int = 0) -> FdsklParty:
     """A party that nobody else is asked by: its predictions go out when they were gathered."""
     role = make_worker(settings_of("p0", 1), lives(0, life))
     role.open(0)

@@ -14,7 +14,7 @@ from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.messages import FeatureRange, Turn
-from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.fdskl.party.active import ActivePartition
 from streamfl.state.changelog import ChangedParts
 
 

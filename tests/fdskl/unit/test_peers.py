@@ -9,10 +9,10 @@ from fdskl.makers import life_of, lives, make_worker, secret_bytes, settings_of
 from streamfl.contract.role import PeerError, Received, Record, Send
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import Incarnation
+from streamfl.fdskl.party.peers import MOST_LIVES, Peers
 from streamfl.fdskl.sums.masks import OwnIncarnation
 from streamfl.fdskl.sums.received_rounds import MOST_IDENTITIES, MOST_RUNS, ReceivedRounds
 from streamfl.fdskl.sums.received_rounds import MOST_LIVES as MOST_ROUND_LIVES
-from streamfl.fdskl.worker.peers import MOST_LIVES, Peers
 from streamfl.state.changelog import ChangedParts
 
 NAMES = ("a", "b", "c")

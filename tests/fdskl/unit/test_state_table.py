@@ -7,8 +7,8 @@ from typing import cast
 from fdskl.proof import fuzz
 
 from streamfl.contract.role import StateChange
+from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.state import STATE
-from streamfl.fdskl.worker.role import FdsklWorker
 
 
 def test_workers_remember_what_the_table_says() -> None:
@@ -18,7 +18,7 @@ def test_workers_remember_what_the_table_says() -> None:
     written: set[bytes] = set()
     for federation in fuzz.FEDERATIONS.values():
         for name in fuzz.PARTIES[:2]:
-            owned |= cast(FdsklWorker, federation.member(name).role).partition(0).parts._restore.keys()
+            owned |= cast(FdsklParty, federation.member(name).role).partition(0).parts._restore.keys()
             for one in [*federation.remembered(name), *fuzz.SELDOM]:
                 federation.member(name).role.restore(StateChange("state", 0, one.key or b"", one.value))
                 kind, slash, _ = (one.key or b"").partition(b"/")

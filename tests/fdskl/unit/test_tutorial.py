@@ -15,7 +15,7 @@ from page_commands import page_text
 from tutorials import CREDIT_FIELDS, Row, Tutorial, check_topics, files_of, simulated
 
 from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.worker.role import FdsklWorker
+from streamfl.fdskl.party.role import FdsklParty
 
 PAGE = page_text("fdskl.md", "Tutorial")
 FILES = files_of(PAGE)
@@ -65,7 +65,7 @@ class FdsklTutorial(Tutorial):
     def start(self) -> None:
         super().start()
         for worker in self.workers:
-            role = cast(FdsklWorker, worker.role)
+            role = cast(FdsklParty, worker.role)
             role.given = replace(
                 role.given, secret=self.draws.bytes(32), entropy=lambda: self.draws.bytes(32)
             )

@@ -13,7 +13,7 @@ from fdskl.makers import settings_of
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import INCARNATION, Incarnation
-from streamfl.fdskl.worker.peers import _Peer as Peer
+from streamfl.fdskl.party.peers import _Peer as Peer
 from streamfl.records.samples import Sample
 
 REPLY, ROUND = 0.7, 2.0

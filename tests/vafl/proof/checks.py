@@ -245,7 +245,7 @@ def check_coordinator(
 
         def untold(entity: RememberedEntity, name: str = name, now: float = now) -> list[str]:
             """Parties that wait for a gradient and had none at that time."""
-            waiting = [parties[number] for number, one in entity.held.items() if one.fresh]
+            waiting = [parties[number] for number, one in entity.held.items() if one.unanswered]
             return [party for party in waiting if told.get((party, name), now + 1) > now]
 
         if record.value is None:
@@ -271,7 +271,7 @@ def check_coordinator(
         for number, one in before.held.items():
             after, party = entity.held[number], parties[number]
             if (
-                after.fresh
+                after.unanswered
                 or party not in untold(before)
                 or (after.epoch, after.sequence) != (one.epoch, one.sequence)
             ):

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 def waits_for_who_never_answers(patch: pytest.MonkeyPatch) -> None:
     def change(result: Any, self: Any, names: Any, rows: Any, *given: Any) -> Any:
         # The quorum of who never saw the entity is waited for as long as ever.
-        unanswered = (self._embeddings["fresh"][rows] & self._embeddings["asked"][rows]).any(axis=1)
+        unanswered = (self._embeddings["unanswered"][rows] & self._embeddings["asked"][rows]).any(axis=1)
         for name, row, waits in zip(names, rows, unanswered, strict=True):
             if waits and name in self._pending:
                 self._pending.put(name, row, FOR_EVER)

@@ -100,7 +100,7 @@ def learns_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
 
 def answers_twice(patch: pytest.MonkeyPatch) -> None:
     def change(result: Any, self: Any, names: Any, rows: Any, *given: Any) -> Any:
-        self._embeddings["fresh"][rows] = self._embeddings["held"][rows]
+        self._embeddings["unanswered"][rows] = self._embeddings["held"][rows]
         return result
 
     after(patch, CoordinatorEntities, "settle", change)

@@ -10,15 +10,15 @@ from streamfl.encoding.wire import VERSION, Count
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
 from streamfl.fdskl.metrics import PartyMetrics
-from streamfl.fdskl.state import LIFE
+from streamfl.fdskl.party.answered import Answered
+from streamfl.fdskl.party.given import PartyGiven
+from streamfl.fdskl.party.peers import Peers
+from streamfl.fdskl.state import SENT_REVISIONS
 from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.fdskl.sums.own_part import OwnPart
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.fdskl.sums.sums import Sums
-from streamfl.fdskl.worker.answered import Answered
-from streamfl.fdskl.worker.given import PartyGiven
-from streamfl.fdskl.worker.peers import Peers
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.records.samples import Sample
 from streamfl.roles.notices import Notices
@@ -26,7 +26,7 @@ from streamfl.roles.received_numbers import epoch_at, is_to_come
 from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
 
-__all__ = ["WorkerPartition"]
+__all__ = ["PartyPartition"]
 
 
 class _SentRevisions(msgspec.Struct, array_like=True):
@@ -36,7 +36,7 @@ class _SentRevisions(msgspec.Struct, array_like=True):
     sequence: Count = 0
 
 
-class WorkerPartition(PartsTask):
+class PartyPartition(PartsTask):
     """The owners of a partition's state, and its sums.
 
     settings, given: of the party.
@@ -75,8 +75,8 @@ class WorkerPartition(PartsTask):
         self.secret = Secret(self.parts, given.secret, aggregated.secret_file is not None)
         # One more: a sample's headers are kept before the oldest forecast is forgotten for its own.
         self.pending_headers = PendingHeaders(self.parts, given.carry, limit + 1)
-        self._life = _SentRevisions()
-        self._remember_life = self.parts.single(LIFE, _SentRevisions, self._restore_life)
+        self._sent_revisions = _SentRevisions()
+        self._remember_sent = self.parts.single(SENT_REVISIONS, _SentRevisions, self._restore_sent)
         self._sends: list[Send] = []
         self.sums = Sums(
             settings,
@@ -143,20 +143,20 @@ class WorkerPartition(PartsTask):
 
     def tell_revision(self, entity: str, now: float) -> None:
         """Tell the active party to ask for an entity again."""
-        settings, life = self._settings, self._life
-        if not life.epoch or is_to_come(life.epoch, now):
+        settings, sent = self._settings, self._sent_revisions
+        if not sent.epoch or is_to_come(sent.epoch, now):
             # An epoch from a clock far ahead would be refused until that time comes.
-            life.epoch = max(1, epoch_at(now))
-        life.sequence += 1
-        self._remember_life(life)
+            sent.epoch = max(1, epoch_at(now))
+        sent.sequence += 1
+        self._remember_sent(sent)
         self._metrics.revisions_sent += 1
         message = Revision(
-            VERSION, settings.fingerprint, self._parties[self._own], life.epoch, life.sequence, entity
+            VERSION, settings.fingerprint, self._parties[self._own], sent.epoch, sent.sequence, entity
         )
         self._send(f"revisions/{settings.federation.active_party}", REVISION.encode(message))
 
     def take_incarnation(self, message: Incarnation, now: float) -> None:
-        """Take a party's announcement of its life. Rounds that name another life of it are given up.
+        """Take a party's announcement of its sent. Rounds that name another life of it are given up.
 
         This party answers a new life at once, and announces its own again soon if the other party knows
         another one. So a party that has lost its state learns the lives of all others, and a false
@@ -226,5 +226,5 @@ class WorkerPartition(PartsTask):
     def _send(self, channel: str, content: bytes) -> None:
         self._sends.append(Send(channel, None, content, self.partition))
 
-    def _restore_life(self, life: _SentRevisions) -> None:
-        self._life = life
+    def _restore_sent(self, sent: _SentRevisions) -> None:
+        self._sent_revisions = sent

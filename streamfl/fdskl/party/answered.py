@@ -8,8 +8,8 @@ from __future__ import annotations
 from streamfl.contract.role import PeerError
 from streamfl.fdskl.messages import DISTANCES, PHASES, Round
 from streamfl.fdskl.metrics import PartyMetrics
+from streamfl.fdskl.party.peers import Peers
 from streamfl.fdskl.state import RESCALED
-from streamfl.fdskl.worker.peers import Peers
 from streamfl.roles.notices import Notices
 from streamfl.state.changelog import ChangedParts
 
@@ -24,8 +24,9 @@ MANY_DISTANCES = 16
 
 
 class Answered:
-    """The answers in one partition, which the peers remember. ``rescaled`` is remembered once features of a
-    second bandwidth were drawn anew.
+    """The answers in one partition. :class:`Peers` remembers them.
+
+    ``rescaled`` is remembered once features of a second bandwidth were drawn anew.
 
     A release before 0.2 would draw those like the first ones, and no model is of such features. It refuses
     this record because it does not know it. It ignores everything else here.

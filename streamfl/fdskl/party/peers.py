@@ -11,7 +11,7 @@ from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Amount
 from streamfl.encoding.wire import Count
 from streamfl.fdskl.messages import Incarnation
-from streamfl.fdskl.state import PEER, TOLD
+from streamfl.fdskl.state import ANNOUNCED, PEER
 from streamfl.fdskl.sums.masks import OwnIncarnation, life_number
 from streamfl.roles.received_numbers import NumberRange, check_numbers, note, was_heard
 from streamfl.state.changelog import ChangedParts
@@ -79,7 +79,7 @@ class Peers:
         self, parts: ChangedParts, names: Sequence[str], own: int, entropy: Callable[[], bytes]
     ) -> None:
         self._kept_peers = parts.named(PEER, int, _Peer, self.restore)
-        self._remember_told = parts.single(TOLD, _Told, self._restore_told)
+        self._remember_told = parts.single(ANNOUNCED, _Told, self._restore_told)
         self._names = names
         self._own = own
         self._peers: dict[int, _Peer] = {}

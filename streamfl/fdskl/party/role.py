@@ -2,8 +2,8 @@
 learns from them.
 
 Gu et al. 2020. The role orders the owners of its state:
-:class:`~streamfl.fdskl.worker.partition.WorkerPartition` has what every party does,
-:class:`~streamfl.fdskl.worker.active.ActivePartition` what only an active one does.
+:class:`~streamfl.fdskl.party.partition.PartyPartition` has what every party does,
+:class:`~streamfl.fdskl.party.active.ActivePartition` what only an active one does.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from streamfl.fdskl import SYSTEM
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
 from streamfl.fdskl.metrics import PartyMetrics
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.worker.figures import ActiveFigures
-from streamfl.fdskl.worker.given import PartyGiven
-from streamfl.fdskl.worker.partition import WorkerPartition
+from streamfl.fdskl.party.active import ActivePartition
+from streamfl.fdskl.party.figures import ActiveFigures
+from streamfl.fdskl.party.given import PartyGiven
+from streamfl.fdskl.party.partition import PartyPartition
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.roles.first_learnt import first_awaited
@@ -27,7 +27,7 @@ from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.roles.task_role import TaskRole
 from streamfl.state.clock_guard import time_written
 
-__all__ = ["FdsklWorker"]
+__all__ = ["FdsklParty"]
 
 NOBODY_ANSWERS = (
     "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log "
@@ -35,7 +35,7 @@ NOBODY_ANSWERS = (
 )
 
 
-class FdsklWorker(TaskRole[WorkerPartition]):
+class FdsklParty(TaskRole[PartyPartition]):
     """A party of the federation.
 
     given: read when a partition is opened.
@@ -124,8 +124,8 @@ class FdsklWorker(TaskRole[WorkerPartition]):
         which = f"; nothing came from {', '.join(missing)}" if missing else ""
         return NOBODY_ANSWERS.format(self._reply_deadline.patience, which, WORKER)
 
-    def _new_task(self, partition: int) -> WorkerPartition:
-        return WorkerPartition(self.settings, self.given, partition, self._metrics, self._notices)
+    def _new_task(self, partition: int) -> PartyPartition:
+        return PartyPartition(self.settings, self.given, partition, self._metrics, self._notices)
 
     def open(self, partition: int) -> None:
         super().open(partition)
@@ -181,7 +181,7 @@ class FdsklWorker(TaskRole[WorkerPartition]):
 
     # ---- what others may look at
 
-    def partition(self, number: int) -> WorkerPartition:
+    def partition(self, number: int) -> PartyPartition:
         """What every party has of a partition."""
         return self._tasks[number]
 

@@ -23,15 +23,15 @@ from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.newton_iteration import NewtonIteration
 from streamfl.fdskl.learning.shared_model import SharedModel
 from streamfl.fdskl.messages import ROUND, Revision, Round, Turn
+from streamfl.fdskl.party.figures import ActiveFigures
+from streamfl.fdskl.party.given import PartyGiven
+from streamfl.fdskl.party.partition import PartyPartition
 from streamfl.fdskl.predicting.catch_up import CatchUp
 from streamfl.fdskl.predicting.forecasts import Forecasts
 from streamfl.fdskl.predicting.predictions import EntityPredictor
 from streamfl.fdskl.predicting.prequential_totals import of_no_use
 from streamfl.fdskl.sums.pending_sums import Key
 from streamfl.fdskl.sums.rounds import Rounds
-from streamfl.fdskl.worker.figures import ActiveFigures
-from streamfl.fdskl.worker.given import PartyGiven
-from streamfl.fdskl.worker.partition import WorkerPartition
 
 __all__ = ["ActivePartition"]
 
@@ -49,7 +49,7 @@ class ActivePartition:
     """
 
     def __init__(
-        self, settings: FdsklSettings, given: PartyGiven, partition: WorkerPartition, figures: ActiveFigures
+        self, settings: FdsklSettings, given: PartyGiven, partition: PartyPartition, figures: ActiveFigures
     ) -> None:
         learning, alignment = settings.learning, settings.alignment
         self._settings = settings
