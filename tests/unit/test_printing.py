@@ -30,6 +30,7 @@ from streamfl.terminal.console import (
     print_text,
     say,
 )
+from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.printable import printable, printable_json, printable_lines
 
 # A terminal's title, colours by a C1 control character, right-to-left text, and half of a surrogate pair.
@@ -108,6 +109,14 @@ def test_a_line_of_the_log_is_one_line(capsys: pytest.CaptureFixture[str], style
     if style == "json":
         events = [json.loads(line)["event"] for line in said.splitlines()]
         assert events == [forged, f"from {forged}", f"RuntimeWarning: {forged}"]
+
+
+@pytest.mark.usefixtures("logs")
+def test_an_exit_code_is_logged_as_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects who searches the log for the code that the supervisor saw."""
+    configure("info", "console")
+    logger("streamfl.any").critical("ending", exit_code=ExitCode.STALLED)
+    assert capsys.readouterr().err.endswith(" exit_code=70\n")
 
 
 def test_a_notebook_shows_a_warning_as_it_is_safe(caplog: pytest.LogCaptureFixture) -> None:
