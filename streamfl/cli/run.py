@@ -38,6 +38,7 @@ __all__ = ["run", "serve"]
 
 log = logger(__name__)
 
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 # An orchestrator kills after 10 s or more; another worker takes up what was not committed by then.
 LEAVE_SECONDS = 9.0
 LAST_LINE_SECONDS = 1.0
@@ -57,7 +58,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
     configure(settings.log.level, settings.log.format)
     stop, begun, leaving = threading.Event(), threading.Event(), ExitStack()
     lost: list[str] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPPING:
         signal.signal(number, lambda _number, _frame: _stop(stop, begun, leaving))
     log.info("connecting", url=settings.bus.url)
     with progress(f"connecting to {settings.bus.url}", write=log.info):
@@ -161,6 +162,9 @@ def _stop(stop: threading.Event, begun: threading.Event, leaving: ExitStack) -> 
     if not begun.is_set():
         # The process holds nothing yet, and connecting to an unavailable cluster may take long.
         _end(0, partial(log.info, "stopped before it began"))
+    for number in STOPPING:
+        # Otherwise the next one ends the process, without an exit code, while Python shuts down.
+        signal.signal(number, signal.SIG_IGN)
     if stop.is_set():
         return
     stop.set()

@@ -1,4 +1,4 @@
-"""A worker whose log nobody reads can still be ended."""
+"""A worker can be ended, whatever its log and its operator do."""
 
 from __future__ import annotations
 
@@ -48,3 +48,30 @@ def test_a_worker_whose_log_nobody_reads_can_be_ended(moment: str, code: int) ->
     program = f"{UNREAD}\n{moment}\nlogger('streamfl.any').info('nobody reads this')\n"
     ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
     assert ended.returncode == code
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_worker_that_is_told_twice_ends_with_its_exit_code(number: str) -> None:
+    """Protects who presses Ctrl-C twice: the second came while Python shut down, and the process ended by the
+    signal although it had committed and left its group."""
+    program = f"""
+import os, signal, threading
+from contextlib import ExitStack
+from streamfl.cli import run
+
+stop, begun = threading.Event(), threading.Event()
+begun.set()
+with ExitStack() as leaving:
+    signal.signal(signal.{number}, lambda *_: run._stop(stop, begun, leaving))
+    os.kill(os.getpid(), signal.{number})
+    stop.wait()
+
+class Shutdown:
+    # Python deletes what a module holds when it handles signals no more.
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.{number}):
+        kill(process, number)
+
+held = Shutdown()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert ended.returncode == 0
