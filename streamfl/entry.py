@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import signal
+import sys
 
 from streamfl.terminal.exit_codes import ExitCode
 
@@ -21,6 +22,7 @@ SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    _lead_closed_streams_nowhere()
     # The commands use one thread for matrix products, and OpenBLAS would reserve memory for all processors at
     # loading.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -47,6 +49,17 @@ def main() -> None:
         ):
             raise
         _end(f"the machine gives no more: {error}")
+
+
+def _lead_closed_streams_nowhere() -> None:
+    """Whoever starts a daemon may have closed its streams. Python has None for them. The next socket would
+    get the number of one, and what a library says would be written to it."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _end(text: str) -> None:

@@ -321,12 +321,14 @@ def _settle(
     """
     missing = [name for name in kind.settings.needed_by(kind.name) if name not in draft.sections]
     settings, found = _validated(draft, kind, config)
-    wrong = [line for line in found if not any(f"{name} is missing: " in line for name in missing)]
+    unfilled = draft.to_fill_in(kind.settings)
+    asked = {one.partition(".")[0] for one in unfilled}
+    lacks = [re.compile(rf"\b{re.escape(name)} is missing\b") for name in (*missing, *asked, *unfilled)]
+    wrong = [line for line in found if not any(one.search(line) for one in lacks)]
     # A mistake that is there without --set is left for the user to correct in the file; others come from
     # --set.
     if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
         raise ConfigurationError("\n".join(map(_with_option, own)))
-    asked = {one.partition(".")[0] for one in draft.to_fill_in(kind.settings)}
     lacking = [f"{name} is missing: a {kind.name} needs this section" for name in missing]
     draft.head += [f"{BEFORE} {_with_option(line)}" for line in lacking]
     if asked - {*missing}:

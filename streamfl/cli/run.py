@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem, namesakes, read_configuration
@@ -37,8 +38,10 @@ __all__ = ["run", "serve"]
 
 log = logger(__name__)
 
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 # An orchestrator kills after 10 s or more; another worker takes up what was not committed by then.
 LEAVE_SECONDS = 9.0
+LAST_LINE_SECONDS = 1.0
 # Several workers may run from one file on a machine, and Prometheus can scrape a range of ports.
 OTHER_PORTS = 15
 
@@ -55,7 +58,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
     configure(settings.log.level, settings.log.format)
     stop, begun, leaving = threading.Event(), threading.Event(), ExitStack()
     lost: list[str] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPPING:
         signal.signal(number, lambda _number, _frame: _stop(stop, begun, leaving))
     log.info("connecting", url=settings.bus.url)
     with progress(f"connecting to {settings.bus.url}", write=log.info):
@@ -158,8 +161,10 @@ def _limit(leaving: ExitStack, end: Callable[[], None]) -> None:
 def _stop(stop: threading.Event, begun: threading.Event, leaving: ExitStack) -> None:
     if not begun.is_set():
         # The process holds nothing yet, and connecting to an unavailable cluster may take long.
-        log.info("stopped before it began")
-        os._exit(0)
+        _end(0, partial(log.info, "stopped before it began"))
+    for number in STOPPING:
+        # Otherwise the next one ends the process, without an exit code, while Python shuts down.
+        signal.signal(number, signal.SIG_IGN)
     if stop.is_set():
         return
     stop.set()
@@ -167,27 +172,30 @@ def _stop(stop: threading.Event, begun: threading.Event, leaving: ExitStack) -> 
 
 
 def _end_lost(stop: threading.Event, lost: list[str], leaving: ExitStack, text: str) -> None:
-    what = "a topic is gone, or was deleted and created again: ending the process"
-    log.critical(what, cause=text, exit_code=ExitCode.CONFIGURATION)
     lost.append(text)
     stop.set()
     # A client library may retry writing to a missing topic for a long time.
     _limit(leaving, lambda: os._exit(ExitCode.CONFIGURATION))
+    what = "a topic is gone, or was deleted and created again: ending the process"
+    log.critical(what, cause=text, exit_code=ExitCode.CONFIGURATION)
 
 
 def _end_leaving() -> None:
-    log.critical(
-        "the group could not be left in time: ending the process",
-        seconds=LEAVE_SECONDS,
-        exit_code=ExitCode.STALLED,
-    )
-    os._exit(ExitCode.STALLED)
+    what = "the group could not be left in time: ending the process"
+    _end(ExitCode.STALLED, partial(log.critical, what, seconds=LEAVE_SECONDS, exit_code=ExitCode.STALLED))
 
 
 def _end_stalled() -> None:
     # Records have been taken and their commit does not return. They are not committed, so ending here loses
     # nothing.
-    log.critical(
-        "the worker loop hangs: ending the process so that another can take over", exit_code=ExitCode.STALLED
-    )
-    os._exit(ExitCode.STALLED)
+    what = "the worker loop hangs: ending the process so that another can take over"
+    _end(ExitCode.STALLED, partial(log.critical, what, exit_code=ExitCode.STALLED))
+
+
+def _end(code: int, tell: Callable[[], None]) -> NoReturn:
+    """End the process now. What hangs may be the log itself, if nobody reads it: then it ends without the
+    line."""
+    telling = threading.Thread(target=tell, name="last line", daemon=True)
+    telling.start()
+    telling.join(LAST_LINE_SECONDS)
+    os._exit(code)

@@ -27,7 +27,7 @@ import msgspec
 
 from streamfl.contract.role import ConfigurationError
 
-__all__ = ["FORMAT", "IDENTITY_BYTES", "LANES", "LINK_BYTES", "Anchor", "examine_link", "note_link"]
+__all__ = ["FORMAT", "IDENTITY_BYTES", "LANES", "LINK_BYTES", "Anchor", "examine_link", "note_link", "remedy"]
 
 FORMAT = "streamfl anchor/1"
 HEADER_BYTES = 512
@@ -42,6 +42,8 @@ AT_ONCE = 64
 LATEST_AT_ONCE = 16_384
 # After a loss of power the disk may have made the file longer without writing the content.
 UNWRITTEN = bytes(RECORD_BYTES)
+# What the reason says where the disk is to blame.
+UNUSABLE = "cannot be used"
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -284,11 +286,18 @@ def _done(method: Callable[..., int | str | None], content: bytes) -> bytes:
         found = method(anchor, *given)
         return b"" if found is None else str(found).encode()
     except OSError as error:
-        return f"the ledger file {anchor.path} cannot be used: {error.strerror or error}".encode()
+        return f"the ledger file {anchor.path} {UNUSABLE}: {error.strerror or error}".encode()
     except msgspec.DecodeError:
         return f"the ledger file {anchor.path} is not a ledger file any more".encode()
     except ConfigurationError as error:
         return str(error).encode()
+
+
+def remedy(why: str) -> str:
+    """What to do about a reason for which nothing is released."""
+    if UNUSABLE in why:
+        return "make room for the file, or put it back, and restart this worker"
+    return "restore the newest state, of the ledger's topic and of this member"
 
 
 def _another(number: int, have: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, cast
@@ -37,6 +38,7 @@ def configure(level: Level = "info", style: Literal["console", "json"] = "consol
     root.handlers = [handler]
     root.setLevel(max(number, logging.WARNING))
     logging.getLogger("streamfl").setLevel(number)
+    warnings.showwarning = _log_warning
 
 
 def write_warnings_as_lines() -> None:
@@ -44,6 +46,12 @@ def write_warnings_as_lines() -> None:
     the bare text: a client library's would stand among the command's own lines, without time or severity."""
     assert logging.lastResort is not None
     logging.lastResort.setFormatter(_formatter("console"))
+    warnings.showwarning = _log_warning
+
+
+def _log_warning(message: Warning | str, category: type[Warning], *_place: Any, **_more: Any) -> None:
+    """Log a warning of Python's own. Python writes it bare, on two lines and with the place in the code."""
+    logging.getLogger("py.warnings").warning(f"{category.__name__}: {message}")
 
 
 def _formatter(style: Literal["console", "json"]) -> logging.Formatter:

@@ -18,3 +18,7 @@ class ExitCode(IntEnum):
     STALLED = 70
     LACKING_RESOURCES = 71
     INTERRUPTED = 130
+
+    def __repr__(self) -> str:
+        """The number, as the log shows it and a supervisor sees it."""
+        return str(self.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,21 @@ main()
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_lead_nowhere(closed: str, tmp_path: Path) -> None:
+    """Protects a daemon whose starter closed its streams: every command ended with an AttributeError and code
+    1, and where it went on, the next socket got the number of stderr."""
+    program = (
+        "import os, sys\n"
+        "from streamfl.entry import main\n"
+        "sys.argv = ['streamfl', 'check', 'none.toml']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    os._exit(end.code if os.open(os.devnull, os.O_RDONLY) > 2 else 1)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    command = f"exec {sys.executable} program.py {closed}"
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=120, check=False).returncode == 2

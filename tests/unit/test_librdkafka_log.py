@@ -31,3 +31,18 @@ def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> N
     for text in HARMLESS:
         LOG.warning(text)
     assert [record.getMessage() for record in caplog.records] == HARMLESS
+
+
+def test_a_broker_that_hangs_is_not_said_to_be_too_old(caplog: pytest.LogCaptureFixture) -> None:
+    """Protects an operator whose broker or network hangs from looking for an upgrade: the library guesses a
+    version before 0.10."""
+    LOG.warning(
+        "%s [rdkafka#consumer-5] %s",
+        "FAIL",
+        "host/bootstrap: ApiVersionRequest failed: Local: Timed out: probably due to broker version < 0.10 "
+        "(see api.version.request configuration) (after 10038ms in state APIVERSION_QUERY)",
+    )
+    assert [record.getMessage() for record in caplog.records] == [
+        "FAIL [rdkafka#consumer-5] host/bootstrap: ApiVersionRequest failed: Local: Timed out "
+        "(after 10038ms in state APIVERSION_QUERY)"
+    ]

@@ -7,6 +7,7 @@ import logging
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from streamfl.terminal.console import (
     print_text,
     say,
 )
+from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.printable import printable, printable_json, printable_lines
 
 # A terminal's title, colours by a C1 control character, right-to-left text, and half of a surrogate pair.
@@ -83,7 +85,8 @@ def test_every_way_to_print_is_safe(show: Any, capsys: pytest.CaptureFixture[str
 def _logs() -> Iterator[None]:
     root = logging.getLogger()
     before = root.handlers, root.level, logging.getLogger("streamfl").level
-    yield
+    with warnings.catch_warnings():
+        yield
     root.handlers = before[0]
     root.setLevel(before[1])
     logging.getLogger("streamfl").setLevel(before[2])
@@ -98,15 +101,22 @@ def test_a_line_of_the_log_is_one_line(capsys: pytest.CaptureFixture[str], style
     forged = f"{EVIL}\n2026-01-01T00:00:00Z [critical ] all is lost"
     logger("streamfl.any").warning(forged, client=forged, clients=[forged], bare="a\x1b[2J")
     logging.getLogger("some.library").warning("from %s", forged)
+    warnings.showwarning(RuntimeWarning(forged), RuntimeWarning, "library.py", 1)
     said = capsys.readouterr().err
     assert "owned" in said
     assert is_visible(said)
-    assert len(said.splitlines()) == 2
+    assert len(said.splitlines()) == 3
     if style == "json":
-        assert [json.loads(line)["event"].removeprefix("from ") for line in said.splitlines()] == [
-            forged,
-            forged,
-        ]
+        events = [json.loads(line)["event"] for line in said.splitlines()]
+        assert events == [forged, f"from {forged}", f"RuntimeWarning: {forged}"]
+
+
+@pytest.mark.usefixtures("logs")
+def test_an_exit_code_is_logged_as_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects who searches the log for the code that the supervisor saw."""
+    configure("info", "console")
+    logger("streamfl.any").critical("ending", exit_code=ExitCode.STALLED)
+    assert capsys.readouterr().err.endswith(" exit_code=70\n")
 
 
 def test_a_notebook_shows_a_warning_as_it_is_safe(caplog: pytest.LogCaptureFixture) -> None:
@@ -152,7 +162,7 @@ def test_what_a_library_warns_of_is_a_line_of_the_log_in_every_command() -> None
     """Protects who reads a command's output: the bare text of a client library stood among the command's own
     lines, without time or severity, and with whatever control characters it had."""
     program = (
-        "import logging, sys\n"
+        "import logging, sys, warnings\n"
         "from streamfl.cli import main\n"
         "sys.argv = ['streamfl', '--version']\n"
         "try:\n"
@@ -160,9 +170,11 @@ def test_what_a_library_warns_of_is_a_line_of_the_log_in_every_command() -> None
         "except SystemExit:\n"
         f"    logging.getLogger('rdkafka').warning('GETPID %s', {EVIL!r})\n"
         "    logging.getLogger('rdkafka').info('not shown')\n"
+        f"    warnings.warn('GETPID %s' % {EVIL!r}, RuntimeWarning)\n"
     )
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
     ).stderr
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z \[warning  \] GETPID press.*owned.*\n", said)
+    line = r"\d{4}-\d\d-\d\dT[\d:.]+Z \[warning  \] %sGETPID press.*owned.*\n"
+    assert re.fullmatch(line % "" + line % "RuntimeWarning: ", said)
     assert is_visible(said)

@@ -25,7 +25,20 @@ class _NoFailure(logging.Filter):
         return wanted or not ("GETPID" in text and "oordinator" in text and text.endswith("retrying"))
 
 
+class _NoGuess(logging.Filter):
+    """Takes out the guess that a broker is too old, which the library makes of any that does not answer: such
+    old ones carry no federation."""
+
+    GUESS = ": probably due to broker version < 0.10 (see api.version.request configuration)"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.GUESS in (text := record.getMessage()):
+            record.msg, record.args = "%s", (text.replace(self.GUESS, ""),)
+        return True
+
+
 LOG.addFilter(_NoFailure())
+LOG.addFilter(_NoGuess())
 LOG.addFilter(ONE_LINE)
 
 

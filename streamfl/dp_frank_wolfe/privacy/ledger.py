@@ -36,7 +36,7 @@ from streamfl.dp_frank_wolfe.privacy.ledger_state import (
 )
 from streamfl.dp_frank_wolfe.state import CHAIN, EXACT, LATEST, SPENT, TERMS, WHOLE
 from streamfl.encoding.changelog_checks import check_name, check_number
-from streamfl.privacy.anchor import LINK_BYTES, examine_link, note_link
+from streamfl.privacy.anchor import LINK_BYTES, examine_link, note_link, remedy
 from streamfl.privacy.summed_ledger import SummedLedger
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.roles.partitioned_role import Outbox
@@ -360,11 +360,9 @@ class PartyLedger:
     def _held_back(self) -> PeerError:
         return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
-    def _complain(
-        self, why: str, remedy: str = "restore the newest state, of the ledger's topic and of this member"
-    ) -> None:
+    def _complain(self, why: str, what_to_do: str | None = None) -> None:
         if self.trouble is None:
-            self.trouble = f"{why}. Nothing more is released: {remedy}"
+            self.trouble = f"{why}. Nothing more is released: {what_to_do or remedy(why)}"
         self._outbox.notices.say("ledger", self.trouble)
 
 

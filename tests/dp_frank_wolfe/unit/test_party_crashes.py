@@ -203,6 +203,22 @@ def test_a_ledger_that_was_cut_off_releases_nothing(tmp_path: Path) -> None:
         released_nothing(lost, manifest)
 
 
+def test_a_file_that_cannot_be_written_is_told_with_what_helps(tmp_path: Path) -> None:
+    """Protects an operator whose disk is full or read-only from putting old state back: that would not help,
+    and the next release would be refused for it."""
+    party = Driver(settings(tmp_path)).begun()
+    ledger, away = tmp_path / "ledger", tmp_path / "away"
+    ledger.rename(away)
+    ledger.mkdir()
+    released_nothing(party, party.ask(0))
+    assert "make room for the file, or put it back, and restart" in (party.role.trouble or "")
+    assert "restore" not in (party.role.trouble or "")
+    ledger.rmdir()
+    away.rename(ledger)
+    again = Driver(party.settings, party.state)
+    assert len(again.feed([again.ask(0)])) == 1
+
+
 def test_a_ledger_file_that_was_taken_back_is_told_of_at_once(tmp_path: Path) -> None:
     """Protects against the file's copy of last week: it ends before the state does."""
     party = Driver(settings(tmp_path)).begun()
