@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -162,9 +163,9 @@ def name_in(content: str | int | bytes | None, field: str) -> str:
 def shown(content: Any) -> str:
     """The content for an error text, cut to 60 characters; null and truth values as records have them.
 
-    >>> shown(None), shown(True), shown("None")
-    ('null', 'true', "'None'")
+    >>> shown(None), shown(True), shown("None"), shown(datetime(9999, 12, 31))
+    ('null', 'true', "'None'", '9999-12-31 00:00:00')
     """
-    text = repr(content)
+    text = str(content) if isinstance(content, datetime) else repr(content)
     text = _AS_IN_RECORDS.get(text, text)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -50,13 +50,13 @@ class Timestamps:
                 return self._bounded(number / self._per_second, value, field)
             return self._of_text(value, field)
         if isinstance(value, datetime):
-            return self._seconds(value)
+            return self._of_datetime(value, value, field)
         if self._per_second is None or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self._error(value, field)
         try:
             return self._bounded(value / self._per_second, value, field)
         except OverflowError:
-            raise self._error(value, field) from None
+            raise self._outside(value, field) from None
 
     def _of_text(self, text: str, field: object) -> float:
         if len(text) > LONGEST_TIME:
@@ -65,17 +65,27 @@ class Timestamps:
         named = _NAMED_ZONE.fullmatch(text)
         try:
             found = datetime.fromisoformat(text if named is None else named[1])
-            return self._bounded(self._seconds(found), text, field)
-        except (ValueError, OverflowError):
+        except ValueError:
             raise self._error(text, field) from None
+        return self._of_datetime(found, text, field)
 
-    def _seconds(self, found: datetime) -> float:
-        return (found if found.tzinfo is not None else found.replace(tzinfo=self._zone)).timestamp()
+    def _of_datetime(self, found: datetime, value: Any, field: object) -> float:
+        try:
+            zoned = found if found.tzinfo is not None else found.replace(tzinfo=self._zone)
+            return self._bounded(zoned.timestamp(), value, field)
+        except (ValueError, OverflowError):
+            raise self._outside(value, field) from None
 
     def _bounded(self, seconds: float, value: Any, field: object) -> float:
         if not (math.isfinite(seconds) and _EARLIEST <= seconds <= _LATEST):
-            raise self._error(value, field)
+            raise self._outside(value, field)
         return seconds
+
+    def _outside(self, value: Any, field: object) -> PeerError:
+        unit = "" if self._unit is None or isinstance(value, datetime) else f' with unit = "{self._unit}"'
+        return PeerError(
+            "not_a_time", f"{field} is {shown(value)}{unit}, a time from 0001-01-02 to 9999-12-30 is expected"
+        )
 
     def _error(self, value: Any, field: object) -> PeerError:
         if self._unit is not None:

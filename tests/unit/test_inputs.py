@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,26 @@ def test_a_text_that_may_say_that_there_is_none_is_told_how_to_say_so() -> None:
         features({"as": "number", "missing": "zero"}, "N/A")
     with pytest.raises(PeerError, match=r"a number is expected$"):
         features({"as": "number", "missing": "zero"}, "21,5")
+
+
+@pytest.mark.parametrize("kind", ["hour-of-day", "day-of-week"])
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "9999-12-31T23:59:59Z",
+        "0001-01-01T00:00:00",
+        1_767_225_600_000_000_000,
+        datetime.min.replace(tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ],
+)
+def test_a_time_that_is_too_far_is_refused_as_such(kind: str, zone: str, value: object) -> None:
+    """Protects a worker from records that end it, and users whose systems write year 1 or 9999 for "none", or
+    nanoseconds where milliseconds are declared: the reason is not how the time is written."""
+    read_one = reader([{"field": "f", "as": kind, "unit": "ms", "zone": zone}], format="msgpack").decode
+    with pytest.raises(PeerError, match="a time from 0001-01-02 to 9999-12-30 is expected"):
+        read_one(Record("t", 0, 0, b"c", msgspec.msgpack.encode({"f": value})))
 
 
 def test_a_bucket_is_the_same_for_good() -> None:
@@ -438,7 +459,9 @@ ANYTHING = st.recursive(
     | st.integers()
     | st.floats()
     | st.text()
-    | st.sampled_from(["NaN", "1e999", NOON, "9999-12-31", "0001-01-01", "21.5"]),
+    | st.datetimes(timezones=st.just(UTC))
+    | st.sampled_from(["NaN", "1e999", NOON, "9999-12-31", "0001-01-01", "21.5"])
+    | st.sampled_from([datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3)
     ),
