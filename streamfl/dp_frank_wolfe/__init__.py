@@ -74,6 +74,11 @@ SYSTEM = System(
             "messages",
             f"if none come, {RESTORE}",
         ),
+        "lacking_parts": Reason(
+            "no prediction was made for window.patience_seconds, because a party's parts do not come",
+            "check that the party runs, and that records of the same entities come there. A part waits for a "
+            "day",
+        ),
         "ledger": Reason(
             "nothing more is released: the ledger cannot be continued", f"{RESTORE}, or do what the text says"
         ),

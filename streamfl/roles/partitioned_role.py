@@ -135,8 +135,8 @@ class Task(RememberedTask, Protocol):
 
     @property
     def awaited(self) -> str | None:
-        """A sentence on what the partition waits for before it can learn, and how much of it is there; None:
-        nothing."""
+        """A sentence on what the partition waits for before it can learn or predict, and how much of it is
+        there; None: nothing."""
 
     def take(self, channel: str, message: Any, now: float) -> None: ...
 

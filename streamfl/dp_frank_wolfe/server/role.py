@@ -140,7 +140,7 @@ class ServerTask(PartsTask):
     def awaited(self) -> str | None:
         rows, complete = self._public.settings.window.rows, self.announced.complete
         if self.window or complete >= rows:
-            return None
+            return self.partials.awaited
         lacking = "".join(f"; {party} lacks {count:,} that others have" for party, count in self._lacking)
         return (
             f"knows {complete:,} of {rows:,} entities that every party has announced (window.rows){lacking}"

@@ -13,6 +13,7 @@ from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
+from streamfl.dp_frank_wolfe.server.progress_timer import ProgressTimer
 from streamfl.dp_frank_wolfe.server.received_messages import ReceivedMessages
 from streamfl.dp_frank_wolfe.serving.partials import largest_partial
 from streamfl.dp_frank_wolfe.state import INTERCEPT, PARTIAL, PARTIALS
@@ -73,10 +74,24 @@ class Partials:
         self._waiting: dict[tuple[int, str], _Waiting] = {}
         # Intercepts by version, of the models that parts may still use.
         self._intercepts: dict[int, float] = {}
+        self._progress_timer = ProgressTimer(settings.window.patience_seconds)
 
     @property
     def wake_at(self) -> float | None:
-        return next(iter(self._waiting.values())).since + PART_SECONDS if self._waiting else None
+        if not self._waiting:
+            return None
+        expires_at = next(iter(self._waiting.values())).since + PART_SECONDS
+        return min(expires_at, self._progress_timer.wake_at or expires_at)
+
+    @property
+    def awaited(self) -> str | None:
+        """A sentence on what predictions wait for, once none was made for a patience; None: nothing."""
+        if not self._progress_timer.is_told:
+            return None
+        # Not of all: this is asked in each step.
+        first = next(iter(self._waiting.values())).parts
+        lacking = ", ".join(party for party in self._public.parties if party not in first)
+        return f"{len(self._waiting):,} predictions wait for parts of parties, the oldest for {lacking}"
 
     def take(self, party: str, message: Message, model: int, now: float) -> bool:
         """Takes a party's part. False if it came before. Raises PeerError, before anything changes, if it is
@@ -122,7 +137,11 @@ class Partials:
             self._kept_waiting.remember(_key(place), waiting)
             if len(self._waiting) > self._limit:
                 self._expire(next(iter(self._waiting)))
+        self._see(now)
         return True
+
+    def _see(self, now: float) -> None:
+        self._progress_timer.see(bool(self._waiting), self._outbox.counts.predictions, now)
 
     def model_is(self, version: int, intercept: float, weights: Mapping[str, NDArray[np.float64]]) -> None:
         """Takes a new model. Parts with older ones may be on their way. version, intercept: the model's, in
@@ -150,8 +169,14 @@ class Partials:
     def pass_time(self, now: float) -> None:
         for place in overdue(self._waiting, PART_SECONDS, now):
             self._expire(place)
+        self._see(now)
+        if self._progress_timer.is_due(now):
+            patience = self._public.settings.window.patience_seconds
+            text = f"no prediction was made for {patience:g} s, and {self.awaited}"
+            self._outbox.notices.say("lacking_parts", text)
 
     def set_back(self, now: float) -> None:
+        self._progress_timer.set_back(now)
         for place in set_back(self._waiting, now):
             self._kept_waiting.remember(_key(place), self._waiting[place])
 

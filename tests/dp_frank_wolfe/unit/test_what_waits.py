@@ -11,7 +11,7 @@ from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
 
 from streamfl.contract.role import OperatorNotice
-from streamfl.dp_frank_wolfe.messages import Entities
+from streamfl.dp_frank_wolfe.messages import Entities, Partial
 from streamfl.dp_frank_wolfe.tools.dashboard import DASHBOARDS
 
 
@@ -102,6 +102,45 @@ def test_announcements_that_are_lost_are_told_after_a_minute() -> None:
     server.tick(61)
     assert lost() == []
     assert server.task.window == 1
+
+
+def test_predictions_that_wait_for_a_party_are_told_once_patience_is_over() -> None:
+    """Protects users of predictions from a party that is away: none is made, and for a day nothing but a
+    metric said so."""
+    server = Server(settings_of(serving={"mode": "exact"}))
+    parties = hands(server)
+    for party in parties:
+        assert server.hear(party, "entities", Entities(names_of()), iteration=1) == []
+    converse(server, parties)
+    assert server.task.model == 1
+    numbers = dict.fromkeys(parties, 0)
+
+    def part(party: str, entity: str) -> None:
+        numbers[party] += 1
+        assert server.hear(party, "partial", Partial(entity, 1, 0.1), 0, numbers[party]) == []
+
+    def told() -> list[str]:
+        return [one.text for one in server.role.notices() if one.reason == "lacking_parts"]
+
+    first, second, third = names_of(3, first=100)
+    for party in parties:
+        part(party, first)
+    server.tick(600)
+    assert (told(), server.role.backlog) == ([], None), "nothing waits"
+    part("party-0", second)
+    server.tick(30)
+    part("party-0", third)
+    assert server.role.wake_at == server.now + 30
+    server.tick(30)
+    waits = "2 predictions wait for parts of parties, the oldest for party-1"
+    assert told() == [f"no prediction was made for 60 s, and {waits}"]
+    server.tick(600)
+    assert (told(), server.role.backlog) == ([], waits)
+    part("party-1", second)
+    assert (told(), server.role.backlog) == ([], None)
+    part("party-1", third)
+    server.tick(600)
+    assert (told(), server.role.backlog) == ([], None)
 
 
 def test_a_clock_that_was_ahead_does_not_put_the_notice_off() -> None:
