@@ -60,21 +60,27 @@ def test_everything_is_there_for_who_asks_for_it(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("text", "raised", "reaches"),
+    ("name", "text", "raised", "reaches"),
     [
-        ("Unhandled exception in task <One>:", "Invalid file descriptor: -1", False),
-        ("Unhandled exception in task <Other>:", "no memory", True),
+        ("selector", "Unhandled exception in task <One>:", "Invalid file descriptor: -1", False),
+        ("selector", "Unhandled exception in task <Other>:", "no memory", True),
+        (
+            "transport",
+            "<Transport>: Error receiving network data closing socket",
+            "'NoneType' object has no attribute 'recv'",
+            False,
+        ),
     ],
 )
 def test_a_closed_connection_leaves_no_traceback(
-    caplog: pytest.LogCaptureFixture, text: str, raised: str, reaches: bool
+    caplog: pytest.LogCaptureFixture, name: str, text: str, raised: str, reaches: bool
 ) -> None:
     """Protects an operator whose worker ends for a missing right: a traceback of the library stood before the
-    line that names the right."""
+    line that names the right. So did one in the log of a worker that was told to stop."""
     quieten()
     caplog.set_level(logging.WARNING, "kafka")
     try:
         raise ValueError(raised)
     except ValueError:
-        logging.getLogger("kafka.net.selector").exception(text)
+        logging.getLogger(f"kafka.net.{name}").exception(text)
     assert bool(caplog.records) == reaches
