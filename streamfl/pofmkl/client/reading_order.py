@@ -65,6 +65,11 @@ class _Partition:
     waits: dict[str, _Wait] = field(default_factory=dict)
 
     @property
+    def awaited(self) -> Mapping[str, int]:
+        """The progress of what an input waits for, by input."""
+        return {SAMPLES: self.received[LABELS] + self.learnt, LABELS: self.received[SAMPLES]}
+
+    @property
     def has_old_labels(self) -> bool:
         """Whether the labels in hand are of samples before those that are read: a label is written after its
         sample."""
@@ -120,16 +125,18 @@ class ReadingOrder:
         self._now = now
         for number, partition in self._partitions.items():
             waiting = set(self._waiting(number, partition, pairs[number]))
-            awaited = {
-                SAMPLES: partition.received[LABELS] + partition.learnt,
-                LABELS: partition.received[SAMPLES],
-            }
-            for channel, progress in awaited.items():
+            for channel, progress in partition.awaited.items():
                 wait = partition.waits.get(channel)
                 if channel not in waiting:
                     partition.waits.pop(channel, None)
                 elif wait is None or wait.progress != progress:
                     partition.waits[channel] = _Wait(progress, now)
+        if any(map(self._wants_labels, self._partitions.values())):
+            # Many labels are read at a time, and few samples. So samples wait for the labels of all
+            # partitions: read together, labels would be as few at a time as samples.
+            for partition in self._partitions.values():
+                if LABELS in partition.waits:
+                    partition.waits.setdefault(SAMPLES, _Wait(partition.awaited[SAMPLES], now))
 
     def _waiting(self, number: int, partition: _Partition, pairs: int) -> Iterable[str]:
         """The inputs that have to wait."""
@@ -163,8 +170,12 @@ class ReadingOrder:
         known = (count for client, count in labels.items() if self._registry.find((number, client)))
         return max(known, default=0) >= self._share or labels.total() >= MOST_LABELS
 
-    def _is_held(self, wait: _Wait) -> bool:
-        return self._now < wait.since + self._patience
+    def _is_held(self, wait: _Wait | None) -> bool:
+        return wait is not None and self._now < wait.since + self._patience
+
+    def _wants_labels(self, partition: _Partition) -> bool:
+        """Whether its labels are read, and its samples wait."""
+        return self._is_held(partition.waits.get(SAMPLES)) and LABELS not in partition.waits
 
     @property
     def ahead(self) -> list[tuple[str, int]]:
@@ -179,12 +190,15 @@ class ReadingOrder:
     def most_records(self, pairs: Mapping[int, int]) -> int | None:
         """The most records to read at a time; None: any number. pairs: as in :meth:`look`.
 
-        The least of all partitions, because a poll may bring the records of one partition alone."""
+        The least of all partitions that are read, because a poll may bring the records of one partition
+        alone."""
         limits = []
         for number, partition in self._partitions.items():
             pace = self._catch_up.pace(number)
+            if len(partition.waits) == 2 and all(map(self._is_held, partition.waits.values())):
+                continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
-                wants_labels = SAMPLES in partition.waits and LABELS not in partition.waits
+                wants_labels = self._wants_labels(partition)
                 limits.append(self._share if wants_labels else max(1, pace - pairs[number]))
         return min(limits, default=None)
 

@@ -16,6 +16,7 @@ from pofmkl.makers import new_client
 
 from streamfl.contract.role import Received, Record
 from streamfl.kernels import SQUARE
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.views import ViewedFeatures
@@ -239,15 +240,50 @@ def test_without_a_server_a_history_is_predicted_after_the_patience(made: list[F
     assert federation.figure("labels") == 200
 
 
+def client_with_labels(**labels: Any) -> PofmklClient:
+    features = ViewedFeatures(("standardised",), (0.7,), 4, 2, seed=3)
+    return new_client(
+        DefaultLearner(features=features, loss=SQUARE, seed=3, experts=("running-mean",)),
+        labels=labels,
+        learning={"catch_up_samples": 3, "catch_up_patience_seconds": PATIENCE},
+    )
+
+
+def test_samples_wait_until_every_partition_has_its_labels() -> None:
+    """Protects a history in several partitions: where one read samples, the others read one label a step.
+
+    A poll may bring the records of any partition, and of samples only a few may be read.
+    """
+    made = client_with_labels(limit=40)
+    for partition in (0, 1):
+        made.open(partition)
+
+    def give(partition: int, count: int, now: float = 1.0) -> tuple[set[tuple[str, int]], int | None]:
+        made.unread({number: {"samples": 900, "labels": 500} for number in (0, 1)})
+        made.receive(
+            [
+                Received("labels", Label("a", str(n), 0.5), Record("labels", partition, n, b"a", b""))
+                for n in range(count)
+            ],
+            now,
+        )
+        return set(made.ahead), made.most_records
+
+    samples, labels = {("samples", 0), ("samples", 1)}, {("labels", 0), ("labels", 1)}
+    assert give(0, 1) == (samples, 10)
+    assert give(0, 10) == (samples | {("labels", 0)}, 10), "the first has enough, and waits for the other"
+    assert give(1, 10) == (labels, 1)
+    # If the labels of the other do not come, nobody waits for them longer than the patience.
+    made.close(1)
+    made.open(1)
+    assert give(0, 0) == (samples | {("labels", 0)}, 10)
+    assert give(0, 0, now=1.0 + PATIENCE) == (set(), 1)
+
+
 def test_what_does_not_come_is_not_waited_for() -> None:
     """Protects samples from a topic of labels that cannot be read: they wait for the patience, and again once
     a label came."""
-    features = ViewedFeatures(("standardised",), (0.7,), 4, 2, seed=3)
-    made = new_client(
-        DefaultLearner(features=features, loss=SQUARE, seed=3, experts=("running-mean",)),
-        labels={},
-        learning={"catch_up_samples": 3, "catch_up_patience_seconds": PATIENCE},
-    )
+    made = client_with_labels()
     made.open(0)
 
     def give(channel: str, number: int, now: float) -> None:
