@@ -2,21 +2,23 @@
 
 A request has a bound in time and in bytes, and never more than one is made of a decoder. The schema of a
 number is kept, because it never changes. If a registry does not answer, the record is read again later, and
-nothing is lost.
+nothing is lost. Other records go on meanwhile: from the second request on it is asked by a thread.
 """
 
 from __future__ import annotations
 
 import json
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError
 from streamfl.records.topic import RegistrySection
@@ -26,6 +28,8 @@ __all__ = ["Registry", "Schema"]
 
 MOST_SCHEMAS = 1_000
 MOST_REFERENCES = 100
+# How long the worker's loop waits for a registry that did not answer last.
+PROMPT_SECONDS = 0.3
 # After a failure the registry is not asked for this long.
 PAUSE_SECONDS = 1.0
 # A node of a registry may get a new schema a moment after the schema's first record.
@@ -33,6 +37,9 @@ UNKNOWN_SECONDS = 5.0
 # After an unknown number, no other one is waited for during this time: a peer may write made-up numbers.
 CALM_SECONDS = 60.0
 CONTENT = "application/vnd.schemaregistry.v1+json"
+
+
+Answer = TypeVar("Answer")
 
 
 class Schema(NamedTuple):
@@ -73,6 +80,9 @@ class Registry:
         self._missing: dict[int, float] = {}
         self._calm_until = float("-inf")
         self._token, self._token_until = "", float("-inf")
+        # What was asked last, and its answer or failure.
+        self._asked: Hashable = None
+        self._answer: Future[Any] = Future()
         for key in ("password_file", "token_file", "oauth_client_secret_file"):
             if (path := getattr(section, key)) is not None:
                 _secret(path, key)
@@ -85,8 +95,9 @@ class Registry:
         reason unknown_schema if it does not have the schema.
         """
         known = self._schemas.get(number)
-        if known is not None:
-            return known
+        return self._answered(number, partial(self._schema, number)) if known is None else known
+
+    def _schema(self, number: int) -> Schema:
         try:
             found = self._resolved(self._get(f"/schemas/ids/{number}{self._suffix}"))
         except _Answered as answer:
@@ -100,6 +111,9 @@ class Registry:
     def latest(self, subject: str) -> tuple[int, Schema]:
         """The newest schema of a subject, and its number. ConfigurationError if there is none; NotYetReadable
         as :meth:`schema`."""
+        return self._answered(("latest", subject), partial(self._latest, subject))
+
+    def _latest(self, subject: str) -> tuple[int, Schema]:
         try:
             content = self._get(
                 f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest{self._suffix}"
@@ -113,11 +127,43 @@ class Registry:
     def register(self, subject: str, schema: Schema) -> int:
         """Register a schema under a subject, if it is new. Returns its number. ConfigurationError if the
         registry refuses it."""
+        return self._answered(("register", subject), partial(self._register, subject, schema))
+
+    def _register(self, subject: str, schema: Schema) -> int:
         try:
             body = {"schema": schema.text, "schemaType": schema.kind}
             return int(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"])
         except _Answered as answer:
             raise ConfigurationError(f"{self._base}: a schema for {subject!r} is refused: {answer}") from None
+
+    def _answered(self, what: Hashable, ask: Callable[[], Answer]) -> Answer:
+        """The answer. A registry that gave none last is asked by a thread: NotYetReadable if it takes longer
+        than a moment, and who asks for the same later gets the answer then.
+
+        what: names what is asked for.
+        """
+        if self._asked != what and self._answer.done():
+            # Nobody asks for that any more, or its schema is known by now.
+            self._asked = None
+        is_paused = self._clock() < self._paused_until
+        if self._asked is None and (is_paused or not self._trouble):
+            return ask()
+        waits = NotYetReadable(
+            self._trouble or f"the schema registry at {self._base} is being asked for another schema",
+            partial(self._answered, what, ask),
+        )
+        if self._asked is None:
+            self._asked, self._answer = what, Future()
+            threading.Thread(target=_settle, args=(self._answer, ask), daemon=True).start()
+            with suppress(TimeoutError):
+                self._answer.exception(PROMPT_SECONDS)
+        elif self._asked != what:
+            raise waits
+        if not self._answer.done():
+            raise waits
+        self._asked = None
+        answer: Answer = self._answer.result()
+        return answer
 
     def _resolved(self, content: Mapping[str, Any]) -> Schema:
         references: dict[str, str] = {}
@@ -173,10 +219,12 @@ class Registry:
             content = self._ask(self._base + path, None if body is None else json.dumps(body).encode(), login)
             if not isinstance(content, dict) or ("schema" not in content and "id" not in content):
                 raise ValueError("an object with a schema is expected")
+            self._trouble = ""
             return content
         except urllib.error.HTTPError as error:
             text = _said(error)
             if error.code in (404, 409, 422):
+                self._trouble = ""
                 raise _Answered(error.code, text) from None
             if error.code in (401, 403):
                 self._token_until = float("-inf")
@@ -239,6 +287,13 @@ class Registry:
         # Certificates are read anew with each request: they last for weeks, and workers for longer.
         context = _context(self._section) if url.startswith("https") else None
         return ask(url, body, headers, self._section.timeout_seconds, context, self._clock)
+
+
+def _settle(answer: Future[Any], ask: Callable[[], object]) -> None:
+    try:
+        answer.set_result(ask())
+    except Exception as error:
+        answer.set_exception(error)
 
 
 def _said(error: urllib.error.HTTPError) -> str:

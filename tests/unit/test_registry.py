@@ -114,6 +114,47 @@ def test_a_registry_that_is_away_or_slow_is_waited_for(served: FakeRegistry) -> 
         Registry(RegistrySection(url="http://127.0.0.1:9")).schema(number)
 
 
+def test_a_registry_that_did_not_answer_does_not_hold_the_worker_again() -> None:
+    """Protects the partitions whose schemas are known: while a registry accepted requests and never answered,
+    each of them held the worker's loop for registry.timeout_seconds, five seconds of six.
+
+    It is asked once at a time, and whoever asks for the same gets the answer.
+    """
+    back, asked = threading.Event(), list[str]()
+
+    def serve(server: socket.socket) -> None:
+        for number in range(3):
+            connection, _ = server.accept()
+            with connection:
+                asked.append(connection.recv(10_000).decode().split()[1])
+                if number:
+                    back.wait(60)
+                    connection.sendall(b'HTTP/1.1 200 OK\r\n\r\n{"schema": "1"}')
+                else:
+                    connection.sendall(b"HTTP/1.1 503 Busy\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        now = [0.0]
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        registry = Registry(RegistrySection(url=url, timeout_seconds=30), clock=lambda: now[0])
+        for _ in range(2):
+            for number in (7, 7, 8):
+                with pytest.raises(NotYetReadable, match="503"):
+                    registry.schema(number)
+            now[0] += 2
+        assert asked == ["/schemas/ids/7"] * 2
+        back.set()
+        for number in (7, 8):
+            while True:
+                with suppress(NotYetReadable):
+                    assert registry.schema(number).text == "1"
+                    break
+        assert asked == ["/schemas/ids/7"] * 2 + ["/schemas/ids/8"]
+        thread.join()
+
+
 def test_who_waits_can_ask_again_without_doing_a_step_again(served: FakeRegistry) -> None:
     """Protects workers with a large state: they restore it for a step once the registry has answered, and a
     refusal is an answer."""
