@@ -137,6 +137,8 @@ class KafkaSession(Generic[Member]):
         self._readers = Readers(logs.reader)
         self._refused = False
         self._held_tables: list[Record] = []
+        # When the member last took part in its group, by the monotonic clock.
+        self._attended = time.monotonic()
         # Reported before anything is read there.
         self._moved: dict[TopicPartition, Moved] = {}
 
@@ -158,6 +160,7 @@ class KafkaSession(Generic[Member]):
                 member.reported = told_before
             self._refused = True
             raise
+        self._attended = time.monotonic()
         return polled
 
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
@@ -168,13 +171,17 @@ class KafkaSession(Generic[Member]):
                 f"topic {topic!r} has {count} partitions and needs at least {partition + 1}, as many as the "
                 "inputs have"
             )
-        attended = time.monotonic()
         with self._readers.one() as reader, self._told(f"restoring from topic {topic!r}"):
+            self._attend()
             for record in reader.read_whole([(topic, partition)]):
                 yield record
-                if self.member is not None and time.monotonic() - attended > ATTENDING_SECONDS:
-                    self.member.attend()
-                    attended = time.monotonic()
+                self._attend()
+
+    def _attend(self) -> None:
+        """Take part in the group, if the last time is a while ago: many short restores are a long one."""
+        if self.member is not None and time.monotonic() - self._attended > ATTENDING_SECONDS:
+            self.member.attend()
+            self._attended = time.monotonic()
 
     def committed(self, topic: str, partition: int) -> int | None:
         """The group's committed offset; waits until the cluster has decided every transaction that touches

@@ -79,12 +79,16 @@ def eventually(bus: Bus, name: str, expected: list[bytes]) -> None:
         time.sleep(0.05)
 
 
-def test_a_member_that_restores_for_long_stays_in_its_group(bus: Bus, broker: Broker) -> None:
-    """Protects a worker with much to restore: if it were expelled meanwhile, it would restore the same again
-    for ever."""
-    samples, state = topic(bus), topic(bus, cleanup_policy="compact")
+@pytest.mark.parametrize(("partitions", "records", "seconds"), [(1, 8, 1.5), (12, 1, 0.8)])
+def test_a_member_that_restores_for_long_stays_in_its_group(
+    bus: Bus, broker: Broker, partitions: int, records: int, seconds: float
+) -> None:
+    """Protects a worker with much to restore, in one partition or in many: if it were expelled meanwhile, it
+    would restore the same again for ever."""
+    samples, state = topic(bus), topic(bus, partitions, cleanup_policy="compact")
     bus.write([Outgoing(samples, None, b"a")])
-    bus.write([Outgoing(state, b"%d" % number, b"old", 0) for number in range(8)])
+    numbers = [(partition, number) for partition in range(partitions) for number in range(records)]
+    bus.write([Outgoing(state, b"%d" % number, b"old", partition) for partition, number in numbers])
     hasty = connect(
         f"{SCHEME}://{broker.address}", {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000}
     )
@@ -92,8 +96,9 @@ def test_a_member_that_restores_for_long_stays_in_its_group(bus: Bus, broker: Br
     try:
         polled = poll_until(session, lambda seen: bool(seen.records))
         assert polled.assigned == [0]
-        for _ in session.restore(state, 0):
-            time.sleep(1.5)
+        for partition in range(partitions):
+            for _ in session.restore(state, partition):
+                time.sleep(seconds)
         session.commit(Step({(samples, 0): 1}, [], [Outgoing(state, b"0", b"new", 0)]))
         assert not session.poll(1.0, 100), "nothing is given back, and nothing read twice"
         bus.write([Outgoing(samples, None, b"b")])
