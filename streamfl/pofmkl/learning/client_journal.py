@@ -7,7 +7,7 @@ since the snapshot are learnt again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,7 +218,7 @@ class ClientJournal:
         self._unread.setdefault(row, UnappliedState()).entries[key] = value
         return True
 
-    def unread(self, rows: Iterable[int]) -> Iterable[tuple[int, UnappliedState]]:
+    def unread(self, rows: Iterable[int]) -> Iterator[tuple[int, UnappliedState]]:
         """The restored state of these clients that is not applied yet; each is returned once."""
         for row in [row for row in rows if row in self._unread]:
             yield row, self._unread.pop(row)
