@@ -94,6 +94,8 @@ class Repair(Worker):
                 {record.partition for record in step.changelog[others:] if record.partition is not None}
             )
 
+        # It holds nothing yet. If it forgets nobody it says so now, and no worker is stopped for that.
+        self.role.forget(name)
         return self._do(change)
 
     def skip(self, topic: str, partition: int, offset: int, to: int | None = None) -> Skipped:

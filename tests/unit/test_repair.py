@@ -130,6 +130,21 @@ def test_while_others_work_nothing_is_changed(plant: Plant) -> None:
     assert plant.repair().forget("a") == [0]
 
 
+def test_a_role_that_forgets_nobody_says_so_before_its_workers_are_stopped(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects a federation from an operator who stops a party, and learns then that it was in vain."""
+
+    def refuse(role: ForgettingRole, name: str) -> bool:
+        raise ConfigurationError(f"{name} cannot be forgotten")
+
+    monkeypatch.setattr(ForgettingRole, "forget", refuse)
+    with closing(plant.worker()) as other:
+        other.step(0.0)
+        with pytest.raises(ConfigurationError, match="a cannot be forgotten"):
+            plant.repair().forget("a")
+
+
 def test_a_refused_change_is_no_change(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects against half a change: without the commit nothing is visible, and the change can be
     repeated."""
