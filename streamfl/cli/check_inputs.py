@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from streamfl.cli.check_shape import look_at_join, look_at_shape, spread
+from streamfl.cli.check_shape import look_at_join, look_at_shape, look_at_units, spread
 from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured
@@ -75,6 +75,7 @@ def look_at_inputs(
         yield from _keys(configured, channel, records)
         if channel == "samples":
             yield from look_at_shape(configured, records)
+            yield from look_at_units(configured, records)
     yield from _labels(configured, batch)
     yield from _label_range(configured, batch)
     yield from look_at_join(configured, bus, channels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,10 +18,11 @@ from streamfl.records.narrow import NarrowRecord, narrow_shape
 from streamfl.records.samples import Sample
 from streamfl.records.schema_inference import field_values, infer_fields
 from streamfl.records.shared_names import SHARE, same_ids, same_names
+from streamfl.records.times import Timestamps, TimeUnit
 from streamfl.runtime.bus import Bus, Unreadable
 from streamfl.terminal.words import counted
 
-__all__ = ["look_at_join", "look_at_shape", "spread"]
+__all__ = ["look_at_join", "look_at_shape", "look_at_units", "spread"]
 
 # The most partitions to look at, spread over all. Their first and last records show how a topic of any length
 # is keyed.
@@ -32,6 +34,9 @@ JOIN_RECORDS = 200
 # With fewer records it means nothing that none meet.
 ENOUGH = 20
 WRITTEN_ANEW = "`streamfl rekey` writes each label where it belongs: name your topic in [labels.rekey]"
+
+# Any number is a time. In a smaller unit than its own it is one in the first weeks since 1970.
+FIRST_YEAR_SECONDS = 365 * 86_400.0
 
 Named = list[tuple[Record, str, str]]
 """Records, each with its client and its sample's name."""
@@ -64,6 +69,32 @@ def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator
             "its own",
             "[samples.assemble] puts them together; `streamfl init` writes it. If each record is a complete "
             "sample, nothing needs to be done",
+            warns=True,
+        )
+
+
+def look_at_units(configured: Configured, records: Sequence[Record]) -> Iterator[Finding]:
+    """Whether times that are numbers are in another unit than the settings say."""
+    section: Any = getattr(configured.settings, "samples", None)
+    inputs = [one for one in getattr(section, "inputs", None) or () if one.unit is not None]
+    if not isinstance(section, KeySection) or not inputs:
+        return
+    found = _values(section, records)
+    told = []
+    for field, unit in dict.fromkeys((one.field, one.unit) for one in inputs):
+        times = _times(unit, found.get(field, []))
+        early = sum(0 <= seconds < FIRST_YEAR_SECONDS for seconds in times)
+        if early > len(times) / 2:
+            told.append(
+                f'{early} of {counted(len(times), "value")} of {field} are in 1970 with unit = "{unit}"'
+            )
+    if told:
+        yield Finding(
+            f"times of {section.topic}",
+            True,
+            "; ".join(told),
+            'set unit: a time of today is 1.8e9 seconds ("s"), 1.8e12 milliseconds ("ms") or 1.8e15 '
+            'microseconds ("us") since 1970',
             warns=True,
         )
 
@@ -164,6 +195,14 @@ def _names_elsewhere(
     shown = f"a label's sample is {theirs[0][2]!r}, a sample's name is {ours[0][2]!r}"
     told = f"{shown}; {field} of the samples and {other} of the labels have {common} names in common"
     return told, f'set samples.sample_id = "{field}" and labels.sample_id = "{other}"'
+
+
+def _times(unit: TimeUnit, values: Sequence[Any]) -> list[float]:
+    read, found = Timestamps(unit), []
+    for value in values:
+        with suppress(PeerError):
+            found.append(read.read(value, ""))
+    return found
 
 
 def _named(channels: Channels, channel: str, records: Sequence[Record]) -> Named:

@@ -4,6 +4,7 @@ record."""
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,27 @@ def test_labels_that_meet_no_sample_are_told(site: Site, named: str) -> None:
     assert told["passed"] is (named == "reading")
     if named == "id":
         assert 'labels.sample_id = "reading"' in told["remedy"]
+
+
+def test_times_in_another_unit_are_told(site: Site) -> None:
+    """Protects from hours of the day that are noise: seconds that are read as milliseconds are times in
+    January 1970, and every check was green."""
+    rows = [
+        (b"d1", {"at": 1_790_000_000 + 900 * n, "late": 1_790_000_000_000 + n, "temp": n / 3, "load": n})
+        for n in range(ROWS)
+    ]
+    site.write("readings", rows)
+    assert site.init("client.toml", "--from-topic", "readings", "--label", "load")[0] == 0
+    path = site.folder / "client.toml"
+    head = path.read_text().partition("[[samples.inputs]]")[0]
+    inputs = 'field = "at"\nas = "hour-of-day"\nunit = "ms"\n[[samples.inputs]]\nfield = "late"\n'
+    inputs += 'as = "hour-of-day"\nunit = "ms"\n'
+    text = re.sub(r"features = .*", "features = 4", head)
+    path.write_text(f"{text}[[samples.inputs]]\n{inputs}")
+    told = found(site, "client.toml", "times of readings")
+    assert told["passed"]
+    assert told["warns"]
+    assert told["detail"] == '20 of 20 values of at are in 1970 with unit = "ms"'
 
 
 def test_records_of_one_sensor_each_are_recognised(site: Site) -> None:
