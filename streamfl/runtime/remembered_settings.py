@@ -142,7 +142,7 @@ class RememberedSettings:
         """Close a partition."""
         del self._partitions[partition]
 
-    def found(
+    def compare(
         self, topic: str, partition: int, record: Record | None, begun: bool, state: bool, binds: bool = True
     ) -> None:
         """Compare what a changelog has with the settings.

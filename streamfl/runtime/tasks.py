@@ -299,7 +299,7 @@ class Tasks:
                 elif not latest:
                     self.dealing.look_elsewhere(session, partition)
             if channel not in self._channels.lasting:
-                self._settings.found(
+                self._settings.compare(
                     topic, partition, settings, bool(latest or settings), of_the_role, binds=not published
                 )
             for key, record in latest.items():
