@@ -172,12 +172,12 @@ class KafkaSession(Generic[Member]):
                 "inputs have"
             )
         with self._readers.one() as reader, self._told(f"restoring from topic {topic!r}"):
-            self._attend()
+            self.attend()
             for record in reader.read_whole([(topic, partition)]):
                 yield record
-                self._attend()
+                self.attend()
 
-    def _attend(self) -> None:
+    def attend(self) -> None:
         """Take part in the group, if the last time is a while ago: many short restores are a long one."""
         if self.member is not None and time.monotonic() - self._attended > ATTENDING_SECONDS:
             self.member.attend()

@@ -77,6 +77,9 @@ class DeflatingSession:
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
         return map(inflated, self._inner.restore(topic, partition))
 
+    def attend(self) -> None:
+        self._inner.attend()
+
     def commit(self, step: Step) -> None:
         self._inner.commit(replace(step, outputs=deflated(step.outputs), changelog=deflated(step.changelog)))
 

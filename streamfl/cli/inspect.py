@@ -139,6 +139,9 @@ class _Onlooker:
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
         return self._bus.read_from(topic, partition, 0)
 
+    def attend(self) -> None:
+        """Does nothing: it is no member."""
+
     def committed(self, topic: str, partition: int) -> int | None:
         return self._committed.get((topic, partition))
 

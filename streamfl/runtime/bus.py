@@ -248,6 +248,10 @@ class Session(Protocol):
         """All committed records of a partition from its beginning to its present end. Unreadable at a batch
         that cannot be read."""
 
+    def attend(self) -> None:
+        """Take part in the group between two polls, if it drops a member that is silent for long. It may be
+        called thousands of times a second."""
+
     def committed(self, topic: str, partition: int) -> int | None:
         """The group's committed offset; waits while a commit of an earlier owner is undecided."""
 

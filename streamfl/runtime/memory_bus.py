@@ -215,6 +215,9 @@ class MemorySession:
         with self._bus._changed:
             return iter(self._bus._log(topic, partition).since(0))
 
+    def attend(self) -> None:
+        """Does nothing: a silent member stays."""
+
     def committed(self, topic: str, partition: int) -> int | None:
         with self._bus._changed:
             return self._group.committed.get((topic, partition))

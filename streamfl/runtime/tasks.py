@@ -303,6 +303,8 @@ class Tasks:
                     topic, partition, settings, bool(latest or settings), of_the_role, binds=not published
                 )
             for key, record in latest.items():
+                # To take much back may take longer than to read it.
+                session.attend()
                 if record.value is None or published:
                     continue
                 if is_damaged(record):

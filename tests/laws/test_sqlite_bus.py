@@ -338,7 +338,9 @@ def test_restoring_is_a_sign_of_life(path: Path) -> None:
             ((before,),) = found(path, "SELECT beat FROM members")
             assert len(list(session.restore("state", 0))) == 5_000
             ((after,),) = found(path, "SELECT beat FROM members")
-            assert after == before + 5
+            assert after == before + 5_000
+            session.attend()
+            assert found(path, "SELECT beat FROM members") == [(after + 1,)]
 
 
 def test_compaction_keeps_the_latest_of_every_key(bus: Bus) -> None:

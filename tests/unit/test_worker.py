@@ -12,7 +12,15 @@ from dataclasses import replace
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.contract.role import Channels, ConfigurationError, IgnoredRecord, Input, Record, TopicSpec
+from streamfl.contract.role import (
+    Channels,
+    ConfigurationError,
+    IgnoredRecord,
+    Input,
+    Record,
+    StateChange,
+    TopicSpec,
+)
 from streamfl.encoding.wire import encoded_size, record_size
 from streamfl.runtime.bus import (
     BusUnavailable,
@@ -321,6 +329,33 @@ def test_table_records_survive_a_refusal_before_the_role_heard_them() -> None:
     assert role.totals == {}
     drain(counting)
     assert totals(bus) == [number(1, 15)]
+
+
+def test_a_worker_takes_part_in_its_group_while_it_takes_state_back(
+    bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects a worker with much to take back: a group drops a member that is silent for long, and the
+    worker would restore the same again for ever."""
+    for sequence in range(1, 6):
+        send(bus, number(sequence, 1), key=b"p%d" % sequence)
+    before = worker(bus, CountingRole())
+    drain(before)
+    before.close()
+    signs, began = 0, []
+
+    def attend(_session: MemorySession) -> None:
+        nonlocal signs
+        signs += 1
+
+    class Slow(CountingRole):
+        def restore(self, change: StateChange) -> None:
+            began.append(signs)
+            super().restore(change)
+
+    monkeypatch.setattr(MemorySession, "attend", attend)
+    drain(worker(bus, Slow()))
+    assert len(began) > 1
+    assert sorted(set(began)) == began, "a sign before each value"
 
 
 def test_workers_hand_partitions_over(bus: MemoryBus) -> None:

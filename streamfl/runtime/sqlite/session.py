@@ -25,7 +25,6 @@ __all__ = ["SqliteSession"]
 
 SHORTEST_LOOK_SECONDS = 0.001
 LONGEST_LOOK_SECONDS = 0.02
-BEAT_RECORDS = 1_000
 
 
 class SqliteSession:
@@ -98,11 +97,13 @@ class SqliteSession:
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
         """All committed records of a partition from its beginning to its present end."""
         found = self._store.topic(topic)
-        for number, record in enumerate(self._store.scan(found, found.log(partition), 1)):
-            if number % BEAT_RECORDS == 0:
-                # Restoring much may take longer than a member may be silent.
-                self._member.beat()
+        for record in self._store.scan(found, found.log(partition), 1):
+            self.attend()
             yield record
+
+    def attend(self) -> None:
+        """Take part in the group, if it is time to."""
+        self._member.beat()
 
     def committed(self, topic: str, partition: int) -> int | None:
         """The group's committed offset."""

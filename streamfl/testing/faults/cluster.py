@@ -277,6 +277,9 @@ class FaultySession:
             return (record for record in records if record.offset < end)
         return records
 
+    def attend(self) -> None:
+        self._member.attend()
+
     def committed(self, topic: str, partition: int) -> int | None:
         self._bus.call("committed")
         return self._member.committed(topic, partition)
@@ -373,11 +376,8 @@ class FaultySession:
     def _delay_markers(self, step: Step, ends: dict[TopicPartition, int]) -> None:
         bus = self._bus
         bus.late = {place: late for place, late in bus.late.items() if place not in ends}
-        if (
-            self._subscription.guarantee == "exactly_once"
-            and step.positions
-            and bus.fault_draws.happens(bus.rates.late)
-        ):
+        exactly_once = self._subscription.guarantee == "exactly_once"
+        if exactly_once and step.positions and bus.fault_draws.happens(bus.rates.late):
             until = bus.scheduler.now + float(bus.fault_draws.draws.uniform(0.1, 3.0))
             bus.history.fault(bus.scheduler.now, "cluster", "changelog late", f"until {until:.3f}")
             for record in step.changelog:
