@@ -106,7 +106,15 @@ class PageCommands:
                 time.sleep(0.2)
 
     def stop(self) -> None:
-        """Stop the processes as an operator does. Each has to exit with success."""
+        """Stop the processes as an operator does. Each has to exit with success.
+
+        One that is still loading Python modules would be ended by the signal. Others may do the work without
+        it.
+        """
+        deadline = time.monotonic() + SECONDS
+        while any("[info     ] running" not in log.read_text() for log in self.folder.glob("*/log")):
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.1)
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         codes = {config: process.wait(60) for config, process in self._running.items()}

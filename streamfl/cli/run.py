@@ -195,7 +195,11 @@ def _end_stalled() -> None:
 def _end(code: int, tell: Callable[[], None]) -> NoReturn:
     """End the process now. What hangs may be the log itself, if nobody reads it: then it ends without the
     line."""
-    telling = threading.Thread(target=tell, name="last line", daemon=True)
-    telling.start()
-    telling.join(LAST_LINE_SECONDS)
-    os._exit(code)
+    limit = threading.Timer(LAST_LINE_SECONDS, os._exit, (code,))
+    limit.daemon = True
+    limit.start()
+    try:
+        # In this thread: a signal may have come amid another line, and its lock lets only this thread in.
+        tell()
+    finally:
+        os._exit(code)

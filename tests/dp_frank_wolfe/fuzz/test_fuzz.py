@@ -11,7 +11,7 @@ from dp_frank_wolfe.proof import fuzz
 from wrong_messages import check_found
 
 from streamfl.contract.role import PeerError, StateChange
-from streamfl.dp_frank_wolfe.learning import fit
+from streamfl.dp_frank_wolfe.server import fit
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.campaign import run

@@ -14,8 +14,8 @@ from dp_frank_wolfe.proof.faults import simulate
 from dp_frank_wolfe.proof.scenario import scenario
 from mutations import Mutation, check_caught, instead, without
 
-from streamfl.dp_frank_wolfe.learning import fit
 from streamfl.dp_frank_wolfe.messages import Partial, Products, content_of, read_content
+from streamfl.dp_frank_wolfe.server import fit
 from streamfl.dp_frank_wolfe.server.party_liveness import PartyLiveness
 from streamfl.dp_frank_wolfe.server.selection import Selection
 from streamfl.dp_frank_wolfe.serving import party as serving_party

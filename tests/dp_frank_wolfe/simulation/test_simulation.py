@@ -15,7 +15,6 @@ from fault_runs import check_seeds_hold, check_seeds_repeat
 from msgspec import structs
 from mutations import Mutation, check_caught, instead, without, written
 
-from streamfl.dp_frank_wolfe.learning import fit
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate
 from streamfl.dp_frank_wolfe.learning.public import Public
@@ -26,6 +25,7 @@ from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.privacy import budget
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
+from streamfl.dp_frank_wolfe.server import fit
 from streamfl.dp_frank_wolfe.server.announced import Announced
 from streamfl.dp_frank_wolfe.state import PARTY_FIT, SPENT
 from streamfl.privacy.anchor import Anchor
