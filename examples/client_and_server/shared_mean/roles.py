@@ -37,9 +37,8 @@ def _table(settings: SharedMeanSettings) -> ChannelTable:
     return ChannelTable(settings.role.kind, [*samples, updates, model, predictions])
 
 
-STATE = client_state(Mean)
 ROLES = by_name(
-    RoleKind(CLIENT, SharedMeanSettings, Client, _table, state=STATE, metrics=(ClientMetrics,)),
-    RoleKind(SERVER, SharedMeanSettings, Server, _table, state=STATE, metrics=(ServerMetrics,)),
+    RoleKind(CLIENT, SharedMeanSettings, Client, _table, state=client_state(Mean), metrics=(ClientMetrics,)),
+    RoleKind(SERVER, SharedMeanSettings, Server, _table, state=client_state(Mean), metrics=(ServerMetrics,)),
 )
 MEMBERS = ClientMembers(SharedMeanSettings, {"client": CLIENT, "server": SERVER})
