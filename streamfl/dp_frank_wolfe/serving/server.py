@@ -86,7 +86,7 @@ class Partials:
     @property
     def awaited(self) -> str | None:
         """A sentence on what predictions wait for, once none was made for a patience; None: nothing."""
-        if not self._progress_timer.is_told:
+        if not self._progress_timer.is_told or not self._waiting:
             return None
         # Not of all: this is asked in each step.
         first = next(iter(self._waiting.values())).parts

@@ -143,6 +143,22 @@ def test_predictions_that_wait_for_a_party_are_told_once_patience_is_over() -> N
     assert (told(), server.role.backlog) == ([], None)
 
 
+def test_a_model_that_makes_what_waits_too_old_ends_nothing() -> None:
+    """Protects the server of a party that was away: what waited for it is given up for a later model, and the
+    worker then asks what waits."""
+    server = Server(settings_of(serving={"mode": "exact"}))
+    parties = hands(server)
+    for party in parties:
+        server.hear(party, "entities", Entities(names_of()), iteration=1)
+    converse(server, parties)
+    server.hear("party-0", "partial", Partial(names_of(1, first=100)[0], 1, 0.1), 0, 1)
+    server.tick(30)
+    server.tick(60)
+    assert server.role.backlog is not None
+    server.task.partials.model_is(9, 0.0, server.task.estimator.weights)
+    assert server.role.backlog is None
+
+
 def test_a_clock_that_was_ahead_does_not_put_the_notice_off() -> None:
     """Protects the notice from a clock that is set back: it comes a patience after that, not when the clock
     has caught up."""
