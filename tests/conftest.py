@@ -106,12 +106,15 @@ def spread_waiting(items: list[pytest.Item]) -> None:
     Each of pytest's processes begins with a part of its own. Side by side, one waits while others compute. At
     the end nothing would compute if the waiting were left over.
     """
-    places: dict[tuple[Path, bool], float] = {}
-    for waits in (False, True):
-        alike = [item for item in items if (item.get_closest_marker("broker") is not None) == waits]
+    groups: dict[bool, list[pytest.Item]] = {False: [], True: []}
+    for item in items:
+        groups[item.get_closest_marker("broker") is not None].append(item)
+    places: dict[pytest.Item, float] = {}
+    for alike in groups.values():
+        first: dict[Path, float] = {}
         for number, item in enumerate(alike):
-            places.setdefault((item.path, waits), number / len(alike))
-    items.sort(key=lambda item: places[item.path, item.get_closest_marker("broker") is not None])
+            places[item] = first.setdefault(item.path, number / len(alike))
+    items.sort(key=places.__getitem__)
 
 
 def try_fewer_examples(items: list[pytest.Item]) -> None:
