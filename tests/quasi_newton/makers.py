@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
 
 from streamfl.quasi_newton.tools.direct import Party
 
@@ -19,6 +21,19 @@ def problem(rows: int = 600, columns: int = 6, seed: int = 0) -> tuple[Floats, F
     inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
     scores = inputs @ random.normal(size=columns) - 0.7
     return inputs, np.where(random.random(rows) < 1 / (1 + np.exp(-scores)), 1.0, -1.0)
+
+
+def platt(outputs: Floats, ones: NDArray[np.bool_], others: Floats) -> Floats:
+    """Probabilities of others by a sigmoid that was fitted with Platt's targets, by SciPy."""
+    up, down = ones.sum(), (~ones).sum()
+    targets = np.where(ones, (up + 1) / (up + 2), 1 / (down + 2))
+
+    def cost(at: Floats) -> float:
+        odds = at[0] + at[1] * outputs
+        return float(np.sum(np.logaddexp(0, odds) - targets * odds))
+
+    found = minimize(cost, [0.0, 1.0], method="BFGS", options={"gtol": 1e-9}).x
+    return np.asarray(expit(found[0] + found[1] * others))
 
 
 def split(inputs: Floats, *ends: int, secret: int | None = None) -> list[Party]:

@@ -4,6 +4,7 @@ be taken up again."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from streamfl.contract.role import Headers, Received, Record, Rejection, Send, S
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.rows.batches import secret_start
 from streamfl.quasi_newton.tools.direct import Party, Trace, train
@@ -162,17 +164,31 @@ class ClosedLoop:
         self.writes += [(name, member.outputs[send.channel], send.value) for send in sends]
         self._commit_with(name, sends)
 
-    def settle(self, most: int = 1000) -> None:
-        """Go on until nothing moves, and nothing is waited for that comes soon."""
+    def settle(self, most: int = 1000, refused: bool = False) -> None:
+        """Go on until nothing moves, and nothing is waited for that comes soon. refused: whether members
+        refuse what others say; otherwise nothing was."""
         for _ in range(MOST_STEPS):
             if sum(self.step(name, most) for name in self.members):
                 self.now += 0.001
                 continue
             times = [at for one in self.members.values() if (at := one.role.wake_at) is not None]
             if not times or min(times) > self.now + 100:
+                assert refused or self.rejections() == []
                 return
             self.now = max(self.now + 0.001, min(times))
         raise AssertionError("the federation does not come to rest")
+
+    def until(
+        self, reached: Callable[[], object], order: Sequence[str] = (), most: int = 1000, wait: float = 5.0
+    ) -> None:
+        """Members go on, in this order, until it is so."""
+        while not reached():
+            if not sum(self.step(name, most) for name in order or self.members):
+                self.now += wait
+
+    def figures(self, name: str) -> dict[str, float]:
+        """What a board has of a member."""
+        return {one.name: one.value for one in self.members[name].role.measure()}
 
     def party(self, name: str) -> PartyTask:
         task = self.members[name].role.task(0)
@@ -183,20 +199,38 @@ class ClosedLoop:
         return [str(one.error) for member in self.members.values() for one in member.rejections]
 
     def direct(self, starts: dict[str, Any] | None = None) -> Trace:
-        """The same training without roles, of the rows that the parties have come to. starts: first weights,
-        if not drawn."""
-        parties, guest = [], self.party("g")
-        assert isinstance(guest, GuestTask)
-        for name in self.members:
-            if name == "c":
-                continue
-            party = self.party(name)
-            inputs, muted = party.rows.learnt()
-            parties.append(Party(inputs, start_of(party) if starts is None else starts[name], muted))
-        size = guest.rows.batches.size
-        batches = np.arange(len(guest.rows.batches)).reshape(-1, size)
-        learning = replace(guest.settings.learning.descent, batch=size)
-        return train(parties, guest.rows.signs, learning, batches, numbers=guest.settings.kinds)
+        """The same training without roles. starts: first weights, if not drawn."""
+        return without_roles([self.party(name) for name in self.members if name != "c"], starts)
+
+
+def refused(member: Place, record: Record, wrong: Iterable[tuple[str, Message]], now: float) -> Iterator[str]:
+    """Give a member wrong messages in a record's place: each has to be refused for its reason, or one of
+    several between bars, counted, and to change nothing. The reasons that were given."""
+    channel = member.inputs[record.topic][0]
+    for reason, one in wrong:
+        before = member.role.refused.total()
+        received = Received(channel, one, msgspec.structs.replace(record, value=msgspec.msgpack.encode(one)))
+        (found,) = receive_at_once(member.role, [received], now)
+        assert isinstance(found, Rejection), (one.kind, reason, found)
+        assert found.error.reason in reason.split("|"), (one.kind, reason, str(found.error))
+        assert list(member.role.changed_state()) == [], (one.kind, reason)
+        assert member.role.refused.total() == before + 1
+        yield found.error.reason
+
+
+def without_roles(parties: Sequence[PartyTask], starts: dict[str, Any] | None = None) -> Trace:
+    """The arithmetic alone, of the rows that the parties have come to, the guest first."""
+    guest, given = parties[0], []
+    assert isinstance(guest, GuestTask)
+    for party in parties:
+        inputs, muted = party.rows.learnt()
+        given.append(
+            Party(inputs, start_of(party) if starts is None else starts[party.settings.own_party], muted)
+        )
+    size = guest.rows.batches.size
+    batches = np.arange(len(guest.rows.batches)).reshape(-1, size)
+    learning = replace(guest.settings.learning.descent, batch=size)
+    return train(given, guest.rows.signs, learning, batches, numbers=guest.settings.kinds)
 
 
 def start_of(party: PartyTask) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from quasi_newton.federations import Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.makers import problem
@@ -18,24 +19,30 @@ from streamfl.quasi_newton.messages import Message, place_of
 from streamfl.quasi_newton.scoring.party import ScoringParty
 
 Floats = NDArray[np.float64]
-ROWS, COLUMNS, MISSING = 350, 3, 7
+ROWS, COLUMNS, MISSING = 150, 3, 7
+# Entities that a guest and one host both know.
+COMMON = ROWS - 2 * MISSING
 # The formulas of tests are of standardised columns.
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}, "preprocessing": {"method": "standardise"}}
 PREDICTIONS = "f.predictions"
 SCORING = (".questions", ".answers")
 
 
-def scoring_federation(hosts: int, rows: int = ROWS, **sections: dict[str, Any]) -> ClosedLoop:
+def scoring_federation(
+    hosts: int, rows: int = ROWS, secrets: Secrets | None = None, **sections: dict[str, Any]
+) -> ClosedLoop:
     """Untrained. At each party other entities are missing. Calibration needs no more than 20 entities."""
     scoring = {"calibration_entities": 20, **sections.pop("scoring", {})}
-    loop = federation(hosts, scoring=scoring, **{**SHORT, **sections})
+    loop = federation(hosts, secrets, scoring=scoring, **{**SHORT, **sections})
     loop.write_table(rows, COLUMNS, hosts, missing=MISSING)
     return loop
 
 
-def scored(hosts: int, rows: int = ROWS, **sections: dict[str, Any]) -> ClosedLoop:
+def scored(
+    hosts: int, rows: int = ROWS, secrets: Secrets | None = None, **sections: dict[str, Any]
+) -> ClosedLoop:
     """Trained, and everybody scored."""
-    loop = scoring_federation(hosts, rows, **sections)
+    loop = scoring_federation(hosts, rows, secrets, **sections)
     loop.settle()
     assert loop.party("g").progress.phase == TRAINED
     return loop

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quasi_newton.federations import Secrets, settings_of
+from quasi_newton.federations import Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop
+from quasi_newton.laws.test_closed_loop import federation as untrained
 from scipy.stats import kstwobign
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.ciphertext_attacks import quotient, signed
-from benchmarks.quasi_newton.coordinator_attacks import alike, distance_from_uniform, followed, slots_of
+from benchmarks.quasi_newton.coordinator_attacks import distance_from_uniform, slots_of
 from streamfl.contract.role import PeerError
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.quasi_newton.encryption.bignum import from_bytes, gcd
@@ -40,15 +41,9 @@ LEARNING = {"epochs": 6, "tolerance": 0.0, "regularisation": 0.0}
 SEALED = ("f.h1.residuals", "f.h1.outputs")
 
 
-@pytest.fixture(name="secrets", scope="module")
-def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
-    return Secrets(tmp_path_factory.mktemp("secrets"))
-
-
 def federation(secrets: Secrets, hosts: int = 1, **sections: dict[str, Any]) -> ClosedLoop:
     sections["learning"] = {**LEARNING, **sections.get("learning", {})}
-    names = ["g", *(f"h{number + 1}" for number in range(hosts)), "c"]
-    loop = ClosedLoop({name: settings_of(name, hosts, secrets, **sections) for name in names})
+    loop = untrained(hosts, secrets, **sections)
     loop.write_table(ROWS, 3, hosts)
     return loop
 
@@ -125,38 +120,6 @@ def test_a_coordinator_decrypts_uniform_numbers_and_sums_of_inner_products(secre
     squares = [float(own @ own) for own in bare]
     assert PRODUCTS.decode(np.array(products[:1], dtype=object))[0] == pytest.approx(sum(squares), rel=1e-12)
     assert all(abs(sum(squares) - share) > 1e-3 * share for share in squares)
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_coordinator_follows_the_steps_only_without_masks(secrets: Secrets, masked: bool) -> None:
-    """Protects the model: unmasked gradients and its own coefficients give the coordinator every step of
-    every party, and the model itself if it knows where weights began.
-    """
-    loop = trained(secrets, encryption={"mask_gradients": masked})
-    trace, key = loop.direct(), private_key(loop).public
-    settings, found = loop.party("g").settings, {}
-    for number, party in enumerate(["g", "h1"]):
-        columns = len(trace.weights[number][0])
-        vectors: dict[bool, list[Any]] = {False: [], True: []}
-        for at, vector in residues(loop, party):
-            kind = settings.kinds.curvature if at % 2 else settings.kinds.gradients
-            read = slots_of(vector, columns, kind, Packing(key, kind), int(key.n))
-            vectors[at % 2 == 1].append(
-                kind.decode(np.array(read, dtype=object)) / (4 * settings.learning.batch)
-            )
-        start = trace.weights[number][0]
-        found[party] = followed(
-            start, vectors[False], vectors[True], trace.coefficients, trace.pairs, settings.learning.descent
-        )
-    steps = np.concatenate([found[party] - trace.weights[number][0] for number, party in enumerate(found)])
-    truth = np.concatenate([own[-1] - own[0] for own in trace.weights])
-    seen = [residue for party in found for _, vector in residues(loop, party) for residue in vector]
-    assert (distance_from_uniform(seen, int(key.n)) < farthest(len(seen))) == masked
-    if masked:
-        assert alike(steps, truth) < 0.9
-        assert not np.allclose(steps, truth, rtol=0.5)
-    else:
-        np.testing.assert_allclose(steps, truth, rtol=1e-9, atol=1e-12)
 
 
 # ---- a host that cheats

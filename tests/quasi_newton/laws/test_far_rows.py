@@ -101,7 +101,7 @@ def test_muted_rows_are_told_once_a_training(monkeypatch: pytest.MonkeyPatch) ->
     member = loop.members["h1"]
     (notice,) = [one for one in member.role.notices() if one.reason == "muted"]
     assert notice.text.startswith("1 of 200 rows are so far out")
-    assert {one.name: one.value for one in member.role.measure()}["muted_rows"] == 1
+    assert loop.figures("h1")["muted_rows"] == 1
     assert loop.members["g"].role.counts.muted_rows == 0
     before = [loop.party(name).rows.learnt() for name in ("g", "h1")]
     loop.restart("h1")
@@ -111,22 +111,3 @@ def test_muted_rows_are_told_once_a_training(monkeypatch: pytest.MonkeyPatch) ->
         assert np.array_equal(again[0], inputs)
         assert np.array_equal(again[1], muted)
         assert not inputs[muted].any()
-
-
-def test_who_is_killed_goes_on_with_the_same_rows_muted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a training from a restart in which a muted row would come back: the model is that of the
-    arithmetic."""
-    killed: list[int] = []
-    take = ClosedLoop.step
-
-    def step(loop: ClosedLoop, name: str, most: int = 1000, lost: bool = False) -> bool:
-        moved = take(loop, name, most, lost)
-        if moved and name != "c" and loop.party(name).progress.round in (2, 4):
-            killed.append(1)
-            loop.restart(name)
-        return moved
-
-    monkeypatch.setattr(ClosedLoop, "step", step)
-    found = Heard(monkeypatch, False, 0.2, "g")
-    assert len(killed) > 3
-    assert_equals_direct(found.loop)

@@ -26,11 +26,6 @@ from streamfl.quasi_newton.messages import StepDecision, read_content
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 
 
-@pytest.fixture(name="secrets", scope="module")
-def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
-    return Secrets(tmp_path_factory.mktemp("secrets"))
-
-
 def lying(patch: pytest.MonkeyPatch, name: str, factor: int) -> None:
     """A party tells residuals or outputs that are so many times the public bound, in each row with a sign of
     its own."""
@@ -46,8 +41,7 @@ def lying(patch: pytest.MonkeyPatch, name: str, factor: int) -> None:
     patch.setattr(TrainingRounds, "own_numbers", own_numbers)
 
 
-@pytest.mark.parametrize("factor", [2**6, 2**10, 2**20])
-@pytest.mark.parametrize("name", ["h1", "g"])
+@pytest.mark.parametrize(("name", "factor"), [("h1", 2**6), ("h1", 2**20), ("g", 2**10)])
 def test_who_tells_more_than_the_bounds_ends_the_training(
     monkeypatch: pytest.MonkeyPatch, secrets: Secrets, name: str, factor: int
 ) -> None:

@@ -182,7 +182,7 @@ def test_the_end_of_the_longest_epoch_can_be_written() -> None:
     assert not what_is_refused(coordinator(made, state), rounds)
 
 
-@pytest.mark.parametrize("size", [33, 65_536, LARGEST_VALUE - 300])
+@pytest.mark.parametrize("size", [33, LARGEST_VALUE - 300])
 def test_no_party_makes_the_coordinator_remember_what_cannot_be_written(size: int) -> None:
     """Protects the coordinator from one party: whatever a party says that its alignment is, it is no longer
     than a digest."""

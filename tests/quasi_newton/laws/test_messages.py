@@ -9,11 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 from quasi_newton.federations import Secrets
-from quasi_newton.laws.closed_loop import ClosedLoop, Place
+from quasi_newton.laws.closed_loop import ClosedLoop, Place, refused
 from quasi_newton.laws.test_closed_loop import ROWS, assert_equals_direct, federation, outcome, trained
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, receive_at_once
-from streamfl.quasi_newton import messages
+from streamfl.contract.role import PeerError, Record
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import (
@@ -28,45 +27,6 @@ from streamfl.quasi_newton.messages import (
 )
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
-
-
-@pytest.fixture(name="secrets", scope="module")
-def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
-    return Secrets(tmp_path_factory.mktemp("secrets"))
-
-
-@pytest.mark.parametrize("most", [1, 1000])
-def test_what_comes_twice_changes_nothing(secrets: Secrets, most: int) -> None:
-    """Every record twice: the same result, no member answers twice, nothing is opened twice, and nobody is
-    refused."""
-    usual = trained(2, secrets, **SHORT)
-    loop = federation(2, secrets, **SHORT)
-    loop.copies = 2
-    loop.write_table(ROWS, 3, 2, missing=7)
-    loop.settle(most)
-    assert outcome(loop) == outcome(usual)
-    assert len(loop.writes) == len(set(loop.writes))
-    assert set(loop.writes) == set(usual.writes)
-    assert loop.rejections() == []
-    counts = [one.members["c"].role.counts for one in (loop, usual)]
-    assert counts[0].decryptions == counts[1].decryptions > 0
-    assert counts[0].repeated_messages > 0
-
-
-def test_long_messages_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every message in parts, read one by one: the same result, and after kills too."""
-    monkeypatch.setattr(messages, "FRAGMENT_BYTES", 300)
-    loop = federation(1, None, **SHORT)
-    loop.write_table(ROWS, 3, 1, missing=7)
-    for _ in range(20_000):
-        moved = False
-        for name, member in loop.members.items():
-            moved |= loop.step_again(name) if member.unread else loop.step(name, 1)
-        if not moved:
-            if loop.party("g").progress.phase == TRAINED:
-                break
-            loop.now += 5.0
-    assert_equals_direct(loop)
 
 
 def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
@@ -154,32 +114,24 @@ def resealed(member: Place, message: Message, unit: int) -> Iterator[tuple[str, 
         yield "malformed", sealed(b"\xc1")
 
 
-def refusals(member: Place, record: Record, now: float) -> Iterator[str]:
-    """Give a member all variants of a record before the record; each has to be refused for its reason, and to
-    change nothing."""
-    channel, decode = member.inputs[record.topic]
-    message: Message = decode(record)
-    linked = record.topic.endswith((".outputs", ".residuals"))
-    wrong = list(variants(message, 512)) + (list(resealed(member, message, 128)) if linked else [])
-    for reason, one in wrong:
-        value = msgspec.msgpack.encode(one)
-        received = Received(channel, one, msgspec.structs.replace(record, value=value))
-        replies = receive_at_once(member.role, [received], now)
-        assert [type(reply) for reply in replies] == [Rejection], (message.kind, reason, replies)
-        found = replies[0]
-        assert isinstance(found, Rejection)
-        expected = {reason, "envelope"} if linked and reason in ("implausible", "alignment") else {reason}
-        assert found.error.reason in expected, (message.kind, reason, str(found.error))
-        assert list(member.role.changed_state()) == [], (message.kind, reason)
-        yield found.error.reason
+def refusals(member: Place, record: Record, now: float) -> set[str]:
+    """Give a member all variants of a record before the record."""
+    message: Message = member.inputs[record.topic][1](record)
+    wrong = list(variants(message, 512))
+    if record.topic.endswith((".outputs", ".residuals")):
+        # The seal may be looked at first.
+        sealed = ("implausible", "alignment")
+        wrong = [(f"{reason}|envelope" if reason in sealed else reason, one) for reason, one in wrong]
+        wrong += resealed(member, message, 128)
+    return set(refused(member, record, wrong, now))
 
 
 def test_what_is_wrong_is_refused_and_changes_nothing(secrets: Secrets) -> None:
     """Before each message that a member gets it gets all wrong ones: each is refused for its reason, and the
     result is the same."""
-    usual = trained(2, secrets, **SHORT)
-    loop = federation(2, secrets, **SHORT)
-    loop.write_table(ROWS, 3, 2, missing=7)
+    usual = trained(1, secrets, **SHORT)
+    loop = federation(1, secrets, **SHORT)
+    loop.write_table(ROWS, 3, 1, missing=7)
     reasons: set[str] = set()
     seen: set[tuple[str, str]] = set()
     for _ in range(5_000):
@@ -191,7 +143,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(secrets: Secrets) -> None:
                 # Kinds come again and again; the first two rounds and the last show all there is.
                 if kind not in seen:
                     seen.add(kind)
-                    reasons |= set(refusals(member, record, loop.now))
+                    reasons |= refusals(member, record, loop.now)
                 moved |= loop.step(name, 1)
             else:
                 moved |= loop.step(name)
@@ -201,49 +153,8 @@ def test_what_is_wrong_is_refused_and_changes_nothing(secrets: Secrets) -> None:
             loop.now += 5.0
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
-    needed = {
-        "configuration",
-        "implausible",
-        "alignment",
-        "forged",
-        "shape",
-        "malformed",
-        "repeated",
-        "envelope",
-    }
-    assert reasons >= needed | {
-        "ciphertext_range",
-        "ciphertext_factor",
-        "ciphertext_bare",
-        "unpinned_key",
-        "not_finite",
-    }
-    assert sum(loop.members["c"].role.refused.values()) > 10
-
-
-def test_a_second_decryption_is_refused(secrets: Secrets) -> None:
-    """The coordinator opens one upload of a party a round: another one in its place is refused and counted, a
-    copy is not."""
-    loop = federation(1, secrets, **SHORT)
-    loop.write_table(ROWS, 3, 1, missing=7)
-    coordinator = loop.members["c"]
-    while "h1" not in coordinator.role.task(0).run.opened:
-        if not sum(loop.step(name, 1 if name == "c" else 1000) for name in loop.members):
-            loop.now += 5.0
-    uploads = [value for sender, topic, value in loop.writes if sender == "h1" and topic == "f.h1.uploads"]
-    channel, decode = coordinator.inputs["f.h1.uploads"]
-    record = Record("f.h1.uploads", 0, 0, None, uploads[-1], (), loop.now)
-    copied: Message = decode(record)
-    assert copied.kind == "gradient"
-    again = msgspec.structs.replace(copied, content=copied.content[::-1])
-    opened = coordinator.role.counts.decryptions
-    assert receive_at_once(coordinator.role, [Received(channel, copied, record)], loop.now) == []
-    replies = receive_at_once(coordinator.role, [Received(channel, again, record)], loop.now)
-    assert [reply.error.reason for reply in replies if isinstance(reply, Rejection)] == [
-        "repeated_decryption"
-    ]
-    assert coordinator.role.counts.decryptions == opened
-    assert coordinator.role.counts.refused_decryptions == 1
+    # All those of encryption, of seals and of sets are among them.
+    assert len(reasons) >= 13, reasons
 
 
 def test_what_is_no_message_is_refused_before_a_role_sees_it() -> None:
@@ -262,9 +173,7 @@ def test_a_host_hears_the_guest_before_the_coordinator() -> None:
     loop = federation(1, **SHORT)
     loop.write_table(ROWS, 3, 1, missing=7)
     host = loop.members["h1"]
-    while not any(topic == "f.h1.decisions" for topic, _ in host.unread):
-        if not sum(loop.step(name) for name in loop.members):
-            loop.now += 5.0
+    loop.until(lambda: any(topic == "f.h1.decisions" for topic, _ in host.unread))
     loop.step("g")
     assert [topic for topic, _ in host.unread] == ["f.h1.decisions", "f.h1.residuals"]
     host.unread.reverse()
@@ -272,25 +181,3 @@ def test_a_host_hears_the_guest_before_the_coordinator() -> None:
     loop.restart("h1")
     loop.settle()
     assert_equals_direct(loop)
-
-
-def test_residuals_are_blinded_anew(secrets: Secrets) -> None:
-    """Were they not, a host could divide its own ciphertexts out, and read the guest's part: the labels."""
-    loop = trained(1, secrets, **SHORT)
-    guest = loop.party("g")
-    n = int.from_bytes(guest.progress.modulus, "big")
-    vectors: dict[tuple[str, int], list[int]] = {}
-    for sender, topic, value in loop.writes:
-        if topic in ("f.h1.outputs", "f.h1.residuals"):
-            message = guest.given.codec.decode(value)
-            if message.kind in ("outputs", "residuals"):
-                content = guest.given.links["h1"].open(message.content, topic, place_of(message))
-                units = [int.from_bytes(content[at : at + 128], "big") for at in range(0, len(content), 128)]
-                vectors[sender, message.round] = units
-    rounds = {number for _, number in vectors}
-    assert rounds
-    for number in rounds:
-        pairs = zip(vectors["g", number], vectors["h1", number], strict=True)
-        quotients = [residual * pow(output, -1, n * n) % (n * n) for residual, output in pairs]
-        # (1 + n m) is 1 modulo n: what anybody can read.
-        assert all(quotient % n != 1 for quotient in quotients)

@@ -44,10 +44,6 @@ def _loop(tmp_path: Path) -> ClosedLoop:
     return loop
 
 
-def figures(loop: ClosedLoop, name: str) -> dict[str, float]:
-    return {one.name: one.value for one in loop.members[name].role.measure()}
-
-
 def turns(loop: ClosedLoop) -> Iterator[str]:
     """Whoever has taken a message; until nothing moves."""
     idle = 0
@@ -102,7 +98,7 @@ def test_each_iteration_costs_what_the_formulas_say(loop: ClosedLoop) -> None:
     those on the wire."""
     seen: dict[str, dict[int, tuple[float, float]]] = {name: {} for name in MEMBERS}
     for name in turns(loop):
-        own, place = figures(loop, name), traffic(loop.members[name].role.task(0)).place
+        own, place = loop.figures(name), traffic(loop.members[name].role.task(0)).place
         if "iteration_ciphertexts" in own:
             # What was said last is of the next iteration.
             seen[name].setdefault(place[1] - 1, (own["iteration_ciphertexts"], own["iteration_bytes"]))
@@ -124,44 +120,27 @@ def test_each_iteration_costs_what_the_formulas_say(loop: ClosedLoop) -> None:
         }
     for name in COLUMNS:
         assert [count for _, (count, _) in sorted(seen[name].items())] == formulas(loop, name)[:-1]
-        assert figures(loop, name)["ciphertexts_sent"] == sum(formulas(loop, name))
+        assert loop.figures(name)["ciphertexts_sent"] == sum(formulas(loop, name))
         # A ciphertext has twice the key's length; all else of a message is short.
         rest = [size - count * BITS // 4 for count, size in seen[name].values()]
         assert 0 < min(rest) <= max(rest) < 1000
     assert {count for count, _ in seen["c"].values()} == {0}
 
 
-def test_host_and_guest_exchange_two_ciphertexts_an_entity(loop: ClosedLoop) -> None:
-    """Protects the claim 2 |S| + [k mod L = 0] 2 |S_H|: counted on the wire, apart from what the coordinator
-    gets."""
-    loop.settle()
-    size, given = 80, loop.party("g").given
-    between: Counter[int] = Counter()
-    for name, topic, value in loop.writes:
-        if topic.endswith((".outputs", ".residuals")):
-            message = given.codec.decode(value)
-            if message.kind in ("outputs", "residuals"):
-                between[message.round // 2 + 1] += (len(message.content) - 16) // (BITS // 4)
-            assert name in ("g", "h1")
-    offers = dict(loop.direct().pairs)
-    assert between == {k: 2 * size + (2 * size if k in offers else 0) for k in range(1, 7)}
-    assert offers.keys() == {4, 6}
-
-
 def test_where_a_training_is_can_be_seen_and_survives_a_restart(loop: ClosedLoop) -> None:
     """Protects a board from a figure that a restart of any member would change: loss, epoch, iteration and
     phase are remembered."""
-    assert figures(loop, "c")["loss"] != figures(loop, "c")["loss"]
+    assert loop.figures("c")["loss"] != loop.figures("c")["loss"]
     losses = []
     for _ in turns(loop):
-        now = figures(loop, "c")
+        now = loop.figures("c")
         if now["epoch"] > len(losses):
             losses.append(now["loss"])
         for name in MEMBERS:
-            before = figures(loop, name)
+            before = loop.figures(name)
             if before["iteration"] == 3:
                 loop.restart(name)
-                after = figures(loop, name)
+                after = loop.figures(name)
                 places = (
                     "training",
                     "phase",
@@ -170,8 +149,8 @@ def test_where_a_training_is_can_be_seen_and_survives_a_restart(loop: ClosedLoop
                 )
                 assert [after[place] == before[place] for place in places] == [True] * len(places)
     assert losses == loop.direct().losses
-    assert figures(loop, "c")["epoch"] == 3
-    assert {name: (figures(loop, name)["training"], figures(loop, name)["phase"]) for name in MEMBERS} == {
+    assert loop.figures("c")["epoch"] == 3
+    assert {name: (loop.figures(name)["training"], loop.figures(name)["phase"]) for name in MEMBERS} == {
         "g": (1, 7), "h1": (1, 7), "c": (1, 3)
     }  # fmt: skip
 

@@ -29,13 +29,9 @@ from streamfl.testing.role_laws import (
     Subject,
     Traffic,
     law_accepted_can_be_written,
-    law_batch_equals_singles,
     law_deterministic,
-    law_duplicates,
     law_moves,
-    law_rejects_leave_state,
     law_restore,
-    law_waiting,
 )
 
 SMALL: dict[str, Any] = {
@@ -79,35 +75,28 @@ def heard(name: str, hidden: bool) -> list[tuple[float, list[Received]]]:
     return batches
 
 
-def cut(draw: st.DrawFn, now: float, batch: list[Received]) -> list[tuple[float, list[Received]]]:
-    """The batch in two pieces or one, and perhaps a tick behind."""
-    at = draw(st.integers(0, len(batch)))
-    parts = [part for part in (batch[:at], batch[at:]) if part] or [[]]
-    return [(now, part) for part in ([*parts, []] if draw(st.integers(0, 3)) == 0 else parts)]
-
-
 @st.composite
-def traffic(draw: st.DrawFn, name: str, hidden: bool) -> Traffic:
-    """The first batches of what a member hears, some of them cut, or without one message, and ticks between
-    them.
-
-    Of hidden numbers there are few examples: each goes as far as the rounds.
-    """
-    whole = heard(name, hidden)
+def traffic(
+    draw: st.DrawFn, heard: Callable[[], list[tuple[float, list[Received]]]], least: int = 1
+) -> Traffic:
+    """The first batches of what a member hears, ``least`` of them or more, some of them cut, or without one
+    message, and ticks between them."""
+    whole = heard()
     batches: list[tuple[float, list[Received]]] = []
-    for now, batch in whole[: draw(st.integers(9 if hidden else 1, min(14, len(whole))))]:
+    for now, batch in whole[: draw(st.integers(least, min(18, len(whole))))]:
         rest = list(batch)
-        if rest and draw(st.integers(0, 11)) == 0:
+        if 0 < len(rest) < 10 and draw(st.integers(0, 11)) == 0:
             del rest[draw(st.integers(0, len(rest) - 1))]
-        batches += cut(draw, now, rest)
+        at = draw(st.integers(0, len(rest)))
+        parts = [part for part in (rest[:at], rest[at:]) if part] or [[]]
+        batches += [(now, part) for part in ([*parts, []] if draw(st.integers(0, 3)) == 0 else parts)]
     return Traffic(batches, partitions=[0])
 
 
-def message(name: str, hidden: bool, sender: str, kind: str, extreme: Extreme | None = None) -> Message:
+def message(name: str, hidden: bool, sender: str, kind: str) -> Message:
     """One that nothing led to."""
-    whole = 0 if extreme is None else extreme.whole
     fingerprint = heard_fingerprint(name, hidden)
-    return Message(VERSION, fingerprint, sender, whole, whole, kind, b"", content_of(Ready(5, b"")))
+    return Message(VERSION, fingerprint, sender, 0, 0, kind, b"", content_of(Ready(5, b"")))
 
 
 @cache
@@ -134,20 +123,27 @@ def bad(name: str, hidden: bool) -> list[tuple[Received, str]]:
     return found
 
 
+def users(name: str, extreme: Extreme) -> list[tuple[str, Record]]:
+    """Records of users."""
+    values = (
+        {"samples": {"x0": extreme.number}, "labels": {"y": 1}}
+        if name == "g"
+        else {"samples": {"x0": extreme.number}}
+    )
+    return [
+        (channel, Record(channel, 0, 0, extreme.name.encode(), json.dumps(value).encode()))
+        for channel, value in values.items()
+    ]
+
+
 def anybody(name: str, hidden: bool, extreme: Extreme) -> list[tuple[str, Record]]:
     """Records of users, and of peers where something is said before any training."""
-    records = []
     if name != "c":
-        value = json.dumps({"x0": extreme.number}).encode()
-        records.append(("samples", Record("samples", 0, 0, extreme.name.encode(), value)))
-    if name == "g":
-        records.append(
-            ("labels", Record("labels", 0, 0, extreme.name.encode(), json.dumps({"y": 1}).encode()))
-        )
-    if name == "c":
-        for channel, sender in PEERS[name]:
-            value = msgspec.msgpack.encode(message(name, hidden, sender, "ready"))
-            records.append((channel, Record(channel, 0, 0, extreme.name.encode(), value)))
+        return users(name, extreme)
+    records = []
+    for channel, sender in PEERS[name]:
+        value = msgspec.msgpack.encode(message(name, hidden, sender, "ready"))
+        records.append((channel, Record(channel, 0, 0, extreme.name.encode(), value)))
     return records
 
 
@@ -162,7 +158,8 @@ def subject(name: str, hidden: bool = False) -> Subject:
 
     return Subject(
         make=make,
-        traffic=traffic(name, hidden),
+        # Of hidden numbers there are few examples: each goes as far as the rounds.
+        traffic=traffic(partial(heard, name, hidden), 9 if hidden else 1),
         anybody=partial(anybody, name, hidden),
         decode={channel: one.decode for channel, one in inputs.items()},
         bad=bad(name, hidden),
@@ -178,14 +175,7 @@ class TestQuasiNewtonRoles(RoleLaws):
     """Of each of the three roles, in plain sight: all laws, with many examples."""
 
 
-LAWS = (
-    law_deterministic,
-    law_batch_equals_singles,
-    law_restore,
-    law_waiting,
-    law_rejects_leave_state,
-    law_duplicates,
-)
+LAWS = (law_deterministic, law_restore)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +183,7 @@ LAWS = (
 )
 class TestUnderPaillier:
     """What encryption could break: a ciphertext or a mask that is drawn anew is another message, or shows
-    what it hides."""
+    what it hides. Messages that are wrong or come twice are given under encryption elsewhere."""
 
     @pytest.mark.long
     @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
@@ -202,8 +192,7 @@ class TestUnderPaillier:
     def test_a_law_holds(
         self, law: Callable[[Subject, Traffic], None], subject: Subject, data: st.DataObject
     ) -> None:
-        """Protects encrypted trainings from restarts, second deliveries and wrong messages, as plain ones
-        are."""
+        """Protects encrypted trainings from restarts, as plain ones are."""
         law(subject, data.draw(subject.traffic))
 
     @given(data=st.data())

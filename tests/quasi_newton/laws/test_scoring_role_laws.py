@@ -3,23 +3,21 @@ batches in any way."""
 
 from __future__ import annotations
 
-import json
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import strategies as st
 from quasi_newton.federations import settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import parties, predictions, write_entity
-from quasi_newton.laws.test_role_laws import cut
+from quasi_newton.laws.test_role_laws import traffic, users
 
-from streamfl.contract.role import Received, Record, StateChange
+from streamfl.contract.role import Received, StateChange
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
+from streamfl.testing.role_laws import RoleLaws, Subject
 
 CHANNELS = {"g": "answers/h1", "h1": "questions"}
 
@@ -35,9 +33,7 @@ def small_training() -> ClosedLoop:
     """A small training from its beginning to its end, for all members."""
     loop = ClosedLoop({one: settings(one) for one in ("g", "h1", "c")})
     loop.write_table(64, 1, 1, missing=2)
-    while loop.party("g").trained is None or loop.party("h1").trained is None:
-        if not sum(loop.step(one) for one in ("g", "h1", "c")):
-            loop.now += 5.0
+    loop.until(lambda: loop.party("g").trained is not None and loop.party("h1").trained is not None)
     assert not loop.members["g"].role.counts.questions
     return loop
 
@@ -100,20 +96,6 @@ def heard(name: str) -> list[tuple[float, list[Received]]]:
     return loop.members[name].heard
 
 
-@st.composite
-def traffic(draw: st.DrawFn, name: str) -> Traffic:
-    """What a member hears up to some point, some batches cut or without one message, and ticks between
-    them."""
-    whole = heard(name)
-    batches: list[tuple[float, list[Received]]] = []
-    for now, batch in whole[: draw(st.integers(1, min(20, len(whole))))]:
-        rest = list(batch)
-        if 0 < len(rest) < 10 and draw(st.integers(0, 15)) == 0:
-            del rest[draw(st.integers(0, len(rest) - 1))]
-        batches += cut(draw, now, rest)
-    return Traffic(batches, partitions=[0])
-
-
 def bad(name: str) -> list[tuple[Received, str]]:
     """Copies of what is said about scores, each wrong in one way."""
     channel = CHANNELS[name]
@@ -131,25 +113,14 @@ def bad(name: str) -> list[tuple[Received, str]]:
     ]
 
 
-def anybody(name: str, extreme: Extreme) -> list[tuple[str, Record]]:
-    """Records of users. A peer says nothing that nothing led to."""
-    value = json.dumps({"x0": extreme.number}).encode()
-    records = [("samples", Record("samples", 0, 0, extreme.name.encode(), value))]
-    if name == "g":
-        records.append(
-            ("labels", Record("labels", 0, 0, extreme.name.encode(), json.dumps({"y": 1}).encode()))
-        )
-    return records
-
-
 def subject(name: str) -> Subject:
     own = settings(name)
     kind = ROLES[own.role.kind]
     inputs = kind.channels(own).inputs
     return Subject(
         make=lambda: trained(name),
-        traffic=traffic(name),
-        anybody=lambda extreme: anybody(name, extreme),
+        traffic=traffic(partial(heard, name)),
+        anybody=partial(users, name),
         decode={channel: one.decode for channel, one in inputs.items()},
         bad=bad(name),
         repeatable=list(inputs),
