@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from quasi_newton.federations import Secrets, settings_of
 
-from streamfl.contract.role import ConfigurationError
 from streamfl.quasi_newton.encryption import bignum
-from streamfl.quasi_newton.roles import ROLES
 
 
 def test_many_inverses_are_each_an_inverse() -> None:
@@ -41,18 +37,6 @@ def test_who_needs_no_encryption_needs_no_extra() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)
-
-
-@pytest.mark.parametrize("member", ["g", "h1", "c"])
-def test_who_lacks_the_extra_is_told_how_to_get_it(
-    member: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Protects an operator from a member that starts, and ends with a traceback at the first number that it
-    encrypts."""
-    settings = settings_of(member, 1, Secrets(tmp_path))
-    monkeypatch.setattr(bignum, "gmpy2", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'streamfl\[paillier\]'"):
-        ROLES[settings.role.kind].build(settings)
 
 
 def test_a_secret_exponent_gives_the_same_power() -> None:

@@ -82,15 +82,6 @@ def test_extremes_reach_the_derived_bound_and_no_further() -> None:
     assert 2 ** (of.gradients.slot_bits - 1) > of.gradients.largest >= 2 ** (of.gradients.slot_bits - 2)
 
 
-def test_the_widths_that_a_review_computed_come_out() -> None:
-    """Protects the plan of slots: 24 bits of D, |u| <= 64, |x| <= 256, a batch of 3000, and 8 or 16 bits of
-    x."""
-    assert kinds(1, 3000, 3000).gradients.slot_bits == 59
-    assert kinds(1, 3000, 3000, input_fraction_bits=16).gradients.slot_bits == 67
-    squares = kinds(1, 3000, 3000).residuals
-    assert (squares * squares).sum_of(3000).slot_bits in (73, 74)
-
-
 def test_exponents_that_differ_are_not_added() -> None:
     """Protects a sum from values that are 2^8 times too large."""
     with pytest.raises(ValueError, match="cannot be added"):

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import msgspec
 import numpy as np
 import pytest
 
 from streamfl.contract.role import PeerError
-from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.members.training_progress import GATHERING
 from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
 from streamfl.quasi_newton.rows.table import EntityTable
@@ -46,11 +40,9 @@ def test_there_are_no_figures_of_one_label() -> None:
 @pytest.mark.parametrize(
     "stored",
     [
-        (1, [3], None, True, 0, 0),
         (1, [3, None], 0.5, True, 0, 0),
         (1, [3, 2**40], None, True, 0, 0),
         (1, [3, 4], float("nan"), True, 0, 0),
-        (1, [3, 4], float("inf"), True, 0, 0),
         (1, [3, 4], 0.5, True, 7, 0),
         (-1, [3, 4], 0.5, True, 0, 0),
     ],
@@ -69,26 +61,3 @@ def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
     with pytest.raises(PeerError):
         parts.restore(b"calibration", msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
     assert calibration.fitted is None
-
-
-@pytest.mark.parametrize(("entities", "least", "ready"), [(50, 20, True), (51, 20, False), (50, 48, False)])
-def test_who_is_held_out_counts_as_known(entities: int, least: int, ready: bool) -> None:
-    """Protects the tutorial: with as many entities as alignment.entities says a training begins, if the
-    others are enough.
-
-    It used to wait for ever, since those that are held out did not count.
-    """
-    parts, held_out = ChangedParts(), HeldOut(b"secret", 0.2)
-    table = EntityTable(parts, 1, True, 1e9, 1000, MemberCounts(), held_out)
-    for number in range(50):
-        table.put(f"e{number}", 10.0, bytes(8), 1 if number % 2 else -1)
-    assert (table.known, 20 < table.complete < 48) == (50, True)
-    settings: Any = SimpleNamespace(
-        alignment=SimpleNamespace(entities=entities, settle_seconds=5.0),
-        learning=SimpleNamespace(descent=DescentSettings()),
-        encryption=SimpleNamespace(agreed_key=b"k"),
-        least_batch=least,
-    )
-    progress: Any = SimpleNamespace(phase=GATHERING, has_said=False)
-    batches: Any = ()
-    assert Readiness(parts, settings, progress, table, batches).due_at == (15.0 if ready else None)

@@ -13,7 +13,7 @@ from quasi_newton.federations import settings_of
 from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED, TrainingProgress
+from streamfl.quasi_newton.members.training_progress import FAILED, TrainingProgress
 from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows import learnt_batches
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
@@ -70,26 +70,6 @@ def test_batches_come_behind_one_another_and_go_as_a_whole() -> None:
     fill(batches, 40, 10)
     written = {key.rsplit(b"/", 1)[0] for key, value in state_of(parts).items() if value is not None}
     assert written == {b"batch/4/names", b"batch/4/inputs", b"batch/4/signs", b"gone"}
-
-
-def test_the_digest_is_of_who_is_in_which_batch() -> None:
-    """Protects labels: parties whose batches differ, or are divided otherwise, do not learn together."""
-    batches = made()
-    fill(batches, 0, 20)
-    digests = {
-        batches.digest(chosen, SESSION)
-        for chosen in ([], names(20, 10), names(20, 20), names(30, 10) + names(20, 10))
-    }
-    other = made()
-    fill(other, 10, 10)
-    fill(other, 0, 10)
-    one_less = made(most=1)
-    fill(one_less, 0, 20)
-    found = digests | {other.digest([], SESSION), one_less.digest([], SESSION), batches.digest([], b"other")}
-    assert len(found) == 7
-    before = batches.digest(names(20, 20), SESSION)
-    fill(batches, 20, 20)
-    assert batches.digest([], SESSION) == before
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,24 +139,6 @@ def test_support_is_counted_in_rounded_numbers() -> None:
     assert preparation.kept == [0]
 
 
-def test_preprocessing_is_fixed_for_life() -> None:
-    """Protects the model: columns of later rows mean what they meant when the weights were learnt."""
-    random = np.random.default_rng(0)
-    rows = TrainingRows(ChangedParts(), 1000, 10, 2, KIND, 3, SECRET, MemberCounts())
-    for number in range(3):
-        own = names(100 * number, 10)
-        rows.freeze(own, random.normal(50 * number, 1 + number, (10, 2)), np.zeros(10, np.int8))
-        rows.choose(own)
-        found = rows.prepare("standardise")
-        if number == 0:
-            # A training that did not get as far as its rounds fixes nothing.
-            continue
-        rows.fix(found)
-        assert rows.preparation is not None
-        assert rows.prepare("standardise").encode() == rows.preparation.encode()
-        assert np.allclose(rows.preparation.preprocessing.mean, rows.batches.raw[:20].mean(axis=0))
-
-
 def test_held_out_is_a_share_that_only_the_secret_tells() -> None:
     """Protects calibration, and the parties' freedom to be no part of it: others cannot tell who is held
     out."""
@@ -197,28 +159,6 @@ def readiness(
     table = EntityTable(parts, 1, True, 1e6, 1000, MemberCounts(), taken.__contains__)
     progress = TrainingProgress()
     return Readiness(parts, settings, progress, table, made()), table, progress, taken
-
-
-def test_entities_that_are_taken_do_not_count() -> None:
-    """Protects the schedule: learnt and held-out entities are no reason for a training, whatever comes of
-    them."""
-    _, table, _, taken = readiness()
-    taken |= {"a"}
-    column = np.ones(1).tobytes()
-    assert [table.put(name, 1.0, column, 1) for name in ("a", "b", "c")] == [False, True, True]
-    assert table.put("b", 2.0, np.full(1, 2.0).tobytes()) is False
-    assert (table.complete, table.candidates(), sorted(table.with_columns())) == (
-        2,
-        ["b", "c"],
-        ["a", "b", "c"],
-    )
-    taken |= {"c"}
-    table.recount()
-    assert (table.complete, table.candidates()) == (1, ["b"])
-    table.expire(1e6 + 1.5)
-    assert (table.complete, table.candidates()) == (1, ["b"])
-    table.expire(2e6)
-    assert (table.complete, len(table)) == (0, 0)
 
 
 def test_after_a_failure_there_has_to_be_something_new() -> None:
@@ -292,18 +232,3 @@ def test_failures_in_a_row_are_tried_again_ever_later() -> None:
     ready.ended(40.0)
     ready.ended(40.0, failed=True)
     assert ready.due_at == 45.0
-
-
-def test_a_schedule_wants_time_and_entities() -> None:
-    """Protects the members' time, also where the clock was ahead."""
-    ready, _, progress, _ = readiness(retraining={"every_seconds": 10.0, "entities": 2})
-    ready.began()
-    progress.phase = TRAINED
-    ready.ended(40.0)
-    for expected in (None, 50.0):
-        ready.came(40.0, 40.0, fresh=True)
-        assert ready.due_at == expected
-    ready.set_back(30.0)
-    assert ready.due_at == 40.0
-    ready.set_back(35.0)
-    assert ready.due_at == 40.0

@@ -12,7 +12,7 @@ from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.near_rows import TOLERANCE, far_from_all
 from streamfl.quasi_newton.rows.preparation import Preparation
-from streamfl.quasi_newton.rows.preprocessing import METHODS, Method, fit_preprocessing
+from streamfl.quasi_newton.rows.preprocessing import Method, fit_preprocessing
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.state.changelog import ChangedParts
@@ -139,7 +139,7 @@ def test_the_bound_costs_no_convergence() -> None:
     assert found[LARGEST].losses[-1] < found[1.0].losses[-1]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["clip", "quantile-bins"])
 def test_ends_are_remembered(method: Method) -> None:
     """Protects scores after a restart: what restores is what was fitted; what an earlier release fitted has
     no ends."""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfl.contract.role import PeerError
-from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds, kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey
 from streamfl.quasi_newton.encryption.packing import Packing
-from streamfl.quasi_newton.encryption.products import add
-from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 
-PLACE = RandomnessContext("federation", "run", "guest", 1, "gradient")
 KIND = FixedPoint(0, 1000)
 
 
@@ -40,30 +34,13 @@ def test_numbers_come_out_as_they_went_in(private: PaillierPrivateKey, numbers: 
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(
-    "largest", [1, 2**7 - 1, 2**7, 2**7 + 1, 2**58 - 1, 2**58, 2**72, 2**509 - 1 - 2**500]
-)
+@pytest.mark.parametrize("largest", [1, 2**7 - 1, 2**7, 2**58, 2**509 - 1 - 2**500])
 def test_extremes_in_every_slot(private: PaillierPrivateKey, largest: int, sign: int) -> None:
     """Protects the sums at the bounds: every slot at its largest, of one sign or of alternating ones."""
     packing = Packing(private.public, FixedPoint(0, largest))
     for pattern in (1, -1):
         numbers = [sign * largest * pattern**index for index in range(2 * packing.slots + 1)]
         assert packing.unpack(packing.pack(numbers), len(numbers)) == numbers
-
-
-def test_ciphertexts_are_packed_as_plaintexts_are(private: PaillierPrivateKey) -> None:
-    """Protects the upload: what the coordinator unpacks are the columns, in order. Sums of packed ones are
-    packed sums."""
-    kind = FixedPoint(0, 10**6)
-    packing = Packing(private.public, kind.sum_of(2))
-    encryptor = Encryptor(private.public, bytes(range(32)))
-    numbers = [random.Random(0).randint(-(10**6), 10**6) for _ in range(packing.slots + 3)]
-    packed = packing.pack_ciphertexts(encryptor.encrypt(numbers, PLACE))
-    assert len(packed) == 2
-    assert packing.unpack(private.decrypt(packed), len(numbers)) == numbers
-    twice = add(private.public, packed, packed)
-    assert packing.unpack(private.decrypt(twice), len(numbers)) == [2 * number for number in numbers]
-    assert packing.pack_ciphertexts([]) == []
 
 
 def test_a_slot_that_is_one_bit_too_narrow_is_never_built(

@@ -44,12 +44,8 @@ def one_by_one(private: PaillierPrivateKey, ciphertexts: list[int], matrix: NDAr
 
 SHAPES = {
     "one row": lambda generator: generator.integers(-(2**16), 2**16, (1, 3)),
-    "zeros": lambda generator: np.zeros((5, 2), dtype=np.int64),
     "signs only": lambda generator: generator.integers(-1, 2, (50, 3)),
-    "inputs": lambda generator: np.rint(256 * generator.normal(size=(60, 4))).astype(np.int64),
-    "constant": lambda generator: np.full((40, 1), 256),
     "one hot": lambda generator: 256 * (generator.random((40, 4)) < 0.1).astype(np.int64),
-    "at the bound": lambda generator: generator.choice([-65536, 65536], (30, 3)),
     "an outlier": lambda generator: np.where(
         generator.random((40, 2)) < 0.05, 2**40, generator.integers(-9, 9, (40, 2))
     ),
@@ -72,7 +68,7 @@ def test_it_is_the_product_of_powers(private: PaillierPrivateKey, encryptor: Enc
     ]
 
 
-@pytest.mark.parametrize("bits", range(2, 15))
+@pytest.mark.parametrize("bits", [2, 7, 14])
 def test_every_window_gives_the_same(
     private: PaillierPrivateKey, encryptor: Encryptor, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +95,7 @@ def test_digits_make_up_the_number(numbers: list[int], bits: int) -> None:
     assert totals == numbers
 
 
-@pytest.mark.parametrize(("rows", "largest"), [(1000, 2**16), (1000, 768), (3000, 2**16), (20, 2**16)])
+@pytest.mark.parametrize(("rows", "largest"), [(1000, 768), (3000, 2**16), (20, 2**16)])
 def test_a_window_is_near_the_best(rows: int, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the speed: the products are counted, with every window, and the chosen one needs few more than
     the least."""

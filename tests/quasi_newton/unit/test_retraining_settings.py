@@ -18,20 +18,14 @@ def changed(name: str, section: str, key: str, value: Any) -> Any:
     ("section", "key", "value", "shared", "may_change"),
     [
         ("alignment", "method", "keyed-hash", True, False),
-        ("alignment", "limit", 2000, True, False),
         ("alignment", "held_out", 0.2, False, True),
         ("learning", "batch", 90, True, False),
-        ("learning", "min_batch", 70, True, False),
         ("learning", "min_support", 7, True, False),
         ("learning", "largest_leverage", 0.5, True, False),
         ("learning", "learning_rate", 0.1, False, True),
-        ("learning", "largest_step", 0.05, False, True),
         ("learning", "freeze_below", 0.1, False, True),
-        ("learning", "tolerance", 0.1, False, True),
-        ("learning", "epochs", 9, False, True),
         ("preprocessing", "method", "rank", False, False),
         ("retraining", "every_seconds", 60.0, False, True),
-        ("retraining", "entities", 5, False, True),
     ],
 )
 def test_what_has_to_stay(section: str, key: str, value: Any, shared: bool, may_change: bool) -> None:
@@ -45,14 +39,3 @@ def test_what_has_to_stay(section: str, key: str, value: Any, shared: bool, may_
         assert ([one.key for one in must], [one.key for one in may]) == (
             ([], [f"{section}.{key}"]) if may_change else ([f"{section}.{key}"], [])
         )
-
-
-def test_defaults() -> None:
-    """Protects who says nothing: one training, names that nobody can try out, a tenth that nothing is learnt
-    from."""
-    content = settings_of("g", 1).model_dump()
-    del content["alignment"], content["retraining"], content["learning"]
-    settings = type(settings_of("g", 1)).model_validate(content)
-    assert (settings.retraining.every_seconds, settings.new_entities) == (None, 1000)
-    assert (settings.alignment.hashed, settings.alignment.held_out) == (False, 0.1)
-    assert changed("g", "retraining", "entities", 5).new_entities == 5

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import expit
-from sklearn.linear_model import LogisticRegression
 
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
@@ -21,18 +19,6 @@ from streamfl.quasi_newton.scoring.scorecard import (
 )
 
 Floats = NDArray[np.float64]
-
-
-def test_calibration_is_the_logistic_regression_of_the_label_on_the_output() -> None:
-    """Protects probabilities, by scikit-learn's; with this many rows Platt's targets move little."""
-    random = np.random.default_rng(0)
-    outputs = random.normal(-1.0, 0.6, 20_000)
-    labels = np.where(random.random(20_000) < expit(0.4 + 1.7 * outputs), 1.0, -1.0)
-    found = fit_calibration(outputs, labels)
-    expected = LogisticRegression(C=np.inf).fit(outputs[:, None], labels)
-    assert found.intercept == pytest.approx(expected.intercept_[0], abs=5e-3)
-    assert found.slope == pytest.approx(expected.coef_[0, 0], abs=5e-3)
-    assert found.probabilities(outputs).mean() == pytest.approx((labels > 0).mean(), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +40,6 @@ def test_calibration_stays_finite_where_outputs_separate_the_labels() -> None:
     assert 0 < found.slope < 10
     with pytest.raises(ValueError, match="both labels"):
         fit_calibration(outputs, np.ones(4))
-
-
-def test_points_double_the_odds() -> None:
-    """Protects the meaning of points: 600 at 50 to one, and 20 more for twice as good odds."""
-    scale, calibration = ScoreScale(600.0, 50.0, 20.0), Calibration(0.3, 1.5)
-    for odds, points in ((50.0, 600.0), (100.0, 620.0), (25.0, 580.0)):
-        output = (-np.log(odds) - 0.3) / 1.5
-        assert score(np.array([output]), calibration, scale)[0] == pytest.approx(points)
 
 
 def looked_up(file: dict[str, Any], raw: Floats, prepared: Floats) -> Floats:

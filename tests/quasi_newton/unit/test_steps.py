@@ -23,7 +23,6 @@ MATRIX = np.ones((3, 2), "<i8").tobytes()
 @pytest.mark.parametrize(
     ("function", "content", "expected"),
     [
-        (background_tasks.encrypted, background_tasks.Encrypting(OWN, PLACE, THREE), {"encrypt": 1}),
         (background_tasks.encrypted, background_tasks.Encrypting(OWN, PLACE, THREE, KIND), {"encrypt": 1}),
         # Blinded for the peers, masked and blinded for the coordinator.
         (
@@ -43,8 +42,6 @@ MATRIX = np.ones((3, 2), "<i8").tobytes()
         ),
         (background_tasks.opened, background_tasks.Opening(b"", b"", THREE), {"decrypt": 1}),
         (background_tasks.blinded, background_tasks.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
-        (background_tasks.aligned, background_tasks.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
-        (background_tasks.matched, background_tasks.Aligning(bytes(32), b"s", [], 9), {"align": 1}),
     ],
 )
 def test_each_step_is_measured_once(
