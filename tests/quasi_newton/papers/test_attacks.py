@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from benchmarks.attacks import Attack, attacked_systems
 from benchmarks.quasi_newton.gradient_attacks import (
     Equations,
-    Federation,
-    fixed,
-    heard_of_all,
-    label_auc,
-    make,
-    own_model,
     solve,
 )
 from benchmarks.quasi_newton.lattice import reduced, signs_of_sums
-from streamfl.quasi_newton.encryption.fixed_point import kinds
-from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
-LEARNING = DescentSettings(batch=100, memory=24)
 PAGE = Path(__file__).parents[3] / "docs" / "quasi-newton-privacy.md"
 RATE = "names tried out a second"
 # By attack and protection: the least that is found without it, and the most with it. What nothing protects
@@ -77,29 +66,6 @@ LIMITS = {
 }
 
 
-@cache
-def federation() -> Federation:
-    """1,005 rows at first, so that 5 fill no batch of 100, and 1,300 at the end."""
-    return make()
-
-
-def attacked(traces: list[Trace]) -> float:
-    own = federation()
-    return label_auc(heard_of_all(traces, own, LEARNING), own.host, own.labels)
-
-
-def test_three_retrainings_tell_a_host_no_more_of_labels_than_one_epoch() -> None:
-    """Protects labels: least squares over every gradient the host received, with records that come and
-    batches that go."""
-    once = DescentSettings(batch=100, memory=24, epochs=1)
-    one_epoch = attacked(fixed(federation(), once, retrainings=0))
-    traces = fixed(federation(), LEARNING, retrainings=3)
-    assert [len(trace.batches) for trace in traces] == [10, 10, 10, 10]
-    assert sum(trace.epochs for trace in traces) > 10
-    assert attacked(traces) <= one_epoch + 0.02
-    assert own_model(federation()) < one_epoch < 0.82
-
-
 def test_the_attack_solves_what_can_be_solved() -> None:
     """Protects the attacks' figures: with as many equations as rows the remainder is found exactly."""
     random = np.random.default_rng(0)
@@ -132,30 +98,6 @@ def test_signs_are_found_where_the_sums_leave_no_choice() -> None:
     assert np.array_equal(found, signs)
     # Sums that no signs have.
     assert signs_of_sums(inputs, signs @ inputs + 1, tries=1) is None
-
-
-def test_sums_of_inner_products_tell_no_direction() -> None:
-    """Protects the model from a coordinator that sees masked gradients: columns that are turned give it the
-    same sums, to rounding.
-
-    So it knows lengths and angles, and not which column has which weight.
-    """
-    own, learning = federation(), DescentSettings(batch=200, memory=4, epochs=3, tolerance=0.0)
-    random = np.random.default_rng(0)
-    turn = np.linalg.qr(random.normal(size=(10, 10)))[0]
-    starts = [random.uniform(-0.05, 0.05, 11), random.uniform(-0.05, 0.05, 10)]
-    rows = partition(len(own.labels), 200, 0)
-    numbers = kinds(2, 200, 200, input_fraction_bits=16)
-    plain = train(
-        [Party(own.guest, starts[0]), Party(own.host, starts[1])], own.labels, learning, rows, numbers=numbers
-    )
-    parties = [Party(own.guest, starts[0]), Party(own.host @ turn, starts[1] @ turn)]
-    turned = train(parties, own.labels, learning, rows, numbers=numbers)
-    assert max(len(one) for one in plain.coefficients) > 5
-    for one, two in zip(plain.coefficients, turned.coefficients, strict=True):
-        np.testing.assert_allclose(one, two, rtol=0, atol=1e-3 * np.abs(one).max())
-    np.testing.assert_allclose(plain.losses, turned.losses, rtol=1e-4)
-    assert np.abs(plain.model[1] - turned.model[1]).max() > 0.1
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def test_hessian_product_is_the_change_of_the_gradient(given: tuple[Floats, Floa
     np.testing.assert_allclose(taylor.hessian_product(inputs, inputs @ step), after - before, rtol=1e-12)
 
 
-@pytest.mark.parametrize("parties", [1, 2, 3, 6])
+@pytest.mark.parametrize("parties", [1, 3])
 def test_loss_from_gradients_is_the_loss_for_any_number_of_hosts(
     given: tuple[Floats, Floats, Floats], parties: int
 ) -> None:
