@@ -27,7 +27,7 @@ import pytest
 from broker import Broker
 from command_line import make_topics
 from identities import Keys
-from quasi_newton.laws.closed_loop import start_of
+from quasi_newton.laws.closed_loop import without_roles
 from quasi_newton.makers import problem
 
 from streamfl.configuration.settings import load_settings
@@ -37,9 +37,6 @@ from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.roles import ROLES
-from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
-from streamfl.quasi_newton.rows.preprocessing import fit_preprocessing
-from streamfl.quasi_newton.tools.direct import Party, Trace, train
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
 pytestmark = pytest.mark.broker
@@ -216,16 +213,6 @@ def _federation(tmp_path: Path, broker: Broker) -> Iterator[Federation]:
     made.stop()
 
 
-def table() -> tuple[Any, Any]:
-    """Columns and labels -1 and +1 of a few customers: of credit_default where it is there, drawn ones
-    otherwise."""
-    folder = os.environ.get("STREAMFL_DATA")
-    if folder and (path := Path(folder) / "credit_default.npz").exists():
-        with np.load(path) as content:
-            return content["X"][:ENTITIES].astype(float), np.where(content["y"][:ENTITIES] > 0, 1.0, -1.0)
-    return problem(ENTITIES, 23)
-
-
 def write(bus: Bus, federation: Federation, inputs: Any, labels: Any) -> None:
     """What each party has of the entities; the first few are missing at one, the last few at the other."""
     known = {"bank": range(MISSING, ENTITIES), "shop": range(ENTITIES - MISSING)}
@@ -246,35 +233,13 @@ def write(bus: Bus, federation: Federation, inputs: Any, labels: Any) -> None:
     bus.write([Outgoing(f"{federation.name}-defaults", key, value) for key, value in outcomes])
 
 
-def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
-    """The same training by arithmetic alone, of the rows in the table that the parties have found in
-    common."""
-    guest = parties[0]
-    rows = [int(name) for name in guest.rows.batches]
-    assert [int(name) for name in parties[1].rows.batches] == rows
-    given = []
-    for party in parties:
-        raw = inputs[np.ix_(rows, list(COLUMNS[party.settings.own_party]))]
-        own, size = party.settings, guest.settings.learning.batch
-        fitted = fit_preprocessing(own.preprocessing.method, raw)
-        cut = cut_at_near_rows(
-            fitted, raw, own.kinds.inputs, size, own.learning.largest_leverage, intercept=own.is_guest
-        )
-        prepared = cut.apply(raw)
-        learnt, muted = party.rows.learnt()
-        assert np.array_equal(learnt[~muted], prepared[~muted])
-        given.append(Party(learnt, start_of(party), muted))
-    batches = np.arange(len(rows)).reshape(-1, guest.settings.learning.batch)
-    return train(given, labels[rows], guest.settings.learning.descent, batches, numbers=guest.settings.kinds)
-
-
 def test_who_is_killed_in_mid_iteration_goes_on_to_the_same_weights(federation: Federation) -> None:
     """Protects a training of hours from the death of any member: the encrypted result is that of the plain
     arithmetic, exactly.
 
     Each member is killed once, at another iteration.
     """
-    inputs, labels = table()
+    inputs, labels = problem(ENTITIES, 23)
     with closing(connect(federation.url, {})) as bus:
         write(bus, federation, inputs, labels)
         for member in MEMBERS:
@@ -297,7 +262,9 @@ def test_who_is_killed_in_mid_iteration_goes_on_to_the_same_weights(federation: 
         assert federation.stop() == [0] * 3
 
         parties = [federation.party(bus, member) for member in COLUMNS]
-        trace = direct(parties, inputs, labels)
+        rows = [int(name) for name in parties[0].rows.batches]
+        assert np.array_equal(parties[0].rows.signs, labels[rows])
+        trace = without_roles(parties)
         assert len(trace.visited) == ITERATIONS
         assert any(kept for _, kept in trace.pairs)
         for party, model in zip(parties, trace.model, strict=True):
