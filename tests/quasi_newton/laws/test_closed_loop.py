@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -102,3 +103,26 @@ def test_each_party_keeps_its_part_of_the_model() -> None:
         assert party.iterates.model is not None
         assert np.array_equal(model.weights, party.iterates.model)
         assert len(model.outputs(party.table.rows(names)[0])) == 200
+
+
+MOST_TURNS = 500
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_coordinator_may_hear_one_party_after_the_other(backwards: bool) -> None:
+    """Protects a training from standing still: an upload that was opened came before another party's rows,
+    which were refused."""
+    names = ["g", "h1", "h2", "c"]
+    loop = ClosedLoop({name: settings_of(name, 2, learning={"epochs": 1}) for name in names})
+    loop.write_table(220, 3, 2)
+    coordinator = loop.members["c"]
+    for _ in range(MOST_TURNS):
+        if any([loop.step(name) for name in names[:-1]]):  # noqa: C419
+            continue
+        coordinator.unread = deque(sorted(coordinator.unread, key=lambda one: one[0], reverse=backwards))
+        if not loop.step("c", most=1):
+            loop.now += 5.0
+        if all(loop.party(name).progress.phase == TRAINED for name in names[:-1]):
+            break
+    assert loop.rejections() == []
+    assert [loop.party(name).progress.phase for name in names[:-1]] == [TRAINED] * 3

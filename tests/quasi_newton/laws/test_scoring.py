@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import (
     COMMON,
     MISSING,
+    PREDICTIONS,
     ROWS,
     expected_outputs,
     new_version,
@@ -27,7 +29,8 @@ from quasi_newton.laws.scoring import (
 from quasi_newton.makers import platt
 from sklearn.metrics import log_loss, roc_auc_score
 
-from streamfl.quasi_newton.members.training_progress import OUTPUTS, TRAINED
+from streamfl.contract.role import Headers
+from streamfl.quasi_newton.members.training_progress import ALIGNING, OUTPUTS, TRAINED
 from streamfl.quasi_newton.scoring.guest import GuestScoring
 
 QUANTUM = 1 / 64
@@ -465,3 +468,70 @@ def test_a_question_about_many_waits_longer(monkeypatch: pytest.MonkeyPatch) -> 
             loop.now += 1.0
         loop.now += 1.0
     assert 2 * 70 < loop.now - asked_at < 3 * 200
+
+
+TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),)
+
+
+def test_the_guests_headers_come_through_a_restart() -> None:
+    """Protects a trace that would end where hosts are asked for their part, or where the guest is restarted
+    meanwhile.
+
+    A host's headers stay with the host. What is predicted again under a later model has none: no sample has
+    led to it."""
+    loop = scored(1, predictions={"format": "msgpack"})
+    assert all(headers == () for _, headers in loop.predicted)
+    known = len(loop.predicted)
+    for party, headers in (("g", (*TRACE, ("secret", b"x"))), ("h1", (("x-request-id", b"host"),))):
+        content = msgspec.json.encode({f"x{column}": 0.5 for column in range(3)})
+        loop.write(f"{party}-samples", "newcomer", content, headers)
+    loop.step("g")
+    loop.restart("g")
+    loop.settle()
+    assert loop.predicted[known:] == [(b"newcomer", TRACE)]
+    told = [msgspec.msgpack.decode(value) for _, topic, value in loop.committed if topic == PREDICTIONS]
+    assert told[-1]["entity"] == "newcomer"
+    assert 0 < told[-1]["probability"] < 1
+    new_version(loop, 2)
+    loop.settle()
+    again = [headers for key, headers in loop.predicted[known + 1 :] if key == b"newcomer"]
+    assert again
+    assert not any(again)
+    assert not any(key.startswith(b"headers/") for key in loop.members["g"].state)
+
+
+def is_in_a_round(loop: ClosedLoop) -> bool:
+    return loop.party("g").progress.phase == OUTPUTS and loop.party("g").progress.round > 2
+
+
+@pytest.mark.parametrize("reached", [lambda loop: loop.party("g").progress.phase == ALIGNING, is_in_a_round])
+def test_a_host_that_is_away_is_named(reached: Callable[[ClosedLoop], bool]) -> None:
+    """Protects operators: for an hour, the default patience, a guest whose host was away in the middle of a
+    training was "ok", and for ever while its own records came."""
+    loop = scoring_federation(2)
+    loop.until(lambda: reached(loop), ("c", "g", "h2", "h1"), 1 if reached is is_in_a_round else 1000)
+    there = ("c", "g", "h2")
+    for number in range(40):
+        write_entity(loop, f"live {number}", {"g": [0.1, 0.2, 0.3]})
+        for name in there * 5:
+            loop.step(name)
+        loop.now += 5.0
+    guest, coordinator = loop.members["g"].role, loop.members["c"].role
+    assert str(guest.backlog).startswith("waits for h1 since ")
+    assert "h1" in str(coordinator.backlog)
+    assert "h2" not in str(guest.backlog)
+    assert (guest.trouble, coordinator.trouble) == (None, None)
+    loop.settle()
+    assert [str(loop.members[name].role.backlog) for name in ("g", "c")] == ["None", "None"]
+
+
+def test_users_records_are_no_answer() -> None:
+    """Protects readiness: a guest that gets its own records is not ready, too, once its patience is over."""
+    loop = scoring_federation(1, alignment={"patience_seconds": 100})
+    loop.until(lambda: is_in_a_round(loop), ("c", "g", "h1"), 1)
+    for number in range(40):
+        write_entity(loop, f"live {number}", {"g": [0.1, 0.2, 0.3]})
+        for name in ("c", "g", "c", "g"):
+            loop.step(name)
+        loop.now += 5.0
+    assert "an answer is due" in str(loop.members["g"].role.trouble)

@@ -3,6 +3,7 @@ asks for it."""
 
 from __future__ import annotations
 
+import gc
 import json
 
 import numpy as np
@@ -226,12 +227,15 @@ def test_data_that_cannot_be_learnt_from_is_told(line: Line) -> None:
     assert "the label y is 2 somewhere" in error
 
 
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 def test_who_lacks_the_extra_is_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects whoever does not encrypt: without phe and gmpy2 the command says here what to do."""
     monkeypatch.setattr(bignum, "gmpy2", None)
     code, _, error = line(precision="paillier")
     assert code == 2
     assert "pip install 'streamfl[paillier]'" in error
+    # The folder of its secrets, which the process's end would take away.
+    gc.collect()
 
 
 def test_who_is_held_out_is_not_learnt_from(line: Line) -> None:
