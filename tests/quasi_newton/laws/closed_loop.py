@@ -182,9 +182,12 @@ class ClosedLoop:
         self, reached: Callable[[], object], order: Sequence[str] = (), most: int = 1000, wait: float = 5.0
     ) -> None:
         """Members go on, in this order, until it is so."""
-        while not reached():
+        for _ in range(MOST_STEPS):
+            if reached():
+                return
             if not sum(self.step(name, most) for name in order or self.members):
                 self.now += wait
+        raise AssertionError("it never comes so far")
 
     def figures(self, name: str) -> dict[str, float]:
         """What a board has of a member."""

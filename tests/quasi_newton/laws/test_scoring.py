@@ -508,7 +508,7 @@ def is_in_a_round(loop: ClosedLoop) -> bool:
 def test_a_host_that_is_away_is_named(reached: Callable[[ClosedLoop], bool]) -> None:
     """Protects operators: for an hour, the default patience, a guest whose host was away in the middle of a
     training was "ok", and for ever while its own records came."""
-    loop = scoring_federation(2)
+    loop = scoring_federation(2, learning={"epochs": 4})
     loop.until(lambda: reached(loop), ("c", "g", "h2", "h1"), 1 if reached is is_in_a_round else 1000)
     there = ("c", "g", "h2")
     for number in range(40):
@@ -527,7 +527,7 @@ def test_a_host_that_is_away_is_named(reached: Callable[[ClosedLoop], bool]) -> 
 
 def test_users_records_are_no_answer() -> None:
     """Protects readiness: a guest that gets its own records is not ready, too, once its patience is over."""
-    loop = scoring_federation(1, alignment={"patience_seconds": 100})
+    loop = scoring_federation(1, learning={"epochs": 4}, alignment={"patience_seconds": 100})
     loop.until(lambda: is_in_a_round(loop), ("c", "g", "h1"), 1)
     for number in range(40):
         write_entity(loop, f"live {number}", {"g": [0.1, 0.2, 0.3]})

@@ -120,3 +120,9 @@ def test_primes_that_are_none_make_no_private_key(private: PaillierPrivateKey) -
     for one, two in ((p, q + 2), (p * q, 3), (p, p), (p, prime(256, 1)), (1, p * q)):
         with pytest.raises(ValueError, match="not two primes"):
             PaillierPrivateKey(one, two)
+
+
+def test_a_private_key_shows_nothing_of_itself(private: PaillierPrivateKey) -> None:
+    """Protects the secret from logs."""
+    assert str(private.p) not in repr(private)
+    assert f"{int(private.p):x}"[:16] not in repr(private)
