@@ -161,6 +161,21 @@ def readiness(
     return Readiness(parts, settings, progress, table, made()), table, progress, taken
 
 
+def test_entities_that_are_taken_do_not_count() -> None:
+    """Protects the schedule: learnt and held-out entities are no reason for a training, whatever comes of
+    them."""
+    _, table, _, taken = readiness()
+    taken |= {"a"}
+    column = np.ones(1).tobytes()
+    assert [table.put(name, 1.0, column, 1) for name in "abc"] == [False, True, True]
+    assert (table.complete, table.candidates(), len(table.with_columns())) == (2, ["b", "c"], 3)
+    taken |= {"c"}
+    table.recount()
+    assert (table.complete, table.candidates()) == (1, ["b"])
+    table.expire(2e6)
+    assert (table.complete, len(table)) == (0, 0)
+
+
 def test_after_a_failure_there_has_to_be_something_new() -> None:
     """Protects the members' time, and gives a way out: new entities that have settled, or that came before
     the schedule's time."""
