@@ -7,17 +7,11 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.attacks import Attack, attacked_systems
-from benchmarks.quasi_newton.gradient_attacks import (
-    Equations,
-    solve,
-)
-from benchmarks.quasi_newton.lattice import reduced, signs_of_sums
 
 PAGE = Path(__file__).parents[3] / "docs" / "quasi-newton-privacy.md"
 RATE = "names tried out a second"
@@ -64,40 +58,6 @@ LIMITS = {
     # It is told of on the page as what does not help.
     ("points of 50 known customers, 10 columns", "points rounded to 1/64"): (0.999, 1.0),
 }
-
-
-def test_the_attack_solves_what_can_be_solved() -> None:
-    """Protects the attacks' figures: with as many equations as rows the remainder is found exactly."""
-    random = np.random.default_rng(0)
-    inputs, hidden = random.normal(size=(40, 5)), random.normal(size=40)
-    rows = [random.choice(40, 20, replace=False) for _ in range(30)]
-    found = solve(Equations(rows, [inputs[batch].T @ hidden[batch] for batch in rows]), inputs, 1e-9)
-    np.testing.assert_allclose(found, hidden, atol=1e-5)
-
-
-def test_a_reduced_basis_is_of_the_same_lattice_and_short() -> None:
-    """Protects the lattice attack's figures: an attack that fails because the reduction is broken would show
-    nothing."""
-    random = np.random.default_rng(1)
-    basis = np.hstack([np.eye(12), random.integers(-(2**20), 2**20, (12, 1))])
-    found = reduced(basis)
-    # Whole combinations of the old ones, and back: a determinant of 1 or -1.
-    combinations = found[:, :12]
-    assert np.array_equal(combinations @ basis, found)
-    assert abs(round(np.linalg.det(combinations))) == 1
-    assert np.linalg.norm(found, axis=1).max() < 40
-    assert np.linalg.norm(basis, axis=1).max() > 2**18
-
-
-def test_signs_are_found_where_the_sums_leave_no_choice() -> None:
-    """Protects the same: exact sums of 30 rows over 10 columns have one solution."""
-    random = np.random.default_rng(2)
-    inputs, signs = random.integers(-500, 500, (30, 10)).astype(float), random.choice((-1.0, 1.0), 30)
-    found = signs_of_sums(inputs, signs @ inputs)
-    assert found is not None
-    assert np.array_equal(found, signs)
-    # Sums that no signs have.
-    assert signs_of_sums(inputs, signs @ inputs + 1, tries=1) is None
 
 
 @pytest.fixture(scope="module")

@@ -13,19 +13,6 @@ from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 PLACE = RandomnessContext("federation", "run", "host", 1, "inner-products")
 
 
-def test_a_vector_crosses_the_wire_and_its_size_tells_nothing(private: PaillierPrivateKey) -> None:
-    """Protects magnitudes: nothing around a ciphertext depends on the value inside."""
-    encryptor = Encryptor(private.public, bytes(range(32)))
-    sizes = set()
-    for numbers in ([0, 0, 0], [1, -1, 2**300], [-(2**300), 7, 2**24]):
-        ciphertexts = encryptor.encrypt(numbers, PLACE)
-        content = encode_ciphertexts(private.public, ciphertexts)
-        sizes.add(len(content))
-        assert decode_ciphertexts(private.public, content, 3) == ciphertexts
-    assert sizes == {3 * 128}
-    assert decode_ciphertexts(private.public, b"", 0) == []
-
-
 def test_what_no_member_can_have_encrypted_is_refused(private: PaillierPrivateKey) -> None:
     """Protects the products and the decryption: zero, one, multiples of a factor, bare plaintexts, numbers
     beyond the group."""

@@ -29,16 +29,6 @@ def test_the_other_end_opens_it() -> None:
     assert len(envelope) == len(b"payload") + OVERHEAD
 
 
-def test_an_identical_redo_is_identical_bytes_and_another_payload_is_not() -> None:
-    """Protects the laws of a redo: nobody can tell that a process crashed, and no keystream hides two
-    payloads."""
-    link = EncryptedLink(SECRET, "credit")
-    assert link.seal(bytes(64), TOPIC, PLACE) == EncryptedLink(SECRET, "credit").seal(bytes(64), TOPIC, PLACE)
-    one, two = link.seal(bytes(64), TOPIC, PLACE), link.seal(bytes(63) + b"\x01", TOPIC, PLACE)
-    assert bytes(a ^ b for a, b in zip(one, two, strict=True))[16:] != bytes(63) + b"\x01"
-    assert one[:16] != two[:16]
-
-
 def test_an_envelope_fits_one_place_only() -> None:
     """Protects against replay: into another round, another direction, another federation, by another
     secret."""

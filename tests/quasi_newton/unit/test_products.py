@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import phe
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,23 +140,6 @@ def test_what_is_no_matrix_for_these_rows_is_refused(private: PaillierPrivateKey
         transposed_product(private.public, [3, 5], np.array([[2**61 + 1], [0]]))
     with pytest.raises(ValueError, match="beyond"):
         transposed_product(private.public, [3, 5], np.array([[-(2**63)], [0]]))
-
-
-def test_sums_are_sums(private: PaillierPrivateKey, encryptor: Encryptor) -> None:
-    """Protects the residuals: with several hosts, with numbers of any sign, as phe has them."""
-    one, two, three = [5, -7, 2**100], [-5, -8, 2**101], [1, 2, -(2**102)]
-    first, second = encryptor.encrypt(one, PLACE), encryptor.encrypt(two, PLACE)
-    assert signed(private, add(private.public, first, second, encryptor.encrypt(three, PLACE))) == [
-        1,
-        -13,
-        -(2**100),
-    ]
-    assert signed(private, add_plain(private.public, first, [-6, 0, 2**200])) == [-1, -7, 2**100 + 2**200]
-    theirs = phe.PaillierPublicKey(int(private.public.n))
-    ours = add_plain(private.public, first, [-6, 0, 9])
-    for ciphertext, number, sum_ in zip(first, [-6, 0, 9], ours, strict=True):
-        encrypted = phe.EncryptedNumber(theirs, int(ciphertext))
-        assert (encrypted + number).ciphertext(be_secure=False) == sum_
 
 
 def test_vectors_of_other_lengths_are_not_added(private: PaillierPrivateKey) -> None:
