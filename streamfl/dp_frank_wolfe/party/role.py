@@ -207,7 +207,7 @@ class PartyTask(PartsTask):
             self._take_of_server(message)
             self._refused = ""
         except PeerError as error:
-            if error.reason != "forged":
+            if error.reason != "forged" and self.ledger.trouble is None:
                 patience = self.settings.window.patience_seconds
                 self._refused_until = self._now + patience
                 self._refused = (

@@ -36,7 +36,7 @@ from streamfl.dp_frank_wolfe.privacy.ledger_state import (
 )
 from streamfl.dp_frank_wolfe.state import CHAIN, EXACT, LATEST, SPENT, TERMS, WHOLE
 from streamfl.encoding.changelog_checks import check_name, check_number
-from streamfl.privacy.anchor import LINK_BYTES, examine_link, note_link, remedy
+from streamfl.privacy.anchor import LINK_BYTES, RESTORE, examine_link, note_link, nothing_released
 from streamfl.privacy.summed_ledger import SummedLedger
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.roles.partitioned_role import Outbox
@@ -168,11 +168,12 @@ class PartyLedger:
         """Whether this federation's latest link of fits is ``link``. If not, the ledger is in trouble."""
         if self._own.link == link:
             return True
-        self._refused(
+        why = (
             f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link "
             f"{self._own.link} of this federation; if it was deleted to begin anew, use another "
             "federation.name at every member"
         )
+        self._refused(nothing_released(why))
         return False
 
     def release(
@@ -349,20 +350,22 @@ class PartyLedger:
 
     def _looked(self, lane: int, found: bytes) -> None:
         if not found.isdigit():
-            self._complain(found.decode())
+            self._tell(found.decode())
         elif lane == FITS:
             self._noted_fits = self.number() + int(found)
 
-    def _refused(self, why: str) -> None:
+    def _refused(self, told: str) -> None:
         self._outbox.counts.refused_releases += 1
-        self._complain(why)
+        self._tell(told)
 
     def _held_back(self) -> PeerError:
         return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
-    def _complain(self, why: str, what_to_do: str | None = None) -> None:
-        if self.trouble is None:
-            self.trouble = f"{why}. Nothing more is released: {what_to_do or remedy(why)}"
+    def _complain(self, why: str, what_to_do: str = RESTORE) -> None:
+        self._tell(nothing_released(why, what_to_do))
+
+    def _tell(self, told: str) -> None:
+        self.trouble = self.trouble or told
         self._outbox.notices.say("ledger", self.trouble)
 
 
