@@ -9,10 +9,11 @@ from streamfl.contract.refusals import NOTICES, Reason
 from streamfl.contract.role import ConfigurationError, OperatorNotice, PeerError, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.roles.notices import Notices
+from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.clock_guard import ClockGuard
 
-__all__ = ["PartsTask", "RememberedTask", "TaskRole"]
+__all__ = ["AwaitingRole", "PartsTask", "RememberedTask", "TaskRole"]
 
 
 class RememberedTask(Protocol):
@@ -101,3 +102,22 @@ class TaskRole(Generic[Task]):
             "on what it remembers of one, or a privacy promise does (docs/changing.md). Leave its records "
             "out from now on"
         )
+
+
+class AwaitingRole(TaskRole[Task]):
+    """A role with one deadline for the answers that all its tasks wait for. patience: seconds."""
+
+    def __init__(
+        self,
+        make: Callable[[int], Task],
+        whose: str,
+        patience: float,
+        declared: Mapping[str, Reason] = NOTICES,
+    ) -> None:
+        super().__init__(make, whose, declared)
+        self._reply_deadline = ReplyDeadline(patience)
+
+    def close(self, partition: int) -> None:
+        super().close(partition)
+        if not self._tasks:
+            self._reply_deadline.answered()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.blocks import Block
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionState, clip_rows
+from streamfl.dp_frank_wolfe.learning.selection import clip_rows
 from streamfl.dp_frank_wolfe.learning.sketch import Sketch
 from streamfl.dp_frank_wolfe.learning.weights import read_weights
 from streamfl.dp_frank_wolfe.messages import (
@@ -31,6 +31,7 @@ from streamfl.dp_frank_wolfe.messages import (
 from streamfl.dp_frank_wolfe.party.fit import BlockAnswer, FitState, PartyFit
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
+from streamfl.dp_frank_wolfe.party.selection import PartySelection, SelectionState
 from streamfl.dp_frank_wolfe.state import CENTRED, PARTY_FIT, PARTY_SELECTION, WINDOW_NUMBER
 from streamfl.encoding.wire import Count, decode_array
 from streamfl.state.changelog import ChangedParts

@@ -17,8 +17,7 @@ from streamfl.encoding.wire import VERSION
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.samples import Sample
 from streamfl.roles.first_learnt import first_awaited
-from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.roles.task_role import TaskRole
+from streamfl.roles.task_role import AwaitingRole
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.given import PartyGiven
 from streamfl.vafl.messages import (
@@ -48,7 +47,7 @@ NO_GRADIENT = (
 )
 
 
-class VaflParty(TaskRole[PartyPartition]):
+class VaflParty(AwaitingRole[PartyPartition]):
     """One party of a vertical federation. Its features never leave it.
 
     settings, given: the party's.
@@ -60,7 +59,7 @@ class VaflParty(TaskRole[PartyPartition]):
     more."""
 
     def __init__(self, settings: VaflSettings, given: PartyGiven) -> None:
-        super().__init__(self._new_task, "a party's state")
+        super().__init__(self._new_task, "a party's state", settings.alignment.patience_seconds)
         self.settings = settings
         self.given = given
         self.name = settings.required_party()
@@ -71,7 +70,6 @@ class VaflParty(TaskRole[PartyPartition]):
         self._requests = settings.alignment.requests
         self._carry = given.carry
         self._metrics = PartyMetrics()
-        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
 
     @property
     def wake_at(self) -> float | None:
@@ -115,11 +113,6 @@ class VaflParty(TaskRole[PartyPartition]):
 
     def _new_task(self, partition: int) -> PartyPartition:
         return PartyPartition(self.settings, self.given, partition, self._metrics.forgotten_entities)
-
-    def close(self, partition: int) -> None:
-        super().close(partition)
-        if not self._tasks:
-            self._reply_deadline.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
