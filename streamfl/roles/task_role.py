@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from streamfl.contract.refusals import NOTICES, Reason
-from streamfl.contract.role import ConfigurationError, OperatorNotice, PeerError, StateChange
+from streamfl.contract.role import BadRecord, ConfigurationError, OperatorNotice, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
@@ -23,7 +23,7 @@ class RememberedTask(Protocol):
         """Keys and values of what changed since the last call; None forgets the key."""
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Restore one changelog key. PeerError or ValueError for state that the task cannot have written."""
+        """Restore one changelog key. BadRecord or ValueError for state that the task cannot have written."""
 
 
 class PartsTask:
@@ -86,7 +86,7 @@ class TaskRole(Generic[Task]):
         try:
             self._tasks[change.partition].restore(change.key, change.value)
         except UNDECODABLE as error:
-            raise PeerError("malformed", f"{self._whose}: {error}") from None
+            raise BadRecord("malformed", f"{self._whose}: {error}") from None
 
     def changed_state(self) -> Iterable[StateChange]:
         for partition, task in self._tasks.items():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Headers, Measurement, PeerError
+from streamfl.contract.role import BadRecord, Headers, Measurement
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import (
@@ -206,7 +206,7 @@ class PartyTask(PartsTask):
         try:
             self._take_of_server(message)
             self._refused = ""
-        except PeerError as error:
+        except BadRecord as error:
             if error.reason != "forged" and self.ledger.trouble is None:
                 patience = self.settings.window.patience_seconds
                 self._refused_until = self._now + patience
@@ -218,9 +218,9 @@ class PartyTask(PartsTask):
 
     def _take_of_server(self, message: Message) -> None:
         if message.fingerprint != self.public.fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         if message.sender != SERVER_NAME:
-            raise PeerError("forged", f"{message.sender!r} speaks where the server is heard")
+            raise BadRecord("forged", f"{message.sender!r} speaks where the server is heard")
         heard = digest(message.kind.encode(), b"%d" % message.iteration, message.content)
         if message.kind == "manifest":
             self._take_manifest(message, heard)
@@ -229,7 +229,7 @@ class PartyTask(PartsTask):
         elif message.kind in self.answers.kinds:
             self._take_ask(message, heard)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is not a message from a server to this party")
+            raise BadRecord("malformed", f"{message.kind!r} is not a message from a server to this party")
 
     def _take_manifest(self, message: Message, heard: bytes) -> None:
         progress, window, rows = self.progress, message.window, self.settings.window.rows
@@ -242,11 +242,11 @@ class PartyTask(PartsTask):
             return
         names = rows_of(read_content(message.content, Manifest), rows, self.table.numbered)
         if unknown := sum(not self.table.was_announced(name) for name in names):
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"{unknown} entities of window {window} were not announced by this party"
             )
         if (refusal := self.ledger.refusal(names)) is not None:
-            raise PeerError("budget", f"entities of window {window} have no {refusal} left for a fit")
+            raise BadRecord("budget", f"entities of window {window} have no {refusal} left for a fit")
         frozen = window_of_estimator = self.table.window(names)
         means, weight = np.zeros(0, dtype=np.int64), 1
         if self.settings.learning.intercept:
@@ -276,7 +276,7 @@ class PartyTask(PartsTask):
             self._repeated(False, message.kind)
             return
         if message.window > progress.window:
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"{message.kind} of window {message.window}: window {progress.window} is the latest",
             )
@@ -308,7 +308,7 @@ class PartyTask(PartsTask):
             self._repeated(message.window == progress.window and heard != progress.heard, "model")
             return
         if message.window > progress.window:
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"a model of window {message.window}: window {progress.window} is the latest"
             )
         model = read_content(message.content, FittedModel)
@@ -330,9 +330,9 @@ class PartyTask(PartsTask):
         self.outbox.counts.models += 1
 
     def _repeated(self, differs: bool, kind: str) -> None:
-        """Counts a message that came again or too late. Raises PeerError if it differs from the first one."""
+        """Counts a message that came again or too late. Raises BadRecord if it differs from the first one."""
         if differs:
-            raise PeerError(
+            raise BadRecord(
                 "another_ask",
                 f"another {kind} than was heard at that place before: one release is all there is",
             )
@@ -383,7 +383,7 @@ class PartyWeights:
         if not content:
             return np.zeros(self._columns)
         if len(content) != 8 * self._columns:
-            raise PeerError("malformed", f"a model of {len(content)} bytes in state, not {8 * self._columns}")
+            raise BadRecord("malformed", f"a model of {len(content)} bytes in state, not {8 * self._columns}")
         return np.frombuffer(content, "<f8").astype(np.float64)
 
     def keep(self, version: int, weights: NDArray[np.float64]) -> None:
@@ -393,7 +393,7 @@ class PartyWeights:
 
 def _checked_name(name: str) -> str:
     if len(name.encode()) > LONGEST_ENTITY:
-        raise PeerError(
+        raise BadRecord(
             "malformed",
             f"an entity's name of {len(name.encode())} bytes: at most {LONGEST_ENTITY} are accepted",
         )

@@ -23,7 +23,7 @@ from itertools import chain
 
 import msgspec
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
@@ -159,7 +159,7 @@ class PartyLedger:
             self._remember_exact(self._exact)
 
     def check_follows(self, link: int) -> None:
-        """Raises PeerError if this federation's latest link of fits is not ``link``: the state beside it was
+        """Raises BadRecord if this federation's latest link of fits is not ``link``: the state beside it was
         rolled back."""
         if not self.follows(link):
             raise self._held_back()
@@ -190,7 +190,7 @@ class PartyLedger:
         """Adds a link, then calls ``then`` with its number and the chain's head. Releases nothing if the
         ledger is in trouble.
 
-        In the chain of fits it then raises PeerError for the message that led to the release. The dead
+        In the chain of fits it then raises BadRecord for the message that led to the release. The dead
         letters keep that message, so that it can be replayed once topic and file agree.
 
         window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
@@ -305,7 +305,7 @@ class PartyLedger:
 
     def _restore_chain(self, lane: int, found: ReleaseChain) -> None:
         if lane >= len(self._chains):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"a chain {lane} in the ledger, which has {len(self._chains)}, from 0"
             )
         self._chains[lane] = found
@@ -358,8 +358,8 @@ class PartyLedger:
         self._outbox.counts.refused_releases += 1
         self._tell(told)
 
-    def _held_back(self) -> PeerError:
-        return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
+    def _held_back(self) -> BadRecord:
+        return BadRecord("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
     def _complain(self, why: str, what_to_do: str = RESTORE) -> None:
         self._tell(nothing_released(why, what_to_do))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamfl.contract.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import BadRecord, Measurement, Received, Rejection, Send, StateChange
 from streamfl.fdskl import SYSTEM
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
@@ -155,7 +155,7 @@ class FdsklParty(AwaitingRole[PartyPartition]):
         for received in batch:
             try:
                 self._take(received, now)
-            except PeerError as error:
+            except BadRecord as error:
                 replies.append(Rejection(received, error))
             self._go_on(received.partition)
         if not batch:
@@ -232,7 +232,7 @@ class FdsklParty(AwaitingRole[PartyPartition]):
                 self._metrics.ignored_messages["turn_again"] += 1
             return
         if message.fingerprint != self._fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         task.sums.party_of(message.sender)
         if isinstance(message, Incarnation):
             task.take_incarnation(message, now)

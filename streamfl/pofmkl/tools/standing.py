@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.identity import SEAL_BYTES
 from streamfl.pofmkl.client.bandwidth import UpdateCost
 from streamfl.pofmkl.client.catch_up import LABELS_A_GRANT
@@ -159,7 +159,7 @@ def _versions(bus: Bus, topic: str, partitions: int) -> tuple[dict[int, int], fl
     for record in bus.peek(topic, range(partitions), LAST_RECORDS):
         try:
             message = decode_model_record(record)
-        except PeerError:
+        except BadRecord:
             continue
         if not isinstance(message, KernelParameters | PublishedSettings):
             marker = message.marker if isinstance(message, SignedVersion) else message

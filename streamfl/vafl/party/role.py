@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Headers, Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import BadRecord, Headers, Measurement, Received, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.samples import Sample
@@ -140,7 +140,7 @@ class VaflParty(AwaitingRole[PartyPartition]):
                 continue
             try:
                 self._check(received, message, next(checked))
-            except PeerError as error:
+            except BadRecord as error:
                 replies.append(Rejection(received, error))
             else:
                 replies += self._take_reply(task, message, now)
@@ -205,14 +205,14 @@ class VaflParty(AwaitingRole[PartyPartition]):
             self._queue(task, entity, features, headers, now)
 
     def _check(self, received: Received, reply: Reply, bounded: bool) -> None:
-        """PeerError for a wrong reply. bounded: whether its gradient is known to have the right shape and
+        """BadRecord for a wrong reply. bounded: whether its gradient is known to have the right shape and
         bounds."""
         if received.record.key != reply.entity.encode():
-            raise PeerError(
+            raise BadRecord(
                 "forged", f"reply for entity {reply.entity!r} under the key {received.record.key!r}"
             )
         if reply.fingerprint != self.fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         if reply.gradient and not bounded:
             bounded_array(reply.gradient, self.function.dtype, self.embedding_size, "gradient")
 
