@@ -9,7 +9,7 @@ import pytest
 from quasi_newton.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.quasi_newton.encryption.scheme import Plain
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.simulation.vertical.members import HEAD
@@ -82,7 +82,7 @@ def test_a_damaged_state_is_refused(name: str, keys: str) -> None:
     do."""
     for key in (*keys.encode().split(), b"entity/\xff"):
         role = PLAIN.member(name).role
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
 
 
@@ -91,5 +91,5 @@ def test_a_damaged_model_is_refused_before_figures_tell_of_it(name: str) -> None
     """Protects the operator from a traceback of the metrics: the first tick refuses what is no model."""
     role = PLAIN.member(name).role
     role.restore(StateChange("state", 0, b"trained/0", b"\x94\x01\xa1x\xc0\xc0\x01"))
-    with pytest.raises(PeerError, match="model"):
+    with pytest.raises(BadRecord, match="model"):
         role.receive([], NOW)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
 from streamfl.quasi_newton.rows.table import EntityTable
@@ -52,12 +52,12 @@ def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
     parts = ChangedParts()
     scores = Scores(parts, EntityTable(parts, 1, True, 1e9, 10, MemberCounts()), 2)
     parts.restore(b"score/a", msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
-    with pytest.raises((PeerError, msgspec.ValidationError)):
+    with pytest.raises((BadRecord, msgspec.ValidationError)):
         parts.restore(b"score/b", msgspec.msgpack.encode(stored))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         parts.restore(b"score/" + b"x" * 300, msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
     assert list(scores._scores) == ["a"]
     calibration = LatestCalibration(parts)
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         parts.restore(b"calibration", msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
     assert calibration.fitted is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PartyArithmetic
@@ -63,7 +63,7 @@ def test_it_scores_a_row_as_training_did(method: Method, rows: Floats) -> None:
 
 @pytest.mark.parametrize("method", ["rank", "quantile-bins", EVIDENCE])
 def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
-    """Protects the process that takes state back: PeerError, or another model of sound shape, whatever the
+    """Protects the process that takes state back: BadRecord, or another model of sound shape, whatever the
     bytes are."""
     content = model_of(rows, method, True).encode()
     random = np.random.default_rng(1)
@@ -75,7 +75,7 @@ def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
             spoilt[at] = random.integers(0, 256)
         try:
             found = TrainedModel.decode(bytes(spoilt))
-        except PeerError:
+        except BadRecord:
             refused += 1
             continue
         with np.errstate(all="ignore"):
@@ -83,7 +83,7 @@ def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
         assert len(found.weights) == len(found.preparation.kept) + found.intercept
     assert refused
     for end in range(0, len(content), 1 + len(content) // 50):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             TrainedModel.decode(content[:end])
 
 
@@ -122,7 +122,7 @@ def test_what_does_not_fit_together_is_refused(rows: Floats) -> None:
         with_preparation(9, [evidence[0] + bytes(8), *evidence[1:]], EVIDENCE),
         with_preparation(9, [b"\xff" * len(one) for one in evidence], EVIDENCE),
     ):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             TrainedModel.decode(wrong)
 
 
