@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
 import numpy as np
-import pytest
 from clock import Clock
 from pofmkl.makers import new_client
 
@@ -452,8 +451,7 @@ def squared_error(predictions: Sequence[Prediction]) -> float:
     return float(np.mean([(one.prediction - (one.label or 0.0)) ** 2 for one in predictions]))
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["server first", "server second"])
-def test_history_costs_no_accuracy(late: bool) -> None:
+def test_history_costs_no_accuracy() -> None:
     """Protects the promise of `simulate`: history in a topic is learnt about as well as the same records when
     they come live."""
     live = Plant()
@@ -466,15 +464,10 @@ def test_history_costs_no_accuracy(late: bool) -> None:
     behind = Plant()
     for number in range(60):
         behind.write(range(number, number + 1))
-    if late:
-        behind.start("pofmkl-client")
-        behind.go(30)
-        assert len(behind.predictions) == 8, "one of each client, while nobody has answered"
-        behind.start("pofmkl-server")
-    else:
-        behind.start("pofmkl-server")
-        behind.go(4)
-        behind.start("pofmkl-client")
+    behind.start("pofmkl-client")
+    behind.go(30)
+    assert len(behind.predictions) == 8, "one of each client, while nobody has answered"
+    behind.start("pofmkl-server")
     behind.go(400)
     assert len(live.predictions) == len(behind.predictions) == 480
     by_version = Counter(one.model_version for one in behind.predictions)
@@ -489,30 +482,6 @@ def test_history_costs_no_accuracy(late: bool) -> None:
     assert squared_error(at_once.predictions) > 1.5 * squared_error(behind.predictions), (
         "the data does not tell them apart"
     )
-
-
-@pytest.mark.long
-def test_restarts_in_the_middle_change_nothing() -> None:
-    """Protects a backlog from a worker that is replaced every few steps: order, count and pace of each client
-    stay."""
-    plant = Plant()
-    plant.write(range(40))
-    plant.start("pofmkl-server")
-    plant.start("pofmkl-client")
-    for _ in range(60):
-        plant.go(3)
-        plant.workers.pop(1).close()
-        plant.start("pofmkl-client")
-    plant.go(200)
-    by_client: dict[str, list[Prediction]] = defaultdict(list)
-    for one in plant.predictions:
-        by_client[one.client].append(one)
-    assert {len(own) for own in by_client.values()} == {40}
-    for own in by_client.values():
-        versions = [cast(int, one.model_version) for one in own]
-        assert versions == sorted(versions)
-        granted = Counter(versions[:LABELS_A_GRANT])
-        assert max(granted.values()) == 1, "a restart granted labels anew"
 
 
 def test_a_federation_without_a_server_learns_all_the_same() -> None:

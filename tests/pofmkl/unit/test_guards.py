@@ -138,20 +138,6 @@ def test_a_tick_closes_a_round_that_has_waited() -> None:
     assert {figure.name: figure.value for figure in role.measure()}["model_version"] == 1
 
 
-def test_a_round_that_a_clock_ahead_opened_waits_no_longer() -> None:
-    """Protects a round from a clock that is set back: it would wait the hour that the clock was ahead for
-    whoever fell silent."""
-    role = server(lockstep=True)
-    role.receive([update("a", 1, 1.0, at=4600.0)], 1000.0)
-    role.receive([], 1000.0)
-    assert role.wake_at == 1030.0
-    restored = server(lockstep=True)
-    for change in role.changed_state():
-        restored.restore(change)
-    restored.receive([], 1030.0)
-    assert {figure.name: figure.value for figure in restored.measure()}["model_version"] == 1
-
-
 def test_a_model_that_diverges_can_be_taken_back() -> None:
     """Protects a server from ending at every start: with a rate far too large its parameters grew until they
     were infinite."""

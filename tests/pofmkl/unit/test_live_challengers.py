@@ -12,10 +12,7 @@ import pytest
 from river import linear_model, preprocessing
 from sklearn import metrics
 
-from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import ConfigurationError, Measurement, Received, Record, Send
-from streamfl.learning.challengers import Challenger, challenger
-from streamfl.pofmkl.client import live_challengers
+from streamfl.contract.role import Measurement, Received, Record, Send
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
@@ -82,8 +79,7 @@ def figures(measurements: Iterable[Measurement]) -> dict[tuple[str, str], float]
     return {(item.name, item.labels[0][1]): item.value for item in measurements if item.labels}
 
 
-@pytest.mark.parametrize("preset", ["default", "paper"])
-@pytest.mark.parametrize("loss", ["square", "logistic"])
+@pytest.mark.parametrize(("preset", "loss"), [("default", "square"), ("paper", "logistic")])
 def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
     """Protects the comparison that Grafana shows: one model a client, each asked before it is told,
     unlabelled samples left out."""
@@ -136,8 +132,7 @@ def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
         assert ("challenger_auc", "linear") not in measured
 
 
-@pytest.mark.parametrize("preset", ["default", "paper"])
-@pytest.mark.parametrize("loss", ["square", "logistic"])
+@pytest.mark.parametrize(("preset", "loss"), [("default", "logistic"), ("paper", "square")])
 def test_nothing_else_depends_on_challengers(preset: str, loss: str) -> None:
     """Protects the federation from being another one when somebody looks at it: replies, state and figures
     are equal to the bit."""
@@ -152,12 +147,6 @@ def test_nothing_else_depends_on_challengers(preset: str, loss: str) -> None:
         assert list(with_them.changed_state()) == list(without.changed_state())
     others = [item for item in with_them.measure() if not item.name.startswith("challenger_")]
     assert others == list(without.measure())
-
-
-def test_without_a_list_there_are_none() -> None:
-    """Protects the hot path: where no challenger is asked for, nothing is held that could take time or
-    memory."""
-    assert role().challengers is None
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
@@ -180,46 +169,6 @@ def test_probabilities_are_judged_as_such(preset: str) -> None:
     assert measured["rmse_windowed"] == pytest.approx(
         metrics.root_mean_squared_error(labels, predictions), rel=1e-6
     )
-
-
-class Failing:
-    """A challenger that breaks at the third label of its client."""
-
-    def __init__(self, how: str) -> None:
-        self._how, self._labels = how, 0
-
-    def predict(self, inputs: dict[int, float]) -> float:
-        if self._how == "predict" and self._labels == 2:
-            raise KeyError("gone")
-        return float("nan") if self._how == "nan" and self._labels == 2 else 0.25
-
-    def learn(self, inputs: dict[int, float], label: float) -> None:
-        self._labels += 1
-        if self._how == "learn" and self._labels == 3:
-            raise ZeroDivisionError("gone")
-
-
-@pytest.mark.parametrize("how", ["predict", "learn", "nan"])
-def test_a_failing_challenger_is_switched_off_for_its_client(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Protects the worker, and the other challengers, from another library's mistakes; the figures stay those
-    of two labels."""
-
-    def chosen(name: str, loss: Any) -> Challenger:
-        return Failing(how) if name == "knn" else challenger(name, loss)
-
-    monkeypatch.setattr(live_challengers, "challenger", chosen)
-    found = role(["knn", "running-mean"])
-    a = [Sample("a", str(number), (0.0, 0.0), 0.75) for number in range(6)]
-    b = [Sample("b", str(number), (0.0, 0.0), 0.75) for number in range(2)]
-    replies = found.receive(arrived(a + b), 1.0)
-    assert sum(reply.channel == "predictions" for reply in replies) == 8  # type: ignore[union-attr]
-    measured = figures(found.measure())
-    assert measured["challenger_failures", "knn"] == 1
-    assert measured["challenger_labels", "knn"] == 4
-    assert measured["challenger_rmse", "knn"] == pytest.approx(0.5)
-    assert measured["challenger_labels", "running-mean"] == 8
 
 
 def test_a_moved_partition_takes_its_challengers_along() -> None:
@@ -312,18 +261,3 @@ def test_a_simulation_shows_its_challengers() -> None:
     assert outcome.summary()["challengers"]["last-label"] == pytest.approx({"rmse": rmse, "mae": mae})
     shown = {row[0]: row[1:] for row in report(outcome, "a run", "points", 20).rows}
     assert shown["last-label: the client's last label"] == (f"{rmse:.4f}", f"{mae:.4f}", "nothing")
-
-
-@pytest.mark.parametrize("models", [["lasso"], ["knn", "knn"]])
-def test_names_are_checked_before_anything_runs(models: list[str]) -> None:
-    """Protects from a worker that starts without what it was asked for: the message has the key and the known
-    names."""
-    sections = {
-        "federation": {"name": "f", "clients": 2},
-        "role": {"kind": "pofmkl-client"},
-        "challengers": {"models": models},
-    }
-    with pytest.raises(
-        ConfigurationError, match=r"challengers\.models.*any of running-mean, last-label, linear, knn"
-    ):
-        load_settings(None, PofmklSettings, sections)

@@ -157,17 +157,7 @@ def test_who_goes_on_alone_is_counted_and_logged_once() -> None:
     assert figure(made, "patience_spent") == 2
 
 
-def test_labels_without_bytes_are_counted() -> None:
-    """Protects who has a byte budget: what is learnt alone for want of bytes is seen, label by label."""
-    made = role(bytes_per_second=200.0)
-    made.receive(readings("a", range(50)), 1.0)
-    made.receive([model(1)], 1.0)
-    sent = figure(made, "updates")
-    assert 1 <= sent < 5
-    assert figure(made, "skipped_updates") == figure(made, "labels") - sent == 50 - sent
-
-
-@pytest.mark.parametrize(("most", "count"), [(1, 20), (3, 7), (3, 25), (16, 24), (16, 25), (16, 400)])
+@pytest.mark.parametrize(("most", "count"), [(1, 20), (3, 7), (16, 25)])
 def test_the_updates_of_a_backlog_are_those_that_a_client_sends(most: int, count: int) -> None:
     """Protects the sentence of `check` from another ramp than the client's, whose steps are added up over a
     version."""
