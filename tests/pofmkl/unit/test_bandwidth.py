@@ -14,7 +14,7 @@ from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array, encoded_size
 from streamfl.identity import SEAL_BYTES
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client.bandwidth import TokenBucket, UpdateCost
+from streamfl.pofmkl.client.bandwidth import UpdateCost
 from streamfl.pofmkl.client.role import StepTrace
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.messages import AWAITED, UPDATE, KernelParameters, ShardVersion, Update
@@ -237,21 +237,6 @@ def test_the_most_kernels_are_found(budget: float, shards: int, notify_all: bool
     cost = UpdateCost(NAME, ROW_BYTES, shards, notify_all)
     fitting = [count for count in range(1, 52) if cost.bytes_for(count) <= budget]
     assert cost.kernels_within(budget, 51) == max(fitting, default=0)
-
-
-@given(st.lists(st.tuples(st.floats(-0.5, 3.0), st.floats(0.0, 300.0)), max_size=40))
-def test_a_clock_that_steps_back_fills_nothing_twice(steps: list[tuple[float, float]]) -> None:
-    """Protects the bucket itself: over any clock, no more than its depth and the rate of the seconds that
-    truly passed."""
-    bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
-    now = latest = taken = 0.0
-    for seconds, amount in steps:
-        now += seconds
-        latest = max(latest, now)
-        if bucket.take(amount, now):
-            taken += amount
-        assert bucket.tokens >= 0
-        assert taken <= 200.0 + 100.0 * latest + 1e-6
 
 
 SETTINGS = st.sampled_from([None, None, None, 0.0, 3600.0, -3600.0])

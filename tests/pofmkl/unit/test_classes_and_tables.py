@@ -110,7 +110,7 @@ def test_tables_of_each_library_are_learnt_alike(estimator: Any) -> None:
         else np.where(numbers > 0.5, "high", np.where(numbers < -0.5, "low", "middle"))
     )
     tables: list[tuple[Any, Any, type]] = [
-        (pd.DataFrame(inputs, columns=["0", "1"]), pd.Series(labels, name="t"), pd.Series),
+        (pd.DataFrame(inputs, range(500, 560), ["0", "1"]), pd.Series(labels, name="t"), pd.Series),
         (pl.DataFrame(inputs, schema=["0", "1"]), pl.Series("t", labels), pl.Series),
         (inputs, labels, np.ndarray),
         (inputs, labels.tolist(), np.ndarray),
@@ -125,6 +125,8 @@ def test_tables_of_each_library_are_learnt_alike(estimator: Any) -> None:
         predicted = many.predict_many(table)
         assert isinstance(predicted, kind)
         assert [*predicted] == expected
+        if isinstance(table, pd.DataFrame):
+            assert predicted.index.equals(table.index)
         if kind is np.ndarray:
             # Their columns are 0 and 1.
             assert many.predict_one(dict(enumerate(inputs[0].tolist()))) == expected[0]

@@ -252,7 +252,7 @@ def test_a_client_whose_predictions_are_useless_is_not_ready() -> None:
     assert role.trouble is None
 
 
-@pytest.mark.parametrize("forged", [0, 4, 5, 6, 7, 10**6])
+@pytest.mark.parametrize("forged", [4, 6, 10**6])
 def test_no_forged_version_stops_a_federation_in_lockstep(forged: int) -> None:
     """Protects rounds: whatever version one record of the model names, lower, next or far ahead, they go on,
     and all is learnt."""
@@ -362,8 +362,7 @@ def updates(replies: Sequence[Send | Rejection], at: float) -> list[Received]:
     ]
 
 
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("ticks", [False, True])
+@pytest.mark.parametrize(("ticks", "restart"), [(True, False), (False, True)])
 def test_a_client_is_heard_again_once_its_clock_was_set_right(ticks: bool, restart: bool) -> None:
     """Protects a client whose clock was two days ahead: its updates were refused for ever. Nothing is counted
     twice."""

@@ -14,9 +14,7 @@ from command_line import run_command
 from streamfl.contract.role import ConfigurationError
 from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.pofmkl.config import DriftSection, ExpertsSection, PofmklSettings
-from streamfl.pofmkl.tools.alone import alone
 from streamfl.pofmkl.tools.comparison import Problem, compare, method_names, settings_of
-from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.tools.federation import simulate
 
 SAMPLES, CLIENTS = 30, 3
@@ -111,17 +109,6 @@ def test_what_is_sent_fits_the_other_dictionary() -> None:
     assert (found.uplink.kernels_per_upload, found.federation.shards, found.kernel_count) == (24, 24, 24)
 
 
-def test_learning_alone_sends_nothing_and_hears_nobody() -> None:
-    """Protects the yardstick 'local': a client's predictions must not depend on the other clients'
-    samples."""
-    given = problem()
-    (together,) = compare(given, ["local"])
-    alone = Problem(given.settings, given.inputs[:, :1], given.labels[:, :1])
-    (first,) = compare(alone, ["local"])
-    np.testing.assert_array_equal(together.predictions[:, 0], first.predictions[:, 0])
-    assert together.uplink_bytes == 0
-
-
 @pytest.mark.parametrize("name", challenger_names())
 def test_challengers_stay_between_the_labels_that_they_have_seen(name: str) -> None:
     """Protects the comparison from a linear model's first steps, which are off by orders of magnitude."""
@@ -179,19 +166,6 @@ def test_a_late_challenger_is_told_each_sample_with_its_own_label(name: str) -> 
                 learner.learn(dict(enumerate(inputs[earlier, client])), labels[earlier, client])
             expected = learner.predict(dict(enumerate(inputs[number, client])))
             assert found.predictions[number, client] == pytest.approx(expected, abs=1e-12)
-
-
-def test_labels_at_once_are_a_delay_of_nothing() -> None:
-    """Protects the two tables from disagreeing where they meet: the default and its lone clients called with
-    a delay of 0."""
-    given = problem()
-    inputs, labels = given.scaled()
-    (default,), (local,) = compare(given, ["default"]), compare(given, ["local"])
-    names = given.client_names()
-    np.testing.assert_allclose(
-        default.predictions, federated(given.settings, inputs, labels, names, 0), atol=1e-9
-    )
-    np.testing.assert_array_equal(local.predictions, alone(given.settings, inputs, labels, 0))
 
 
 def test_methods_that_need_labels_at_once_say_so() -> None:

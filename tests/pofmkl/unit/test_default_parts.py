@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from streamfl.kernels import SQUARE
 from streamfl.learning.online_scaling import moments_with
-from streamfl.pofmkl.learning.default_learner import DefaultLearner
-from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.learning.mixture import ridge_step
 from streamfl.pofmkl.learning.neighbours import Projection, neighbour_predictions
-from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
-
-LARGEST_STATE = 65_536
 
 
 def test_moments_far_from_zero_equal_numpys() -> None:
@@ -78,50 +69,3 @@ def test_the_ridge_does_not_wind_up() -> None:
             assert eigenvalues.max() <= 0.1 + 1e-12
     assert np.abs(weights).max() < 10
     assert (weights @ deviations.T).item() == pytest.approx(1.0, abs=0.05)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("dimension", [520])
-def test_a_clients_state_is_below_64_kilobytes(dimension: int) -> None:
-    """Protects workers that host a hundred thousand clients: everything that grows by the client, and the
-    samples it remembers."""
-    learner = DefaultLearner(
-        features=ViewedFeatures(VIEWS, (0.35, 0.5, 0.7, 1.4, 2.8, 5.6), 4, dimension, seed=0),
-        loss=SQUARE,
-        seed=0,
-    )
-
-    def by_client() -> list[NDArray[Any]]:
-        owners = [learner, *(part for part in vars(learner).values() if hasattr(part, "__dict__"))]
-        arrays = [
-            array for owner in owners for array in vars(owner).values() if isinstance(array, np.ndarray)
-        ]
-        return [array for array in arrays if array.ndim and len(array) >= 400]
-
-    assert not by_client()
-    rows = [learner.borrow() for _ in range(400)]
-    assert sum(array.nbytes / len(array) for array in by_client()) <= LARGEST_STATE
-    assert len(by_client()) >= 2
-    kept: dict[bytes, int] = {}
-    rng = np.random.default_rng(0)
-    theta = np.zeros((learner.kernels, learner.row_length), np.float32)
-    for _ in range(11):
-        samples = batch(rows[0], rng.standard_normal((100, dimension)), rng.random(100))
-        learner.predict_and_learn(samples, theta, np.zeros(learner.kernels))
-        kept.update((key, len(value)) for key, value in learner.parts(rows[0]))
-    ring = sum(size for key, size in kept.items() if key[:1] == b"k")
-    snapshot = kept[b"s"]
-    assert 10_000 < ring + snapshot <= LARGEST_STATE
-
-
-def batch(row: int, inputs: NDArray[np.float64], labels: NDArray[np.float64]) -> Batch:
-    """Samples of one client; a label that is no number is none."""
-    labelled = np.isfinite(labels)
-    return Batch(
-        rows=np.array([row]),
-        starts=np.array([0]),
-        counts=np.array([len(labels)]),
-        inputs=inputs,
-        labels=np.where(labelled, labels, 0.0),
-        labelled=labelled,
-    )

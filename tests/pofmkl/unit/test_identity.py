@@ -393,23 +393,6 @@ def test_no_signed_version_of_a_stranger_is_more_than_refused(
     assert table.versions == (0,)
 
 
-def test_kernels_of_a_stranger_are_passed_over(tmp_path: Path) -> None:
-    """Protects learning under attack: what a stranger writes between its records stops no client from taking
-    a version."""
-    plant = Plant(tmp_path)
-    (tmp_path / "plain").mkdir()
-    plain = Plant(tmp_path / "plain", signed=False)
-    for _ in range(4):
-        plant.bus.write(
-            model_attacks(plant)["kernels under a true version"] if plant.records("model") else []
-        )
-        for one in (plant, plain):
-            one.learn(1)
-    assert plant["a"].role.trouble is None
-    np.testing.assert_array_equal(plant.parameters("a"), plain.parameters("a"))
-    assert figure(plant["a"], "unsigned_parameters") == 3
-
-
 def test_an_older_version_is_not_taken_again(tmp_path: Path) -> None:
     """Protects the model from going back: an old version with a good signature is refused as a replay."""
     plant = Plant(tmp_path)

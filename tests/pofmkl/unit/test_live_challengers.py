@@ -149,11 +149,10 @@ def test_nothing_else_depends_on_challengers(preset: str, loss: str) -> None:
     assert others == list(without.measure())
 
 
-@pytest.mark.parametrize("preset", ["default", "paper"])
-def test_probabilities_are_judged_as_such(preset: str) -> None:
+def test_probabilities_are_judged_as_such() -> None:
     """Protects who classifies from judging by squared error alone; the figures are of the predictions as
     published."""
-    found, samples = role(loss="logistic", preset=preset), stream(40, "logistic")
+    found, samples = role(loss="logistic"), stream(40, "logistic")
     replies = found.receive(arrived(samples), 1.0)
     made = [
         msgspec.json.decode(one.value)
@@ -185,15 +184,14 @@ def test_a_moved_partition_takes_its_challengers_along() -> None:
     assert measured["challenger_labels", "last-label"] == 4
 
 
-@pytest.mark.parametrize("preset", ["default", "paper"])
-def test_errors_are_in_the_labels_own_unit(preset: str) -> None:
+def test_errors_are_in_the_labels_own_unit() -> None:
     """Protects who reads an error from taking it for degrees where it is a share of label_range: the
     published numbers decide.
 
     Labels from 20 to 60 are 0 to 1 within. Counters of squares and their roots are as the predictions topic
     has them, of the federation and of a challenger.
     """
-    found = role(["last-label"], preset=preset, label_range=(20.0, 60.0))
+    found = role(["last-label"], label_range=(20.0, 60.0))
     samples = stream(20)
     replies = found.receive(arrived(samples), 1.0)
     made = [

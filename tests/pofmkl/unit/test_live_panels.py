@@ -21,7 +21,7 @@ import pytest
 from broker import free_ports
 from command_line import make_topics
 from live.lines import Figures, wrong_lines
-from pofmkl.live_truth import EMPTY, CalmPlant, squared_errors, truths
+from pofmkl.live_truth import EMPTY, CalmPlant, truths
 from prometheus import Prometheus, running_prometheus
 
 import streamfl
@@ -269,63 +269,12 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, P
             plant.close()
 
 
-def test_errors_and_regret_are_those_of_the_topics(watched: tuple[Plant, Prometheus, float]) -> None:
-    """Protects whoever reads the board after a restart: error and regret are the topics', whoever was
-    killed."""
-    plant, prometheus, _ = watched
-    # Prometheus extrapolates the two workers' sums by factors of their own.
-    at, begun = plant.before_kills
-    [(_, now)] = asked(prometheus, panel("RMSE, in the label's unit")["now"], begun, at)
-    # The line that is none came with the first readings.
-    errors = squared_errors(
-        plant.records("readings")[: FIRST * len(DEVICES)], plant.records(f"{NAME}.predictions")
-    )
-    assert now == pytest.approx((sum(error for _, error in errors) / len(errors)) ** 0.5, rel=0.05)
-    labelled = sum(
-        "lever" in json.loads(one.value) for one in plant.records("readings") if one.value is not None
-    )
-    assert sum(client["labels"] for client in plant.at_rest.clients) == labelled - plant.refused
-
-
-def test_refused_records_are_seen_from_the_first_on(watched: tuple[Plant, Prometheus, float]) -> None:
-    """Protects the alert on dead letters: each refused line is a growth, the first one too."""
-    plant, prometheus, seconds = watched
-    grown = (
-        f'sum by (reason) (increase(streamfl_dead_letters_total{{federation="plant"}}[{int(seconds)}s])) > '
-        "0.5"
-    )
-    [(labels, count)] = prometheus.ask(grown)
-    assert labels["reason"] == "not_numeric"
-    # What a killed worker counted and nobody scraped is lost.
-    assert plant.refused - 1.1 < count < plant.refused + 0.7
-
-
 def test_partitions_of_a_dead_worker_have_a_lag(watched: tuple[Plant, Prometheus, float]) -> None:
     """Protects the alert on lag when it matters most: until another worker has them, a dead worker's
     partitions are told of."""
     plant, _, _ = watched
     told = {labels["partition"]: count for labels, count in plant.orphaned if labels["topic"] == "readings"}
     assert sorted(told) == [str(number) for number in range(PARTITIONS)]
-
-
-def test_tiles_are_what_is_so(watched: tuple[Plant, Prometheus, float]) -> None:
-    """Protects who looks at the first row alone: workers, restarts, refused records and lag are counted right
-    after kills."""
-    plant, prometheus, seconds = watched
-
-    def shown(board: Dashboard, title: str) -> dict[str, float]:
-        return {
-            legend: value
-            for legend, query in panel(title, board).items()
-            for _, value in asked(prometheus, query, seconds)
-        }
-
-    for board in (HEALTH, *DASHBOARDS):
-        assert shown(board, "Workers up") == {"up": 3, "of": 3}
-        assert shown(board, "Records refused")["refused"] == pytest.approx(plant.refused, abs=1)
-        assert shown(board, "Records waiting") == {"waiting": 0}
-    assert shown(HEALTH, "Restarts") == {"restarts": 3}
-    assert shown(HEALTH, "Workers not serving") == {"not serving": 0}
 
 
 def test_every_line_shows_the_truth(watched: tuple[Plant, Prometheus, float]) -> None:

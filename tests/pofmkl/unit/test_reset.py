@@ -210,16 +210,6 @@ def test_what_was_not_meant_is_refused(plant: Plant) -> None:
         plant.command("reset", plant.client, *arguments, code=2)
 
 
-def test_after_a_long_pause_the_state_knows_where_to_go_on(plant: Plant) -> None:
-    """Protects a group whose offsets the cluster forgot: nothing is read twice, for the state has its
-    position with it."""
-    plant.write()
-    plant.work()
-    plant.bus._groups["plant.pofmkl-client"].committed.clear()
-    plant.write(2)
-    assert len(plant.work()) == 6
-
-
 def test_late_labels_are_learnt_again_with_their_samples(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,3 +229,16 @@ print(river.drift.adwin.ADWIN is ADWIN, ADWIN.__name__ == type(detector._adwin).
 """
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert told.splitlines() == ["", "True True"]
+
+
+@pytest.mark.parametrize("dimension", [16, 520, 2000])
+def test_state_of_a_client_stays_within_64_kilobytes(dimension: int) -> None:
+    """Protects the bound that memory and changelogs are planned with, at the default's 24 kernels."""
+    features = ViewedFeatures(VIEWS, (0.35, 0.5, 0.7, 1.4, 2.8, 5.6), 2, dimension, seed=4, dtype=np.float32)
+    one = DefaultLearner(features=features, loss=SQUARE, seed=4, detector="adwin")
+    row = one.borrow()
+    known = one.snapshot(row)
+    assert (
+        sum(part.nbytes for part in (*known.moments.values(), *known.mixture.values(), known.kept)) <= 65_536
+    )
+    assert len(known.kept) >= (190 if dimension <= 520 else 16)
