@@ -60,7 +60,7 @@ def work(bus: Bus, *configurations: Path, done: Callable[[], bool]) -> None:
             worker.close()
 
 
-@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+@pytest.mark.parametrize("scheme", ["kafka"])
 def test_a_backfill_on_a_real_broker(
     scheme: str,
     broker: Broker,

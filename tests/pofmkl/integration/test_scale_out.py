@@ -21,7 +21,7 @@ from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.runtime.bus import Bus, Outgoing, Session, Step, Subscription, connect
 
 PARTITIONS, SHARDS = 4, 4
-ROWS = 2_000
+ROWS = 1_200
 SECONDS = 60.0
 
 

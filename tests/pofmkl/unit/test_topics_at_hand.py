@@ -31,6 +31,7 @@ from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.memory_log import PartitionLog
+from streamfl.runtime.worker import Worker
 from streamfl.terminal.console import print_list
 
 FEDERATION = """
@@ -86,11 +87,11 @@ class Plant:
     def lines(self, *arguments: object) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.said(*arguments, "--format", "json").splitlines()]
 
+    def worker(self, path: Path) -> Worker:
+        return build_worker(read_configuration(path).settings, self.bus)
+
     def work(self) -> None:
-        clients, server = (
-            build_worker(read_configuration(path).settings, self.bus) for path in (self.client, self.server)
-        )
-        with closing(clients), closing(server):
+        with closing(self.worker(self.client)) as clients, closing(self.worker(self.server)) as server:
             while clients.step(0.0) | server.step(0.0):
                 pass
 
@@ -279,6 +280,25 @@ def test_following_shows_what_is_there_and_what_comes(
     lines = out.splitlines()
     assert len(lines) == 3
     assert ["press-7" in line for line in lines] == [False, False, True]
+
+
+def test_a_forgotten_client_gives_its_place_free(plant: Plant) -> None:
+    """Protects the way out of full seats: a name that was a mistake is forgotten, and another one is let
+    in."""
+
+    def predicted(*names: str) -> set[str]:
+        """Those that were, once there is a sample of each of these names too."""
+        rows = [json.dumps({"device": name, "x": 0.5, "y": 0.2}) for name in names]
+        plant.said("write", plant.client, stdin="\n".join(rows))
+        plant.work()
+        return {one["client"] for one in plant.lines("read", plant.client)}
+
+    known = {"a", "b", "c", "typo"}
+    assert predicted(*known) == predicted("lathe") == known
+    forget = ("forget", plant.client, "--client", "typo", "--format", "json")
+    assert json.loads(plant.said(*forget))["client"] == "typo"
+    assert plant(*forget)[0] == 2
+    assert predicted("lathe") == {*known, "lathe"}
 
 
 def test_records_are_keyed_by_client(plant: Plant) -> None:
