@@ -26,29 +26,15 @@ SECONDS = 60.0
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, broker: Broker) -> str:
-    return f"{request.param}://{broker.address}"
-
-
-@pytest.fixture
-def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarray, str], Deployment]]:
+def deployment(tmp_path: Path, broker: Broker) -> Iterator[Deployment]:
     """Like the federation's, with a server of several shards and samples on several partitions."""
-    made: list[Deployment] = []
-
-    def make(inputs: np.ndarray, labels: np.ndarray, preset: str) -> Deployment:
-        deployment = Deployment(tmp_path, url, inputs, labels, preset)
-        made.append(deployment)
-        text = deployment.configuration.read_text()
-        deployment.configuration.write_text(
-            text.replace("[federation]\n", f"[federation]\nshards = {SHARDS}\n")
-        )
-        make_topics(deployment.configuration, PARTITIONS)
-        make_topics(deployment.configuration, kind="pofmkl-server")
-        return deployment
-
-    yield make
-    for deployment in made:
-        deployment.stop()
+    made = Deployment(tmp_path, f"kafka://{broker.address}", *stream(), "default")
+    text = made.configuration.read_text()
+    made.configuration.write_text(text.replace("[federation]\n", f"[federation]\nshards = {SHARDS}\n"))
+    make_topics(made.configuration, PARTITIONS)
+    make_topics(made.configuration, kind="pofmkl-server")
+    yield made
+    made.stop()
 
 
 def stream() -> tuple[np.ndarray, np.ndarray]:
@@ -89,14 +75,11 @@ def check_model(deployment: Deployment, bus: Bus) -> None:
     assert versions(bus, deployment.name) == wanted
 
 
-@pytest.mark.parametrize("url", ["kafka+librdkafka"], indirect=True)
-def test_clients_come_and_go_while_samples_flow(
-    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment],
-) -> None:
-    """Protects scale-out of clients: state moves with its partition, each sample is predicted once, as the
-    memory bus predicts."""
+def test_clients_and_servers_come_and_go_while_samples_flow(deployment: Deployment) -> None:
+    """Protects scale-out: state moves with its partition or shard, whether a process ends or is killed, each
+    sample is predicted once, and lockstep is exact, as the memory bus predicts."""
     inputs, labels = stream()
-    deployment = deploy(inputs, labels, "default")
+    victim = deployment.start("pofmkl-server")
     deployment.start("pofmkl-server")
     first = deployment.start("pofmkl-client")
     deployment.command("replay", "--data", str(deployment.data))
@@ -104,7 +87,8 @@ def test_clients_come_and_go_while_samples_flow(
         deployment.wait(bus, ROWS // 5)
         deployment.start("pofmkl-client")
         deployment.wait(bus, 2 * ROWS // 5)
-        deployment.start("pofmkl-client")
+        deployment.start("pofmkl-server")
+        victim.kill()
         deployment.wait(bus, 3 * ROWS // 5)
         first.send_signal(signal.SIGTERM)
         assert first.wait(60) == 0
@@ -113,33 +97,9 @@ def test_clients_come_and_go_while_samples_flow(
         found = deployment.wait(bus, ROWS)
         check_outcome(found, deployment, inputs, labels)
         check_model(deployment, bus)
-    # One line for the server, and one at least for each client that took part: the last may join its group
-    # after the last sample.
+    # The last to come may join its group after the last sample.
     deployment.wait_for_assignments(5)
     assert deployment.stop() == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("url", ["kafka"], indirect=True)
-def test_shards_move_between_servers_that_come_and_die(
-    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment],
-) -> None:
-    """Protects scale-out of the server: with its shards on processes that are killed and added, lockstep is
-    still exact."""
-    inputs, labels = stream()
-    deployment = deploy(inputs, labels, "paper")
-    victim = deployment.start("pofmkl-server")
-    deployment.start("pofmkl-server")
-    deployment.start("pofmkl-client")
-    deployment.command("replay", "--data", str(deployment.data))
-    with closing(deployment.bus()) as bus:
-        deployment.wait(bus, ROWS // 4)
-        deployment.start("pofmkl-server")
-        deployment.wait(bus, ROWS // 2)
-        victim.kill()
-        found = deployment.wait(bus, ROWS)
-        check_outcome(found, deployment, inputs, labels)
-        check_model(deployment, bus)
-    assert deployment.stop() == [0, 0, 0]
 
 
 class Member:

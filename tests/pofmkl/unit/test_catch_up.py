@@ -318,14 +318,6 @@ def test_a_model_that_was_found_is_no_sign_of_life() -> None:
     assert figure(restarted, "alone") == 0
 
 
-def test_a_clock_that_was_ahead_does_not_spend_or_stretch_the_patience() -> None:
-    """Protects the patience from a clock that is set right: it is counted from then on."""
-    made = role()
-    made.receive(readings("a", 8), 9_000.0)
-    made.receive([], 100.0)
-    assert made.wake_at == 100.0 + PATIENCE / 10
-
-
 def test_a_client_without_bytes_learns_on() -> None:
     """Protects speed under a byte budget: what cannot be sent is in no model, so that nothing is waited
     for."""

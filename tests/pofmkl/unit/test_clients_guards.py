@@ -182,20 +182,6 @@ def test_what_waits_for_a_label_is_forgotten_with_its_client() -> None:
     assert state.keys() == {SILENCE.prefix}, "of the partition, and of no client"
 
 
-def test_a_client_of_two_partitions_has_a_regret_in_each() -> None:
-    """Protects sums over clients: a name may have samples in several partitions, and each of them learns for
-    itself."""
-    role = client(learning={"preset": "paper", "staleness": "async"})
-    role.open(1)
-    for number, partition in ((1, 0), (2, 1), (3, 1)):
-        record = Record("samples", partition, number, b"a", b"", timestamp=1000.0)
-        role.receive(
-            [Received("samples", Sample("a", f"a-{number}", (0.1, 0.2), 0.25 * number), record)], 1000.0
-        )
-    assert role.regret().keys() == {(0, "a"), (1, "a")} == role.snapshot().keys()
-    assert sum(role.regret().values()) == pytest.approx(figure(role, "regret"))
-
-
 def test_predictions_stay_near_the_labels_whatever_the_model_says() -> None:
     """Protects who acts on predictions: beyond one label range outside of label_range nothing is published,
     and it is said."""

@@ -9,12 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, SQUARE
-from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
-from streamfl.pofmkl.tools.direct import federated
 
 Floats = NDArray[np.float64]
 Stream = tuple[Floats, Floats]
@@ -145,35 +143,3 @@ def test_hostile_input_gives_finite_predictions(
         assert np.isfinite(theta).all()
         learnt = np.isfinite(labels).sum()
         assert learner.sums([row])[0, :2].tolist() == [len(inputs), learnt]
-
-
-@pytest.mark.long
-def test_a_long_stream_with_a_drift_recovers() -> None:
-    """Protects deployments: after 800 samples all labels change their sign, and the error comes back near
-    what it was.
-
-    Near: the least squares at the server hardly forget, so that what the kernels say is halfway for long; the
-    ridge makes it good."""
-    rounds, drift, clients = 3_000, 800, 2
-    settings = PofmklSettings.model_validate(
-        {
-            "federation": {"name": "drift", "clients": clients},
-            "role": {"kind": "pofmkl-client"},
-            "learning": {"features_per_kernel": 10},
-            "kernels": {"views": ["standardised", "centred-lags"], "bandwidths": [1.4]},
-            "experts": {"local": ["running-mean", "last-label"]},
-        }
-    )
-    rng = np.random.default_rng(3)
-    inputs = rng.standard_normal((rounds, clients, 2))
-    labels = np.sin(inputs[..., 0]) + 0.1 * rng.standard_normal((rounds, clients))
-    labels[drift:] *= -1
-    predictions = federated(settings, inputs, labels, ["a", "b"])
-    assert np.isfinite(predictions).all()
-    errors = np.square(predictions - labels)
-    before = errors[drift - 500 : drift].mean()
-    drifting = errors[drift : drift + 50].mean()
-    after = errors[-1000:].mean()
-    assert before < 0.1 * labels.var()
-    assert drifting > 2 * before
-    assert after < 1.5 * before

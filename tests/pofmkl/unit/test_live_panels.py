@@ -94,9 +94,7 @@ class Plant:
         for kind, more in (("server", ""), ("client", SAMPLES)):
             text = CONFIGURATION.format(name=NAME, folder=folder, kind=f"pofmkl-{kind}") + more
             (folder / f"{kind}.toml").write_text(text)
-        self.written = self.refused = 0
-        # When all of the first readings were counted, and how many seconds Prometheus had watched by then.
-        self.before_kills = math.nan, math.nan
+        self.written = 0
         # What the panel of lag says while some partitions' worker is dead.
         self.orphaned: list[tuple[Any, float]] = []
         make_topics(folder / "client.toml", PARTITIONS)
@@ -150,7 +148,6 @@ class Plant:
                 readings.append(row)
         self.written += count
         lines = 3 if peculiar else 1
-        self.refused += lines
         none = {"device": "press-1", "id": "none", "t1": "hot", "t2": 0.0, "lever": 1.0}
         with streamfl.connect(f"sqlite://{self.folder}/plant.db") as bus:
             bus.write("readings", readings, key="device")
@@ -228,13 +225,12 @@ def panel(title: str, board: Dashboard = DASHBOARD) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, Prometheus, float]]:
-    """A plant that has lived through two kills and idle restarts and was calm then; and for how long
-    Prometheus has watched."""
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, Prometheus]]:
+    """A plant that has lived through two kills and idle restarts and was calm then."""
     folder = tmp_path_factory.mktemp("plant")
     plant = Plant(folder)
     with running_prometheus(list(plant.ports.values()), folder) as prometheus:
-        plant.prometheus, begun = prometheus, time.monotonic()
+        plant.prometheus = prometheus
         try:
             for worker in plant.ports:
                 plant.start(worker)
@@ -246,7 +242,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, P
             plant.scraped()
             plant.write(FIRST)
             plant.drained()
-            plant.before_kills = time.time(), time.monotonic() - begun
             plant.kill("client-1")
             plant.write(60)
             until(plant.has_orphans, "somebody says what waits in the dead worker's partitions")
@@ -264,23 +259,23 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, P
             until(lambda: prometheus.value(held) == PARTITIONS + 1, "the dead server's place is taken")
             plant.scraped()
             plant.at_rest = plant.calm()
-            yield plant, prometheus, time.monotonic() - begun
+            yield plant, prometheus
         finally:
             plant.close()
 
 
-def test_partitions_of_a_dead_worker_have_a_lag(watched: tuple[Plant, Prometheus, float]) -> None:
+def test_partitions_of_a_dead_worker_have_a_lag(watched: tuple[Plant, Prometheus]) -> None:
     """Protects the alert on lag when it matters most: until another worker has them, a dead worker's
     partitions are told of."""
-    plant, _, _ = watched
+    plant, _ = watched
     told = {labels["partition"]: count for labels, count in plant.orphaned if labels["topic"] == "readings"}
     assert sorted(told) == [str(number) for number in range(PARTITIONS)]
 
 
-def test_every_line_shows_the_truth(watched: tuple[Plant, Prometheus, float]) -> None:
+def test_every_line_shows_the_truth(watched: tuple[Plant, Prometheus]) -> None:
     """Protects every line of every board: it is there, and shows what the topics, the state and the workers
     say."""
-    plant, prometheus, _ = watched
+    plant, prometheus = watched
     calm = plant.at_rest
     wrong = wrong_lines(
         (HEALTH, *DASHBOARDS),
