@@ -33,11 +33,6 @@ def alternating_labels() -> Stream:
     return plain()[0], 1000.0 * (-1.0) ** np.arange(ROUNDS)
 
 
-def huge_inputs() -> Stream:
-    inputs, labels = plain()
-    return 1e17 * inputs, labels
-
-
 def largest_inputs() -> Stream:
     return np.where(plain(1)[0] > 0, 9.9e17, -9.9e17), plain()[1]
 
@@ -51,10 +46,6 @@ def jumping_column() -> Stream:
     inputs, labels = plain()
     inputs[ROUNDS // 2 :, 1] += 1e12
     return inputs, labels
-
-
-def one_column() -> Stream:
-    return plain(1)
 
 
 def no_inputs() -> Stream:
@@ -79,11 +70,9 @@ def wide_and_huge() -> Stream:
 STREAMS: list[Callable[[], Stream]] = [
     constant_labels,
     alternating_labels,
-    huge_inputs,
     largest_inputs,
     tiny_inputs,
     jumping_column,
-    one_column,
     no_inputs,
     one_sample,
     labels_late,
