@@ -30,5 +30,5 @@ def test_every_sample_is_predicted_once_whenever_an_end_arrives(
     several brokers, of which one has not taken its part then; one worker is killed at that moment. Without
     the mend hundreds are lost or doubled.
     """
-    outcome = run(case, *three_nodes, tmp_path, samples=1_500)
+    outcome = run(case, *three_nodes, tmp_path, samples=3_000)
     assert outcome.good, outcome

@@ -109,19 +109,6 @@ def test_what_is_sent_fits_the_other_dictionary() -> None:
     assert (found.uplink.kernels_per_upload, found.federation.shards, found.kernel_count) == (24, 24, 24)
 
 
-@pytest.mark.parametrize("name", challenger_names())
-def test_challengers_stay_between_the_labels_that_they_have_seen(name: str) -> None:
-    """Protects the comparison from a linear model's first steps, which are off by orders of magnitude."""
-    one = challenger(name)
-    generator = np.random.Generator(np.random.PCG64(1))
-    labels = generator.uniform(-3.0, 2.0, size=25)
-    for number, label in enumerate(labels.tolist()):
-        inputs = dict(enumerate((1e3 * generator.normal(size=2)).tolist()))
-        if number:
-            assert labels[:number].min() <= one.predict(inputs) <= labels[:number].max()
-        one.learn(inputs, label)
-
-
 def test_a_wrong_method_is_told_before_anything_runs() -> None:
     """Protects a user's minutes: a mistyped last name must not end a long run."""
     began: list[str] = []
