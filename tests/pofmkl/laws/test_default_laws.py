@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pofmkl.laws import test_role_laws as pofmkl_laws
 from pofmkl.makers import new_client, pace, room
 
-from streamfl.contract.role import PeerError, Received, Record
+from streamfl.contract.role import BadRecord, Received, Record
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.learning.own_models import OwnModel
@@ -325,5 +325,5 @@ def test_parts_of_another_learner_are_refused() -> None:
     other.open(0)
     role.receive(pofmkl_laws.labels_of("a", 0.5), 1000.0)
     first = next(change for change in role.changed_state() if change.key.startswith(b"part/"))
-    with pytest.raises(PeerError, match="preset"):
+    with pytest.raises(BadRecord, match="preset"):
         other.restore(first)

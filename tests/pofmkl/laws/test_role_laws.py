@@ -14,7 +14,7 @@ from largest_settings import written
 from numpy.typing import NDArray
 from pofmkl.makers import new_client, new_server, pace, room, staleness
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, Send
+from streamfl.contract.role import BadRecord, Received, Record, Rejection, Send
 from streamfl.contract.seeding import uniform
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.kernels import SQUARE, FeatureMap
@@ -388,7 +388,7 @@ class TestServer(RoleLaws):
 def test_another_version_of_the_protocol_is_named() -> None:
     """Protects mixed releases: their updates must be told apart before anything else of them is read."""
     value = UPDATE.encode(wrong(version=VERSION + 1).message)
-    with pytest.raises(PeerError, match="version"):
+    with pytest.raises(BadRecord, match="version"):
         UPDATE.decode(value)
 
 

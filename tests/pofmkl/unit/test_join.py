@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from pofmkl.makers import MemoryFederation
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import feature_map
@@ -306,7 +306,7 @@ def test_state_of_another_learner_is_refused(federation: Federation) -> None:
     join.open(0)
     settings = Federation(learning={"preset": "paper"}).settings("pofmkl-client")
     other = learner_of(settings, 2)
-    with pytest.raises(PeerError, match="shape"):
+    with pytest.raises(BadRecord, match="shape"):
         join.restore(0, (key or b"").removeprefix(b"join/"), value or b"", other.check_forecast)
 
 
