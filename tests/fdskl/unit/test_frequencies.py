@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import cauchy, kstest, norm, t, uniform
+from scipy.stats import kstest, uniform
 
 from streamfl.contract.seeding import normal
 from streamfl.fdskl.sums import frequencies
@@ -46,26 +46,6 @@ def test_any_range_alone_is_what_it_is_within_a_larger_one(kernel: str, secret: 
     assert len(np.unique(far)) == far.size
 
 
-def test_frequencies_follow_their_distribution() -> None:
-    """Protects the kernel, column by column: normals, Cauchy variables, Student's t of 2 nu degrees of
-    freedom, by a KS test."""
-    for secret in (None, SECRETS[0]):
-        for kernel, law in (
-            ("gaussian", norm(0, 0.5)),
-            ("laplacian", cauchy(0, 0.5)),
-            ("matern", t(3, 0, 0.5)),
-        ):
-            found = drawn(kernel, secret).frequencies(0, 20_000)
-            for column in found.T:
-                assert kstest(column, law.cdf).pvalue > 1e-4, (kernel, secret)
-    # The columns of a feature share one scale under Matern, and nothing else does.
-    for kernel, together in (("gaussian", False), ("matern", True)):
-        sizes = np.abs(drawn(kernel, SECRETS[0]).frequencies(0, 20_000))
-        ranks = np.argsort(np.argsort(sizes, axis=0), axis=0)
-        correlation = np.corrcoef(ranks.T)[np.triu_indices(5, 1)]
-        assert (correlation > 0.1).all() if together else (np.abs(correlation) < 0.04).all()
-
-
 def test_shared_frequencies_are_the_documented_stream() -> None:
     """Protects members in other languages: column c of the Gaussian is the stream (seed, "fdskl",
     "frequencies", c)."""
@@ -74,26 +54,6 @@ def test_shared_frequencies_are_the_documented_stream() -> None:
         np.testing.assert_allclose(
             found[:, number], normal(50, 7, "fdskl", "frequencies", name) / 0.25, rtol=1e-15
         )
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_shared_frequencies_of_several_parties_are_those_of_one_with_all_columns(kernel: str) -> None:
-    """Protects the comparison of a federation with one party: omega and the phases' sums are the same,
-    offsets too."""
-    alone = drawn(kernel)
-    split = ((0, 2), (2, 3), (3, 5))
-    parties = [
-        drawn(kernel, None, COLUMNS[a:b], parties=3, own=own, active=1) for own, (a, b) in enumerate(split)
-    ]
-    together = np.concatenate([one.frequencies(100, 400) for one in parties], axis=1)
-    assert (together == alone.frequencies(100, 400)).all()
-    assert (np.sum([one.offsets(100, 400) for one in parties], axis=0) == alone.offsets(100, 400)).all()
-    inputs = np.random.default_rng(1).normal(size=(20, 5))
-    ranges = [(3, 700), (5000, 1), (90, 5)]
-    phases = [one.partial_phases(inputs[:, a:b], ranges) for one, (a, b) in zip(parties, split, strict=True)]
-    np.testing.assert_allclose(
-        np.sum(phases, axis=0), alone.partial_phases(inputs, ranges), rtol=0, atol=1e-9
-    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
