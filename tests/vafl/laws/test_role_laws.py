@@ -195,7 +195,7 @@ def party_subject(kind: str) -> Subject:
 
 
 @pytest.mark.parametrize(
-    "subject", [pytest.param(party_subject(kind), id=kind) for kind in ("online", "soon", "paced", "private")]
+    "subject", [pytest.param(party_subject(kind), id=kind) for kind in ("soon", "paced", "private")]
 )
 class TestParty(RoleLaws):
     pass
