@@ -143,6 +143,7 @@ def test_noise_on_gradients_hides_labels_and_leaves_the_model(data: Path, tmp_pa
     print(
         f"a9a, reply_noise 1: AUC of one gradient {area:.3f}, accuracy {noisy:.4f}, without noise {clean:.4f}"
     )
-    assert area <= 0.70
+    # Phi(1 / sqrt(2)), which mu = 1 allows, is 0.760.
+    assert area <= 0.76
     assert noisy is not None
     assert noisy >= clean - 0.012
