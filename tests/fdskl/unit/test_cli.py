@@ -124,6 +124,26 @@ def test_labels_of_a_replay_can_be_late(line: Line, data: Path) -> None:
     ]  # fmt: skip
 
 
+def test_replay_to_a_party_without_labels_writes_its_columns_alone(line: Line, data: Path) -> None:
+    """Protects labels from going where nobody is to see them, and a user from options without effect."""
+    config = line.member("shop", '["x"]')
+    arguments = (
+        "--data",
+        data,
+        "--entity-column",
+        "customer",
+        "--label",
+        "defaulted",
+        "--split",
+        "bank=age,shop=visits,post=age",
+    )
+    assert line("replay", config, *arguments)[0] == 0
+    assert line.read("baskets") == [(name, {"x": float(row)}) for row, name in enumerate("abcdef")]
+    code, _, error = line("replay", config, *arguments, "--label-delay", 2)
+    assert code == 2
+    assert "--label-delay has no meaning here" in error
+
+
 def test_ranges_of_a_replay_leave_the_label_out(line: Line, data: Path) -> None:
     """Protects the label: where columns are named by ranges, its column, called as [labels] says, is none of
     them."""

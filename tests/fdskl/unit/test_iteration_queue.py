@@ -17,6 +17,27 @@ from streamfl.fdskl.party.active import ActivePartition
 from streamfl.state.changelog import ChangedParts
 
 
+def test_turns_come_in_the_order_of_the_log() -> None:
+    """Protects iterations from two that are made at once, and from one that is made twice."""
+    queue = IterationQueue(ChangedParts(), (2, 0), own=0)
+    assert (queue.ask(), queue.is_asked_for, queue.has_come) == (1, True, False)
+    assert queue.take_request(2, 1)
+    assert queue.take_request(0, 1)
+    assert not queue.take_request(2, 1)
+    assert not queue.has_come
+    assert not queue.is_first(0, 1)
+    assert queue.is_first(2, 1)
+    queue.take_end()
+    assert queue.has_come
+    assert queue.end() == 1
+    # Its end does not stand in the log yet.
+    assert (queue.is_asked_for, queue.has_come, queue.ask()) == (False, False, 2)
+    assert not queue.has_come
+    queue.take_end()
+    assert queue.take_request(0, 2)
+    assert queue.has_come
+
+
 @pytest.mark.parametrize(
     ("party", "number"), [(0, 2), (2, 3), (2, 2)], ids=["skipped", "far", "while-one-waits"]
 )

@@ -37,6 +37,25 @@ def begun(owner: PendingSums, key: Key = (5, 0), since: float = 0.0) -> PendingS
     return pending
 
 
+def test_a_sum_is_whole_with_the_own_part_and_all_below_and_none_twice() -> None:
+    """Protects sums from a part that is missing or added twice: masks would not cancel."""
+    owner, _ = sums()
+    pending = begun(owner)
+    pending.stage(SUM).add(np.full(4, 2**32 - 1, np.uint32), np.array([1, 1], np.uint8), [1])
+    pending.answered = True
+    assert owner.add(pending, 2, part(2), 4, np.uint32)
+    assert not owner.add(pending, 2, part(2), 4, np.uint32)
+    assert not owner.is_whole(pending, SUM)
+    assert owner.lacking(pending, SUM) == [3]
+    assert owner.add(pending, 3, part(3), 4, np.uint32)
+    assert owner.is_whole(pending, SUM)
+    values, known = pending.stage(SUM).values, pending.stage(SUM).known
+    assert values is not None
+    assert known is not None
+    assert values.tolist() == [2**32 - 1, 1, 3, 5]
+    assert known.tolist() == [3, 1]
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

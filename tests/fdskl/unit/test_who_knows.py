@@ -188,6 +188,15 @@ def check_it_is_of_the_model(loop: ClosedLoop) -> None:
     assert abs(found.score) > 1e-3
 
 
+def test_what_was_asked_before_the_first_model_is_predicted_by_it() -> None:
+    """Protects predictions from being 0 in a model's name, and learning from taking that for the model's:
+    nobody answered who knows an entity, and by the time that nobody waits for it any longer there is a model.
+    """
+    loop = learnt_while_asked()
+    loop.settle()
+    check_it_is_of_the_model(loop)
+
+
 def test_what_was_asked_before_the_first_model_waits_for_parties_that_are_not_reached() -> None:
     """Protects the same where nobody can be asked any more for a while: with a model, their columns are
     waited for."""
