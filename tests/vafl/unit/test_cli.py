@@ -289,7 +289,10 @@ def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest
 def test_commands_of_the_other_system_say_so(line: Line) -> None:
     """Protects whoever tries a command that is for clients alone: a message and exit code 2, not a
     traceback."""
-    for command, given in (("features", ("--out", line.folder / "f.npz")), ("compare", ("--data", "x.csv"))):
+    for command, given in (
+        ("features", ("--out", line.folder / "f.npz")),
+        ("compare", ("--data", "river:Phishing")),
+    ):
         code, out, error = line(command, line.member("vafl-coordinator"), *given)
         assert (code, out) == (2, "")
         assert "role.kind = 'vafl-coordinator'" in error
