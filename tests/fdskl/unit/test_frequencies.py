@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import kstest, uniform
+from scipy.stats import cauchy, kstest, norm, t, uniform
 
 from streamfl.contract.seeding import normal
 from streamfl.fdskl.sums import frequencies
@@ -44,6 +44,26 @@ def test_any_range_alone_is_what_it_is_within_a_larger_one(kernel: str, secret: 
     far = one.frequencies(2**52, 8)
     assert (far[5] == one.frequencies(2**52 + 5, 1)[0]).all()
     assert len(np.unique(far)) == far.size
+
+
+def test_frequencies_follow_their_distribution() -> None:
+    """Protects the kernel, column by column: normals, Cauchy variables, Student's t of 2 nu degrees of
+    freedom, by a KS test."""
+    for secret in (None, SECRETS[0]):
+        for kernel, law in (
+            ("gaussian", norm(0, 0.5)),
+            ("laplacian", cauchy(0, 0.5)),
+            ("matern", t(3, 0, 0.5)),
+        ):
+            found = drawn(kernel, secret).frequencies(0, 20_000)
+            for column in found.T:
+                assert kstest(column, law.cdf).pvalue > 1e-4, (kernel, secret)
+    # The columns of a feature share one scale under Matern, and nothing else does.
+    for kernel, together in (("gaussian", False), ("matern", True)):
+        sizes = np.abs(drawn(kernel, SECRETS[0]).frequencies(0, 20_000))
+        ranks = np.argsort(np.argsort(sizes, axis=0), axis=0)
+        correlation = np.corrcoef(ranks.T)[np.triu_indices(5, 1)]
+        assert (correlation > 0.1).all() if together else (np.abs(correlation) < 0.04).all()
 
 
 def test_shared_frequencies_are_the_documented_stream() -> None:
