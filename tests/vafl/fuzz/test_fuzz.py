@@ -10,7 +10,7 @@ import pytest
 from vafl.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.role import VaflCoordinator
@@ -62,7 +62,7 @@ def test_a_damaged_state_of_the_coordinator_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = fuzz.FEDERATIONS["vafl-sum-logistic"].member(HEAD).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
@@ -84,7 +84,7 @@ def test_a_damaged_state_of_a_party_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = fuzz.FEDERATIONS["vafl-private"].member(fuzz.WRONG[0]).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
@@ -94,5 +94,5 @@ def test_answers_that_were_remembered_with_a_gap_are_refused() -> None:
     federation = fuzz.FEDERATIONS["vafl-sum-logistic"]
     (first, *_) = [one for one in federation.remembered(fuzz.WRONG[0]) if one.key == b"answered/0"]
     role = federation.member(fuzz.WRONG[0]).role
-    with pytest.raises(PeerError, match="after 0 others"):
+    with pytest.raises(BadRecord, match="after 0 others"):
         role.restore(StateChange("state", 0, b"answered/1", first.value))

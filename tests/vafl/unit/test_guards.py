@@ -14,8 +14,8 @@ from vafl.unit.test_conversations import Party, figures
 from streamfl.configuration.secrets import read_secret
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
-    PeerError,
     StateChange,
 )
 from streamfl.runtime.bus import Outgoing
@@ -52,7 +52,7 @@ def test_a_party_with_a_ledger_does_not_go_on_without_noise() -> None:
     before = Party(MECHANISM)
     assert numbers(before.sees("ann")) == [1]
     state = list(before.role.changed_state())
-    with pytest.raises(PeerError, match=r"\[privacy\] is missing.*privacy\.without_noise = true"):
+    with pytest.raises(BadRecord, match=r"\[privacy\] is missing.*privacy\.without_noise = true"):
         restored(Party(), state)
     restored(Party(MECHANISM), state)
 
@@ -66,7 +66,7 @@ def test_an_operator_may_end_the_promise_and_the_log_says_so() -> None:
     assert notice.reason == "without_noise"
     assert list(after.role.notices()) == []
     assert numbers(after.sees("ann")) == [2]
-    with pytest.raises(PeerError, match="without noise before"):
+    with pytest.raises(BadRecord, match="without noise before"):
         restored(Party(MECHANISM), list(after.role.changed_state()))
 
 
