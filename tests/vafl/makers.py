@@ -21,7 +21,7 @@ from streamfl.vafl.given import CoordinatorGiven, PartyGiven
 from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.privacy import Mechanism
 
-__all__ = ["Alignment", "Steps", "make_coordinator", "make_party", "party_settings"]
+__all__ = ["Alignment", "Steps", "make_coordinator", "make_party", "member_sections", "party_settings"]
 
 
 @dataclass(frozen=True)
@@ -197,3 +197,17 @@ def party_settings(**sections: dict[str, Any]) -> VaflSettings:
         "samples": {"topic": "t", "features": ["x"]},
     }
     return load_settings(None, VaflSettings, {**usual, **sections})
+
+
+def member_sections(kind: str, party: str = "bank", **sections: dict[str, Any]) -> dict[str, Any]:
+    """What the settings file of a coordinator, or of a party of two, says; with these sections beside."""
+    shared: dict[str, Any] = {
+        "federation": {"name": "credit", "parties": ["bank", "shop"], "embedding_size": 1},
+        "role": {"kind": kind},
+        "bus": {"commit_interval_ms": 0},
+        **sections,
+    }
+    if kind == "vafl-party":
+        samples = {"topic": f"{party}-rows", "features": ["age"]}
+        return shared | {"party": {"name": party}, "samples": samples}
+    return shared | {"labels": {"topic": "outcomes", "label": "defaulted"}}

@@ -13,7 +13,6 @@ from wrong_messages import check_found
 from streamfl.contract.role import BadRecord, StateChange
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import PartialSum, Round
-from streamfl.fdskl.party.active import ActivePartition
 from streamfl.fdskl.party.role import FdsklParty
 from streamfl.fdskl.sums import sums
 from streamfl.fdskl.sums.pending_sums import PendingSum, PendingSums
@@ -38,12 +37,6 @@ def _restores_unchecked(self: FdsklParty, change: StateChange) -> None:
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "a party trusts the active one": (sums, "asked_by", _asked_by_whoever_says_so, "fdskl-worker pump"),
-    "the active party passes over labels": (
-        ActivePartition,
-        "take_label",
-        lambda *given: None,
-        "fdskl-worker press",
-    ),
     "a party adds whatever came": (PendingSums, "add", _adds_whatever_came, "fdskl-worker press"),
     "a party's state is not checked": (FdsklParty, "restore", _restores_unchecked, "restore fdskl-worker"),
 }

@@ -19,8 +19,9 @@ def after_some_rounds(federation: str) -> MemoryFederation:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("federation", ["fdskl-newton", "fdskl-sgd"])
-@pytest.mark.parametrize("member", fuzz.PARTIES[:2])
+@pytest.mark.parametrize(
+    ("federation", "member"), [("fdskl-newton", fuzz.PARTIES[0]), ("fdskl-sgd", fuzz.PARTIES[1])]
+)
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:
     """Protects whoever restarts from state that was damaged, written by a release without checksums or by
     hand: no traceback, no warning of NumPy, no number that is none, no absurd count, neither at once nor

@@ -83,7 +83,6 @@ def alone(size: str, bits: int = 32, **learning: Any) -> Case:
 
 
 CASES = {
-    "features": alone("features", visits=1000),
     "features-64": alone("features", 64, visits=1000, sweeps=1),
     "block": alone("block", solver="sgd", loss="square"),
     "columns": alone("columns"),
@@ -98,8 +97,7 @@ def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Cas
     check_what_is_accepted_can_be_written(case)
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize(("few", "bits"), [(True, 64), (False, 32)])
 def test_the_sum_of_the_largest_round_can_be_written(few: bool, bits: int) -> None:
     """Protects a party from ending at a round that it answers: few entities of as many features as settings
     allow, or as many entities as a round names, with names as long as they may be.

@@ -474,12 +474,10 @@ def subject_of(party: str, parties: int, features: int | None = None, **sections
 
 
 SUBJECTS = {
-    "leaf": subject_of("p2", PARTIES),
     "leaf-bounded": subject_of("p2", PARTIES, features=16),
     "leaf-paper": subject_of("p3", PARTIES, aggregation={"mask": "paper"}),
     "inner-none": subject_of("p1", PARTIES, aggregation={"mask": "none", "circle_bits": 64}),
     "active-newton": subject_of("p0", PARTIES, learning={"sweeps": 2}),
-    "active-sgd": subject_of("p0", 2, learning={"solver": "sgd"}, aggregation={"circle_bits": 64}),
     "one-of-two-active": subject_of("p0", 2, federation={"active": ["p0", "p1"]}, learning={"solver": "sgd"}),
     "active-and-not-first": subject_of(
         "p0", 3, federation={"active": ["p1", "p0"]}, learning={"solver": "sgd"}

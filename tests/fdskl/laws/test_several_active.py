@@ -12,13 +12,11 @@ from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import settings_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutations import Mutation, after, instead
+from mutations import Mutation, instead
 
 from streamfl.contract.role import BadRecord
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
-from streamfl.fdskl.learning.own_outputs import OwnOutputs
-from streamfl.fdskl.learning.shared_model import SharedModel
 from streamfl.fdskl.party.active import ActivePartition
 from streamfl.fdskl.sums import masks
 from streamfl.fdskl.sums.masks import mask_key
@@ -155,78 +153,6 @@ def test_coefficients_are_exact_whoever_is_killed(
     Learnt(*who, topology, queue).check()
 
 
-def others_iterations_are_not_seen(patch: pytest.MonkeyPatch) -> None:
-    # The party answers with the coefficients of the version before.
-    def change(real: Any, self: OwnOutputs, key: Any) -> None:
-        versions = list(self._versions.values())
-        if self._wanted[key].left is None and len(versions) > 1:
-            stale = versions[-2]
-            for question in self._wanted[key].questions(stale, self._width):
-                self._rounds.want(question)
-            if not self._wanted[key].left:
-                self._ready()
-            return
-        real(self, key)
-
-    instead(patch, OwnOutputs, "_begin", change)
-
-
-def others_iterations_decay_nothing(patch: pytest.MonkeyPatch) -> None:
-    instead(
-        patch,
-        KernelModel,
-        "take_turn",
-        lambda real, self, first, decay, bandwidth: real(self, first, 1.0, bandwidth),
-    )
-
-
-def decays_what_is_new_too(patch: pytest.MonkeyPatch) -> None:
-    instead(
-        patch,
-        KernelModel,
-        "put",
-        lambda real, self, block, alphas: real(self, block, alphas * (1 - STEP * DECAY)),
-    )
-
-
-def decays_when_a_turn_is_asked_for(patch: pytest.MonkeyPatch) -> None:
-    def change(result: bool, self: IterationQueue, party: int, number: int) -> bool:
-        models[id(self)].decay_to(models[id(self)].scale * (1 - STEP * DECAY))
-        return result
-
-    models: dict[int, KernelModel] = {}
-
-    def made(
-        result: None,
-        self: SharedModel,
-        settings: Any,
-        fingerprint: int,
-        partition: Any,
-        model: Any,
-        rounds: Any,
-    ) -> None:
-        models[id(self.queue)] = model
-
-    after(patch, SharedModel, "__init__", made)
-    after(patch, IterationQueue, "take_request", change)
-    others_iterations_decay_nothing(patch)
-
-
-def an_abandoned_round_decays(patch: pytest.MonkeyPatch) -> None:
-    def change(result: None, self: ActivePartition, key: Any) -> None:
-        self.model.decay_to(self.model.scale * (1 - STEP * DECAY))
-
-    after(patch, ActivePartition, "abandoned", change)
-
-
-def two_have_the_turn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(IterationQueue, "has_come", IterationQueue.is_asked_for)
-
-
-def turns_are_not_remembered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(IterationQueue, "restore", lambda self, value: None)
-
-
 def the_end_of_a_turn_is_not_remembered(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: IterationQueue) -> int:
         number: int = real(self)
@@ -234,10 +160,6 @@ def the_end_of_a_turn_is_not_remembered(patch: pytest.MonkeyPatch) -> None:
         return number
 
     instead(patch, IterationQueue, "end", change)
-
-
-def others_parts_are_left_out(patch: pytest.MonkeyPatch) -> None:
-    after(patch, OwnOutputs, "drop", lambda result, self, key: None if result is None else result * 0)
 
 
 def drops_the_newest(patch: pytest.MonkeyPatch) -> None:
@@ -250,15 +172,7 @@ def drops_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS: dict[str, Mutation] = {
-    "a stale alpha: the version before": others_iterations_are_not_seen,
-    "decay: not of others' iterations": others_iterations_decay_nothing,
-    "decay out of order: what is new decays too": decays_what_is_new_too,
-    "decay out of order: when a turn is asked for": decays_when_a_turn_is_asked_for,
-    "decay: an abandoned round decays": an_abandoned_round_decays,
-    "turns: two have one": two_have_the_turn,
-    "turns: forgotten by a restart": turns_are_not_remembered,
     "turns: the end is forgotten by a restart": the_end_of_a_turn_is_not_remembered,
-    "outputs: others' parts are left out": others_parts_are_left_out,
     "features: others' are not dropped": drops_the_newest,
 }
 

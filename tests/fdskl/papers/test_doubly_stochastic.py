@@ -1,65 +1,12 @@
-"""The doubly stochastic solver against Algorithm 1 written in plain numbers, and the error contract of the
-paper."""
+"""Blocks and step sizes of the doubly stochastic solver. ``test_trace`` has Algorithm 1 in plain numbers."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from streamfl.fdskl.learning.doubly_stochastic import StepRule, decay, step_alphas, step_size
-from streamfl.fdskl.learning.losses import LOSSES, MarginLoss
-
-EVERY = tuple(LOSSES.values())
-Floats = NDArray[np.float64]
-REGULARISATION = 0.2
-
-
-def algorithm_1(
-    loss: str, instances: Floats, labels: Floats, frequencies: Floats, offsets: Floats, steps: Floats
-) -> Floats:
-    """alpha_1 .. alpha_T with B = R = 1: the loop as printed, with the losses of Table 1 by themselves."""
-
-    def phi(i: int, x: Floats) -> float:
-        return float(np.sqrt(2.0) * np.cos(frequencies[i] @ x + offsets[i]))
-
-    def slope(u: float, y: float) -> float:
-        if loss == "square":
-            return 2.0 * (u - y)
-        if loss == "logistic":
-            return float(-y / (1.0 + np.exp(y * u)))
-        z = y * u
-        return -y if z <= 0 else -y * (1.0 - z) if z < 1 else 0.0
-
-    alphas: list[float] = []
-    for t, (x, y) in enumerate(zip(instances, labels, strict=True)):
-        output = sum(alpha * phi(i, x) for i, alpha in enumerate(alphas))
-        added = -steps[t] * slope(output, y) * phi(t, x)
-        alphas = [(1.0 - steps[t] * REGULARISATION) * alpha for alpha in alphas]
-        alphas.append(added)
-    return np.array(alphas)
-
-
-@pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
-@pytest.mark.parametrize("rule", ["constant", "horizon", "inverse"])
-def test_blocks_of_one_are_algorithm_1(loss: MarginLoss, rule: StepRule) -> None:
-    """Protects the claim that B = R = 1 is the paper: alpha for alpha, over a common scale, to 1e-9."""
-    random = np.random.default_rng(3)
-    count = 400
-    instances, frequencies = random.normal(size=(count, 4)), random.normal(size=(count, 4))
-    labels = np.sign(instances[:, 0] * instances[:, 1])
-    offsets = random.uniform(0, 2 * np.pi, count)
-    steps = np.array([step_size(rule, t, 0.1, REGULARISATION, count) for t in range(count)])
-    features = np.sqrt(2) * np.cos(instances @ frequencies.T + offsets)
-    stored, scale = np.zeros(count), 1.0
-    for t in range(count):
-        outputs = scale * features[t : t + 1, :t] @ stored[:t]
-        added = step_alphas(features[t : t + 1, t : t + 1], outputs, labels[t : t + 1], steps[t], loss)
-        scale = decay(scale, steps[t], REGULARISATION)
-        stored[t] = added[0] / scale
-    expected = algorithm_1(loss.name, instances, labels, frequencies, offsets, steps)
-    assert np.abs(expected).max() > 1e-3
-    np.testing.assert_allclose(scale * stored, expected, rtol=0.0, atol=1e-9)
+from streamfl.fdskl.learning.doubly_stochastic import decay, step_alphas, step_size
+from streamfl.fdskl.learning.losses import LOSSES
 
 
 def test_a_block_is_the_mean_of_its_instances_and_shares_the_step_among_its_features() -> None:

@@ -60,13 +60,11 @@ def gradient(loss: str, output: np.ndarray[Any, Any], label: np.ndarray[Any, Any
 @pytest.mark.parametrize(
     ("loss", "label", "topology", "sizes", "options"),
     [
-        ("logistic", "late", "tree", (7, 3, 300), ("--epochs", 3)),
         ("square", "amount", "ring", (7, 3, 18), ("--epochs", 3)),
         ("smooth-hinge", "late", "star", (7, 3, 18), ("--online", "--label-delay", 10)),
         # The paper to the letter, and a bandwidth that is found out only after many labels.
         ("logistic", "late", "tree", (1, 1, 300), ("--epochs", 2)),
         # Several active parties, whose labels are of every second or third row.
-        ("logistic", "late", "tree", (7, 3, 60), ("--epochs", 3, "--active", "bank,post")),
         (
             "square",
             "amount",

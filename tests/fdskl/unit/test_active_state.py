@@ -3,8 +3,6 @@ remembered."""
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import numpy as np
 import pytest
@@ -58,49 +56,8 @@ def test_forecasts_expire_by_what_did_not_come() -> None:
     assert own.predicted("a", 0.5, 1, 2, 13.0) is None
 
 
-def test_what_waits_for_a_prediction_waits_after_a_restart() -> None:
-    """Protects predictions from a restart: in the same order, and those that others were asked for anew."""
-    parts, again = ChangedParts(), ChangedParts()
-    one, _ = forecasts(parts)
-    for name in "abc":
-        one.want(name, 0.0)
-    one.gather(1)
-    one.predicted("a", 0.5, 3, 2, 1.0)
-    one.keep_label("b", -1.0, 2.0)
-    other, _ = forecasts(again)
-    restored(again, parts)
-    assert other.gather(5) == one.gather(5) == ["c", "b"]
-    assert (other.awaited, len(other)) == (2, 3)
-    found = other.get("a")
-    assert found is not None
-    assert (found.output, found.version, found.parties, found.revision) == (0.5, 3, 2, 1)
-    with pytest.raises(msgspec.ValidationError):
-        again.restore(b"forecast/x", msgspec.msgpack.encode([0.0, True, -1]))
-    with pytest.raises(BadRecord):
-        again.restore(b"forecast/", msgspec.msgpack.encode([0.0, True]))
-
-
 def labelled(parts: ChangedParts, limit: int = 4) -> LabelledEntities:
     return LabelledEntities(parts, limit)
-
-
-def test_the_latest_labelled_entities_are_kept_with_their_outputs() -> None:
-    """Protects the window: the oldest goes, and what the model says of an entity stays with it."""
-    own = labelled(ChangedParts())
-    for number in range(6):
-        own.add(f"e{number}", float(number % 2), 0.5 * number, 2)
-    assert list(own) == ["e2", "e3", "e4", "e5"]
-    own.add("e3", 1.0)
-    assert list(own) == ["e2", "e4", "e5", "e3"]
-    assert own.outputs_and_known(["e3", "e4"])[0].tolist() == [1.5, 2.0]
-    assert own.outputs_and_known(["e3"])[1].tolist() == [2]
-    own.forget_output("e4")
-    assert math.isnan(own.outputs_and_known(["e4"])[0][0])
-    assert (own.labels, own.fresh) == (7, 7)
-    own.use(5)
-    assert own.not_learnt(9) == ["e5", "e3"]
-    own.use(50)
-    assert own.fresh == 0
 
 
 def test_labelled_entities_are_restored() -> None:

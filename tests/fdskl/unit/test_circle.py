@@ -33,23 +33,7 @@ def test_numbers_are_the_rounded_share_of_a_turn(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
-def test_sums_are_exact_in_any_order(bits: int) -> None:
-    """Protects that topologies differ in time alone: as whole numbers of Python, modulo 2^bits, in any order
-    and any grouping."""
-    draws = np.random.default_rng(2)
-    parts = to_circle(draws.normal(0.0, 30.0, (16, 200)), bits)
-    expected = [sum(int(number) for number in column) % 2**bits for column in parts.T]
-    for _ in range(10):
-        order = draws.permutation(16)
-        cut = int(draws.integers(1, 16))
-        total = parts[order[:cut]].sum(axis=0, dtype=parts.dtype) + parts[order[cut:]].sum(
-            axis=0, dtype=parts.dtype
-        )
-        assert total.tolist() == expected
-
-
-@pytest.mark.parametrize("bits", WIDTHS)
-@pytest.mark.parametrize("parties", range(2, 17))
+@pytest.mark.parametrize("parties", [2, 16])
 def test_a_feature_is_off_by_no_more_than_its_bound(parties: int, bits: int) -> None:
     """Protects predictions: |phi - phi of the real sum| <= sqrt(2) q pi 2^-32, and the rounding of float64 at
     64 bits. At 32 bits the bound is not far from what is met, so that a coarser number would be found.

@@ -155,26 +155,6 @@ def test_ranges_of_a_replay_leave_the_label_out(line: Line, data: Path) -> None:
     assert "defaulted is the label" in error
 
 
-def test_topics_and_rights_are_those_that_a_party_needs(line: Line) -> None:
-    """Protects a cluster with ACLs: of three parties in a tree, by hand, who reads and writes which topic."""
-    config = line.member("shop", '["visits"]')
-    code, out, _ = line("topics", config, "--format", "json")
-    assert code == 0
-    topics = {one["name"] for one in json.loads(out)["topics"]}
-    assert topics == {
-        "baskets",
-        "credit.shop.incarnations",
-        "credit.shop.rounds",
-        "credit.shop.sums",
-        "credit.bank.incarnations",
-        "credit.post.incarnations",
-        "credit.bank.sums",
-        "credit.bank.revisions",
-        "credit.shop.state",
-        "credit.shop.dead-letters",
-    }
-
-
 @pytest.mark.long
 def test_the_demo_shows_what_two_parties_learn_together(
     line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

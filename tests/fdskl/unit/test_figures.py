@@ -12,7 +12,6 @@ from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.losses import LOGISTIC, SQUARE, MarginLoss
 from streamfl.fdskl.party.figures import ActiveFigures
 from streamfl.fdskl.predicting.prequential_totals import FEWEST, PrequentialTotals, measure_totals, of_no_use
-from streamfl.fdskl.tools.dashboard import DASHBOARDS
 from streamfl.state.changelog import ChangedParts
 
 OUTPUTS = np.array([0.4, -1.3, 0.2, 2.0, -0.1, 0.7])
@@ -56,12 +55,6 @@ def test_squared_errors_are_in_the_labels_own_unit() -> None:
     found = {one.name: one.value for one in active.measure([PrequentialTotals()], 0, 0, 0, 0, 0)}
     assert found["squared_error_sum"] == pytest.approx(5.0**2)
     assert found["loss_sum"] == pytest.approx(0.25**2)
-
-
-def test_nothing_is_regretted_before_the_first_label() -> None:
-    """Protects boards from a division by nothing at each start."""
-    figures = ActiveFigures(LOGISTIC)
-    assert {one.value for one in figures.measure([PrequentialTotals()], 0, 0, 0, 0, 0)} == {0}
 
 
 def test_rounds_that_timed_out_have_the_name_of_all_systems() -> None:
@@ -175,12 +168,3 @@ def test_the_predictions_of_version_0_are_not_held_against_the_model() -> None:
         loop.settle()
     found = {one.name: one.value for one in loop.active.measure()}
     assert (found["scored"], found["lifetime_labels"]) == (5, 2)
-
-
-@pytest.mark.parametrize("metric", ["missing_entities", "imputed_total", "spent_entities_total"])
-def test_a_board_shows_what_entities_lack(metric: str) -> None:
-    """Protects an operator whose first model never comes, or whose entities are unknown at a party: a board
-    says so."""
-    assert any(
-        f"streamfl_{metric}{{" in expression for board in DASHBOARDS for expression in board.expressions
-    )

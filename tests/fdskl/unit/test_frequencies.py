@@ -77,26 +77,6 @@ def test_shared_frequencies_are_the_documented_stream() -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_shared_frequencies_of_several_parties_are_those_of_one_with_all_columns(kernel: str) -> None:
-    """Protects the comparison of a federation with one party: omega and the phases' sums are the same,
-    offsets too."""
-    alone = drawn(kernel)
-    split = ((0, 2), (2, 3), (3, 5))
-    parties = [
-        drawn(kernel, None, COLUMNS[a:b], parties=3, own=own, active=1) for own, (a, b) in enumerate(split)
-    ]
-    together = np.concatenate([one.frequencies(100, 400) for one in parties], axis=1)
-    assert (together == alone.frequencies(100, 400)).all()
-    assert (np.sum([one.offsets(100, 400) for one in parties], axis=0) == alone.offsets(100, 400)).all()
-    inputs = np.random.default_rng(1).normal(size=(20, 5))
-    ranges = [(3, 700), (5000, 1), (90, 5)]
-    phases = [one.partial_phases(inputs[:, a:b], ranges) for one, (a, b) in zip(parties, split, strict=True)]
-    np.testing.assert_allclose(
-        np.sum(phases, axis=0), alone.partial_phases(inputs, ranges), rtol=0, atol=1e-9
-    )
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
 def test_private_frequencies_are_the_secrets(kernel: str) -> None:
     """Protects columns from a peer that knows the configuration: another secret, or none, gives other
     frequencies and offsets, independent of one another; so do another seed and another name.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from fdskl.makers import make_worker, settings_of
 
@@ -13,7 +12,7 @@ from streamfl.contract.role import BadRecord, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
-from streamfl.fdskl.messages import FeatureRange, Turn
+from streamfl.fdskl.messages import Turn
 from streamfl.fdskl.party.active import ActivePartition
 from streamfl.state.changelog import ChangedParts
 
@@ -63,21 +62,6 @@ def test_nobody_says_of_a_party_that_its_turn_is_over() -> None:
     assert queue.end() == 1
     queue.check_end(0, 1)
     queue.check_end(2, 7)
-
-
-def test_turns_are_remembered() -> None:
-    """Protects a turn from a restart: whoever had it still has it, and no other."""
-    parts = ChangedParts()
-    queue = IterationQueue(parts, (2, 0), own=0)
-    queue.ask()
-    queue.take_request(0, 1)
-    ((key, value),) = parts.changed_state()
-    assert (key, value is not None) == (b"turns", True)
-    restored = ChangedParts()
-    again = IterationQueue(restored, (2, 0), own=0)
-    restored.restore(key, value or b"")
-    assert again.has_come
-    assert not IterationQueue(ChangedParts(), (2, 0), own=0).has_come
 
 
 @pytest.mark.parametrize(
@@ -140,27 +124,6 @@ def test_an_iteration_that_none_can_make_is_refused(first: int, decay: float, ba
     with pytest.raises(BadRecord, match="implausible"):
         model.take_turn(first, decay, bandwidth)
     assert (model.version, model.kept, model.scale, model.bandwidth) == (0, 0, 1.0, None)
-
-
-def test_own_coefficients_stay_among_others_and_come_back() -> None:
-    """Protects a party's coefficients: others' features lie between, and decay and dropping by others' word
-    are remembered."""
-    parts, restored = ChangedParts(), ChangedParts()
-    model, again = KernelModel(parts, 2, 6), KernelModel(restored, 2, 6)
-    model.take_turn(0, 0.5, 3.0)
-    for number in (1.0, 2.0):
-        model.decay_to(model.scale * 0.5)
-        model.put(model.newest, np.array([number, -number]))
-        model.end_iteration()
-    model.take_turn(2, 0.5, 9.0)
-    for key, value in parts.changed_state():
-        assert value is not None
-        restored.restore(key, value)
-    for one in (model, again):
-        now = one.snapshot()
-        assert (now.version, now.first, one.bandwidth, now.own) == (4, 2, 3.0, (FeatureRange(2, 4),))
-        np.testing.assert_allclose(now.alphas, [0.25, -0.25, 1.0, -1.0, 0.0, 0.0])
-        np.testing.assert_allclose(now.evaluate_own(np.eye(4)), [0.25, -0.25, 1.0, -1.0])
 
 
 def test_a_party_alone_takes_no_turns_back() -> None:

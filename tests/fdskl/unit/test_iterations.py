@@ -18,9 +18,9 @@ from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.iteration import BandwidthSearch, SgdIteration
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.model import KernelModel
-from streamfl.fdskl.learning.newton_iteration import NewtonIteration, columns_of
+from streamfl.fdskl.learning.newton_iteration import NewtonIteration
 from streamfl.fdskl.learning.section import KernelLearningSection
-from streamfl.fdskl.messages import DISTANCES, FeatureRange
+from streamfl.fdskl.messages import DISTANCES
 from streamfl.fdskl.sums.rounds import Question
 from streamfl.state.changelog import ChangedParts
 
@@ -134,8 +134,7 @@ def logistic_slope(output: float, label: float) -> float:
     return -label / (1 + math.exp(label * output))
 
 
-@pytest.mark.parametrize("restart_at", [None, 3])
-def test_sgd_is_algorithm_1_coefficient_by_coefficient(restart_at: int | None) -> None:
+def test_sgd_is_algorithm_1_coefficient_by_coefficient() -> None:
     """Protects what the paper's solver learns, also after a restart: alpha_new = -gamma / (B R) sum_b L'
     phi_new, every earlier alpha times 1 - gamma lambda, and beyond the limit the oldest features go.
     """
@@ -147,7 +146,7 @@ def test_sgd_is_algorithm_1_coefficient_by_coefficient(restart_at: int | None) -
         return 1.0 if row % 3 else -1.0
 
     for number in range(7):
-        if number == restart_at:
+        if number == 3:
             active = active.restart()
         rows = [(number * size + n) % ENTITIES for n in range(size)]
         active.label(rows, label)
@@ -278,7 +277,6 @@ def truth(row: int) -> float:
 @pytest.mark.parametrize(
     ("changed", "restarts"),
     [
-        ({}, ()),
         ({}, (2, 6)),
         ({"cache_bytes": 0}, (5,)),
         ({"cache_bytes": 4 * 12 * 5}, ()),
@@ -286,7 +284,6 @@ def truth(row: int) -> float:
         ({"sweeps": 1, "visits": 1}, (4,)),
         ({"sweeps": 2, "cache_bytes": 0}, ()),
         ({"visits": 50}, ()),
-        ({"features_limit": 3}, ()),
         ({"features_limit": 3, "sweeps": 1}, (3,)),
         ({"block_features": 1, "features_limit": 5, "visits": 3}, ()),
         ({"window": 1}, ()),
@@ -408,16 +405,6 @@ def test_newton_of_an_empty_window_ends() -> None:
     active.run()
     assert active.model.version == 1
     assert not kept(active)[1].any()
-
-
-def test_where_a_block_stands_in_an_answer() -> None:
-    """Protects features from being taken for others': every place of a block among several ranges, and
-    none."""
-    ranges = [FeatureRange(6, 6), FeatureRange(30, 3)]
-    assert columns_of(ranges, FeatureRange(6, 3)) == slice(0, 3)
-    assert columns_of(ranges, FeatureRange(9, 3)) == slice(3, 6)
-    assert columns_of(ranges, FeatureRange(30, 3)) == slice(6, 9)
-    assert [columns_of(ranges, FeatureRange(first, 3)) for first in (3, 12, 27, 33)] == [None] * 4
 
 
 # ---- bandwidth

@@ -33,9 +33,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             found.rest()
             found.write(labels)
             found.rest()
-        # Workers that come back and have nothing to do.
-        found.kill("phone")
-        found.start("phone")
+        # A worker that comes back and has nothing to do.
         found.restart("bank")
         found.calm_from_now()
         for part in found.load(2 * COUNT, 3 * COUNT):

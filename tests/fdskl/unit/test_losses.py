@@ -45,7 +45,7 @@ def test_curvature_of_the_smooth_hinge_bounds_it_from_above() -> None:
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
-@pytest.mark.parametrize("positive", [0, 1, 3, 5, 9, 10])
+@pytest.mark.parametrize("positive", [0, 3, 10])
 def test_the_best_constant_is_the_least_of_all(loss: MarginLoss, positive: int) -> None:
     """Protects the regret: nothing fixed that knows no columns loses less than what it is compared with, and
     one thing loses as much.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from streamfl.fdskl.sums.masks import (
     CHECK_WORDS,
     OwnIncarnation,
     checked,
-    mask_key,
     masked,
     one_time_mask,
     paper_mask,
@@ -57,7 +56,7 @@ def summed(tree: Aggregation, parts: list[NDArray[Any]], worker: int | None = No
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
-@pytest.mark.parametrize("parties", range(2, 17))
+@pytest.mark.parametrize("parties", [2, 5, 16])
 def test_masks_cancel_exactly_in_every_topology(parties: int, bits: int) -> None:
     """Protects the phases: the sum under masks is the sum, to the last bit, whoever adds first, whichever
     party is the root."""
@@ -154,7 +153,7 @@ def test_no_keystream_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
-@pytest.mark.parametrize("parties", [2, 3, 8])
+@pytest.mark.parametrize("parties", [2, 8])
 def test_masks_that_do_not_cancel_are_found(parties: int, bits: int) -> None:
     """Protects the model from sums that look like phases and are chance: a party of another life, another
     round or another purpose, one that is missing, and one that is there twice.
@@ -205,43 +204,6 @@ def test_every_life_of_a_task_has_another_number() -> None:
     assert OwnIncarnation(bytes(32)).public != OwnIncarnation(bytes([1]) + bytes(31)).public
 
 
-def messages_of_one_feature(mask: str, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Phases of one feature for many instances, and what the party sends of them, both as shares of a
-    turn."""
-    secrets = agreed(incarnations(2))
-    # Columns of few values, as users have them: without a mask, or with one that stays, this is far from
-    # uniform.
-    phases = 0.7 * np.random.default_rng(4).integers(0, 4, count)
-    if mask == "one-time":
-        sent = [
-            masked(to_circle(phases[n : n + 1], 32), secrets[1], 1, b"%d" % n, b"phases")[0]
-            for n in range(count)
-        ]
-    else:
-        sent = list(to_circle(phases + paper_mask(bytes(range(32)), 17, 1), 32))
-    return phases / (2 * math.pi), np.array(sent) * 2.0**-32
-
-
-def test_a_message_of_one_feature_tells_nothing() -> None:
-    """Protects columns: over many instances the message is uniform, its differences are, and neither goes
-    with the phase; the same test finds the paper's mask, which stays.
-    """
-    count = 4000
-    uniformity: Callable[[Any], float] = lambda values: kstest(values % 1, uniform.cdf).pvalue  # noqa: E731
-    phases, sent = messages_of_one_feature("one-time", count)
-    assert uniformity(sent) > 1e-3
-    assert uniformity(sent[1:] - sent[:-1]) > 1e-3
-    for turns in (1, 2):
-        circular = np.exp(2j * math.pi * turns * (sent - phases))
-        assert abs(circular.mean()) < 4 / math.sqrt(count)
-        differences = np.exp(2j * math.pi * turns * (np.diff(sent) - np.diff(phases)))
-        assert abs(differences.mean()) < 4 / math.sqrt(count)
-    phases, sent = messages_of_one_feature("paper", count)
-    assert uniformity(sent) < 1e-12
-    assert uniformity(sent[1:] - sent[:-1]) < 1e-12
-    assert abs(np.exp(2j * math.pi * (np.diff(sent) - np.diff(phases))).mean()) > 0.999
-
-
 def test_the_papers_masks_are_uniform_and_a_secrets() -> None:
     """Protects the comparison with the paper: b_p ~ U[0, 2 pi), the same for a feature whenever it is asked
     for."""
@@ -249,15 +211,3 @@ def test_the_papers_masks_are_uniform_and_a_secrets() -> None:
     assert kstest(whole, uniform(0, 2 * math.pi).cdf).pvalue > 1e-3
     assert (paper_mask(bytes(32), 777, 5) == whole[777:782]).all()
     assert not np.isclose(paper_mask(bytes([1]) * 32, 0, 1000), whole[:1000]).any()
-
-
-def test_a_key_of_a_mask_is_a_function_of_all_it_is_for() -> None:
-    """Protects rounds from one another: the key changes with each of what it is made of."""
-    keys = {
-        mask_key(secret, round_id, purpose, bits)
-        for secret in (bytes(32), bytes([1]) * 32)
-        for round_id in (b"a", b"b", b"ab")
-        for purpose in (b"c", b"bc", b"")
-        for bits in WIDTHS
-    }
-    assert len(keys) == 2 * 3 * 3 * 2

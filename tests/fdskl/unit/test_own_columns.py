@@ -20,17 +20,6 @@ def owner(parts: ChangedParts | None = None, limit: int = 3) -> tuple[OwnColumns
     return OwnColumns(ChangedParts() if parts is None else parts, 2, 10.0, limit, forgotten), forgotten
 
 
-def test_rows_are_what_came_last_and_nought_where_nothing_did() -> None:
-    """Protects sums from columns of another entity, or older ones."""
-    own, _ = owner()
-    own.put("a", columns_of(1, 2), 0.0)
-    own.put("b", columns_of(3, 4), 0.0)
-    own.put("a", columns_of(5, 6), 1.0)
-    rows, known = own.rows(["b", "c", "a"])
-    assert rows.tolist() == [[3, 4], [0, 0], [5, 6]]
-    assert known.tolist() == [True, False, True]
-
-
 def test_columns_are_late_only_where_others_had_to_do_with_other_ones() -> None:
     """Protects predictions from columns that came too late unnoticed, and rounds from revisions that change
     nothing."""

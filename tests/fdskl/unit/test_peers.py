@@ -40,19 +40,6 @@ def told(
     )
 
 
-def test_a_party_knows_all_others_before_it_asks() -> None:
-    """Protects rounds from being announced to somebody whose key is not known."""
-    known = peers()
-    assert (known.complete, known.missing) == (False, ["b", "c"])
-    assert known.hear(1, told(life_of(1, 0)))
-    assert (known.complete, known.missing) == (False, ["c"])
-    assert known.hear(2, told(life_of(2, 0), sender="c"))
-    assert known.complete
-    assert known.numbers == [known.incarnation.number, life_of(1, 0).number, life_of(2, 0).number]
-    secrets = known.pair_secrets(known.numbers)
-    assert secrets == {party: life_of(party, 0).pair_secret(known.incarnation.public) for party in (1, 2)}
-
-
 def test_many_announcements_that_name_another_life_get_one_answer() -> None:
     """If each got its own, two parties that both restarted and have many of them unread would answer one
     another without end; and copies of them would double the answers each time."""
@@ -76,20 +63,6 @@ def test_many_announcements_that_name_another_life_get_one_answer() -> None:
     assert worker.wake_at is not None
     assert announcements([], worker.wake_at) == 1
     assert announcements([], 1_001.0) == 0
-
-
-def test_a_copy_of_what_was_said_before_is_known() -> None:
-    """Protects the present life from a sender's second attempt to tell of one that is over."""
-    known = peers()
-    first, second = told(life_of(1, 0)), told(life_of(1, 1))
-    for message in (first, second):
-        assert not known.was_heard(1, message)
-        assert known.hear(1, message)
-    assert known.was_heard(1, first)
-    again = told(life_of(1, 0), telling=2)
-    assert not known.was_heard(1, again)
-    assert known.hear(1, again)
-    assert known.number_of(1) == life_of(1, 0).number
 
 
 def test_lives_are_bounded() -> None:
@@ -174,18 +147,6 @@ def test_a_remembered_peer_with_a_wrong_key_is_refused() -> None:
         parts.restore(b"peer/1", msgspec.msgpack.encode([[[5, b"short"]], [], []]))
     with pytest.raises(BadRecord, match="3 parties"):
         parts.restore(b"peer/0", msgspec.msgpack.encode([[[5, bytes(32)]], [], []]))
-
-
-def test_no_round_counts_twice_and_none_shuts_out_another() -> None:
-    """Protects masks from being used twice, and rounds from a number far ahead that anybody may have
-    written."""
-    received = ReceivedRounds()
-    assert received.note((1, 2**53), b"asked")
-    for number in range(10):
-        assert received.note((1, number), b"asked")
-        assert not received.note((1, number), b"asked")
-    assert (1, 2**53) in received
-    assert (2, 0) not in received
 
 
 def test_numbers_of_rounds_are_bounded_and_none_counts_as_heard_that_was_not() -> None:

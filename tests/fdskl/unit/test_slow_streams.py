@@ -44,7 +44,7 @@ def seconds_to_learn(found: KernelFederation, rows: int, rate: float) -> float:
     return float("inf")
 
 
-@pytest.mark.parametrize(("rate", "most"), [(0.1, 600.0), (1.0, 60.0), (10.0, 60.0)])
+@pytest.mark.parametrize(("rate", "most"), [(0.1, 600.0), (10.0, 60.0)])
 def test_the_first_model_comes_soon(rate: float, most: float) -> None:
     """Protects users of slow streams: with 1,024 entities and 256 labels wanted first, one a second was
     learnt from after 17 minutes."""
@@ -197,20 +197,20 @@ def test_a_party_that_is_away_is_named() -> None:
 @pytest.mark.long
 def test_labels_that_stop_are_told() -> None:
     """Protects the operator of the active party: its model stands still while it serves and predicts."""
-    found = federation(500)
-    for number in range(300):
+    found = federation(400)
+    for number in range(200):
         found.write_samples([number])
         found.write_labels([number])
         found.run(0.5)
         found.now += 0.5
     assert found.held.model.version
     assert "no label" not in str(found.active.backlog)
-    for number in range(300, 500):
+    for number in range(200, 400):
         found.write_samples([number])
         found.run(0.5)
         found.now += 0.5
     assert str(found.active.backlog).startswith("no label has come since ")
     assert str(found.active.backlog).endswith("longer than usual")
-    found.write_labels([300])
+    found.write_labels([200])
     found.run(0.5)
     assert found.active.backlog is None

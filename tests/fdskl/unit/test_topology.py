@@ -13,9 +13,9 @@ from streamfl.fdskl.sums.topology import Aggregation, aggregation, hops, message
 KINDS: tuple[Any, ...] = ("tree", "star", "ring")
 
 
-def every(most: int = 16) -> Iterator[tuple[Any, int, int]]:
+def every() -> Iterator[tuple[Any, int, int]]:
     yield from (
-        (kind, parties, root) for kind in KINDS for parties in range(1, most + 1) for root in range(parties)
+        (kind, parties, root) for kind in KINDS for parties in (*range(1, 10), 16) for root in range(parties)
     )
 
 
@@ -79,7 +79,7 @@ def test_a_second_tree_is_over_all_but_the_owner() -> None:
 def test_the_two_trees_are_totally_different() -> None:
     """Protects what the paper asks of them (Definition 2), for any number of parties, any root and any
     owner."""
-    for _, parties, root in filter(lambda one: one[0] == "tree", every(20)):
+    for _, parties, root in filter(lambda one: one[0] == "tree", every()):
         first = aggregation("tree", parties, root)
         for owner in set(range(parties)) - {root}:
             assert totally_different(first, aggregation("tree", parties, root, owner, second=True)), (
@@ -87,27 +87,6 @@ def test_the_two_trees_are_totally_different() -> None:
                 root,
                 owner,
             )
-
-
-def test_where_no_tree_or_ring_is_totally_different_is_what_is_said() -> None:
-    """Protects the docstring: with three parties, each T1 has a pair, which is all of T2 where the third owns
-    the feature and one of the pair is the root; with two there is nothing to compare; and rings are alike
-    where the owner is the last of T1."""
-    for pair, third in (((0, 1), 2), ((0, 2), 1), ((1, 2), 0)):
-        root, other = pair
-        parent = tuple({other: root, third: root}.get(worker) for worker in range(3))
-        first = Aggregation(
-            root, parent, tuple((other, third) if worker == root else () for worker in range(3)), 1, 2
-        )
-        assert not any(
-            totally_different(first, aggregation(kind, 3, root, third, second=True)) for kind in KINDS
-        )
-    assert aggregation("tree", 2, 0, 1, second=True).messages == 0
-    for _, parties, root in filter(lambda one: one[0] == "ring" and one[1] > 1, every()):
-        first = aggregation("ring", parties, root)
-        for owner in set(range(parties)) - {root}:
-            alike = parties > 3 and (owner + 1) % parties == root
-            assert totally_different(first, aggregation("ring", parties, root, owner, second=True)) != alike
 
 
 def test_trees_with_a_common_subtree_are_not_totally_different() -> None:

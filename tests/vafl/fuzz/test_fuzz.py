@@ -8,20 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from vafl.proof import fuzz
-from wrong_messages import check_found, trusts_the_sender
+from wrong_messages import check_found
 
 from streamfl.contract.role import BadRecord, StateChange
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.party import role as party_module
-from streamfl.vafl.party.role import VaflParty
-
-
-def _forgets_before_it_checks(self: VaflParty, received: Any, reply: Any, bounded: bool) -> None:
-    for task in self._tasks.values():
-        task.in_flight._entries.pop(reply.entity, None)
-    raise BadRecord("forged", "too late")
 
 
 def _takes_any_values(self: Intake, content: bytes) -> Any:
@@ -38,13 +31,6 @@ def _restores_unchecked(self: VaflCoordinator, change: StateChange) -> None:
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
-    "a party trusts the coordinator": (VaflParty, "_check", trusts_the_sender, "vafl-party"),
-    "a party forgets before it checks": (
-        VaflParty,
-        "_check",
-        _forgets_before_it_checks,
-        "vafl-party press vafl-sum",
-    ),
     "a party shows what nobody takes": (party_module, "within_bounds", _shows_what_it_computed, "vafl-party"),
     "a coordinator trusts its parties": (Intake, "values", _takes_any_values, "vafl-coordinator"),
     "a coordinator's state is not checked": (VaflCoordinator, "restore", _restores_unchecked, "restore vafl"),

@@ -12,17 +12,18 @@ from vafl.proof import fuzz
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.resumed import MemoryFederation
 
-ROUNDS = {"vafl-network-softmax": 12, "vafl-square-bounded": 12}
+ROUNDS = 12
 
 
 @cache
 def after_some_rounds(federation: str) -> MemoryFederation:
-    return after_rounds(MemoryFederation(fuzz.FEDERATIONS[federation]), ROUNDS[federation])
+    return after_rounds(MemoryFederation(fuzz.FEDERATIONS[federation]), ROUNDS)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("federation", ROUNDS)
-@pytest.mark.parametrize("member", [HEAD, fuzz.WRONG[0]])
+@pytest.mark.parametrize(
+    ("federation", "member"), [("vafl-network-softmax", HEAD), ("vafl-square-bounded", fuzz.WRONG[0])]
+)
 def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:
     """Protects whoever restarts from state that was damaged, written by a release without checksums or by
     hand: no traceback, no warning of NumPy, no number that is none, no absurd count, neither at once nor

@@ -89,9 +89,7 @@ def coordinator(precision: str, parties: int, loss: str, size: str) -> Case:
 
 
 CASES = {
-    "party": party("float32"),
     "party-float64": party("float64"),
-    "coordinator-one": coordinator("float32", 1, "logistic", "embeddings"),
     "coordinator-many": coordinator("float64", 64, "logistic", "embeddings"),
     "coordinator-classes": coordinator("float32", 2, "softmax", "classes"),
 }

@@ -195,7 +195,7 @@ def party_subject(kind: str) -> Subject:
 
 
 @pytest.mark.parametrize(
-    "subject", [pytest.param(party_subject(kind), id=kind) for kind in ("online", "soon", "paced", "private")]
+    "subject", [pytest.param(party_subject(kind), id=kind) for kind in ("soon", "paced", "private")]
 )
 class TestParty(RoleLaws):
     pass
@@ -244,6 +244,14 @@ ALIGNMENTS = {
     "patient": Alignment(
         quorum=1, max_staleness=1, requests=1, reply_seconds=0.4, expiry=2.5, limit=4, keep=True
     ),
+}
+# The sum has noise on its labels, and a ledger of them.
+HEADS = {
+    "async": "sum",
+    "synchronous": "network",
+    "bounded": "sum",
+    "crowded": "network",
+    "patient": "network",
 }
 
 
@@ -364,8 +372,7 @@ BAD_EMBEDDINGS = [
             ),
             id=f"{kind}-{head}",
         )
-        for kind in ALIGNMENTS
-        for head in ("sum", "network")
+        for kind, head in HEADS.items()
     ],
 )
 class TestCoordinator(RoleLaws):

@@ -10,11 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.privacy import BoundedOutput
-from streamfl.vafl.tools.federation import VerticalFederation
 
 GENERATOR = np.random.default_rng(4)
 
@@ -62,21 +60,6 @@ def test_what_a_party_learns_by_is_the_gradient(name: str) -> None:
     np.testing.assert_allclose(function.backward_each(parameters, done, cotangents, norm), clipped, atol=1e-5)
 
 
-def test_embeddings_have_the_norm_that_privacy_counts_on() -> None:
-    """Protects the privacy claim: no embedding is longer than C, in single precision too, and a normalised
-    one is not shorter."""
-    inputs = (
-        GENERATOR.normal(size=(1000, 3)).astype(np.float32)
-        * np.logspace(-6, 6, 1000, dtype=np.float32)[:, np.newaxis]
-    )
-    for normalise in (True, False):
-        function = BoundedOutput(DenseNetwork([3, 4], dtype=np.float32), 2.0, normalise)
-        parameters = GENERATOR.normal(size=function.size).astype(np.float32)
-        norms = np.linalg.norm(function.forward(parameters, inputs).outputs.astype(np.float64), axis=1)
-        assert norms.max() <= 2.0
-        assert not normalise or norms.min() >= 2.0 * (1 - 1e-4)
-
-
 HEADS = {
     "sum": SumHead(np.float64),
     "network": NetworkHead(DenseNetwork([6, 4, 2], "tanh", dtype=np.float64)),
@@ -114,63 +97,3 @@ def test_what_the_coordinator_sends_is_the_gradient(head: str, loss: OutputLoss)
     gradient, down = function.backward(parameters, done, loss.gradient(outputs, labels))
     np.testing.assert_allclose(down, numerical(lambda at: value(parameters, at), embeddings), atol=1e-6)
     np.testing.assert_allclose(gradient, numerical(lambda at: value(at, embeddings), parameters), atol=1e-6)
-
-
-def settings(parties: int, loss: str, size: int, **learning: Any) -> VaflSettings:
-    return VaflSettings(
-        federation={  # type: ignore[arg-type]
-            "name": "paper",
-            "seed": 3,
-            "parties": [f"p{number}" for number in range(parties)],
-            "embedding_size": size,
-            "precision": "float64",
-        },
-        role={"kind": "simulation"},  # type: ignore[arg-type]
-        embedding={"standardise": False},  # type: ignore[arg-type]
-        learning={"loss": loss, "classes": size if loss == "softmax" else None, **learning},  # type: ignore[arg-type]
-        alignment={"quorum": parties, "keep": True},  # type: ignore[arg-type]
-    )
-
-
-@pytest.mark.parametrize("loss", ["square", "logistic", "softmax"])
-def test_synchronous_learning_is_gradient_descent_on_the_joined_table(loss: str) -> None:
-    """Protects the equations, the order of everything and the wire: with t = M and linear embeddings that are
-    added up, every iterate is that of mini-batch gradient descent by whoever had the whole table.
-    """
-    entities, features, batch, epochs, classes = 120, (2, 3, 4), 8, 3, 3
-    size = classes if loss == "softmax" else 1
-    inputs = [GENERATOR.normal(size=(entities, count)) for count in features]
-    joined = np.hstack([np.hstack([own, np.ones((entities, 1))]) for own in inputs])
-    labels = GENERATOR.integers(0, 2 if loss == "logistic" else classes, entities).astype(float)
-    chosen = settings(
-        3,
-        loss,
-        size,
-        optimiser="sgd",
-        learning_rate=0.1,
-        batch_size=batch,
-        in_flight=batch,
-        wait_for=3,
-        regularisation=0.01,
-    )
-    federation = VerticalFederation(chosen, inputs, labels)
-    federation.write_labels(range(entities))
-    orders = [GENERATOR.permutation(entities) for _ in range(epochs)]
-    theta = np.zeros((joined.shape[1], size))
-    for order in orders:
-        federation.replay([order] * 3)
-        federation.run()
-        for begin in range(0, entities, batch):
-            rows = order[begin : begin + batch]
-            outputs = joined[rows] @ theta
-            if loss == "square":
-                errors = 2 * (outputs - labels[rows, np.newaxis])
-            elif loss == "logistic":
-                errors = expit(outputs) - labels[rows, np.newaxis]
-            else:
-                errors = softmax(outputs, axis=1) - np.eye(classes)[labels[rows].astype(int)]
-            theta = theta - 0.1 * (joined[rows].T @ errors / batch + 0.01 * theta)
-        found = [party.role.parameters(0).reshape(-1, size) for party in federation.parties]
-        np.testing.assert_allclose(np.vstack(found), theta, atol=1e-6)
-    assert all(party.role.snapshots()[0].steps == epochs * entities // batch for party in federation.parties)  # type: ignore[union-attr]
-    federation.close()

@@ -135,7 +135,7 @@ def function(kind: str, normalise: bool = True, norm: float = 1.0, dtype: Any = 
 # ---- mu against another accountant
 
 
-@pytest.mark.parametrize(("embeddings", "steps"), [(1, 0), (3, 0), (2, 2), (5, 3), (40, 40)])
+@pytest.mark.parametrize(("embeddings", "steps"), [(3, 0), (5, 3)])
 def test_releases_compose_as_google_s_accountant_says(embeddings: int, steps: int) -> None:
     """Protects the sum over releases: k embeddings and j steps, against dp-accounting's composition of the
     single mechanisms."""
@@ -221,9 +221,10 @@ def neighbours(
     )
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
-@pytest.mark.parametrize("kind", ["linear", "network"])
-@pytest.mark.parametrize("batch", [1, 4, 16])
+@pytest.mark.parametrize(
+    ("optimiser", "kind", "batch"),
+    [("sgd", "linear", 1), ("adagrad", "network", 4), ("adam", "linear", 16), ("adam", "network", 1)],
+)
 def test_no_record_costs_more_than_is_claimed(optimiser: Any, kind: str, batch: int) -> None:
     """Protects the guarantee: one record replaced by its opposite, the privacy loss of everything that
     depends on it added up.
@@ -280,47 +281,6 @@ def test_without_noise_on_steps_others_embeddings_tell_more_than_the_records_own
     parties = [Party(function("linear"), private, Steps("adagrad", 0.03, 16)) for _ in range(2)]
     embeddings, steps = neighbours(parties, order, (record, -record), same_sums=True)
     assert np.sqrt(embeddings + steps) <= parties[0].figure("privacy_mu")
-
-
-@pytest.mark.parametrize("rate", [0.1, 10.0, 1e4])
-def test_what_embeddings_alone_tell_is_below_the_claim(rate: float) -> None:
-    """Protects the reasoning: steps are never sent, so here nothing is assumed about them. With linear
-    embeddings and SGD all that is sent is one Gaussian vector, whose mean and covariance are known; the exact
-    mu between neighbours is below the claim."""
-    norm, noise = 0.5, 2.0
-    record = np.random.default_rng(3).normal(size=INPUTS)
-    order = events(np.random.default_rng(6), 3, 200)
-    # Steps without noise but for 1e-30, and no embedding long enough to be shortened: means.
-    means = Mechanism(1e12, 4.0, norm, 1e-30, None, SECRET)
-    steps = Steps("sgd", rate, 4)
-    parties = [Party(function("linear", normalise=False, norm=1e12), means, steps) for _ in range(2)]
-    neighbours(parties, order, (record, -record), same_sums=False)
-    first, second = parties
-    shift = np.array(first.function.embeddings) - np.array(second.function.embeddings)
-    # Noise of step s is in every embedding that came after it, times its features.
-    generator, features, seen = np.random.default_rng(8), [], {}
-    for name, _ in order:
-        seen.setdefault(name, generator.normal(size=INPUTS))
-        generator.normal(size=SIZE)
-        features.append(record if name == "target" else seen[name])
-    versions = np.array([one.parameters_version for one in first.sent])
-    table = np.array(features)
-    per_step = (rate * noise * norm / 4) ** 2
-    covariance = 16.0 * np.eye(len(order)) + per_step * np.minimum.outer(versions, versions) * (
-        table @ table.T
-    )
-    own = np.array([name == "target" for name, _ in order])
-    # What the record's own embeddings tell is claimed with C = the longest of them; here only what others'
-    # tell is of interest.
-    others = ~own
-    exact = np.sqrt(
-        (shift[others] * np.linalg.solve(covariance[np.ix_(others, others)], shift[others])).sum()
-    )
-    real = Mechanism(1.0, 4.0, norm, noise, None, SECRET)
-    taken = round(first.role.spent(0, "target") / means.cost(0, 1))
-    claimed = math.sqrt(real.cost(0, taken))
-    print(f"rate {rate:g}: exact {exact:.4f} of {claimed:.4f}")
-    assert 0 < exact <= claimed
 
 
 # ---- noise
@@ -483,13 +443,12 @@ def test_what_is_shown_again_in_other_batches_is_the_same_to_the_last_bit() -> N
     assert shown(1) == shown(64) == shown(7)
 
 
-@pytest.mark.parametrize("count", [16, 10_000])
-def test_the_sum_of_many_records_is_rounded_by_far_less_than_one_of_them_weighs(count: int) -> None:
+def test_the_sum_of_many_records_is_rounded_by_far_less_than_one_of_them_weighs() -> None:
     """Protects the sensitivity of a large batch in single precision: what the sum of all records is rounded
     by differs from one record to another, and has to be far less than one record may weigh. The sum by hand,
     in double precision.
     """
-    generator = np.random.default_rng(2)
+    generator, count = np.random.default_rng(2), 10_000
     network = DenseNetwork([INPUTS, SIZE], bias=False)
     inputs = (1 + 0.1 * generator.normal(size=(count, INPUTS))).astype(np.float32)
     cotangents = (1 + 0.1 * generator.normal(size=(count, SIZE))).astype(np.float32)
@@ -766,7 +725,7 @@ def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> Non
     assert gradient(*coordinator(), 1000.0) == pytest.approx(-2 * 99)
 
 
-@pytest.mark.parametrize("values", [(1.0, 1.0), (2.0, 1.0), (0.0, np.inf), (np.nan, 1.0)])
+@pytest.mark.parametrize("values", [(1.0, 1.0), (0.0, np.inf)])
 def test_a_range_of_labels_is_one(values: tuple[float, float]) -> None:
     """Protects the coordinator from dividing by a range that is none: it is told of when the settings are
     read."""

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from river import datasets
 
 from streamfl.contract.role import Received, Record, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
@@ -18,10 +17,8 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.functions.models import embedding_function
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 
-RECORDS = 200
 SECTIONS: dict[str, Any] = {
     "vafl-party": {
         "party": {"name": "bank"},
@@ -67,81 +64,6 @@ def shows(role: Any, records: NDArray[Any], partition: int = 0) -> NDArray[np.fl
 
 
 # ---- the attack
-
-
-@pytest.fixture(scope="module")
-def four_features() -> NDArray[np.float64]:
-    """Colours of pieces of photographs, standardised: (RECORDS, 4)."""
-    names = ["intensity-mean", "rawred-mean", "exgreen-mean", "value-mean"]
-    rows = [[row[name] for name in names] for row, _ in datasets.ImageSegments().take(4 * RECORDS)]
-    table = np.array(rows)[::4]
-    return (table - table.mean(axis=0)) / table.std(axis=0)
-
-
-def inverted(
-    embeddings: NDArray[Any], parameters: NDArray[Any], hidden: int, inputs: int = 4
-) -> NDArray[np.float64]:
-    """Features whose embeddings by these parameters are nearest to ``embeddings``: Levenberg and Marquardt's
-    steps from 40 places.
-
-    h = max(x W_1 + b_1, 0) W_2 + b_2, by hand.
-    """
-    count, size = embeddings.shape
-    parts = np.split(parameters.astype(float), np.cumsum([inputs * hidden, hidden, hidden * size]))
-    below = parts[0].reshape(inputs, hidden)
-    first = parts[1]
-    above = parts[2].reshape(hidden, size)
-    second = parts[3]
-    generator, best, least = np.random.default_rng(5), np.zeros((count, inputs)), np.full(count, np.inf)
-
-    def of(guess: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        values = guess @ below + first
-        apart = np.maximum(values, 0) @ above + second - embeddings
-        return values, apart, np.square(apart).sum(axis=1)
-
-    for _ in range(40):
-        guess, damping = generator.normal(size=(count, inputs)), np.full(count, 1e-2)
-        values, apart, error = of(guess)
-        for _ in range(60):
-            slopes = np.einsum("ij,nj,jk->nki", below, values > 0, above)
-            normal = np.einsum("nki,nkj->nij", slopes, slopes) + damping[:, None, None] * np.eye(inputs)
-            step = np.linalg.solve(normal, np.einsum("nki,nk->ni", slopes, apart)[..., None])[..., 0]
-            tried = of(guess - step)
-            better = tried[2] < error
-            guess = np.where(better[:, None], guess - step, guess)
-            values, apart = (
-                np.where(better[:, None], new, old)
-                for new, old in zip(tried[:2], (values, apart), strict=True)
-            )
-            error = np.where(better, tried[2], error)
-            damping = np.clip(np.where(better, damping / 3, damping * 3), 1e-12, 1e6)
-        found = error < least
-        best[found], least[found] = guess[found], error[found]
-    return best
-
-
-@pytest.mark.parametrize(("hidden", "size"), [(16, 8), (64, 16)])
-def test_first_embeddings_are_turned_back_only_where_the_start_is_the_seeds(
-    hidden: int, size: int, four_features: NDArray[np.float64]
-) -> None:
-    """Protects features from whoever knows the configuration: by the shared seed they compute a party's first
-    parameters, and with them its records. By default nobody but the party can.
-    """
-    found = {}
-    for seeded in (True, False):
-        chosen = settings(
-            "vafl-party", hidden, size, learning={"seeded_start": seeded, "catch_up_samples": 0}
-        )
-        embeddings = shows(built(chosen), four_features)
-        known = embedding_function(chosen, 4).initial(chosen.federation.seed, "bank")
-        apart = np.abs(inverted(embeddings, known, hidden) - four_features).max(axis=1)
-        found[seeded] = float((apart <= 0.01).mean())
-    print(
-        f"[{hidden}] -> {size}: all four features within .01 for {found[True]:.3f} of the records, secret "
-        f"start {found[False]:.3f}"
-    )
-    assert found[True] >= 0.9
-    assert found[False] <= 0.01
 
 
 # ---- whose start it is

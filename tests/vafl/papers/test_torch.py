@@ -12,14 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from vafl.makers import Steps, make_party
 
-from streamfl.contract.role import ConfigurationError, Received, Record, Send
-from streamfl.encoding.wire import VERSION, encode_array
-from streamfl.records.samples import Sample
+from streamfl.contract.role import ConfigurationError
 from streamfl.vafl.functions.networks import Activation, DenseNetwork
 from streamfl.vafl.functions.torch_model import TorchModel
-from streamfl.vafl.messages import EMBEDDING, Reply
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'streamfl[torch]'")
 
@@ -51,43 +47,6 @@ def turned(parameters: NDArray[Any], sizes: tuple[int, ...] = SIZES) -> NDArray[
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_built_in_network_is_that_of_pytorch(activation: Activation) -> None:
-    """Protects the built-in network's equations: outputs and all derivatives are those of PyTorch's layers
-    and autograd."""
-    network = DenseNetwork(SIZES, activation, dtype=np.float64)
-    parameters = GENERATOR.normal(0, 0.7, network.size)
-    inputs, cotangents = GENERATOR.normal(size=(7, 4)), GENERATOR.normal(size=(7, 2))
-    module = sequential(activation).double()
-    torch.nn.utils.vector_to_parameters(torch.tensor(turned(parameters)), module.parameters())
-    rows = torch.tensor(inputs, requires_grad=True)
-    outputs = module(rows)
-    *by_parameters, by_inputs = torch.autograd.grad(
-        outputs, [*module.parameters(), rows], torch.tensor(cotangents), retain_graph=True
-    )
-    done = network.forward(parameters, inputs)
-    np.testing.assert_allclose(done.outputs, outputs.detach().numpy(), rtol=0, atol=1e-10)
-    gradient = turned(network.backward(parameters, done, cotangents))
-    np.testing.assert_allclose(
-        gradient, np.concatenate([one.numpy().ravel() for one in by_parameters]), rtol=0, atol=1e-10
-    )
-    np.testing.assert_allclose(
-        network.backward_inputs(parameters, done, cotangents), by_inputs.numpy(), rtol=0, atol=1e-10
-    )
-
-    each = []
-    for row, cotangent in zip(inputs, cotangents, strict=True):
-        parts = torch.autograd.grad(
-            module(torch.tensor(row)), list(module.parameters()), torch.tensor(cotangent)
-        )
-        each.append(np.concatenate([one.numpy().ravel() for one in parts]))
-    norm = float(np.median([np.linalg.norm(one) for one in each]))
-    clipped = np.sum([one * min(1.0, norm / np.linalg.norm(one)) for one in each], axis=0)
-    np.testing.assert_allclose(
-        turned(network.backward_each(parameters, done, cotangents, norm)), clipped, rtol=0, atol=1e-10
-    )
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_module_is_the_same_function(activation: Activation) -> None:
     """Protects users of a module: flat parameters mean what they say, and private steps are clipped record by
     record."""
@@ -108,54 +67,6 @@ def test_a_module_is_the_same_function(activation: Activation) -> None:
             one = model.backward_each(turned(parameters), done, cotangents, norm)
             other = network.backward_each(parameters, expected, cotangents, norm)
         np.testing.assert_allclose(one, turned(other), rtol=0, atol=1e-10)
-
-
-class Same(TorchModel):
-    """A module that begins where the built-in network does."""
-
-    def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
-        return turned(DenseNetwork(SIZES, "tanh", dtype=self.dtype).initial(seed, *path))
-
-
-def learnt(function: Any, optimiser: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All embeddings and the last parameters of a party that is pulled towards targets."""
-    role = make_party(
-        name="a",
-        function=function,
-        inputs=4,
-        embedding_size=2,
-        steps=Steps(optimiser, 0.05, batch_size=8),
-        seed=3,
-    )
-    role.open(0)
-    generator, shown = np.random.default_rng(9), []
-    for number in range(80):
-        features, name = generator.normal(size=4), f"e{number}"
-        sample = Sample(name, name, tuple(features), None)
-        (sent,) = role.receive(
-            [Received("samples", sample, Record("samples", 0, number, name.encode(), b""))], 1.0
-        )
-        assert isinstance(sent, Send)
-        embedding = EMBEDDING.decode(sent.value)
-        shown.append(np.frombuffer(embedding.values))
-        gradient = encode_array(2 * (shown[-1] - features[:2]))
-        reply = Reply(VERSION, 0, name, embedding.epoch, embedding.sequence, gradient)
-        assert not role.receive(
-            [Received("gradients", reply, Record("gradients", 0, number, name.encode(), b""))], 1.0
-        )
-    assert next(one.value for one in role.measure() if one.name == "steps") == 10
-    return np.array(shown), role.parameters(0)
-
-
-@pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
-def test_a_party_learns_with_a_module_as_with_the_built_in_network(optimiser: str) -> None:
-    """Protects a party with a user's module: ten steps on, it shows the same and has the same parameters."""
-    network = DenseNetwork(SIZES, "tanh", dtype=np.float64)
-    shown, parameters = learnt(network, optimiser)
-    own_shown, own_parameters = learnt(Same(lambda: sequential("tanh"), "float64"), optimiser)
-    assert np.abs(turned(parameters) - turned(network.initial(3, "a"))).max() > 0.05
-    np.testing.assert_allclose(own_shown, shown, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(own_parameters, turned(parameters), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -14,7 +14,6 @@ from mutations import after, check_caught, instead, without
 from vafl.proof.faults import simulate
 from vafl.proof.scenario import FOR_EVER, scenario
 
-from streamfl.learning.optimisers import AdaGrad
 from streamfl.testing.faults.fault_rates import FAULTS
 from streamfl.testing.faults.federation import run
 from streamfl.vafl.coordinator.entities import CoordinatorEntities
@@ -70,26 +69,6 @@ def test_steps_that_are_far_too_long_end_in_what_can_be_read(seed: int, rate: fl
     assert run(replace(chosen, settings=settings), lambda faulty: None, "memory").failure is None
 
 
-def takes_embeddings_again(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, *given: Any) -> Any:
-        for party in self._parties:
-            party.ranges = []
-        return real(self, *given)
-
-    instead(patch, Parties, "unheard", change)
-
-
-def takes_replies_again(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, task: Any, reply: Any, now: float) -> Any:
-        shown = task.in_flight.get(reply.entity)
-        sends = real(self, task, reply, now)
-        if shown is not None and reply.gradient:
-            task.in_flight._entries[reply.entity] = shown
-        return sends
-
-    instead(patch, VaflParty, "_take_reply", change)
-
-
 def learns_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, *given: Any) -> Any:
         self._learning_quorum = 1
@@ -106,16 +85,6 @@ def answers_twice(patch: pytest.MonkeyPatch) -> None:
     after(patch, CoordinatorEntities, "settle", change)
 
 
-def steps_on_whatever_came_together(patch: pytest.MonkeyPatch) -> None:
-    def change(result: Any, self: Any, batch: Any, now: float) -> Any:
-        for task in self._tasks.values():
-            if task.model.gathered:
-                task.model.step()
-        return result
-
-    after(patch, VaflParty, "receive", change)
-
-
 def names_the_version_before(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, *given: Any) -> Any:
         sends = real(self, *given)
@@ -129,10 +98,6 @@ def names_the_version_before(patch: pytest.MonkeyPatch) -> None:
         ]
 
     instead(patch, VaflParty, "_send_queued", change)
-
-
-def forgets_the_squares(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AdaGrad, "arrays", property(lambda self: {}, lambda self, value: None), raising=False)
 
 
 def leaves_late_parties_waiting(patch: pytest.MonkeyPatch) -> None:
@@ -160,13 +125,6 @@ def forgets_by_the_first_message(patch: pytest.MonkeyPatch) -> None:
         return admitted
 
     instead(patch, CoordinatorEntities, "admit", change)
-
-
-def learns_from_a_step_older(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, epochs: Any, versions: Any, bound: Any, shown_by: Any = None) -> Any:
-        return real(self, epochs, versions, None if bound is None else bound + 1, shown_by)
-
-    instead(patch, Parties, "ages", change)
 
 
 def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -208,25 +166,14 @@ def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "party: parameters not restored": without(b"array/parameters", role=VaflParty),
-    "party: counters not restored": without(b"task", role=VaflParty),
-    "party: entities not restored": without(b"entity/", role=VaflParty),
-    "party: answered entities not restored": without(b"answered/", role=VaflParty),
     "party: waiting samples not restored": without(b"waiting/", role=VaflParty),
-    "party: optimiser's state not restored": forgets_the_squares,
-    "party: takes a reply twice": takes_replies_again,
-    "party: steps on whatever came together": steps_on_whatever_came_together,
     "party: names the version before": names_the_version_before,
     "party: forgets too early": forgets_too_early,
     "coordinator: entities not restored": without(b"entity/", role=VaflCoordinator),
-    "coordinator: parties not restored": without(b"party/", role=VaflCoordinator),
-    "coordinator: parameters not restored": without(b"array/", role=VaflCoordinator),
-    "coordinator: counters not restored": without(b"task", role=VaflCoordinator),
-    "coordinator: takes an embedding twice": takes_embeddings_again,
     "coordinator: learns before the quorum": learns_before_the_quorum,
     "coordinator: answers twice": answers_twice,
     "coordinator: leaves late parties waiting": leaves_late_parties_waiting,
     "coordinator: learns from whatever is old": learns_from_whatever_is_old,
-    "coordinator: learns from what is a step too old": learns_from_a_step_older,
     "coordinator: waits for the quorum without end": waits_for_the_quorum_without_end,
     "coordinator: gives up too early": gives_up_too_early,
     "coordinator: gives up who answered too": gives_up_who_answered_too,
@@ -236,18 +183,12 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 # As test_mutations has it.
 TRIED_FIRST = {
     "party: waiting samples not restored": 15,
-    "party: optimiser's state not restored": 8,
     "party: forgets too early": 21,
-    "coordinator: parameters not restored": 15,
-    "coordinator: counters not restored": 18,
-    "coordinator: takes an embedding twice": 22,
     "coordinator: leaves late parties waiting": 37,
     "coordinator: gives up too early": 102,
     "coordinator: forgets by the first message": 23,
-    "coordinator: learns from what is a step too old": 7,
     "coordinator: learns from whatever is old": 7,
     "coordinator: gives up who answered too": 3,
-    "party: takes a reply twice": 4,
 }
 
 

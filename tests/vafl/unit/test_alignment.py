@@ -107,32 +107,3 @@ def test_a_clock_that_was_ahead_holds_nothing_up_that_was_heard_of_since() -> No
     role.receive([], 100.0)
     assert role.wake_at == 110.0
     assert answered(role.receive([], 110.0)) == ["bank e"]
-
-
-def test_an_entity_that_comes_again_in_a_batch_is_worked_off_before() -> None:
-    """Protects the order of one entity's messages: a gradient goes to each of its embeddings, though they
-    come together."""
-    role = coordinator(learning_quorum=1, keep=True)
-    said = role.receive(
-        [labelled("e"), shown("bank", "e", 1), shown("bank", "f", 2), shown("bank", "e", 3)], 0.0
-    )
-    assert answered(said) == ["bank e", "bank e"]
-    replies = [
-        REPLY.decode(one.value).sequence
-        for one in said
-        if isinstance(one, Send) and one.channel == "gradients/bank"
-    ]
-    assert replies == [1, 3]
-
-
-def test_a_full_table_makes_room_as_messages_come() -> None:
-    """Protects who is displaced: an entity that is learnt from leaves room for the next, so that nobody else
-    has to go."""
-    role = coordinator(limit=2)
-    role.receive([labelled("a"), labelled("b"), shown("bank", "a", 1), shown("bank", "b", 2)], 0.0)
-    # The shop shows a, which is forgotten then; c takes its place and b stays.
-    role.receive([shown("shop", "a", 1), shown("shop", "c", 2), shown("shop", "b", 3)], 0.0)
-    figures = {(one.name, one.labels): one.value for one in role.measure()}
-    assert figures["learnt", ()] == 2
-    assert figures["forgotten_entities", (("reason", "displaced"),)] == 0
-    assert figures["entities", ()] == 1

@@ -6,34 +6,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
-from vafl.makers import Steps, make_party
+from vafl.unit.test_conversations import Party, figures
 
 from streamfl.configuration.secrets import read_secret
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import (
     BadRecord,
     ConfigurationError,
-    Received,
-    Record,
-    Rejection,
-    Send,
     StateChange,
 )
-from streamfl.encoding.wire import VERSION
-from streamfl.records.samples import Sample
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.functions.networks import DenseNetwork
-from streamfl.vafl.messages import EMBEDDING, Reply
-from streamfl.vafl.party.role import VaflParty
-from streamfl.vafl.privacy import BoundedOutput, Mechanism
+from streamfl.vafl.messages import EMBEDDING
+from streamfl.vafl.privacy import Mechanism
 
 MECHANISM = Mechanism(
     embedding_norm=1.0,
@@ -45,101 +35,64 @@ MECHANISM = Mechanism(
 )
 
 
-def party(mechanism: Mechanism | None = None, **settings: Any) -> VaflParty:
-    network: Any = DenseNetwork([1, 1], bias=False, dtype=np.float64)
-    role = make_party(
-        name="bank",
-        function=network
-        if mechanism is None
-        else BoundedOutput(network, mechanism.embedding_norm, normalise=False),
-        inputs=1,
-        embedding_size=1,
-        steps=Steps("sgd", 1.0, 1),
-        seed=0,
-        mechanism=mechanism,
-        **settings,
-    )
-    role.open(0)
-    return role
+def numbers(shown: Sequence[tuple[str, int, float]]) -> list[int]:
+    """The sequence numbers of what a party shows."""
+    return [sequence for _, sequence, _ in shown]
 
 
-def fed(role: VaflParty, channel: str, message: Any, key: str) -> list[int]:
-    """The sequence numbers of what the party shows."""
-    replies = role.receive([Received(channel, message, Record(channel, 0, 0, key.encode(), b""))], 0.0)
-    assert not [reply for reply in replies if isinstance(reply, Rejection)]
-    return [EMBEDDING.decode(reply.value).sequence for reply in replies if isinstance(reply, Send)]
-
-
-def sees(role: VaflParty, entity: str) -> list[int]:
-    return fed(role, "samples", Sample(entity, "s", (1.0,), None), entity)
-
-
-def is_asked(role: VaflParty, entity: str, sequence: int) -> list[int]:
-    return fed(role, "gradients", Reply(VERSION, 0, entity, 0, sequence, b""), entity)
-
-
-def withheld(role: VaflParty, reason: str) -> float:
-    (found,) = [
-        one.value
-        for one in role.measure()
-        if one.name == "withheld_embeddings" and one.labels == (("reason", reason),)
-    ]
-    return found
-
-
-def restored(role: VaflParty, state: Sequence[StateChange]) -> VaflParty:
+def restored(party: Party, state: Sequence[StateChange]) -> Party:
     for change in state:
-        role.restore(change)
-    return role
+        party.role.restore(change)
+    return party
 
 
 def test_a_party_with_a_ledger_does_not_go_on_without_noise() -> None:
     """Protects people whose budget is spent: a section that is removed by mistake would show them without any
     noise."""
-    before = party(MECHANISM)
-    assert sees(before, "ann") == [1]
-    state = list(before.changed_state())
+    before = Party(MECHANISM)
+    assert numbers(before.sees("ann")) == [1]
+    state = list(before.role.changed_state())
     with pytest.raises(BadRecord, match=r"\[privacy\] is missing.*privacy\.without_noise = true"):
-        restored(party(), state)
-    restored(party(MECHANISM), state)
+        restored(Party(), state)
+    restored(Party(MECHANISM), state)
 
 
 def test_an_operator_may_end_the_promise_and_the_log_says_so() -> None:
     """Protects whoever reads the log later: from when on the mu of before says nothing."""
-    before = party(MECHANISM)
-    sees(before, "ann")
-    after = restored(party(without_noise=True), list(before.changed_state()))
-    (notice,) = after.notices()
+    before = Party(MECHANISM)
+    before.sees("ann")
+    after = restored(Party(without_noise=True), list(before.role.changed_state()))
+    (notice,) = after.role.notices()
     assert notice.reason == "without_noise"
-    assert list(after.notices()) == []
-    assert sees(after, "ann") == [2]
+    assert list(after.role.notices()) == []
+    assert numbers(after.sees("ann")) == [2]
     with pytest.raises(BadRecord, match="without noise before"):
-        restored(party(MECHANISM), list(after.changed_state()))
+        restored(Party(MECHANISM), list(after.role.changed_state()))
 
 
 @pytest.mark.parametrize("mechanism", [None, MECHANISM])
 def test_a_coordinator_cannot_ask_for_ever(mechanism: Mechanism | None) -> None:
     """Protects an entity's features from being asked out of the party, a noisy copy at a time, and the party
     from endless work."""
-    role = party(mechanism, requests=3)
+    party = Party(mechanism, requests=3)
     log: dict[bytes, StateChange] = {}
-    (sequence,) = sees(role, "ann")
+    (sequence,) = numbers(party.sees("ann"))
     shown = 0
-    while answer := is_asked(role, "ann", sequence):
+    while answer := numbers(party.answered("ann", sequence, None)):
         sequence, shown = answer[0], shown + 1
         assert shown <= 3
         # What it was asked before a restart counts too.
-        role = restored(party(mechanism, requests=3), compacted(log, role))
+        party = restored(Party(mechanism, requests=3), compacted(log, party))
     assert shown == 3
-    assert withheld(role, "requests") == 1
+    assert figures(party.role)["withheld_embeddings/requests"] == 1
     # Seen again by the party itself it begins anew.
-    (sequence,) = sees(role, "ann")
-    assert len(is_asked(role, "ann", sequence)) == 1
+    (sequence,) = numbers(party.sees("ann"))
+    assert len(party.answered("ann", sequence, None)) == 1
 
 
-def compacted(log: dict[bytes, StateChange], role: VaflParty) -> list[StateChange]:
+def compacted(log: dict[bytes, StateChange], party: Party) -> list[StateChange]:
     """The changelog after what the role has changed since."""
-    for change in role.changed_state():
+    for change in party.role.changed_state():
         log.pop(change.key, None)
         if change.value is not None:
             log[change.key] = change
@@ -148,17 +101,17 @@ def compacted(log: dict[bytes, StateChange], role: VaflParty) -> list[StateChang
 
 def test_entities_shown_before_requests_were_counted_are_restored() -> None:
     """Protects an upgrade: state of the release before has no number of requests."""
-    before = party()
-    sees(before, "ann")
+    before = Party()
+    before.sees("ann")
     old = [
         StateChange(
             one.channel, one.partition, one.key, msgspec.msgpack.encode(msgspec.msgpack.decode(one.value)[:3])
         )
         if one.key.startswith(b"entity/") and one.value is not None
         else one
-        for one in before.changed_state()
+        for one in before.role.changed_state()
     ]
-    assert is_asked(restored(party(), old), "ann", 1) == [2]
+    assert numbers(restored(Party(), old).answered("ann", 1, None)) == [2]
 
 
 # ---- the secret

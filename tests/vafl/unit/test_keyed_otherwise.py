@@ -7,25 +7,12 @@ from typing import Any
 
 import pytest
 from peers import Peers
+from vafl.makers import member_sections
 
 from streamfl.contract.role import TopicSpec
 from streamfl.records.place_watch import LATEST, PlaceWatch
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
-
-
-def vafl(kind: str, party: str = "bank") -> dict[str, Any]:
-    sections: dict[str, Any] = {
-        "federation": {"name": "credit", "parties": ["bank", "shop"], "embedding_size": 1},
-        "role": {"kind": kind},
-        "bus": {"commit_interval_ms": 0},
-    }
-    if kind == "vafl-party":
-        return sections | {
-            "party": {"name": party},
-            "samples": {"topic": f"{party}-rows", "features": ["age"]},
-        }
-    return sections | {"labels": {"topic": "outcomes", "label": "defaulted"}}
 
 
 class Apart(Peers):
@@ -46,9 +33,9 @@ class Apart(Peers):
 def test_a_party_that_is_keyed_otherwise_is_told(key: str, caplog: pytest.LogCaptureFixture) -> None:
     """Protects the predictions of half of all entities: one party's binary keys put them elsewhere, and
     nothing said so."""
-    shop = vafl("vafl-party", "shop")
+    shop = member_sections("vafl-party", "shop")
     shop["samples"]["key"] = key
-    federation = Apart(vafl("vafl-coordinator"), vafl("vafl-party"), shop)
+    federation = Apart(member_sections("vafl-coordinator"), member_sections("vafl-party"), shop)
     for number in range(12):
         federation.write("bank-rows", str(number).encode(), b'{"age": 0.5}')
         federation.write(

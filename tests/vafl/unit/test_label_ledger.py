@@ -11,12 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from scipy.stats import norm
 from vafl.makers import Alignment, make_coordinator
 
 from streamfl.contract.role import BadRecord, ConfigurationError, Received, Record, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
-from streamfl.learning.accuracy import area_under_curve
 from streamfl.privacy.accountant import epsilon_of
 from streamfl.privacy.ledger import Ledger
 from streamfl.records.labels import Label
@@ -100,25 +98,6 @@ class Coordinator:
 
 
 # ---- which telling has which noise
-
-
-@pytest.mark.long
-def test_an_entity_that_comes_back_has_noise_of_its_own() -> None:
-    """Protects the label of a customer who was forgotten and is shown again: the same noise on both would
-    tell whether the label is the same one, for certain. Of both tellings together no more is known than mu =
-    sqrt(2) / noise allows.
-    """
-    coordinator, count = Coordinator(), 1500
-    generator = np.random.default_rng(1)
-    same = generator.integers(0, 2, count)
-    first = [coordinator.lives(f"e{number}", 1.0)[0] for number in range(count)]
-    again = [coordinator.lives(f"e{number}", float(one))[0] for number, one in enumerate(same)]
-    # Whoever looks for the same noise finds nothing: the nearest pairs are of either kind.
-    area = area_under_curve(-np.abs(np.subtract(first, again)), same)
-    bound = norm.cdf(1 / NOISE / np.sqrt(2))
-    print(f"same label or not, by the difference of two tellings: AUC {area:.3f}, of one label {bound:.3f}")
-    assert area <= bound + 4 * np.sqrt(1 / (6 * count))
-    assert abs(np.corrcoef(np.add(first, 1), again + same)[0, 1]) < 4 / np.sqrt(count)
 
 
 def test_within_a_life_the_noise_is_one() -> None:

@@ -53,9 +53,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             # predictions are scored.
             found.write(labels)
             found.rest()
-        # Workers that come back and have nothing to do.
-        found.kill("shop")
-        found.start("shop")
+        # A worker that comes back and has nothing to do.
         found.restart("coordinator")
         found.calm_from_now()
         for part in found.load(2 * COUNT, 3 * COUNT):

@@ -79,35 +79,3 @@ def test_vertical_queries_find_what_members_serve(served: Served) -> None:
         for expression in board.expressions:
             for series in re.findall(r"streamfl_\w+", expression):
                 assert series in served, expression
-
-
-def test_vertical_overview_shows_what_it_promises() -> None:
-    """Protects its purpose: what comes of learning, who is behind, what is forgotten, what privacy is left,
-    and what is broken."""
-    assert set(
-        re.findall(r"streamfl_\w+", " ".join(one for board in DASHBOARDS for one in board.expressions))
-    ) >= {
-        "streamfl_loss_windowed",
-        "streamfl_accuracy",
-        "streamfl_loss_sum_total",
-        "streamfl_predictions_total",
-        "streamfl_embeddings_total",
-        "streamfl_staleness_steps_total",
-        "streamfl_staleness_largest_windowed",
-        "streamfl_requests_total",
-        "streamfl_entities",
-        "streamfl_waiting_samples",
-        "streamfl_missing_entities",
-        "streamfl_lacking_entities",
-        "streamfl_forgotten_entities_total",
-        "streamfl_privacy_mu",
-        "streamfl_privacy_epsilon",
-        "streamfl_privacy_budget_mu",
-        "streamfl_label_mu",
-        "streamfl_label_epsilon",
-        "streamfl_label_budget_mu",
-        "streamfl_withheld_labels_total",
-        "streamfl_dead_letters_total",
-        "streamfl_consumer_lag_records",
-        "streamfl_refused_steps_total",
-    }

@@ -6,21 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from peers import Peers
+from vafl.makers import member_sections
 
 
-def vafl(kind: str, party: str = "bank") -> dict[str, Any]:
-    sections: dict[str, Any] = {
-        "federation": {"name": "credit", "parties": ["bank", "shop"], "embedding_size": 1},
-        "role": {"kind": kind},
-        "alignment": {"patience_seconds": 60.0},
-        "bus": {"commit_interval_ms": 0},
-    }
-    if kind == "vafl-party":
-        return sections | {
-            "party": {"name": party},
-            "samples": {"topic": f"{party}-rows", "features": ["age"]},
-        }
-    return sections | {"labels": {"topic": "outcomes", "label": "defaulted"}}
+def vafl(kind: str, party: str = "bank", patience: float = 60.0) -> dict[str, Any]:
+    return member_sections(kind, party, alignment={"patience_seconds": patience})
 
 
 def test_a_party_without_a_coordinator_turns_red() -> None:
@@ -67,10 +57,7 @@ def test_a_silent_party_is_named_by_the_coordinator_and_hears_of_its_return() ->
 
 def test_who_is_waited_for_is_said_before_the_patience_is_over() -> None:
     """Protects operators: for ten minutes, the default, whoever waited for an absent member was "ok"."""
-    sections = [vafl("vafl-coordinator"), vafl("vafl-party")]
-    for one in sections:
-        one["alignment"]["patience_seconds"] = 600.0
-    federation = Peers(*sections)
+    federation = Peers(*(vafl(kind, patience=600.0) for kind in ("vafl-coordinator", "vafl-party")))
     coordinator, party = federation.workers
     for number in range(20):
         federation.clock.now += 5.0

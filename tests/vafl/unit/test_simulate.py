@@ -213,25 +213,6 @@ def test_labels_come_as_late_as_was_asked(line: Line) -> None:
     assert (found["epochs"], found["label_delay"]) == (None, 30)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_run_with_random_delays_goes_on_to_its_end(line: Line, seed: int) -> None:
-    """Protects the figures of slow parties: a federation that waits for one long delay has not ended."""
-    delays = ("--delays", "bank=0.1,shop=10", "--delay-distribution", "exponential")
-    found = line.json("--epochs", 2, "--seed", seed, *delays, more=SYNCHRONOUS)
-    assert [one["gradients"] for one in found["parties"].values()] == [2 * LEARNT, 2 * LEARNT]
-
-
-def test_delays_are_the_virtual_time(line: Line) -> None:
-    """Protects claims about speed: 15 uploads of 8 entities at 10 seconds take that, and waiting for nobody
-    after the last."""
-    found = line.json("--delays", "bank=1,shop=10")
-    # The last upload is the fifteenth; its gradients are taken at the turn after it.
-    assert found["virtual_seconds"] == pytest.approx(150.0)
-    assert found["uploads"] == 2 * LEARNT
-    assert found["uplink_bytes"] > found["uploads"] * 8
-    assert found["downlink_bytes"] > found["uploads"] * 8
-
-
 def test_a_far_slower_party_costs_no_idle_turns(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects whoever simulates a party that is very slow: turns in which nothing can happen are not gone
     through one by one, and what is learnt is what comes at a lesser delay.
@@ -265,9 +246,13 @@ def test_a_far_slower_party_costs_no_idle_turns(line: Line, monkeypatch: pytest.
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "late", ["max_staleness = 0\n[alignment]\nreply_seconds = 7.5", 'loss = "square"\nin_flight = 40', ""]
+    ("late", "network"),
+    [
+        ("max_staleness = 0\n[alignment]\nreply_seconds = 7.5", 3.25),
+        ('loss = "square"\nin_flight = 40', 0),
+        ("", 3.25),
+    ],
 )
-@pytest.mark.parametrize("network", [0, 3.25])
 def test_a_party_that_sleeps_changes_nothing_that_is_said(
     line: Line, monkeypatch: pytest.MonkeyPatch, late: str, network: float
 ) -> None:
@@ -300,7 +285,7 @@ def test_a_party_that_sleeps_changes_nothing_that_is_said(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("delay", "expected"), [(0.0625, 4.6875), (0.1, 7.5), (0.5, 37.5), (10.0, 750.0)])
+@pytest.mark.parametrize(("delay", "expected"), [(0.0625, 4.6875), (10.0, 750.0)])
 def test_no_label_is_lost_between_two_turns(delay: float, expected: float) -> None:
     """Protects virtual time and late labels at any speed: 1,200 entities, 16 a turn, are shown in 75 turns;
     labels that are 300 entities late come at the pace of the turns, none is lost while parties are waited
@@ -327,7 +312,7 @@ def test_no_label_is_lost_between_two_turns(delay: float, expected: float) -> No
 def test_coordinator_and_network_take_the_time_that_they_are_given(line: Line) -> None:
     """Protects claims about speed where messages travel: by hand, of two parties that wait for each other, 15
     rounds of eight."""
-    for network, busy in ((0.0, 0.0), (2.0, 0.0), (0.0, 0.75), (2.0, 0.75)):
+    for network, busy in ((0.0, 0.0), (2.0, 0.75)):
         found = line.json(
             "--network-delay",
             network,
@@ -342,6 +327,7 @@ def test_coordinator_and_network_take_the_time_that_they_are_given(line: Line) -
         round_trip = max(1.0, np.ceil(network + 2 * busy + network))
         assert found["virtual_seconds"] == pytest.approx(15 * round_trip)
         assert found["uploads"] == 2 * LEARNT
+        assert min(found["uplink_bytes"], found["downlink_bytes"]) > found["uploads"] * 8
 
 
 def test_names_and_ranges_mean_the_same_columns(line: Line) -> None:
@@ -349,7 +335,6 @@ def test_names_and_ranges_mean_the_same_columns(line: Line) -> None:
     read."""
     ranges = line.json("--split", "shop=2:5,bank=0:2")
     assert line.json("--split", "bank=age+income,shop=debts+3:5", kind="vafl-party") == ranges
-    assert line.json("--split", "bank=income+age,shop=2:5")["accuracy"] == ranges["accuracy"]
 
 
 def test_columns_that_are_no_numbers_are_told_of_ranges_alone(line: Line) -> None:
@@ -401,7 +386,7 @@ def test_mu_is_what_was_sent_and_learnt(line: Line, sound: bool) -> None:
     else:
         assert (found["mu"], found["mu_all_parties"]) == (None, None)
         assert found["mu_per_release"] == pytest.approx(own**0.5)
-    assert ("no guarantee" in line(more=more)[1]) is True
+        assert "no guarantee" in line(more=more)[1]
 
 
 def test_mu_of_labels_is_that_of_one_life_in_all_passes(line: Line) -> None:
@@ -432,12 +417,12 @@ def test_noisy_figures_are_with_the_noise(line: Line) -> None:
 def test_a_model_that_is_worse_than_the_mean_is_told(line: Line) -> None:
     """Protects users from taking a federation for useful whose predictions a constant beats."""
     told = "worse than none"
-    found = line.json("--epochs", 5)
+    code, out, error = line("--epochs", 5, "--format", "json")
+    found = json.loads(out)
+    assert (code, told in error) == (0, False)
     share = line.frame["y"].to_numpy()[LEARNT:].mean()
     assert found["constant_loss"] == pytest.approx(-share * np.log(share) - (1 - share) * np.log(1 - share))
-    assert told not in line("--epochs", 5)[2]
     line.frame["y"] = np.random.default_rng(1).permutation(line.frame["y"].to_numpy())
-    assert told in line("--epochs", 5)[2]
     error = " ".join(line("--online")[2].split())
     assert "the predictions before each label" in error
     assert error.count(told) == 2
@@ -474,13 +459,10 @@ MISTAKES = {
     "y is the label": (("--split", "bank=0:2,shop=y"), "", ""),
     "bank is there twice": (("--split", "bank=0:2,bank=2:5"), "", ""),
     "PARTY=… is expected": (("--split", "bank"), "", ""),
-    "a positive number of seconds": (("--delays", "bank=0"), "", ""),
     "number of seconds, 1e-06 to 1,000,000, is expected": (("--delays", "bank=1e7"), "", ""),
-    "--delays shop=1e-300": (("--delays", "shop=1e-300"), "", ""),
     "with 120 entities to learn from at most 416,666 passes": (("--epochs", 99999999999), "", ""),
     "--delays shop=soon": (("--delays", "shop=soon"), "", ""),
     "--network-delay -1: a number of seconds, 0 to 1,000,000, is expected": (("--network-delay", -1), "", ""),
-    "--coordinator-delay nan": (("--coordinator-delay", "nan"), "", ""),
     "--epochs has no meaning with --online": (("--epochs", 2, "--online"), "", ""),
     "--label-delay has no meaning without --online": (("--label-delay", 2), "", ""),
     "a number between 0 and 1": (("--test-fraction", 1), "", ""),

@@ -22,6 +22,8 @@ from streamfl.vafl.messages import Embedding
 from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.state import TASK
 
+# Of the tables that parties are compared on.
+ROWS = 450
 SOON = Steps("sgd", 1.0, 4, grows=True)
 
 
@@ -175,13 +177,12 @@ def test_the_batch_that_is_left_out(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("square", "name"), [(True, "diabetes"), (True, "river TrumpApproval"), (False, "breast cancer")]
-)
+@pytest.mark.parametrize(("square", "name"), [(True, "river TrumpApproval"), (False, "breast cancer")])
 def test_parties_with_the_defaults_predict_as_well_as_rivers_pooled_model(square: bool, name: str) -> None:
     """Protects whoever tunes nothing: on a drifting stream the error was 2.2 times River's, on 519 rows
     accuracy 3.4% below it."""
     given, values = next((inputs, labels) for known, inputs, labels in tables(square) if known == name)
+    given, values = given[:ROWS], values[:ROWS]
     labels = (values - values.min()) / (values.max() - values.min())
     river: Quality = pooled(given[:-50], labels[:-50], square, 1)
     found = federation(given, labels, square, 1)

@@ -146,7 +146,6 @@ def test_it_is_refused_where_mu_would_not_count_it() -> None:
         ("logistic", [], {}, 0.5),
         ("logistic", [4], {}, 0.1),
         ("square", [], {}, 0.1),
-        ("square", [4], {}, 0.05),
         ("logistic", [], {"optimiser": "sgd"}, 0.03),
         ("logistic", [], {"learning_rate": 0.7}, 0.7),
     ],
@@ -163,8 +162,7 @@ def test_the_rate_that_is_left_out(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_linear_parties_learn_under_a_network(activation: str) -> None:
+def test_linear_parties_learn_under_a_network() -> None:
     """Protects head.kind = "network" with its defaults: linear embeddings begin at 0, where a relu without a
     bias has no slope."""
     draws = np.random.default_rng(1)
@@ -175,7 +173,7 @@ def test_linear_parties_learn_under_a_network(activation: str) -> None:
             "federation": {"name": "f", "seed": 1, "parties": ["a", "b"], "embedding_size": 2},
             "role": {"kind": "vafl-coordinator"},
             "labels": {"topic": "l", "label": "y"},
-            "head": {"kind": "network", "hidden": [16], "activation": activation},
+            "head": {"kind": "network", "hidden": [16]},
         }
     )
     outcome = run_vertical(settings, VerticalTable(inputs, labels, 200), epochs=4)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from vafl.makers import make_coordinator
+from vafl.unit.test_conversations import figures
 
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
@@ -27,10 +28,6 @@ def embedding(entity: str, sequence: int, epoch: int = 1, version: int = 0) -> R
     return Received(
         "embeddings/bank", message, Record("embeddings", 0, 0, entity.encode(), b"", timestamp=1000.0)
     )
-
-
-def figures(role: VaflCoordinator) -> dict[str, float]:
-    return {"/".join([one.name, *(value for _, value in one.labels)]): one.value for one in role.measure()}
 
 
 def restored(changes: list[StateChange]) -> VaflCoordinator:

@@ -4,69 +4,13 @@ meant to bound."""
 from __future__ import annotations
 
 import itertools
-from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from streamfl.fdskl.sums.topology import Aggregation, aggregation, totally_different, unmasked_combinations
 
-PARTIES = range(2, 17)
-
-
-def rank(rows: list[list[int]]) -> int:
-    """By elimination in fractions: exact."""
-    left, found = [[Fraction(number) for number in row] for row in rows], 0
-    for column in range(len(left[0]) if left else 0):
-        pivot = next((row for row in left[found:] if row[column]), None)
-        if pivot is None:
-            continue
-        left.remove(pivot)
-        left.insert(found, pivot)
-        for number in range(found + 1, len(left)):
-            factor = left[number][column] / pivot[column]
-            left[number] = [one - factor * two for one, two in zip(left[number], pivot, strict=True)]
-        found += 1
-    return found
-
-
-def combinations(
-    worker: int, first: Aggregation, second: Aggregation | None, mask: str, root_knows: int | None
-) -> int:
-    """In exact numbers: rows of all a worker hears and of its own secrets, over parts o and masks b; the rank
-    of all less that of the masks, less its own part. root_knows: the owner, whose b is in the answer.
-    """
-    parties = len(first.parent)
-    pairs = list(itertools.combinations(range(parties), 2))
-    masks = len(pairs) if mask == "one-time" else parties
-
-    def signs(of: set[int], with_parts: bool) -> list[int]:
-        parts = [int(with_parts and one in of) for one in range(parties)]
-        if mask == "paper":
-            return parts + [int(one in of) for one in range(parties)]
-        return parts + [(one in of) - (two in of) for one, two in pairs]
-
-    def below(tree: Aggregation, one: int) -> set[int]:
-        return {one}.union(*(below(tree, child) for child in range(parties) if tree.parent[child] == one))
-
-    def unit(place: int) -> list[int]:
-        return [int(number == place) for number in range(parties + masks)]
-
-    rows = [unit(worker)]
-    if mask == "paper":
-        rows.append(unit(parties + worker))
-    else:
-        rows += [unit(parties + number) for number, pair in enumerate(pairs) if worker in pair]
-    if root_knows is not None and worker == first.root:
-        rows.append(unit(parties + root_knows))
-    for tree, with_parts in ((first, True), (second, False)):
-        if tree is not None:
-            rows += [
-                signs(below(tree, child), with_parts)
-                for child in range(parties)
-                if tree.parent[child] == worker
-            ]
-    return rank(rows) - rank([row[parties:] for row in rows]) - 1
+PARTIES = (2, 3, 4, 5, 6, 8, 9, 16)
 
 
 def test_one_time_masks_leave_the_answer_alone() -> None:
@@ -139,19 +83,3 @@ def test_totally_different_trees_can_leak() -> None:
     assert unmasked_combinations(0, "paper", first, second, 1) == 2
     # 0 adds 1 first: {0, 1} and {0, 1, 2} are not in T2, which has {0, 2} alone.
     assert totally_different(first, second)
-
-
-def test_the_rank_is_that_of_exact_numbers() -> None:
-    """Protects the count from rounding, and from its short form: own secrets as rows, in fractions, for some
-    of each."""
-    for kind, parties in itertools.product(("tree", "star", "ring"), (2, 3, 4, 5, 7, 9)):
-        for root, owner in ((0, 1), (parties - 1, 0), (1, parties - 1)):
-            if root == owner:
-                continue
-            first = aggregation(kind, parties, root)  # type: ignore[arg-type]
-            second = aggregation(kind, parties, root, owner, second=True)  # type: ignore[arg-type]
-            for worker in range(parties):
-                expected = combinations(worker, first, second, "paper", owner)
-                assert unmasked_combinations(worker, "paper", first, second, owner) == expected
-                expected = combinations(worker, first, None, "one-time", None)
-                assert unmasked_combinations(worker, "one-time", first) == expected

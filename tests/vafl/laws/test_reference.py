@@ -14,8 +14,9 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
+from vafl.laws.reference import COUNTS, Reference, Said, Shown
 from vafl.makers import Alignment, Steps, make_coordinator
-from vafl.papers.reference import COUNTS, Reference, Said, Shown
+from vafl.unit.test_conversations import figures
 
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
@@ -33,7 +34,7 @@ from streamfl.vafl.functions.heads import (
 from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.messages import REPLY, Embedding, Prediction
 
-SEEDS = range(40)
+SEEDS = range(28)
 CLASSES = 3
 # Loss, and the hidden units of the head; None: the head is the sum.
 KINDS: tuple[tuple[OutputLoss, tuple[int, ...] | None], ...] = (
@@ -222,10 +223,6 @@ def assert_same(got: Sequence[Said], expected: Sequence[Said]) -> None:
             assert (one.party, one.entity) in {(other.party, other.entity) for other in later}, (
                 "a request goes out too early"
             )
-
-
-def figures(role: VaflCoordinator) -> dict[str, float]:
-    return {"/".join([one.name, *(value for _, value in one.labels)]): one.value for one in role.measure()}
 
 
 class Comparison:
