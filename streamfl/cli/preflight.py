@@ -26,6 +26,7 @@ __all__ = [
     "namesakes",
     "policy",
     "read_configuration",
+    "wrong_topics",
 ]
 
 
@@ -102,6 +103,15 @@ def inspect_topics(
             )
         findings.append(TopicFinding(spec, partitions, state, problem, remedy))
     return findings
+
+
+def wrong_topics(configured: Configured, bus: Bus) -> list[str]:
+    """What is wrong with topics of the role, with its remedy."""
+    return [
+        f"topic {found.spec.name} {found.problem}: {found.remedy}"
+        for found in inspect_topics(configured, bus)
+        if found.problem
+    ]
 
 
 def namesakes(configured: Configured, bus: Bus) -> list[str]:
