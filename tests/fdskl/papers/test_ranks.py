@@ -8,8 +8,9 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from fdskl.combinations import unmasked_combinations
 
-from streamfl.fdskl.sums.topology import Aggregation, aggregation, totally_different, unmasked_combinations
+from streamfl.fdskl.sums.topology import Aggregation, aggregation, totally_different
 
 PARTIES = range(2, 17)
 
