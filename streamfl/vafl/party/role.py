@@ -19,6 +19,7 @@ from streamfl.records.samples import Sample
 from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.roles.task_role import TaskRole
+from streamfl.state.clock_guard import earliest
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.given import PartyGiven
 from streamfl.vafl.messages import (
@@ -33,12 +34,12 @@ from streamfl.vafl.messages import (
 )
 from streamfl.vafl.metrics import PartyMetrics
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
-from streamfl.vafl.party.partition import PartyPartition, PartySnapshot
+from streamfl.vafl.party.partition import PartyPartition
 from streamfl.vafl.party.privacy_figures import measure_privacy
 from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.state import SPENT
 
-__all__ = ["PartySnapshot", "VaflParty"]
+__all__ = ["VaflParty"]
 
 NO_GRADIENT = (
     "no gradient has come for {:g} s, although embeddings are sent: the coordinator gets no labels of these "
@@ -75,8 +76,7 @@ class VaflParty(TaskRole[PartyPartition]):
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._reply_deadline.wake_at, *(task.wake_at for task in self._tasks.values())]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._reply_deadline.wake_at, *(task.wake_at for task in self._tasks.values()))
 
     @property
     def full(self) -> Collection[int]:
@@ -177,10 +177,6 @@ class VaflParty(TaskRole[PartyPartition]):
     def spent(self, partition: int, entity: str) -> float:
         """mu^2 of all releases of an entity."""
         return self._tasks[partition].ledger.spent(entity)
-
-    def snapshots(self) -> Mapping[int, PartySnapshot]:
-        """The state of each partition."""
-        return {partition: task.snapshot() for partition, task in self._tasks.items()}
 
     # ---- state
 

@@ -172,5 +172,5 @@ def test_synchronous_learning_is_gradient_descent_on_the_joined_table(loss: str)
             theta = theta - 0.1 * (joined[rows].T @ errors / batch + 0.01 * theta)
         found = [party.role.parameters(0).reshape(-1, size) for party in federation.parties]
         np.testing.assert_allclose(np.vstack(found), theta, atol=1e-6)
-    assert all(party.role.snapshots()[0].steps == epochs * entities // batch for party in federation.parties)  # type: ignore[union-attr]
+    assert all(party.role._tasks[0].life.steps == epochs * entities // batch for party in federation.parties)  # type: ignore[union-attr]
     federation.close()

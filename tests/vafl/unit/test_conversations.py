@@ -334,7 +334,7 @@ def test_an_entity_expires_by_its_last_message() -> None:
     coordinator.hears("shop", "e", 1.0, now=60.0)
     assert coordinator.role.wake_at == 101.0
     coordinator.tick(101.0)
-    assert list(coordinator.role.snapshots()[0].entities) == ["e"]
+    assert list(coordinator.role._tasks[0].entities.names) == ["e"]
     coordinator.labelled("e", 1.0, now=120.0)
     assert coordinator.role.wake_at == 220.0
     coordinator.tick(219.0)
@@ -347,7 +347,7 @@ def test_the_table_is_bounded() -> None:
     coordinator = Coordinator(quorum=2, limit=2)
     for entity in ("a", "b", "a", "c"):
         coordinator.hears("bank", entity, 1.0)
-    assert list(coordinator.role.snapshots()[0].entities) == ["a", "c"]
+    assert list(coordinator.role._tasks[0].entities.names) == ["a", "c"]
     assert figures(coordinator.role)["forgotten_entities/displaced"] == 1
 
 
@@ -505,7 +505,8 @@ def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first
         party.sees(f"e{number}")
     for count in (first, second):
         for _ in range(count):
-            entity, sequence = next(iter(party.role.snapshots()[0].in_flight.items()))
+            entity, shown = next(iter(party.role._tasks[0].in_flight.items()))
+            sequence = shown.sequence
             party.answered(entity, sequence, 1.0)
         for change in party.role.changed_state():
             kept.pop(change.key, None)
@@ -513,8 +514,8 @@ def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first
     again = Party(steps=Steps("sgd", 0.1, 3))
     for change in kept.values():
         again.role.restore(change)
-    assert again.role.snapshots()[0].answered == party.role.snapshots()[0].answered
-    assert len(again.role.snapshots()[0].answered) == (first + second) % 3 > 0
+    assert again.role._tasks[0].model.answered == party.role._tasks[0].model.answered
+    assert len(again.role._tasks[0].model.answered) == (first + second) % 3 > 0
 
 
 def test_a_full_party_goes_on_reading_gradients() -> None:
@@ -940,7 +941,7 @@ def test_who_was_asked_in_vain_is_as_old_after_a_restart_as_without() -> None:
             coordinator = Coordinator(max_staleness=0, quorum=1, reply_seconds=10.0, limit=3)
             for change in changes.values():
                 coordinator.role.restore(change)
-        return list(coordinator.role.snapshots()[0].entities)
+        return list(coordinator.role._tasks[0].entities.names)
 
     assert remembered(restart=True) == remembered(restart=False) == ["x", "b", "a"]
 
