@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Aggregation", "aggregation", "hops", "messages", "totally_different"]
+__all__ = ["Aggregation", "aggregation", "hops", "totally_different"]
 
 Kind = Literal["tree", "star", "ring"]
 
@@ -86,11 +86,6 @@ def hops(kind: Kind, parties: int) -> int:
     """Hops of T1: 1 + floor(log2(parties - 1)) of a tree, 1 of a star, parties - 1 of a ring; 0 for one party
     alone."""
     return {"tree": (parties - 1).bit_length(), "star": min(parties - 1, 1), "ring": parties - 1}[kind]
-
-
-def messages(kind: Kind, parties: int) -> int:
-    """Messages of T1, or of a T2 over this number of parties: one from every party but the root."""
-    return parties - 1
 
 
 def totally_different(first: Aggregation, second: Aggregation) -> bool:
