@@ -3,7 +3,6 @@ its topics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,10 +71,10 @@ def kind_of(path: Path) -> RoleKind[Any]:
     return find_kind(load_kind(path))
 
 
-def read_configuration(path: Path, overrides: Mapping[str, Any] | None = None) -> Configured:
+def read_configuration(path: Path) -> Configured:
     """The role in ``path``; ConfigurationError names the mistakes."""
     kind = kind_of(path)
-    return Configured(path, kind, load_settings(path, kind.settings, overrides))
+    return Configured(path, kind, load_settings(path, kind.settings))
 
 
 def inspect_topics(
