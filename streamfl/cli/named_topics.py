@@ -47,9 +47,7 @@ def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
     exist."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
-    topics = {
-        channel: source.topic for channel, source in (*channels.inputs.items(), *channels.tables.items())
-    }
+    topics = {channel: source.topic for channel, source in channels.sources.items()}
     topics |= channels.outputs
     name = next((channel for channel, one in topics.items() if one == name), name)
     # Topics of other roles begin with the federation's name.

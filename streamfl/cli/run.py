@@ -123,7 +123,7 @@ def _watch(
     channels = configured.kind.channels(settings)
     topics = topics_of(channels, settings.dead_letters)
     read = [
-        *(source.topic for source in (*channels.inputs.values(), *channels.tables.values())),
+        *(source.topic for source in channels.sources.values()),
         *channels.changelogs.values(),
     ]
     watch = ClusterWatch(
